@@ -1,4 +1,4 @@
-"""What experiments take from a sweep's runs."""
+"""Read the scores of a sweep's runs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 
 
 def after_epochs(run: RunResult, output: Path) -> list[dict[str, float]]:
-    """The scores of every evaluation of a run of the sweep in `output` that did not diverge.
+    """Return the scores of every evaluation of a run that did not diverge.
 
-    A run's own best, which a sweep tells, would flatter what learns nothing.
+    The best evaluation of a run, which a sweep reports, would favor models that do not learn.
+
+    Args:
+      run: the run.
+      output: the directory of its sweep.
     """
     entries = read_metrics(output / RUNS_NAME / run.hyperparameters.name / LOG_NAME)
     return [
@@ -23,5 +27,5 @@ def after_epochs(run: RunResult, output: Path) -> list[dict[str, float]]:
 
 
 def at_the_end(run: RunResult, output: Path) -> dict[str, float]:
-    """The scores after the last epoch of a run that did not diverge, of the sweep in `output`."""
+    """Return the scores of a run of the sweep in `output` after its last epoch."""
     return after_epochs(run, output)[-1]

@@ -1,15 +1,16 @@
-r"""Do our fine-tuning and Hugging Face's Trainer reach the same accuracy, dropout on?
+r"""Compare the accuracy of fine-tuning with dropout with Hugging Face's Trainer.
 
     python experiments/dropout_agreement/run.py MODEL --data DATA --work runs/agreement
 
-MODEL is the work directory of `bert-jax pretrain` or `import`. DATA holds glue/SST-2. Both sides
-begin from MODEL's weights, read the same sentences with tokenizers of their own and learn with the
-same hyperparameters, each with seeds 0, 1, ... of its own: orders of the examples, classifiers and
-dropout differ. A run counts with the development set's accuracy and loss after its last epoch.
-Beside them stand the Trainer on our batches, which leaves classifiers, dropout and the code itself
-to differ, and ours without dropout: what the comparison would see were one side's missing.
-Killed, the same command goes on; a folder --work is for one model and one set of options. Writes
-results.json and prints the table; --check writes it into --work, of fewer sentences and seeds.
+MODEL is the work directory of `bert-jax pretrain` or `import`. DATA contains glue/SST-2. Both sides
+start from MODEL's weights, and train on the same sentences with the same hyperparameters and with
+seeds 0, 1, ... Each side has its own tokenizer, classifiers, dropout and order of the examples. The
+result of a run is its accuracy and loss on the development set after the last epoch. Two other
+sides are the Trainer on our batches, which only differs in classifiers, dropout and the code, and
+ours without dropout, which shows the difference that missing dropout would make. If the command is
+killed, repeat it to resume; each model and each set of options needs its own folder --work. It
+prints the table and writes results.json, or writes to --work with --check, which uses fewer
+sentences and seeds.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from scipy.stats import ttest_ind
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-# What experiments share, and the package of a checkout that is not installed.
+# For the shared modules, and for the package if the checkout is not installed.
 sys.path[:0] = [str(HERE.parent), str(ROOT)]
 
 from commands import bert_jax, claim, run_words, write_config  # noqa: E402
@@ -42,18 +43,18 @@ from bert_jax.runs.checkpoints import default_checkpoint_step  # noqa: E402
 BATCH, EPOCHS, LENGTH, DROPOUT = 32, 3, 64, 0.1
 MEASURED = ("accuracy", "loss")
 OURS, THEIRS, ON_OURS = "bert_jax", "Trainer", "Trainer on our batches"
-# By name, of every seed.
+# The scores of every seed by metric.
 Scores = Mapping[str, Sequence[float]]
 
 
 def difference(one: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
-    """The difference of the means and its 95 % interval (Welch's t test)."""
+    """Return the difference of the means and its 95 % interval (Welch's t test)."""
     found = ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
     return statistics.mean(one) - statistics.mean(other), float(found.low), float(found.high)
 
 
 def write_sentences(data: Path, count: int, work: Path) -> None:
-    """A sample of SST-2's training set and its whole development set."""
+    """Write a sample of SST-2's training set and its whole development set."""
     with lzma.open(data / "glue/SST-2/train.tsv.xz", "rt", encoding="utf-8") as stream:
         header, *lines = stream.read().splitlines()
     chosen = random.Random(0).sample(lines, count)
@@ -63,7 +64,7 @@ def write_sentences(data: Path, count: int, work: Path) -> None:
 
 
 def ours(args: argparse.Namespace, rate: float, dropout: float) -> Scores:
-    """Those of each seed of ours."""
+    """Return the scores of each of our seeds."""
     files = {split: str(args.work / f"{split}.tsv") for split in ("train", "validation")}
     table = {"first": "sentence", "label": "label", "labels": ("0", "1")}
     values = {
@@ -88,7 +89,7 @@ def ours(args: argparse.Namespace, rate: float, dropout: float) -> Scores:
 
 
 def theirs(args: argparse.Namespace, rate: float, *, our_batches: bool) -> Scores:
-    """Those of each seed of the Trainer's."""
+    """Return the scores of each of the Trainer's seeds."""
     kind = "on-our-batches" if our_batches else "theirs"
     exported = args.work / "exported"
     if not exported.is_dir():
@@ -107,14 +108,14 @@ def theirs(args: argparse.Namespace, rate: float, *, our_batches: bool) -> Score
 
 
 def main() -> None:
-    """Measure both sides and say how far apart their means are."""
+    """Measure all sides, and print and write their scores and differences."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--data", type=Path, required=True, help="the folder of data sets")
-    parser.add_argument("--work", type=Path, required=True, help="where the runs go")
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the datasets")
+    parser.add_argument("--work", type=Path, required=True, help="the folder for the runs")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--sentences", type=int, default=6000)
-    parser.add_argument("--rate", type=float, default=1e-4, help="the highest learning rate")
+    parser.add_argument("--rate", type=float, default=1e-4, help="peak learning rate")
     parser.add_argument("--check", action="store_true", help="300 sentences, 2 seeds")
     args = parser.parse_args()
     args.model, args.work = args.model.resolve(), args.work.resolve()
@@ -151,14 +152,14 @@ def main() -> None:
 
 
 def compared(*sides: Sequence[float]) -> dict[str, float]:
-    """How far two sides' means are apart, beside the standard deviation of a run."""
+    """Return the difference of two sides' means, and the standard deviation of a run."""
     apart, low, high = difference(*sides)
     pooled = statistics.mean(statistics.variance(side) for side in sides) ** 0.5
     return {"means": apart, "low": low, "high": high, "standard_deviation": pooled}
 
 
 def table(results: dict) -> Iterator[str]:
-    """Markdown."""
+    """Yield the Markdown tables."""
     yield "| side | accuracies | mean ± standard deviation | loss |"
     yield "|---|---|---|---|"
     for side, found in results["scores"].items():
@@ -166,7 +167,7 @@ def table(results: dict) -> Iterator[str]:
         accuracy = [100 * one for one in found["accuracy"]]
         yield f"| {side} | {each} | {spread(accuracy, 2)} | {spread(found['loss'], 3)} |"
     yield ""
-    yield "| bert_jax less | | 95 % | standard deviation of a run |"
+    yield "| bert_jax minus | | 95 % | standard deviation of a run |"
     yield "|---|---|---|---|"
     for side, measured in results["apart"].items():
         for name, apart in measured.items():
@@ -176,7 +177,7 @@ def table(results: dict) -> Iterator[str]:
 
 
 def spread(found: Sequence[float], digits: int) -> str:
-    """Mean ± standard deviation."""
+    """Return the mean ± the standard deviation."""
     return f"{statistics.mean(found):.{digits}f} ± {statistics.stdev(found):.{digits}f}"
 
 

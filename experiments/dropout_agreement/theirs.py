@@ -1,7 +1,7 @@
-"""One run of Hugging Face's Trainer; writes accuracy and loss at the end of each epoch.
+"""Run Hugging Face's Trainer once, and write accuracy and loss at the end of each epoch.
 
-With --our-batches it learns on the batches that bert_jax makes of the same sentences, instead of
-those of its own `group_by_length`.
+With --our-batches, it uses the batches of bert_jax for the same sentences instead of its own
+batches (`group_by_length`).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import numpy as np
 import torch
 import transformers
 
-# The package of a checkout that is not installed.
+# For the package, if the checkout is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bert_jax.labeled_data.features import ByLength, choose_lengths  # noqa: E402
 
-SHAPES = 6  # row lengths, as FinetuneConfig.max_shapes is by default
+SHAPES = 6  # number of row lengths, the default of FinetuneConfig.max_shapes
 
 
 class Sentences(torch.utils.data.Dataset):
-    """A table of sentences and labels, tokenised."""
+    """A table of tokenized sentences and their labels."""
 
     def __init__(self, file: Path, tokenizer: Any, length: int):
         with file.open(encoding="utf-8", newline="") as stream:
@@ -39,7 +39,7 @@ class Sentences(torch.utils.data.Dataset):
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each sentence."""
+        """The number of tokens of each sentence."""
         return np.array([len(ids) for ids in self._tokens["input_ids"]])
 
     def __len__(self) -> int:
@@ -51,7 +51,7 @@ class Sentences(torch.utils.data.Dataset):
 
 
 class OurBatches(torch.utils.data.Sampler):
-    """The batches of bert_jax, epoch by epoch as they are asked for."""
+    """The batches of bert_jax; each iteration is the next epoch."""
 
     def __init__(self, lengths: np.ndarray, batch_size: int, seed: int):
         self._plan = ByLength(lengths, choose_lengths(lengths, SHAPES), batch_size, seed)
@@ -69,10 +69,10 @@ class OurBatches(torch.utils.data.Sampler):
 
 
 class OnOurBatches(transformers.Trainer):
-    """Its own in all but the batches."""
+    """A Trainer that uses the batches of bert_jax."""
 
     def get_train_dataloader(self) -> torch.utils.data.DataLoader:
-        """What it iterates over once an epoch."""
+        """Return the loader of an epoch's batches."""
         data: Any = self.train_dataset
         batches = OurBatches(data.lengths, self.args.train_batch_size, self.args.seed)
         return torch.utils.data.DataLoader(
@@ -81,7 +81,7 @@ class OnOurBatches(transformers.Trainer):
 
 
 def parsed() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("work", type=Path, help="with train.tsv and validation.tsv")
@@ -94,11 +94,11 @@ def parsed() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Train and write."""
+    """Train the model and write the scores."""
     args = parsed()
     transformers.set_seed(args.seed)
     tokenizer = transformers.AutoTokenizer.from_pretrained(args.model)
-    # Whatever it was pretrained with; before the classifier stands hidden_dropout_prob, too.
+    # Regardless of pretraining. hidden_dropout_prob also applies before the classifier.
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         args.model, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1
     )

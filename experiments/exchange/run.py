@@ -1,11 +1,11 @@
-r"""Weights of BERT-base and BERT-large in and out: time, memory, and whether they are the same.
+r"""Measure time, memory and exactness of importing and exporting BERT-base and BERT-large.
 
     python experiments/exchange/run.py base large
 
-For each size: a BertForPreTraining of Hugging Face's with perturbed random weights in a directory;
-`bert-jax import`; `verify` against it; `export` to every format; `verify` of every format. Each
-command runs in a process of its own, whose peak resident memory (mapped files included) is compared
-with that of the same command for a model of a few kilobytes. Writes results.json.
+For each size, a Hugging Face BertForPreTraining with perturbed random weights is imported with
+`bert-jax import`, compared with `verify`, exported to every format, and every export is compared
+with `verify`. Each command runs in a separate process, whose peak resident memory (including mapped
+files) is compared with the same command for a model of a few kilobytes. Writes results.json.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def make(directory: Path, size: str) -> int:
-    """Writes the directory; the bytes of its weights in float32."""
+    """Write the model's directory, and return the size of its float32 weights in bytes."""
     import torch
     import transformers
 
@@ -54,21 +54,21 @@ def make(directory: Path, size: str) -> int:
 
 
 def run(*words: str | Path) -> dict[str, float | str]:
-    """One `bert-jax` command: seconds, peak memory in bytes, its last line."""
+    """Run a `bert-jax` command; return its seconds, peak memory in bytes and last line."""
     code = (
         "import sys\n"
         "from bert_jax.cli.main import main\n"
         "code = main()\n"
-        # Not getrusage: what a parent held when it forked counts there as its child's.
+        # Not getrusage, which counts the parent's memory at the time of the fork for the child.
         "status = dict(line.split(':', 1) for line in open('/proc/self/status'))\n"
         "print(int(status['VmHWM'].split()[0]) * 1024)\n"
         "sys.exit(code)"
     )
-    begun = time.perf_counter()
+    start = time.perf_counter()
     finished = subprocess.run(
         [sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True
     )
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - start
     if finished.returncode:
         raise SystemExit(f"{words} failed:\n{finished.stdout}{finished.stderr}")
     *_, last, peak = finished.stdout.strip().splitlines()
@@ -76,24 +76,24 @@ def run(*words: str | Path) -> dict[str, float | str]:
 
 
 def measure(size: str, directory: Path) -> dict:
-    """All commands for one size."""
+    """Measure all commands for one size."""
     theirs, ours = directory / "theirs", directory / "ours"
     weights = make(theirs, size)
-    found = {"import": run("import", theirs, "--output", ours)}
-    found["verify import"] = run("verify", theirs, ours)
+    commands = {"import": run("import", theirs, "--output", ours)}
+    commands["verify import"] = run("verify", theirs, ours)
     for form in FORMATS:
         out = directory / form
-        found[f"export {form}"] = run("export", ours, "--format", form, "--output", out)
-        if form != "savedmodel":  # which `verify` does not read; the tests compare it
-            found[f"verify {form}"] = run("verify", ours, out)
+        commands[f"export {form}"] = run("export", ours, "--format", form, "--output", out)
+        if form != "savedmodel":  # `verify` does not support it; the tests compare it
+            commands[f"verify {form}"] = run("verify", ours, out)
     same = (theirs / "model.safetensors").read_bytes() == (
         directory / "huggingface/model.safetensors"
     ).read_bytes()
-    return {"weights_bytes": weights, "same_safetensors": same, "commands": found}
+    return {"weights_bytes": weights, "same_safetensors": same, "commands": commands}
 
 
 def main() -> int:
-    """Measure, write results.json, print the table."""
+    """Measure, write results.json and print the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("sizes", nargs="+", choices=[size for size in SIZES if size != "smallest"])
     results: dict[str, dict] = {}
@@ -108,16 +108,16 @@ def main() -> int:
     text = json.dumps({**about, "results": results}, indent=1)
     (HERE / "results.json").write_text(text + "\n", encoding="utf-8")
     baseline = results.pop("smallest")["commands"]
-    print("| size | command | seconds | memory above the smallest's, in weights | found |")
+    print("| size | command | seconds | additional memory / weights | largest difference |")
     print("|---|---|---|---|---|")
     for size, result in results.items():
         for name, command in result["commands"].items():
             above = command["peak_bytes"] - baseline[name]["peak_bytes"]
             share = above / result["weights_bytes"]
-            told = re.search(r"(PASS: \S+) is", command["last_line"])
-            words = told.group(1) if told else ""
+            match = re.search(r"(PASS: \S+) is", command["last_line"])
+            words = match.group(1) if match else ""
             if name == "export huggingface" and result["same_safetensors"]:
-                words = "model.safetensors the same, byte for byte"
+                words = "model.safetensors is identical"
             print(f"| {size} | {name} | {command['seconds']} | {share:.2f} | {words} |")
     return 0
 

@@ -1,4 +1,4 @@
-"""The models that are compared: one recipe of two phases, and what each has otherwise."""
+"""Define the models to compare: one recipe with two phases, and the changes of each model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 VOCAB_SIZE = 8_000
 LENGTHS = (32, 128)
-# Every step reads as many tokens, in short rows first: see configs/pretrain/mini_cpu.py for why.
+# Every step has the same number of tokens. configs/pretrain/mini_cpu.py explains the short rows.
 TOKENS_PER_STEP = 4_096
 
 _SMALLER = {"num_layers": 2, "num_segments": 0, "pooler_activation": "relu"}
@@ -19,17 +19,20 @@ _SMALLER = {"num_layers": 2, "num_segments": 0, "pooler_activation": "relu"}
 class Family:
     """A model of the comparison.
 
-    title: in tables and pictures. changes: of the recipe's config. teacher: the family that it
-    learns from; begins_with_it: with every second layer of it, where others begin at random.
-    at_equal_flops: also trained with the FLOPs of the reference, where its steps cost
-    less or more.
+    name: the name of the model.
+    title: the title in tables and pictures.
+    changes: the changes to the recipe's config.
+    teacher: the name of the model to distill; "" for none.
+    init_from_teacher: whether to initialize the model with every second layer of the teacher.
+    at_equal_flops: whether to train it with the FLOPs of the reference as well, since the cost of
+      its steps is different.
     """
 
     name: str
     title: str
     changes: dict[str, Any] = field(default_factory=dict)
     teacher: str = ""
-    begins_with_it: bool = False
+    init_from_teacher: bool = False
     at_equal_flops: bool = False
 
 
@@ -55,7 +58,7 @@ FAMILIES = {
         ),
         Family(
             "albert_narrow",
-            "the same, with narrow tables",
+            "the same, with narrow embeddings",
             {
                 "sentence_pairs": "sentence_order",
                 "model": {"sharing": "all", "embedding_dim": 128},
@@ -77,10 +80,10 @@ FAMILIES = {
         ),
         Family(
             "distilled_begun",
-            "the same, begun with BERT's layers",
+            "the same, initialized with BERT's layers",
             {"sentence_pairs": "none", "model": _SMALLER},
             teacher="bert",
-            begins_with_it=True,
+            init_from_teacher=True,
         ),
     )
 }
@@ -90,7 +93,7 @@ REFERENCE = FAMILIES["bert"]
 def config_of(
     family: Family, work_dir: Path, corpora: Path, num_steps: int, dtype: str, teacher: Path | None
 ) -> dict[str, Any]:
-    """The config tree of a run of `num_steps`, half of them in either phase."""
+    """Return the config of a run of `num_steps`, half of them in each phase."""
     config: dict[str, Any] = {
         "work_dir": str(work_dir),
         "model": {
@@ -119,19 +122,19 @@ def config_of(
             "num_steps": count,
         }
     if teacher is not None:
-        # As DistilBERT's released code: see configs/pretrain/distilbert.py.
+        # As in DistilBERT's released code; see configs/pretrain/distilbert.py.
         config["distillation"] = {
             "teacher": str(teacher),
             "soft_targets": "all",
-            "init_layers": family.begins_with_it,
+            "init_layers": family.init_from_teacher,
         }
     return _overlaid(config, family.changes)
 
 
 def _overlaid(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    found = copy.deepcopy(config)
+    merged = copy.deepcopy(config)
     for name, value in changes.items():
-        known = found.get(name)
-        merges = isinstance(value, dict) and isinstance(known, dict)
-        found[name] = _overlaid(known, value) if merges else value
-    return found
+        current = merged.get(name)
+        merges = isinstance(value, dict) and isinstance(current, dict)
+        merged[name] = _overlaid(current, value) if merges else value
+    return merged

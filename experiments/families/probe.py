@@ -1,4 +1,4 @@
-"""How well a pretrained model fills in masks of one held-out text, the same for every model."""
+"""Measure how well pretrained models predict the same masks of a held-out text."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from bert_jax.training.evaluation import evaluate
 from bert_jax.training.sharding import MeshConfig, local_rows, make_mesh, to_global
 from bert_jax.training.step import make_evaluation_step
 
-# Rows of one segment, whatever a model was trained on, masked by the same draws.
+# Rows of one segment with the same masks, regardless of a model's training data.
 _ROWS, _EXAMPLES = 32, ExampleConfig(seed=0, sentence_pairs="none", masking=MaskingConfig(rate=0.3))
 
 
 def probe(work_dir: Path, corpus: Path) -> dict[str, float]:
-    """mlm_loss (nats) and mlm_accuracy of the model in `work_dir` on the held-out part of `corpus`.
+    """Return mlm_loss (nats) and mlm_accuracy of a model on the held-out split of a corpus.
 
-    In float32.
+    The computation is in float32.
     """
     config, _ = read_model(work_dir)
     compute = ComputeConfig(dtype="float32", attention="xla")
@@ -44,5 +44,5 @@ def probe(work_dir: Path, corpus: Path) -> dict[str, float]:
         local_rows=rows,
     )
     batches = (to_global(source[step], mesh, rows, _ROWS) for step in range(len(source)))
-    found = evaluate(make_evaluation_step(task, mesh), params, batches)
-    return {name: found[name] for name in ("mlm_loss", "mlm_accuracy")}
+    metrics = evaluate(make_evaluation_step(task, mesh), params, batches)
+    return {name: metrics[name] for name in ("mlm_loss", "mlm_accuracy")}

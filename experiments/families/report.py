@@ -1,4 +1,4 @@
-"""The table and the picture, from the results alone."""
+"""Make the table and the picture from the results."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _SHIFTS = {"tokens": -0.13, "flops": 0.13, "": 0.0}
 
 
 def table(runs: dict[str, dict]) -> Iterator[str]:
-    """Markdown; losses in nats, scores in hundredths as mean and standard deviation over seeds."""
+    """Yield the Markdown table: losses in nats, means and standard deviations of scores in %."""
     tasks = next(iter(runs.values()))["tasks"]
     names = [f"{name}, {task['metric']}" for name, task in tasks.items()]
-    header = ["model", "as many", "parameters", "tokens", "FLOPs"]
-    header += ["held-out MLM loss", "right", "on its own rows", "pairs told", *names]
+    header = ["model", "equal", "parameters", "tokens", "FLOPs"]
+    header += ["held-out MLM loss", "accuracy", "loss on its own rows", "pair accuracy", *names]
     yield "| " + " | ".join(header) + " |"
     yield "|" + "---|" * len(header)
     for run in runs.values():
@@ -44,7 +44,7 @@ def _pretraining(run: dict) -> list[str]:
 
 
 def draw(runs: dict[str, dict], file: Path) -> None:
-    """Held-out loss and the tasks' scores, a row a model, a colour a budget."""
+    """Draw the held-out loss and the tasks' scores, with a row per model and a color per budget."""
     titles = list(dict.fromkeys(run["title"] for run in runs.values()))
     tasks = list(next(iter(runs.values()))["tasks"])
     size = (3.2 + 2.9 * (1 + len(tasks)), 1.3 + 0.5 * len(titles))
@@ -79,6 +79,6 @@ def _name(axis: Axes, label: str) -> None:
 
 def _spread(task: dict) -> str:
     hundredths = [100 * score for score in task["scores"]]
-    told = f"{statistics.fmean(hundredths):.1f}" if hundredths else ""
-    told += f" ± {statistics.stdev(hundredths):.1f}" if len(hundredths) > 1 else ""
-    return f"{told} ({task['diverged']} diverged)".strip() if task["diverged"] else told
+    text = f"{statistics.fmean(hundredths):.1f}" if hundredths else ""
+    text += f" ± {statistics.stdev(hundredths):.1f}" if len(hundredths) > 1 else ""
+    return f"{text} ({task['diverged']} diverged)".strip() if task["diverged"] else text

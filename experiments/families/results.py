@@ -1,4 +1,4 @@
-"""results.json: a row for each run, of which several processes may each measure some."""
+"""Read and write results.json, whose rows may be measured by several processes."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from bert_jax.files import write_file
 def read_rows(
     file: Path, measured_with: Mapping[str, Any], recipes: Mapping[str, dict]
 ) -> dict[str, dict]:
-    """The rows in a file of results that are still of `recipes`, in their order.
+    """Return the rows in a file of results whose recipes have not changed, in order.
 
-    SystemExit: the file is of other settings or corpora than `measured_with`.
+    Raises:
+      SystemExit: the file was measured with other settings or corpora than `measured_with`.
     """
     content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"runs": {}}
     for name, value in measured_with.items() if content["runs"] else ():
         if content[name] != _as_read(value):
             raise SystemExit(
-                f"{file} has results of {name} {json.dumps(content[name])}, not of "
-                f"{json.dumps(value)}: move it away, or measure as there"
+                f"{file} has results with {name} {json.dumps(content[name])}, not "
+                f"{json.dumps(value)}. Move it away, or use its settings"
             )
     rows: dict[str, dict] = content["runs"]
     stale = [name for name, row in rows.items() if row["recipe"] != _as_read(recipes.get(name))]
     if stale:
-        print(f"{file}: left out, as of another recipe: {', '.join(stale)}", flush=True)
+        print(f"{file}: removed rows with another recipe: {', '.join(stale)}", flush=True)
     return {name: rows[name] for name in recipes if name in rows and name not in stale}
 
 
@@ -40,11 +41,11 @@ def add_row(
     measured_with: Mapping[str, Any],
     recipes: Mapping[str, dict],
 ) -> dict[str, dict]:
-    """Puts a row (its name, what was found) beside those in the file; gives all of them."""
-    name, found = row
+    """Add a row (its name and results) to a file, and return all rows."""
+    name, result = row
     with locked(lock):
         rows = read_rows(file, measured_with, recipes)
-        rows[name] = _as_read(found | {"recipe": recipes[name]})
+        rows[name] = _as_read(result | {"recipe": recipes[name]})
         rows = {name: rows[name] for name in recipes if name in rows}
         write_file(file, json.dumps({"runs": rows, **measured_with}, indent=1) + "\n")
     return rows

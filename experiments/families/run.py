@@ -1,13 +1,14 @@
-r"""What the objectives and shapes of the BERT family are worth, at equal tokens and equal FLOPs.
+r"""Compare objectives and architectures of the BERT family at equal tokens and equal FLOPs.
 
     python experiments/families/run.py --data DATA --work runs/families --dtype bfloat16
 
-DATA holds corpus_small/ and glue/. Models of one vocabulary and recipe are pretrained on as many
-tokens; those whose steps cost otherwise also with as many FLOPs as the first; each is then
-fine-tuned on two tasks, and random parameters are beside them. Killed at any moment, the same
-command goes on where it was; a folder --work is for one set of options. Writes results.json and
-comparison.png and prints the table; with --fast, for a check in minutes, into the folder --work.
-Models that are not named keep their results, so that some can be measured beside others:
+DATA contains corpus_small/ and glue/. Models with one vocabulary and recipe are pretrained on the
+same number of tokens. Models whose steps have another cost are also pretrained with the same FLOPs
+as the first model. Each model is then fine-tuned on two tasks, as are models without pretraining.
+If the command is killed, repeat it to resume; each set of options needs its own folder --work. It
+prints the table, and writes results.json and comparison.png, or to the folder --work with --fast,
+which is a check that takes minutes. Other models keep their results, so several commands can
+measure different models at the same time:
 
     taskset -c 0 run.py ... --models bert bert_static & taskset -c 1 run.py ... --models bert_again
 """
@@ -28,7 +29,7 @@ import jax
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-# The modules beside this one, what experiments share, and a checkout that is not installed.
+# For this folder's modules, the shared modules, and the package if the checkout is not installed.
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "finetuning"), str(ROOT)]
 
 from commands import bert_jax, claim, claim_config, locked, write_config  # noqa: E402
@@ -59,15 +60,15 @@ from bert_jax.runs.checkpoints import default_checkpoint_step  # noqa: E402
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, read_model  # noqa: E402
 from bert_jax.training.metrics_log import read_metrics  # noqa: E402
 
-# Epochs of a task.
+# The number of epochs by task.
 EPOCHS = {"SST-2": 1, "STS-B": 4}
-# Of SST-2's training set, drawn once.
+# The size of a fixed sample of SST-2's training set.
 SENTENCES = 16_000
-# Of the documents, where a small text has few: enough for a whole book among them.
+# The share of held-out documents; a small text has few, and this includes a whole book.
 HELD_OUT = "0.07"
-# Whose sizes are also fine-tuned from random parameters.
+# The models whose sizes are also fine-tuned from random parameters.
 NOT_PRETRAINED = ("bert", "student")
-# All that is measured, in the order of the table.
+# The rows of the table.
 ROWS = {f"{name}-tokens": family for name, family in FAMILIES.items()}
 ROWS |= {f"{name}-flops": family for name, family in FAMILIES.items() if family.at_equal_flops}
 ROWS |= {f"{name}-none": FAMILIES[name] for name in NOT_PRETRAINED}
@@ -75,7 +76,7 @@ ROWS |= {f"{name}-none": FAMILIES[name] for name in NOT_PRETRAINED}
 
 @dataclass(frozen=True)
 class Run:
-    """A pretraining run: budget is "tokens" or "flops"."""
+    """A pretraining run; `budget` is "tokens" or "flops"."""
 
     family: Family
     budget: str
@@ -84,7 +85,7 @@ class Run:
 
 
 def prepare(data: Path, work: Path) -> Path:
-    """The corpora, in one vocabulary; who comes second waits."""
+    """Prepare the corpora with one vocabulary; a second process waits."""
     with locked(work / "corpora.lock"):
         return _prepared(data, work)
 
@@ -92,22 +93,25 @@ def prepare(data: Path, work: Path) -> Path:
 def _prepared(data: Path, work: Path) -> Path:
     sources = sorted((data / "corpus_small").glob("*.jsonl*"))
     if not sources:
-        raise SystemExit(f"{data / 'corpus_small'}: holds no .jsonl file")
-    corpora, given = work / "corpora", [word for file in sources for word in ("--input", str(file))]
+        raise SystemExit(f"{data / 'corpus_small'}: contains no .jsonl files")
+    corpora, inputs = (
+        work / "corpora",
+        [word for file in sources for word in ("--input", str(file))],
+    )
     tokenizer = corpora / "tokenizer"
     if not tokenizer.is_dir():
         words = ["--output", tokenizer, "--vocab-size", str(VOCAB_SIZE)]
-        bert_jax("train-tokenizer", *given, *words)
+        bert_jax("train-tokenizer", *inputs, *words)
     for length in LENGTHS:
         output = corpora / str(length)
         if not (output / "manifest.json").is_file():
             words = ["--tokenizer", tokenizer, "--output", output, "--held-out", HELD_OUT]
-            bert_jax("prepare", *given, *words, "--max-length", str(length))
+            bert_jax("prepare", *inputs, *words, "--max-length", str(length))
     return corpora
 
 
 def flops_per_step(config: PretrainConfig) -> float:
-    """Of training, a teacher's forward pass included; the mean over the phases."""
+    """Return the mean training FLOPs per step over the phases, with a teacher's forward pass."""
     device = jax.devices()[0]
     setup = config.step_setup(device).with_teacher(device, config.longest_sequence)
     total = 0
@@ -118,24 +122,24 @@ def flops_per_step(config: PretrainConfig) -> float:
 
 
 def trained(name: str, args: argparse.Namespace) -> Path:
-    """Where a model of the comparison lies; SystemExit where its run has not ended."""
+    """Return the work directory of a finished run; raise SystemExit if it is not finished."""
     work_dir = args.work / f"{name}-tokens/run"
     if (
         not (work_dir / CHECKPOINTS_NAME).is_dir()
         or default_checkpoint_step(work_dir) != args.steps
     ):
-        raise SystemExit(f"{work_dir}: {name} has not been trained; first give --models {name}")
+        raise SystemExit(f"{work_dir}: {name} has not been trained. Run with --models {name} first")
     return work_dir
 
 
 def values_of(run: Run, corpora: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """The run's config tree."""
+    """Return the run's config as nested values."""
     teacher = trained(run.family.teacher, args) if run.family.teacher else None
     return config_of(run.family, run.work_dir, corpora, run.num_steps, args.dtype, teacher)
 
 
 def load(run: Run, corpora: Path, args: argparse.Namespace) -> PretrainConfig:
-    """The run's config, as `bert-jax` reads it."""
+    """Return the run's config as loaded by `bert-jax`."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "config.py"
         write_config(values_of(run, corpora, args), file)
@@ -143,14 +147,14 @@ def load(run: Run, corpora: Path, args: argparse.Namespace) -> PretrainConfig:
 
 
 def pretrain(family: Family, budget: str, corpora: Path, args: argparse.Namespace) -> dict:
-    """A run to its end, which it may have reached before, and what it gave."""
+    """Finish a run, unless it is finished already, and return its results."""
     directory = args.work / f"{family.name}-{budget}"
     run = Run(family, budget, args.steps, directory / "run")
     config = load(run, corpora, args)
     if budget == "flops":
         reference = Run(REFERENCE, "tokens", args.steps, args.work / "bert-tokens/run")
-        wanted = flops_per_step(load(reference, corpora, args)) * args.steps
-        run = Run(family, budget, round(wanted / flops_per_step(config)), run.work_dir)
+        budget_flops = flops_per_step(load(reference, corpora, args)) * args.steps
+        run = Run(family, budget, round(budget_flops / flops_per_step(config)), run.work_dir)
         config = load(run, corpora, args)
     claim_config(values_of(run, corpora, args), directory / "config.py")
     bert_jax("pretrain", "--config", directory / "config.py")
@@ -171,7 +175,7 @@ def pretrain(family: Family, budget: str, corpora: Path, args: argparse.Namespac
 
 
 def parameters(work_dir: Path) -> int:
-    """Of the model with its pretraining heads."""
+    """Return the number of parameters of the model with its pretraining heads."""
     compute = ComputeConfig(dtype="float32", attention="xla")
     return count(define_model(read_model(work_dir)[0], compute).shapes)
 
@@ -179,9 +183,9 @@ def parameters(work_dir: Path) -> int:
 def finetune(
     name: str, model: Path, output: Path, args: argparse.Namespace, *, pretrained: bool = True
 ) -> tuple[dict, SweepResults]:
-    """Every seed of a task, from a model or from random parameters of its sizes.
+    """Fine-tune a model, or random parameters of its sizes, on a task with every seed.
 
-    At the rate that is best on average.
+    The result has the scores at the learning rate that is best on average.
     """
     task = TASKS[name]
     files = task_files(name, args)
@@ -192,24 +196,26 @@ def finetune(
     words += [f"--config.compute.dtype={args.dtype}", f"--config.from_scratch={not pretrained}"]
     words += ["--config.dropout=0.0", "--config.head_dropout=0.0"]
     bert_jax("sweep", *words)
-    found = read_results(output)
+    sweep_results = read_results(output)
     scores: dict[float, list[float]] = {rate: [] for rate in args.rates}
-    for run in found.runs:
+    for run in sweep_results.runs:
         if not run.diverged:
-            scores[run.hyperparameters.learning_rate].append(at_the_end(run, output)[found.metric])
+            scores[run.hyperparameters.learning_rate].append(
+                at_the_end(run, output)[sweep_results.metric]
+            )
     best = max(scores, key=lambda rate: statistics.fmean(scores[rate] or [-1.0]))
     return {
         "metric": task.metric,
         "learning_rate": best,
         "scores": scores[best],
         "diverged": args.seeds - len(scores[best]),
-        "chance": found.chance,
+        "chance": sweep_results.chance,
         "mean_by_rate": {str(r): statistics.fmean(s) if s else None for r, s in scores.items()},
-    }, found
+    }, sweep_results
 
 
 def task_files(name: str, args: argparse.Namespace) -> Files:
-    """Of a task; of SST-2 a part, which is enough to tell the models apart."""
+    """Return the files of a task; for SST-2 a sample, which suffices to distinguish the models."""
     task, work = TASKS[name], args.work / "data" / name
     with locked(args.work / "corpora.lock"):
         files = files_of(task, args.data, work, fast=args.fast)
@@ -224,7 +230,7 @@ def task_files(name: str, args: argparse.Namespace) -> Files:
 
 
 def recipes(args: argparse.Namespace) -> dict[str, dict]:
-    """What decides each row besides settings and corpora: its config, wherever files lie."""
+    """Return each row's config, regardless of the locations of files."""
     return {
         name: config_of(
             *(family, Path("run"), Path("corpora"), args.steps, args.dtype),
@@ -235,7 +241,7 @@ def recipes(args: argparse.Namespace) -> dict[str, dict]:
 
 
 def settings(corpora: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """What all results are of."""
+    """Return the settings and corpora that all results have in common."""
     names = ("steps", "seeds", "rates", "dtype")
     manifests = {str(length): read_manifest(corpora / str(length)) for length in LENGTHS}
     return {
@@ -249,16 +255,20 @@ def settings(corpora: Path, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run what is missing, write the results, print the table."""
+    """Run the missing parts, write the results and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="the folder of data sets")
-    parser.add_argument("--work", type=Path, required=True, help="where the runs go")
-    parser.add_argument("--steps", type=int, default=3_000, help="of 4,096 tokens")
-    parser.add_argument("--seeds", type=int, default=3, help="of fine-tuning")
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the datasets")
+    parser.add_argument("--work", type=Path, required=True, help="the folder for the runs")
+    parser.add_argument("--steps", type=int, default=3_000, help="number of steps of 4,096 tokens")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds of fine-tuning")
     parser.add_argument(
-        "--rates", nargs="+", type=float, default=[1e-4, 3e-4], help="of fine-tuning, at most"
+        "--rates",
+        nargs="+",
+        type=float,
+        default=[1e-4, 3e-4],
+        help="peak learning rates of fine-tuning",
     )
-    parser.add_argument("--dtype", default="auto", help="of the computation")
+    parser.add_argument("--dtype", default="auto", help="floating-point type of the computation")
     parser.add_argument("--models", nargs="+", choices=list(FAMILIES), default=list(FAMILIES))
     parser.add_argument("--fast", action="store_true", help="40 steps, 2 seeds of 400 examples")
     args = parser.parse_args()
@@ -270,12 +280,14 @@ def main() -> None:
     corpora = prepare(args.data, args.work)
     output = args.work if args.fast else HERE
     file, measured_with = output / "results.json", settings(corpora, args)
-    read_rows(file, measured_with, recipes(args))  # refused now, and not after hours
+    read_rows(file, measured_with, recipes(args))  # refuse other settings now, not after hours
     for key, result, model, pretrained in measured(corpora, args):
         for task in EPOCHS:
             to = args.work / key / task
-            result["tasks"][task], found = finetune(task, model, to, args, pretrained=pretrained)
-        measured_on = vars(found.provenance)
+            result["tasks"][task], sweep_results = finetune(
+                task, model, to, args, pretrained=pretrained
+            )
+        measured_on = vars(sweep_results.provenance)
         result |= {name: measured_on[name] for name in ("date", "hardware", "versions")}
         lock = args.work / "results.lock"
         runs = add_row(file, lock, (key, result), measured_with, recipes(args))
@@ -284,7 +296,7 @@ def main() -> None:
 
 
 def measured(corpora: Path, args: argparse.Namespace) -> Iterator[tuple[str, dict, Path, bool]]:
-    """Each run's name, what its pretraining gave, its model, and whether it was pretrained."""
+    """Yield each run's name, its pretraining results, its model, and whether it was pretrained."""
     for budget in ("tokens", "flops"):
         for family in map(FAMILIES.__getitem__, args.models):
             if budget == "tokens" or family.at_equal_flops:
@@ -292,7 +304,7 @@ def measured(corpora: Path, args: argparse.Namespace) -> Iterator[tuple[str, dic
                 yield key, pretrain(family, budget, corpora, args), args.work / key / "run", True
     for family in (FAMILIES[name] for name in NOT_PRETRAINED if name in args.models):
         model = trained(family.name, args)
-        title = f"as {family.title.split(',')[0].split(':')[0]}, not pretrained"
+        title = f"{family.title.split(',')[0].split(':')[0]}, not pretrained"
         result = {"title": title, "budget": "", "parameters": parameters(model), "tasks": {}}
         yield f"{family.name}-none", result, model, False
 

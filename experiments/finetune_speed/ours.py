@@ -1,7 +1,7 @@
-"""Times a run of `bert-jax finetune` and a prediction; prints a line of JSON.
+"""Time a run of `bert-jax finetune` and a prediction, and print a line of JSON.
 
-Of the run, what its own log gives as the seconds of training: all shapes have been compiled before
-by two steps each, the first of which is the compilation and reported apart.
+The training time is the sum of the seconds in the run's log. Each shape is compiled before by two
+steps, whose difference is reported separately as the compilation time.
 """
 
 from __future__ import annotations
@@ -28,55 +28,57 @@ from bert_jax.training.step import StepInputs
 
 
 def first_state(run: FinetuneRun) -> TrainState:
-    """Random parameters and the optimizer's first state."""
+    """Return random parameters and the optimizer's initial state."""
     compiled = run.compiled
     definition, is_trainable = run.compiled.task.definition, compiled.tuning.is_trainable
     return init_state(definition, compiled.optimizer, run.mesh, 0, is_trainable)
 
 
 def compile_train_step(run: FinetuneRun, features: Features) -> dict[int, float]:
-    """Seconds by row length: what the first step on rows of a length takes longer than the next."""
+    """Return the compilation seconds by row length: the difference between the first two steps."""
     state, size = first_state(run), run.hyperparameters.batch_size
-    rows, found = local_rows(run.mesh, size), {}
+    rows, results = local_rows(run.mesh, size), {}
     for length in sorted({run.plan.planned_batch(step).length for step in range(run.total_steps)}):
-        fitting = np.flatnonzero(features.lengths <= length)
-        batch = features.batch(np.resize(fitting, size), length)
+        shorter = np.flatnonzero(features.lengths <= length)
+        batch = features.batch(np.resize(shorter, size), length)
         seconds = []
         for _ in range(2):
-            begun = time.perf_counter()
+            start = time.perf_counter()
             inputs = StepInputs(np.uint32(0), np.float32(1e-5))
             placed = to_global(batch, run.mesh, rows, size)
             state, metrics = run.compiled.train_step(state, placed, inputs)
             jax.block_until_ready((state, metrics))
-            seconds.append(time.perf_counter() - begun)
-        found[length] = max(0.0, seconds[0] - seconds[1])
-    return found
+            seconds.append(time.perf_counter() - start)
+        results[length] = max(0.0, seconds[0] - seconds[1])
+    return results
 
 
 def train(run: FinetuneRun) -> float:
-    """Seconds of an epoch, evaluations and checkpoints not counted."""
+    """Return the seconds of an epoch without evaluations and checkpoints."""
     if not training.train(run, StopRequest()):
         raise SystemExit("the run was stopped")
     log = (run.work_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     entries = [entry for entry in map(json.loads, log) if entry["kind"] == "train"]
     if sum(entry["steps"] for entry in entries) != run.total_steps:
-        raise SystemExit(f"{run.work_dir} is of a run that went on: begin with an empty one")
+        raise SystemExit(
+            f"{run.work_dir} contains an older run that was resumed. Use an empty directory"
+        )
     return sum(entry["seconds"] for entry in entries)
 
 
 def predict(run: FinetuneRun, features: Features) -> tuple[float, float]:
-    """Seconds of a pass over the set, and how much longer the first one was."""
+    """Return the seconds of a pass over the set, and the additional seconds of the first pass."""
     params, seconds = first_state(run).params, []
     for _ in range(2):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         run.scorer.logits(params, features)
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.perf_counter() - start)
     return seconds[1], max(0.0, seconds[0] - seconds[1])
 
 
 def main() -> None:
-    """Measure the run that `config.py` in a directory describes, in a dtype."""
-    tune_malloc_for_training()  # as `bert-jax` does before it trains
+    """Measure the run of `config.py` in a directory, with a dtype."""
+    tune_malloc_for_training()  # like `bert-jax` before training
     directory, dtype = Path(sys.argv[1]), sys.argv[2]
     config = load_config(
         str(directory / "config.py"), [f"--config.compute.dtype={dtype}"], kind="finetune"
@@ -86,11 +88,11 @@ def main() -> None:
     run = FinetuneRun.open(config, make_mesh(config.mesh))
     examples, predicted = run.data.train, run.data.validation["validation"].features
     assert examples is not None
-    # Before training: its evaluation would have compiled them.
+    # Before training, whose evaluation would already compile these programs.
     prediction_seconds, prediction_compilation = predict(run, predicted)
     compilation = compile_train_step(run, examples)
     seconds = train(run)
-    found = {
+    results = {
         "device": jax.devices()[0].device_kind,
         "dtype": run.compute.dtype,
         "attention": run.compute.attention,
@@ -101,7 +103,7 @@ def main() -> None:
         "train_compilation_s": sum(compilation.values()),
         "predict_compilation_s": prediction_compilation,
     }
-    print(json.dumps(found))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

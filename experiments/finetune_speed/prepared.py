@@ -1,4 +1,4 @@
-"""What both sides are given: the same examples, cut into the same tokens, and the same model."""
+"""Prepare the same model and the same tokenized examples for both sides."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bert_jax.labeled_data.features import Features
 from bert_jax.recipes.load import load_config
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
-# layers, width, attention heads
+# layers, hidden dimension, attention heads
 SIZES = {"tiny": (2, 128, 2), "mini": (4, 256, 4), "base": (12, 768, 12)}
 MAX_LENGTHS = {"sst2": 128, "squad": 384}
 
@@ -30,7 +30,7 @@ def get_config():
 
 @dataclass(frozen=True)
 class Work:
-    """One task for one model: rows are sentences, or windows of passages."""
+    """A task for a model; its examples are sentences or windows of passages."""
 
     task: str
     size: str
@@ -40,15 +40,15 @@ class Work:
 
 
 def write_model(work: Work, data: Path, directory: Path) -> None:
-    """A Hugging Face directory of random weights, `theirs`, and the same one imported, `ours`."""
+    """Write a Hugging Face model with random weights to `theirs`, and import it to `ours`."""
     import transformers
 
-    layers, width, heads = SIZES[work.size]
+    layers, hidden_dim, heads = SIZES[work.size]
     config = transformers.BertConfig(
-        hidden_size=width,
+        hidden_size=hidden_dim,
         num_hidden_layers=layers,
         num_attention_heads=heads,
-        intermediate_size=4 * width,
+        intermediate_size=4 * hidden_dim,
     )
     theirs = directory / "theirs"
     transformers.BertModel(config).save_pretrained(theirs)
@@ -59,7 +59,7 @@ def write_model(work: Work, data: Path, directory: Path) -> None:
 
 
 def write_examples(work: Work, data: Path, directory: Path) -> None:
-    """Samples of the task's training and validation sets, and `config.py` of a run over them."""
+    """Write samples of the task's training and validation sets, and a `config.py` for them."""
     sizes = {"train": work.train_examples, "validation": work.predicted_examples}
     suffix = "tsv" if work.task == "sst2" else "json"
     files = {split: directory / f"{split}.{suffix}" for split in sizes}
@@ -83,11 +83,11 @@ def write_examples(work: Work, data: Path, directory: Path) -> None:
 
 
 def write_features(directory: Path) -> None:
-    """The tokens and targets that our run makes of the examples, for the other side to take."""
+    """Write the tokens and targets of the examples in our run, for the other side to use."""
     config = load_config(str(directory / "config.py"), [], kind="finetune")
-    found = config.open(Tokenizer.load(directory / "ours/tokenizer"), ["train", "validation"])
-    assert found.train is not None
-    sets = {"train": found.train, "validation": found.validation["validation"].features}
+    task_data = config.open(Tokenizer.load(directory / "ours/tokenizer"), ["train", "validation"])
+    assert task_data.train is not None
+    sets = {"train": task_data.train, "validation": task_data.validation["validation"].features}
     for name, features in sets.items():
         np.savez(directory / f"{name}.npz", **_arrays(features))
 

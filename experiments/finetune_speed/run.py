@@ -1,15 +1,15 @@
-r"""Fine-tuning and prediction speed beside Hugging Face's Trainer, both in one run, in turn.
+r"""Compare the speed of fine-tuning and prediction with Hugging Face's Trainer, in turn.
 
     python experiments/finetune_speed/run.py tiny mini --data DATA
     python experiments/finetune_speed/run.py base --data DATA --device cuda --steps 200
 
-DATA holds glue/SST-2, squad/{train-v1.1-prefix,dev-v1.1}.json.xz and vocab/bert-base-uncased. Every
-side runs once a round in a process of its own, on the same examples cut into the same tokens; ours
-first in one round and last in the next. On a CPU each side runs in float32 and in bfloat16
-(bf16=True), and the ratio of a round is that of the faster modes; on a GPU bfloat16 alone. On a CPU
-our command tells malloc to keep freed buffers; --same-malloc gives the peer that setting as well.
-The first round compiles, the others find the programs in a cache. Writes results.json, or
-results_cuda.json.
+DATA contains glue/SST-2, squad/{train-v1.1-prefix,dev-v1.1}.json.xz and vocab/bert-base-uncased. In
+every round, each side runs once in a separate process on the same tokenized examples; ours is the
+first side in one round and the last in the next. On a CPU, each side runs in float32 and in
+bfloat16 (bf16=True), and the ratio of a round compares the faster modes. On a GPU, both run only in
+bfloat16. On a CPU, our command configures malloc to keep freed buffers; --same-malloc does the same
+for the Trainer. The first round compiles the programs, and the others load them from a cache.
+Writes results.json, or results_cuda.json.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-# The scripts beside this one are imported, and the package by a checkout that is not installed.
+# For the modules of this folder, and for the package if the checkout is not installed.
 sys.path[:0] = [str(HERE), str(ROOT)]
 
 from prepared import SIZES, Work, write_examples, write_features, write_model  # noqa: E402
@@ -39,7 +39,7 @@ from bert_jax.processes import largest_block, memory_bytes  # noqa: E402
 BATCHES = {"sst2": 32, "squad": 16}
 MODES = {"cpu": ("float32", "bfloat16"), "cuda": ("bfloat16",)}
 SPEEDS = ("train_examples_s", "predict_examples_s")
-# What bert_jax.processes does, as words for a program that does not do it itself.
+# The malloc settings of bert_jax.processes, for the environment of another program.
 KEEPING = (
     f"glibc.malloc.mmap_threshold={largest_block(memory_bytes())}:glibc.malloc.arena_max=1:"
     "glibc.malloc.trim_threshold=1000000000000"
@@ -57,14 +57,14 @@ def last_json(*words: str | Path, **variables: str) -> dict:
 
 
 def ours(directory: Path, args: argparse.Namespace) -> Iterator[tuple[str, dict]]:
-    """One measurement of each mode of ours; programs are kept in `directory` alone."""
+    """Yield a measurement of each of our modes; the compilation cache is in `directory`."""
     programs = str(directory / "programs")
     for mode in MODES[args.device]:
         yield mode, last_json(HERE / "ours.py", directory, mode, JAX_COMPILATION_CACHE_DIR=programs)
 
 
 def theirs(directory: Path, work: Work, args: argparse.Namespace) -> Iterator[tuple[str, dict]]:
-    """One measurement of each mode of the peer."""
+    """Yield a measurement of each of the Trainer's modes."""
     words = [HERE / "theirs.py", directory, "--task", work.task, "--device", args.device]
     words += ["--batch", str(work.batch_size)]
     malloc = {"GLIBC_TUNABLES": KEEPING} if args.same_malloc else {}
@@ -73,9 +73,9 @@ def theirs(directory: Path, work: Work, args: argparse.Namespace) -> Iterator[tu
 
 
 def measure(work: Work, directory: Path, number: int, args: argparse.Namespace) -> dict:
-    """One round: every mode of every side once, and the ratios of the faster modes."""
+    """Measure every mode of both sides once, and the ratios of the faster modes."""
     row: dict = {"task": work.task, "size": work.size, "round": number}
-    row["load"] = os.getloadavg()[0]  # of the machine: above its cores, others compute too
+    row["load"] = os.getloadavg()[0]  # above the number of cores, other programs are running
     if number % 2 == 0:
         row["ours"] = dict(ours(directory, args))
     row["theirs"] = dict(theirs(directory, work, args))
@@ -88,17 +88,17 @@ def measure(work: Work, directory: Path, number: int, args: argparse.Namespace) 
 
 
 def fastest(modes: dict[str, dict], speed: str) -> str:
-    """The mode with the highest speed."""
+    """Return the mode with the highest speed."""
     return max(modes, key=lambda mode: modes[mode][speed])
 
 
 def ratio_name(speed: str) -> str:
-    """The key of a round's ratio."""
+    """Return the key of a round's ratio."""
     return speed.replace("examples_s", "ratio")
 
 
 def processor() -> str:
-    """The processor's name, as Linux tells it."""
+    """Return the name of the processor, on Linux from /proc."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
@@ -106,24 +106,24 @@ def processor() -> str:
 
 
 def lines_of(rows: list[dict]) -> Iterator[str]:
-    """Table lines of one task and size: medians, and the spread of the ratio."""
+    """Yield the table lines of one task and size: medians, and the range of the ratio."""
     for speed in SPEEDS:
-        doing = speed.removesuffix("_examples_s")
+        measured = speed.removesuffix("_examples_s")
         ratios = [row[ratio_name(speed)] for row in rows]
-        told = []
+        texts = []
         for side in ("ours", "theirs"):
             modes = {mode: [row[side][mode][speed] for row in rows] for mode in rows[0][side]}
-            told += [f"{mode} {statistics.median(found):,.1f}" for mode, found in modes.items()]
-        half = len(told) // 2
+            texts += [f"{mode} {statistics.median(found):,.1f}" for mode, found in modes.items()]
+        half = len(texts) // 2
         yield (
-            f"| {rows[0]['task']} | {rows[0]['size']} | {doing} | {', '.join(told[:half])} | "
-            f"{', '.join(told[half:])} | {statistics.median(ratios):.2f} "
+            f"| {rows[0]['task']} | {rows[0]['size']} | {measured} | {', '.join(texts[:half])} | "
+            f"{', '.join(texts[half:])} | {statistics.median(ratios):.2f} "
             f"({min(ratios):.2f} to {max(ratios):.2f}) |"
         )
 
 
 def compilation_line(rows: list[dict]) -> str:
-    """How many programs a task needs, and their seconds in bfloat16, new and from the cache."""
+    """Return a line with the number of programs and their bfloat16 compilation times."""
     first, *others = [row["ours"]["bfloat16"] for row in rows]
     spent = ("train_compilation_s", "predict_compilation_s")
     cached = [f"{statistics.median(o[name] for o in others):.1f}" for name in spent if others]
@@ -134,7 +134,7 @@ def compilation_line(rows: list[dict]) -> str:
 
 
 def measure_all(args: argparse.Namespace) -> list[dict]:
-    """All rounds of all sizes and tasks."""
+    """Measure all rounds of all sizes and tasks."""
     rows = []
     for size in args.sizes:
         for task in args.tasks:
@@ -147,8 +147,10 @@ def measure_all(args: argparse.Namespace) -> list[dict]:
                 write_features(directory)
                 for number in range(args.rounds):
                     rows.append(measure(work, directory, number, args))
-                    told = [f"{rows[-1][f'{doing}_ratio']:.2f}" for doing in ("train", "predict")]
-                    print(f"{size} {task} round {number + 1}: {told}", file=sys.stderr, flush=True)
+                    texts = [
+                        f"{rows[-1][f'{measured}_ratio']:.2f}" for measured in ("train", "predict")
+                    ]
+                    print(f"{size} {task} round {number + 1}: {texts}", file=sys.stderr, flush=True)
     return rows
 
 
@@ -156,16 +158,16 @@ def main() -> None:
     """Measure, write the results and print Markdown tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sizes", nargs="+", choices=list(SIZES))
-    parser.add_argument("--data", type=Path, required=True, help="the folder of data sets")
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the datasets")
     parser.add_argument("--tasks", nargs="+", choices=list(BATCHES), default=list(BATCHES))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=40, help="of an epoch, which is timed")
-    parser.add_argument("--predict", type=int, default=512, help="examples of the validation set")
+    parser.add_argument("--steps", type=int, default=40, help="steps of the timed epoch")
+    parser.add_argument("--predict", type=int, default=512, help="number of validation examples")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--same-malloc", action="store_true")
     args = parser.parse_args()
     if settings := [name for name in os.environ if name.startswith(("GLIBC_TUNABLES", "MALLOC_"))]:
-        parser.error(f"{', '.join(settings)} would change malloc for every side: unset it")
+        parser.error(f"{', '.join(settings)} would change malloc for every side. Unset it")
     rows = measure_all(args)
     host = {
         "date": str(datetime.date.today()),
@@ -187,10 +189,10 @@ def main() -> None:
         f"{host['date']}, {host['cores']} cores of {host['processor']}, {args.device}, median load "
         f"{load:.1f}: {', '.join(map(' '.join, host['versions'].items()))}\n"
     )
-    print("| task | model | what | bert_jax examples/s | Trainer examples/s | ratio |")
+    print("| task | model | measured | bert_jax examples/s | Trainer examples/s | ratio |")
     print("|---|---|---|---|---|---|")
     print("\n".join(line for group in groups for line in lines_of(group)))
-    print("\n| task | model | shapes | compiling, train + predict, s | from the cache, s |")
+    print("\n| task | model | shapes | compilation, train + predict, s | with the cache, s |")
     print("|---|---|---|---|---|")
     print("\n".join(map(compilation_line, groups)))
 

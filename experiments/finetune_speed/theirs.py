@@ -1,7 +1,7 @@
-"""Times an epoch of Hugging Face's Trainer and a prediction; prints a line of JSON.
+"""Time an epoch of Hugging Face's Trainer and a prediction, and print a line of JSON.
 
-Its batches are of like length (`group_by_length`) and padded to their longest row
-(`DataCollatorWithPadding`); some steps have run before the clock starts.
+Batches contain rows of similar length (`group_by_length`), padded to the longest one
+(`DataCollatorWithPadding`). Some steps run before the clock starts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MODELS = {
 
 
 class Rows(torch.utils.data.Dataset):
-    """Examples of an .npz of bert_jax's features as lists of their own lengths."""
+    """The examples in an .npz file of bert_jax's features, without padding."""
 
     def __init__(self, file: Path):
         arrays = dict(np.load(file))
@@ -44,21 +44,21 @@ class Rows(torch.utils.data.Dataset):
 
 
 class Clock(transformers.TrainerCallback):
-    """Seconds from the first step to the end of the last."""
+    """Measures the seconds from the first step to the end of the last one."""
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         """See the base class."""
-        self._begun = time.perf_counter()
+        self._start = time.perf_counter()
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """See the base class."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        self.seconds = time.perf_counter() - self._begun
+        self.seconds = time.perf_counter() - self._start
 
 
 def main() -> None:
-    """Measure on what `prepared.py` left in a directory."""
+    """Measure with the files that `prepared.py` wrote to a directory."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--task", choices=list(MODELS), required=True)
@@ -93,25 +93,25 @@ def main() -> None:
         collator = transformers.DataCollatorWithPadding(
             tokenizer, pad_to_multiple_of=8 if args.device == "cuda" else None
         )
-        made = transformers.Trainer(
+        created = transformers.Trainer(
             model, arguments, collator, training, predicted, callbacks=[clock]
         )
-        return made, clock
+        return created, clock
 
     trainer(max_steps=3)[0].train()
     measured, clock = trainer(num_train_epochs=1)
     measured.train()
     seconds = []
     for _ in range(2):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         measured.predict(predicted)
-        seconds.append(time.perf_counter() - begun)
-    found = {
+        seconds.append(time.perf_counter() - start)
+    results = {
         "steps": measured.state.global_step,
         "train_examples_s": len(training) / clock.seconds,
         "predict_examples_s": len(predicted) / seconds[1],
     }
-    print(json.dumps(found))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What needs no encoder: linear models of bags of words, and of words in their place."""
+"""Linear models without an encoder: on bags of words, and on words in context."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tasks import (
     CASELESS,
     COMPARED,
     ENTAILED,
-    IN_PLACE,
+    IN_CONTEXT,
     MNLI_TOO,
     SPELLING,
     WORD_PAIRS,
@@ -38,15 +38,15 @@ from bert_jax.labeled_data.tags import TagFiles, TagSentences, read_tags
 from bert_jax.tasks.sentence_scores import sentence_scores
 from bert_jax.tasks.span_scores import entity_scores, squad_scores
 
-# Penalties and weights of classes. They are chosen on the validation set, as the networks' rates
-# are, one baseline out of more than those have rates.
+# Penalties and class weights. They are chosen on the validation set, like the learning rates of the
+# networks, but from more values.
 _LINEAR = ParameterGrid({"C": [0.1, 1.0, 10.0, 100.0], "class_weight": [None, "balanced"]})
 _RIDGE = ParameterGrid({"alpha": [0.1, 1.0, 10.0]})
 _WORD = r"\w+|[^\w\s]"
 _TAGGING = ParameterGrid({"C": [10.0, 100.0, 1000.0, 10000.0]})
 _ENDS = ParameterGrid({"C": [0.01, 0.1, 1.0]})
 _ASKING = {"what", "which", "who", "whom", "whose", "when", "where", "why", "how"}
-# Words of a passage that are shown as no end of the answer, and the most words of an answer.
+# The number of negative examples per passage, and the maximum number of words in an answer.
 _NEGATIVES, _LONGEST = 20, 20
 _Linear = LogisticRegression | Ridge
 _Fit = TypeVar("_Fit")
@@ -55,17 +55,18 @@ _Fit = TypeVar("_Fit")
 def baseline_scores(
     task: Task, sets: Sequence[Files], mnli: Sequence[MnliPair]
 ) -> dict[str, list[float]]:
-    """Of a task's baselines on the validation set of each of `sets`: fractions.
+    """Return the scores (fractions) of a task's baselines on the validation set of each of `sets`.
 
-    They learn from the first of them and are chosen by its validation set. mnli: pairs that one of
-    them learns from as well.
+    They are trained on the first of the sets and chosen on its validation set.
+
+    mnli: pairs that one of the baselines is also trained on.
     """
     by_name = {
         BAG: lambda: _sentences(task, sets, longest=1),
         WORD_PAIRS: lambda: _sentences(task, sets, longest=2),
         COMPARED: lambda: _compared(task, sets),
         MNLI_TOO: lambda: _sentences(task, sets, longest=2, compared=True, mnli=mnli),
-        IN_PLACE: lambda: _spans(sets, compared=False),
+        IN_CONTEXT: lambda: _spans(sets, compared=False),
         SPELLING: lambda: _tags(sets, capitals=True),
         CASELESS: lambda: _tags(sets, capitals=False),
     }
@@ -78,14 +79,16 @@ def _compared(task: Task, sets: Sequence[Files]) -> list[float]:
     return _spans(sets, compared=True)
 
 
-def _of_the_best(fits: Sequence[_Fit], judges: Sequence[Callable[[_Fit], float]]) -> list[float]:
-    """What every judge says of the fit that the first one finds best."""
-    best = max(fits, key=judges[0])
-    return [judge(best) for judge in judges]
+def _scores_of_best(
+    fits: Sequence[_Fit], scorers: Sequence[Callable[[_Fit], float]]
+) -> list[float]:
+    """Return the score by each function of the fit that is best by the first one."""
+    best = max(fits, key=scorers[0])
+    return [scorer(best) for scorer in scorers]
 
 
 def sizes(task: Task, files: Files) -> dict[str, int]:
-    """How many sentences, pairs or questions there are to learn from and to be scored."""
+    """Return the number of sentences, pairs or questions for training and validation."""
     return {"training": _size(task, files, "train"), "validation": _size(task, files, "validation")}
 
 
@@ -108,7 +111,7 @@ def _sentences(
     compared: bool = False,
     mnli: Sequence[MnliPair] = (),
 ) -> list[float]:
-    """longest: how many words in a row are a feature of their own. mnli: to learn from as well."""
+    """Score baselines on n-grams of up to `longest` words; `mnli` has additional training pairs."""
     found, metric = glue_files(task.glue, sets[0].directory), glue_task(task.glue).primary
     training = read_sentences(found.train, "train", labeled=True)
     training = _with_mnli(training, mnli, task, found.train.labels) if mnli else training
@@ -120,14 +123,14 @@ def _sentences(
     labels = label_numbers(training.labels or [], found.train.labels)
     fits = [clone(model).set_params(**chosen).fit(learned, labels) for chosen in grid]
 
-    def judge(files: Files) -> Callable[[_Linear], float]:
+    def scorer(files: Files) -> Callable[[_Linear], float]:
         validation = glue_files(task.glue, files.directory).validation["validation"]
         examples = read_sentences(validation, "validation", labeled=True)
-        judged = _bag(words, examples, compared)
+        inputs = _bag(words, examples, compared)
         gold = label_numbers(examples.labels or [], validation.labels)
-        return lambda fit: sentence_scores([metric], fit.predict(judged), gold)[metric]
+        return lambda fit: sentence_scores([metric], fit.predict(inputs), gold)[metric]
 
-    return _of_the_best(fits, [judge(files) for files in sets])
+    return _scores_of_best(fits, [scorer(files) for files in sets])
 
 
 def _with_mnli(
@@ -147,9 +150,10 @@ def _with_mnli(
 
 
 def _bag(words: TfidfVectorizer, examples: SentenceExamples, compared: bool) -> sparse.csr_matrix:
-    """[examples, features]: the words of every sentence.
+    """Return [examples, features], the words of every sentence.
 
-    compared: instead what the two share, how they differ, and how alike they are.
+    compared: whether to return the words that both sentences share, the words in which they differ,
+      and their similarity instead.
     """
     first = words.transform(examples.firsts)
     if examples.seconds is None:
@@ -158,8 +162,8 @@ def _bag(words: TfidfVectorizer, examples: SentenceExamples, compared: bool) -> 
     if not compared:
         return sparse.hstack([first, second]).tocsr()
     shared = first.multiply(second)
-    alike = sparse.csr_matrix(np.asarray(shared.sum(axis=1)))
-    return sparse.hstack([shared, abs(first - second), alike]).tocsr()
+    similarity = sparse.csr_matrix(np.asarray(shared.sum(axis=1)))
+    return sparse.hstack([shared, abs(first - second), similarity]).tocsr()
 
 
 def _tags(sets: Sequence[Files], *, capitals: bool) -> list[float]:
@@ -173,22 +177,22 @@ def _tags(sets: Sequence[Files], *, capitals: bool) -> list[float]:
     model = LogisticRegression(max_iter=200)
     fits = [clone(model).set_params(**chosen).fit(learned, gold) for chosen in _TAGGING]
 
-    def judge(files: Files) -> Callable[[_Linear], float]:
+    def scorer(files: Files) -> Callable[[_Linear], float]:
         held_out = read(files, "validation")
-        judged = features.transform(_words(held_out.words, capitals))
+        inputs = features.transform(_words(held_out.words, capitals))
 
         def score(fit: _Linear) -> float:
-            flat = iter(fit.predict(judged).tolist())
+            flat = iter(fit.predict(inputs).tolist())
             predicted = [[next(flat) for _ in sentence] for sentence in held_out.words]
             return entity_scores(predicted, held_out.tags or [], "IOB2")["f1"]
 
         return score
 
-    return _of_the_best(fits, [judge(files) for files in sets])
+    return _scores_of_best(fits, [scorer(files) for files in sets])
 
 
 def _words(sentences: Sequence[Sequence[str]], capitals: bool) -> list[dict[str, str]]:
-    """Features of every word: its spelling, and the words beside it."""
+    """Return features of every word: its spelling, and the adjacent words."""
     found = []
     for words in sentences:
         words = words if capitals else [word.lower() for word in words]
@@ -202,13 +206,13 @@ def _words(sentences: Sequence[Sequence[str]], capitals: bool) -> list[dict[str,
 
 
 def _shape(word: str) -> str:
-    """Capitals as X, small letters as x, digits as 9, repeats once: "McDonald's" is "XxXx'x"."""
+    """Return the shape of a word without repetitions: "XxXx'x" for "McDonald's", "9" for "2019"."""
     kinds = re.sub(r"[^\W\d_]", lambda c: "X" if c[0].isupper() else "x", word)
     return re.sub(r"(.)\1+", r"\1", re.sub(r"\d", "9", kinds))
 
 
 def _spans(sets: Sequence[Files], *, compared: bool) -> list[float]:
-    """Of a logistic regression for where answers begin and one for where they end."""
+    """Score two logistic regressions, for the first and for the last word of answers."""
     rng = np.random.default_rng(0)
     rows, ends = [], []
     for example in read_squad(Path(sets[0].train), labeled=True):
@@ -217,7 +221,7 @@ def _spans(sets: Sequence[Files], *, compared: bool) -> list[float]:
         stop = start + len(example.answer_texts[0])
         inside = [place for place, word in enumerate(words) if start <= word.start() < stop]
         if not inside:
-            continue  # no word begins in it
+            continue  # no word begins in the answer
         others = rng.integers(len(words), size=_NEGATIVES).tolist()
         places = sorted({inside[0], inside[-1], *others})
         features = _places(example, words, compared)
@@ -230,7 +234,7 @@ def _spans(sets: Sequence[Files], *, compared: bool) -> list[float]:
         [clone(model).set_params(**chosen).fit(learned, end) for end in labels] for chosen in _ENDS
     ]
 
-    def judge(files: Files) -> Callable[[Sequence[LogisticRegression]], float]:
+    def scorer(files: Files) -> Callable[[Sequence[LogisticRegression]], float]:
         held_out = []
         for example in read_squad(Path(files.validation), labeled=True):
             words = list(re.finditer(_WORD, example.context))
@@ -243,7 +247,7 @@ def _spans(sets: Sequence[Files], *, compared: bool) -> list[float]:
 
         return score
 
-    return _of_the_best(fits, [judge(files) for files in sets])
+    return _scores_of_best(fits, [scorer(files) for files in sets])
 
 
 def _span(
@@ -252,7 +256,7 @@ def _span(
     features: sparse.csr_matrix,
     models: Sequence[LogisticRegression],
 ) -> str:
-    """The words between the likeliest pair of ends."""
+    """Return the most probable span."""
     start, end = (model.decision_function(features) for model in models)
     length = np.arange(1, len(words) + 1)[None, :] - np.arange(len(words))[:, None]
     allowed = (length >= 1) & (length <= _LONGEST)
@@ -264,34 +268,38 @@ def _span(
 def _places(
     example: SpanExample, words: Sequence[re.Match[str]], compared: bool
 ) -> list[list[str]]:
-    """Features of every word of a passage: itself and those beside it, for what is asked.
+    """Return features of every word of a passage: the word, its neighbors and the question word.
 
-    compared: and whether it, those beside it and how many of the 21 words around it are words of
-      the question, stop words left out.
+    compared: whether to add whether the word and its neighbors occur in the question, and how many
+      of the 21 words around it do, without stop words.
     """
     question = [word.lower() for word in re.findall(r"\w+", example.question)]
-    asked = set(question) - ENGLISH_STOP_WORDS
-    wants = _wants(question)
-    low = [word[0].lower() for word in words]
-    known = np.cumsum([0, *(word in asked for word in low)])
+    question_words = set(question) - ENGLISH_STOP_WORDS
+    kinds_of_question = _kinds_of_question(question)
+    lower = [word[0].lower() for word in words]
+    counts = np.cumsum([0, *(word in question_words for word in lower)])
     found = []
-    for place, word in enumerate(low):
+    for place, word in enumerate(lower):
         shape = _shape(words[place][0])
         features = [f"word {word}", f"shape {shape}"]
-        features += [f"{want} {kind}" for want in wants for kind in (word, f"shape {shape}")]
+        features += [
+            f"{kind_of_question} {kind}"
+            for kind_of_question in kinds_of_question
+            for kind in (word, f"shape {shape}")
+        ]
         for by in (-2, -1, 1, 2):
-            beside = low[place + by] if 0 <= place + by < len(low) else ""
-            features += [f"{by} {beside}"]
-            features += [f"{by} asked {beside in asked}"] if compared else []
+            neighbor = lower[place + by] if 0 <= place + by < len(lower) else ""
+            features += [f"{by} {neighbor}"]
+            features += [f"{by} asked {neighbor in question_words}"] if compared else []
         if compared:
-            near = known[min(place + 11, len(low))] - known[max(place - 10, 0)]
-            features += [f"asked {word in asked}", f"near {min(near, 8)}"]
+            near = counts[min(place + 11, len(lower))] - counts[max(place - 10, 0)]
+            features += [f"asked {word in question_words}", f"near {min(near, 8)}"]
         found.append(features)
     return found
 
 
-def _wants(question: Sequence[str]) -> list[str]:
-    """What is asked for: "how", and "how many" or "what year" with the word that follows."""
+def _kinds_of_question(question: Sequence[str]) -> list[str]:
+    """Return the question word, and the question word with the next one, such as "how many"."""
     place = next((place for place, word in enumerate(question) if word in _ASKING), None)
     if place is None:
         return ["?"]

@@ -1,5 +1,7 @@
-"""MNLI, which both sides may learn before their task (Phang et al. 2018, "Sentence Encoders on
-STILTs", https://arxiv.org/abs/1811.01088)."""
+"""Fine-tune both sides on MNLI before their task.
+
+Source: Phang et al. 2018, "Sentence Encoders on STILTs", https://arxiv.org/abs/1811.01088.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ from typing import TypedDict
 from commands import ROOT, bert_jax
 from tasks import FAST_TRAIN, FAST_VALIDATION, table_text
 
-# Of MNLI's training set what there is, and as many rows of its matched dev set.
+# The available parts of the training set, and the number of rows of the matched dev set.
 _TRAINING = ("train_part1k", "train_part9k", "train_extra_llmsknow")
 _VALIDATION, _VALIDATED = "dev_matched", 2_000
-# Nothing of these was chosen: SST-2's batches and rate of the pretrained side, BERT's epochs.
+# Not tuned: the pretrained side's batch size and rate for SST-2, and BERT's number of epochs.
 _BATCH_SIZE, _RATE, _EPOCHS = 32, 3e-4, 3
 
 
@@ -27,7 +29,7 @@ class MnliPair(TypedDict):
 
 
 def mnli_pairs(work: Path) -> list[MnliPair]:
-    """What both sides have learned from."""
+    """Return the pairs that both sides were trained on."""
     lines = _training(work).read_text(encoding="utf-8").split("\n")[:-1]
     return [json.loads(line) for line in lines]
 
@@ -37,20 +39,20 @@ def _training(work: Path) -> Path:
 
 
 def mnli_run(work: Path, side: str) -> Path:
-    """The work directory of a side's run on MNLI."""
+    """Return the work directory of a side's run on MNLI."""
     return work / "MNLI" / side
 
 
 def learn_mnli(side: str, args: argparse.Namespace) -> dict[str, float]:
-    """Fine-tunes a side on MNLI, which may have been done before; its best epoch's accuracy."""
+    """Fine-tune a side on MNLI, unless finished, and return the accuracy of its best epoch."""
     training = _training(args.work)
     validation = training.with_name("validation.jsonl")
     rows = [row for name in _TRAINING for row in _rows(args.data, name)]
-    judged = _rows(args.data, _VALIDATION)[:_VALIDATED]
+    held_out = _rows(args.data, _VALIDATION)[:_VALIDATED]
     if args.fast:
-        rows, judged = rows[:FAST_TRAIN], judged[:FAST_VALIDATION]
+        rows, held_out = rows[:FAST_TRAIN], held_out[:FAST_VALIDATION]
     training.parent.mkdir(parents=True, exist_ok=True)
-    for file, lines in ((training, rows), (validation, judged)):
+    for file, lines in ((training, rows), (validation, held_out)):
         file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     run = mnli_run(args.work, side)
     values = {

@@ -1,4 +1,4 @@
-"""Which model the results are of."""
+"""Describe the model of the results."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from bert_jax.training.metrics_log import read_metrics
 from bert_jax.training.state import fingerprint
 
 
-def described(model: Path) -> dict[str, Any]:
-    """Its sizes, vocabulary and parameters, and where it was pretrained here what by, and how well.
+def describe(model: Path) -> dict[str, Any]:
+    """Return a model's sizes, tokenizer and parameters, and how it was pretrained if known.
 
-    What it was started from has a config of its own; the parameters tell one such from another.
-    SystemExit: it was fine-tuned.
+    The source of its initial parameters is only identified by the parameters.
+
+    Raises:
+      SystemExit: the model was fine-tuned.
     """
     config, _ = read_model(model)
     params = load_model_parameters(model, config, ComputeConfig(dtype="float32", attention="xla"))
     step = default_checkpoint_step(model)
-    found = {
+    description = {
         "encoder": asdict(config.encoder),
         "tokenizer": Tokenizer.load(model / TOKENIZER_NAME).fingerprint,
         "step": step,
@@ -39,13 +41,13 @@ def described(model: Path) -> dict[str, Any]:
     if run.is_file() and log.is_file():
         values = json.loads(run.read_text(encoding="utf-8"))
         if "phases" not in values:
-            raise SystemExit(f"{model} was fine-tuned: give a work directory of pretrain or import")
+            raise SystemExit(f"{model} was fine-tuned. Use a work directory of pretrain or import")
         evaluations = [
             entry
             for entry in read_metrics(log)
             if entry["kind"] == "evaluation" and entry["step"] <= step
         ]
-        found["started_from"] = values["init_from"]
-        found["phases"] = values["phases"]
-        found |= {"held_out": evaluations[-1]} if evaluations else {}
-    return json.loads(json.dumps(found))
+        description["started_from"] = values["init_from"]
+        description["phases"] = values["phases"]
+        description |= {"held_out": evaluations[-1]} if evaluations else {}
+    return json.loads(json.dumps(description))

@@ -1,4 +1,4 @@
-"""The table and the pictures, from the results alone."""
+"""Make the tables and pictures from the results."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _STYLES = ("--", "-.", "-", (0, (8, 3)))
 
 
 def table(results: dict[str, dict]) -> Iterator[str]:
-    """Markdown: mean and standard deviation over seeds, in hundredths, on the validation sets."""
+    """Yield the Markdown table of the validation sets: means and standard deviations in %."""
     yield (
-        "| task | metric | pretrained | from scratch | ahead by | without an encoder (ahead by) | "
-        "without reading | training, dev examples | batch | rate, epoch: pretrained; scratch | "
-        "runs at chance, diverged |"
+        "| task | metric | pretrained | from scratch | difference | "
+        "without an encoder (difference) | without reading | training, dev examples | batch | "
+        "learning rate, epoch: pretrained; scratch | runs at chance, diverged |"
     )
     yield "|" + "---|" * 11
     for name, result in results.items():
         settings = result["settings"]
         if missing := [side for side in SIDES if side not in result]:
-            yield f"| {name} | {', '.join(missing)} to be measured |" + " |" * 9
+            yield f"| {name} | {', '.join(missing)}: not measured yet |" + " |" * 9
             continue
         sides = [result[side] for side in SIDES]
-        cells = [*_beside(sides, result["baselines"])]
+        cells = [*_comparison(sides, result["baselines"])]
         cells += [", ".join(f"{count:,}" for count in result["examples"].values())]
         cells += [f"{settings['batch_size']}"]
         cells += [
@@ -43,7 +43,7 @@ def table(results: dict[str, dict]) -> Iterator[str]:
 
 
 def test_table(results: dict[str, dict]) -> Iterator[str]:
-    """The same of test sets, on which nothing was chosen; empty if there is none of both sides."""
+    """Yield the same table for test sets, if both sides have one. Nothing was chosen on them."""
     both = {
         name: [result[side]["test"] for side in SIDES]
         for name, result in results.items()
@@ -51,18 +51,18 @@ def test_table(results: dict[str, dict]) -> Iterator[str]:
     }
     if both:
         yield (
-            "| task, test set | metric | pretrained | from scratch | ahead by | "
-            "without an encoder (ahead by) | without reading | examples |"
+            "| task, test set | metric | pretrained | from scratch | difference | "
+            "without an encoder (difference) | without reading | examples |"
         )
         yield "|" + "---|" * 8
     for name, sides in both.items():
         metric, test = results[name]["metric"], results[name]["test"]
-        cells = [*_beside(sides, test["baselines"]), f"{test['examples']['validation']:,}"]
+        cells = [*_comparison(sides, test["baselines"]), f"{test['examples']['validation']:,}"]
         yield f"| {name} | {metric} | {' | '.join(cells)} |"
 
 
-def _beside(sides: Sequence[dict], baselines: Mapping[str, float]) -> Iterator[str]:
-    """The cells that hold pretrained against from scratch, and against what needs no encoder."""
+def _comparison(sides: Sequence[dict], baselines: Mapping[str, float]) -> Iterator[str]:
+    """Yield the cells that compare the pretrained side with the other one and the baselines."""
     yield from map(_spread, sides)
     means = [_mean(side) for side in sides]
     yield f"{100 * (means[0] - means[1]):+.1f}"
@@ -74,7 +74,7 @@ def _beside(sides: Sequence[dict], baselines: Mapping[str, float]) -> Iterator[s
 
 
 def draw(name: str, result: dict, file: Path) -> None:
-    """One task: every seed as a dot, means, baselines and what needs no reading as lines."""
+    """Draw the seeds of one task as dots, and means, baselines and chance as lines."""
     figure = Figure(figsize=(5.6, 3.6), dpi=110, layout="constrained")
     axis = figure.subplots()
     measured = {side: colour for side, colour in SIDES.items() if side in result}
@@ -101,7 +101,7 @@ def draw(name: str, result: dict, file: Path) -> None:
 
 
 def _scores(side: dict) -> list[float]:
-    """Of the seeds that did not diverge, at the rate and after the epoch chosen for all."""
+    """Return the scores of the seeds that did not diverge, at the chosen rate and epoch."""
     return side["scores"][side["metric"]]
 
 

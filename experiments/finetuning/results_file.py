@@ -1,4 +1,4 @@
-"""results.json: tasks of one model, which several commands may each measure some of."""
+"""Read and write results.json, whose tasks may be measured by several commands."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from tasks import TASKS
 
 from bert_jax.files import write_file
 
-# What makes a model the same; the rest of its description tells where it comes from.
+# The parts of a description that identify a model; the others describe its origin.
 _SAME = ("encoder", "tokenizer", "parameters")
 
 
 @dataclass(frozen=True)
 class ResultsFile:
-    """Where results go. lock: of those who write. model: as `described`. fast: of few examples.
+    """A file of results.
 
-    after_mnli: both sides learned MNLI before.
+    file: the file.
+    lock: the file to lock while writing.
+    model: the description of the model, as returned by `describe`.
+    fast: whether the results are for few examples.
+    after_mnli: whether both sides were trained on MNLI first.
     """
 
     file: Path
@@ -30,16 +34,17 @@ class ResultsFile:
     after_mnli: bool
 
     def tasks(self) -> dict[str, dict]:
-        """Those in the file; none if there is no such file.
+        """Return the tasks in the file, or {} if it does not exist.
 
-        SystemExit: they are of another model, or of few examples if these are of all.
+        Raises:
+          SystemExit: the results have another model or other options.
         """
         if not self.file.is_file():
             return {}
         content = json.loads(self.file.read_text(encoding="utf-8"))
         differing = [part for part in _SAME if content["model"][part] != self.model[part]]
         if differing:
-            self._refuse(f"of a model of other {', '.join(differing)}")
+            self._refuse(f"of a model with a different {', '.join(differing)}")
         if content["fast"] != self.fast:
             self._refuse("with --fast" if content["fast"] else "without --fast")
         if content.get("after_mnli", False) != self.after_mnli:
@@ -48,17 +53,20 @@ class ResultsFile:
         return tasks
 
     def add(self, name: str, measured: dict) -> dict:
-        """Puts a task beside the others, and what there was of a side that was not measured now
-        beside the other one if both were learned in the same way; gives the task."""
+        """Add a task to the file and return it.
+
+        Results of a side that was not measured now are kept if both sides were trained in the same
+        way.
+        """
         with locked(self.lock):
             tasks = self.tasks()
             before = tasks.get(name, {})
-            learned = {measured[side]["made_of"] for side in SIDES if side in measured}
+            trainings = {measured[side]["made_of"] for side in SIDES if side in measured}
             for side in (side for side in SIDES if side in before and side not in measured):
-                if {before[side]["made_of"]} == learned:
+                if {before[side]["made_of"]} == trainings:
                     measured = measured | {side: before[side]}
                 else:
-                    print(f"{name}: left out {side}, which was learned otherwise", flush=True)
+                    print(f"{name}: removed {side}, which was trained in another way", flush=True)
             tasks[name] = measured
             kept = {task: tasks[task] for task in TASKS if task in tasks}
             content = {"model": self.model, "fast": self.fast, "tasks": kept}
@@ -67,4 +75,6 @@ class ResultsFile:
         return measured
 
     def _refuse(self, why: str) -> None:
-        raise SystemExit(f"{self.file} has results {why}: give another --output, or move it away")
+        raise SystemExit(
+            f"{self.file} has results {why}. Use another --output, or move the file away"
+        )

@@ -1,6 +1,6 @@
-"""A side of a task: a sweep from the pretrained model or from random parameters, its outcome.
+"""Run one side of a task: a sweep from the pretrained model or from random parameters.
 
-Or from what either became on MNLI.
+With --after-mnli, the sweep starts from a run on MNLI instead.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from bert_jax.finetuning.sweep_results import SweepResults, read_results
 def swept(
     task: Task, files: Files, side: str, output: Path, args: argparse.Namespace
 ) -> SweepResults:
-    """Runs a sweep to its end, which it may have reached before."""
+    """Run a sweep, unless it is already finished, and return its results."""
     words = ["--config", ROOT / f"configs/finetune/{task.recipe}.py", *_start(side, args)]
     words += ["--output", output, "--keep", "none", "--seeds", str(args.seeds)]
     words += ["--batch-sizes", str(args.batch_size), "--epochs", str(args.epochs)]
     words += ["--learning-rates", *map(str, args.learning_rates), *files.overrides(task)]
     words += [f"--config.max_length={args.max_length}"]
     words += [f"--config.spans.doc_stride={args.doc_stride}"] if args.doc_stride else []
-    parts = ("dropout",) if task.name == "SQuAD" else ("dropout", "head_dropout")  # its head: none
+    parts = (
+        ("dropout",) if task.name == "SQuAD" else ("dropout", "head_dropout")
+    )  # its head has no dropout
     words += [f"--config.{part}={args.dropout}" for part in parts]
     words += [f"--config.compute.dtype={args.dtype}", "--config.evaluations_per_epoch=1"]
     bert_jax("sweep", *words)
@@ -45,10 +47,10 @@ def _start(side: str, args: argparse.Namespace) -> list[str | Path]:
 
 
 def side_of(results: SweepResults, output: Path) -> dict:
-    """All seeds at the rate, and after the epoch, that are best on average.
+    """Return the scores of all seeds at the learning rate and epoch that are best on average.
 
-    As in a sweep's own order (`bert_jax.finetuning.sweep_results.summarize`) a rate at which a seed
-    diverged is chosen only where that happened at all of them.
+    Like in `bert_jax.finetuning.sweep_results.summarize`, a learning rate at which a seed
+    diverged is chosen only if seeds diverged at every rate.
     """
     metric, learned = results.metric, {}
     for run in results.runs:
@@ -66,7 +68,7 @@ def side_of(results: SweepResults, output: Path) -> dict:
     }
     places = [(rate, epoch) for rate, of_rate in means.items() for epoch in range(len(of_rate))]
     if not places:
-        raise SystemExit(f"{output}: every run diverged: give lower --learning-rates")
+        raise SystemExit(f"{output}: all runs diverged. Use lower --learning-rates")
     best, epoch = max(places, key=lambda at: (not diverged[at[0]], means[at[0]][at[1]]))
     scores = [run[epoch] for run in learned[best]]
     made = {name: getattr(results.provenance, name) for name in ("date", "hardware", "versions")}
@@ -86,10 +88,10 @@ def side_of(results: SweepResults, output: Path) -> dict:
 
 
 def on_test_set(results: SweepResults, output: Path, epoch: int) -> dict:
-    """A sweep of one rate that was judged on the test set: the seeds after that epoch.
+    """Return the seeds' scores after an epoch, for a sweep of one rate that uses the test set.
 
-    Parameters depend on seed and rate, not on what they are judged by, so that these are the
-    models whose rate and epoch the validation set has chosen. One that diverged has no scores.
+    Parameters depend on the seed and the rate, but not on the evaluated set, so these are the
+    models whose rate and epoch were chosen on the validation set. Diverged runs have no scores.
     """
     after = [after_epochs(run, output)[epoch - 1] for run in results.runs if not run.diverged]
     return {
@@ -100,15 +102,17 @@ def on_test_set(results: SweepResults, output: Path, epoch: int) -> dict:
 
 
 def made_of(output: Path, settings: dict) -> str:
-    """A checksum of all that both sides have in common: recipe, examples, vocabulary, precision,
-    rates and seeds; two sides of different ones are not to be compared."""
+    """Return a checksum of everything that both sides must have in common to be compared.
+
+    This includes the recipe, examples, vocabulary, precision, learning rates and seeds.
+    """
     identity = json.loads((output / IDENTITY_NAME).read_text(encoding="utf-8"))
     for name in ("parameters of init_from", "keep"):
         identity.pop(name, None)
     config = identity["config"]
     for name in ("init_from", "from_scratch"):
         del config[name]
-    # The examples' checksums are in it, wherever their files lie.
+    # The locations of the files do not matter, since the identity has their checksums.
     for section in ("glue", "spans", "tags"):
         for name in ("directory", "files"):
             (config[section] or {}).pop(name, None)

@@ -1,4 +1,4 @@
-"""The tasks: their recipes, and their files made from a folder of public data sets."""
+"""Define the tasks: their recipes, and their files from a folder of public datasets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bert_jax.labeled_data.files import find_file, has_file
 
-# What --fast leaves of a training and a validation set: rows, sentences or questions.
+# The number of rows, sentences or questions in each set with --fast.
 FAST_TRAIN, FAST_VALIDATION = 400, 200
 
 
@@ -19,9 +19,13 @@ FAST_TRAIN, FAST_VALIDATION = 400, 200
 class Task:
     """A task of this experiment.
 
-    recipe: of configs/finetune. baselines: what it is held against that needs no encoder, by name.
-    glue: its official name, "" for others. test: its file of a test set whose answers are public.
-    The rest is how it is learned where nothing else is asked for.
+    name: the name of the task.
+    recipe: the name of a config in configs/finetune.
+    metric: the metric to report.
+    baselines: the descriptions of the baselines by name.
+    glue: the official name of a GLUE task; "" for others.
+    test: the file of a test set with public answers; "" for none.
+    epochs, batch_size, learning_rates: the defaults for training.
     """
 
     name: str
@@ -35,20 +39,22 @@ class Task:
     learning_rates: tuple[float, ...] = (1e-4, 3e-4)
 
 
-BAG, WORD_PAIRS, COMPARED = "bag of words", "with pairs of words", "told to compare"
-MNLI_TOO = "told to compare, MNLI too"
+BAG, WORD_PAIRS, COMPARED = "bag of words", "with pairs of words", "with comparisons"
+MNLI_TOO = "with comparisons and MNLI"
 SPELLING, CASELESS = "spelling", "spelling without capitals"
-IN_PLACE = "words in their place"
+IN_CONTEXT = "words in context"
 _SINGLE = {BAG: "logistic regression on TF-IDF of words"}
 _SINGLE |= {WORD_PAIRS: "the same on words and pairs of words"}
-_TOLD = "the same on products and differences of the sentences' vectors, and their cosine"
+_WITH_COMPARISONS = (
+    "the same on products and differences of the sentences' vectors, and their cosine"
+)
 _PAIRED = {BAG: "logistic regression on TF-IDF of either sentence's words"}
-_PAIRED |= {WORD_PAIRS: _SINGLE[WORD_PAIRS], COMPARED: _TOLD}
+_PAIRED |= {WORD_PAIRS: _SINGLE[WORD_PAIRS], COMPARED: _WITH_COMPARISONS}
 _SCORED = _PAIRED | {BAG: "ridge regression on TF-IDF of either sentence's words"}
-_SPELLED = "logistic regression on each word's spelling and the words beside it"
-_TAGGED = {SPELLING: _SPELLED, CASELESS: f"{_SPELLED}, all in small letters as the model reads it"}
-_FOUND = {IN_PLACE: "logistic regressions on each word and those beside it, for what is asked"}
-_FOUND |= {COMPARED: "the same, and on which of the words around it the question has"}
+_SPELLED = "logistic regression on each word's spelling and the adjacent words"
+_TAGGED = {SPELLING: _SPELLED, CASELESS: f"{_SPELLED}, in lowercase like the model's input"}
+_SPANS = {IN_CONTEXT: "logistic regressions on each word, the adjacent words and the question word"}
+_SPANS |= {COMPARED: "the same, and on the surrounding words that occur in the question"}
 TASKS = {
     task.name: task
     for task in (
@@ -57,8 +63,8 @@ TASKS = {
         Task("MRPC", "mrpc", "F1", _PAIRED, "MRPC", test="glue/MRPC/msr_paraphrase_test.txt"),
         Task("RTE", "rte", "accuracy", _PAIRED, "RTE"),
         Task("STS-B", "stsb", "Spearman correlation", _SCORED, "STS-B", epochs=6, batch_size=32),
-        # One seed of the pretrained side came to an F1 of 22.7, and in batches of 32 to 16.8.
-        Task("SQuAD", "squad", "F1", _FOUND, epochs=2, batch_size=8, learning_rates=(3e-4,)),
+        # One seed of the pretrained side had an F1 of 22.7, and 16.8 with batches of 32.
+        Task("SQuAD", "squad", "F1", _SPANS, epochs=2, batch_size=8, learning_rates=(3e-4,)),
         Task(
             *("WNUT-17", "wnut17", "F1", _TAGGED),
             test="ner_wnut17/emerging.test.annotated",
@@ -69,38 +75,38 @@ TASKS = {
 }
 
 
-# What pairs of MNLI are to these tasks if the first sentence entails the second; else the other.
+# The label of MNLI pairs in these tasks if the first sentence entails the second.
 ENTAILED = {"RTE": "entailment", "MRPC": "1"}
 
 
 def after_mnli(task: Task) -> Task:
-    """The task, also held against a linear model that learns from MNLI's pairs as well."""
+    """Return the task with another baseline: a linear model that is also trained on MNLI."""
     if task.name not in ENTAILED:
         return task
-    told = f"the same, and learned from MNLI too, entailed pairs as {ENTAILED[task.name]}"
-    return replace(task, baselines={**task.baselines, MNLI_TOO: told})
+    description = f"the same, also trained on MNLI, with entailed pairs as {ENTAILED[task.name]}"
+    return replace(task, baselines={**task.baselines, MNLI_TOO: description})
 
 
 @dataclass(frozen=True)
 class Files:
-    """Where a task's files are: GLUE's directory, or one file a split."""
+    """The locations of a task's files: a GLUE directory, or one file per split."""
 
     directory: str = ""
     train: str = ""
     validation: str = ""
 
     def overrides(self, task: Task) -> list[str]:
-        """What the task's recipe is told of them."""
+        """Return the overrides of the recipe that set the files."""
         if task.glue:
             return [f"--config.glue.directory={self.directory}"]
         section = "spans" if task.name == "SQuAD" else "tags"
         words = [f"--config.{section}.files.train={self.train}"]
         words += [f"--config.{section}.files.validation={self.validation}"]
-        # The tests that are not scored are not read.
+        # The test set is not scored, so it need not be read.
         return words + (["--config.tags.files.test="] if section == "tags" else [])
 
     def checksum(self) -> str:
-        """Of what is learned from and judged on."""
+        """Return the checksum of the training and validation files."""
         if self.directory:
             paths = sorted(Path(self.directory).glob("*.tsv*"))
         else:
@@ -109,7 +115,7 @@ class Files:
 
 
 def files_of(task: Task, data: Path, work: Path, *, fast: bool) -> Files:
-    """The files, those that must be joined or cut short in `work`."""
+    """Return the files of a task, and write joined or shortened files to `work`."""
     work.mkdir(parents=True, exist_ok=True)
     if task.name == "SQuAD":
         return _squad(data, work, fast)
@@ -121,31 +127,31 @@ def files_of(task: Task, data: Path, work: Path, *, fast: bool) -> Files:
     cuts = {"train.tsv": FAST_TRAIN, "dev.tsv": FAST_VALIDATION, "test.tsv": FAST_VALIDATION}
     for name, count in cuts.items():
         if name == "test.tsv" and not has_file(directory / name):
-            continue  # many copies of GLUE come without
+            continue  # many copies of GLUE have no test set
         lines = table_text(directory / name).split("\n")
         (work / name).write_text("\n".join(lines[: count + 1]) + "\n", encoding="utf-8")
     return Files(directory=str(work))
 
 
 def test_files_of(task: Task, files: Files, data: Path, work: Path, *, fast: bool) -> Files:
-    """The same to learn from, and the test set where the validation set was."""
+    """Return the same training files, with the test set as validation set."""
     work.mkdir(parents=True, exist_ok=True)
     test = data / task.test
     if not task.glue:
         if fast:
             test = _cut_sentences(test, work / "test.conll", FAST_VALIDATION)
         return Files(train=files.train, validation=str(test))
-    # The columns are those of dev.tsv.
+    # The file has the same columns as dev.tsv.
     lines = table_text(test).split("\n")
-    judged = lines[: FAST_VALIDATION + 1] if fast else lines
-    (work / "dev.tsv").write_text("\n".join(judged), encoding="utf-8")
-    learned = table_text(Path(files.directory) / "train.tsv")
-    (work / "train.tsv").write_text(learned, encoding="utf-8")
+    shortened = lines[: FAST_VALIDATION + 1] if fast else lines
+    (work / "dev.tsv").write_text("\n".join(shortened), encoding="utf-8")
+    training = table_text(Path(files.directory) / "train.tsv")
+    (work / "train.tsv").write_text(training, encoding="utf-8")
     return Files(directory=str(work))
 
 
 def table_text(file: Path) -> str:
-    """Of a file, or of the packed one beside its name."""
+    """Return the content of a file or of its compressed version."""
     if file.is_file():
         return file.read_text(encoding="utf-8")
     with lzma.open(f"{file}.xz", "rt", encoding="utf-8") as stream:
@@ -153,7 +159,7 @@ def table_text(file: Path) -> str:
 
 
 def _squad(data: Path, work: Path, fast: bool) -> Files:
-    """Of the official training set what there is, and SQuADShifts' new questions on Wikipedia."""
+    """Join the available official training set with SQuADShifts' questions on Wikipedia."""
     parts = ["squad/train-v1.1-prefix", "squad/train-v1.1-subset", "squad_shifts/new_wiki_v1.0"]
     training = [article for part in parts for article in _articles(data / f"{part}.json")]
     validation = _articles(data / "squad/dev-v1.1.json")
@@ -173,7 +179,7 @@ def _articles(file: Path) -> list[dict]:
 
 
 def _cut(articles: Sequence[dict], count: int) -> list[dict]:
-    """Whole paragraphs, in turn from every article, until they hold so many questions."""
+    """Return paragraphs from each article in turn, until they have `count` questions."""
     turns = max(len(article["paragraphs"]) for article in articles)
     kept: list[dict] = []
     for turn in range(turns):

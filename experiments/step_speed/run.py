@@ -1,16 +1,16 @@
-r"""Train-step speed beside Hugging Face BERT in PyTorch, both in one run, in turn.
+r"""Compare the speed of the train step with Hugging Face's BERT in PyTorch, in turn.
 
     python experiments/step_speed/run.py tiny mini --same-malloc
     python experiments/step_speed/run.py base large --device cuda --batch 128 --length 512 \
         --without-attention-dropout
 
-The peer is `yardsticks/peer_torch_bert.py` of the folder BERT_JAX_SHARED (default: `shared` beside
-the repository): `BertForPreTraining` with the masked-LM head on the masked positions only, AdamW
-and clipping, eager and compiled. Every side runs once a round in a process of its own; the ratio of
-a round is our tokens/s over those of the peer's faster mode in that round. The peer drops attention
-probabilities as well; --without-attention-dropout measures us both ways. On a CPU our command tells
-malloc to keep freed buffers; --same-malloc measures the peer with that setting too. Writes
-results.json, or results_cuda.json.
+The peer is `yardsticks/peer_torch_bert.py` in the folder BERT_JAX_SHARED (default: `shared` next to
+the repository): `BertForPreTraining` with the masked-LM head only at the masked positions, AdamW
+and clipping, eager and compiled. In every round, each side runs once in a separate process. The
+ratio of a round is our tokens/s relative to the peer's faster mode in that round. The peer also has
+dropout on attention probabilities; --without-attention-dropout measures ours with and without it.
+On a CPU, our command configures malloc to keep freed buffers; --same-malloc also measures the peer
+with this setting. Writes results.json, or results_cuda.json.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bert_jax.processes import largest_block, memory_bytes
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CONFIGS = {"tiny": "tiny", "mini": "mini", "base": "bert_base", "large": "bert_large"}
-# What bert_jax.processes does, as words for a program that does not do it itself.
+# The malloc settings of bert_jax.processes, for the environment of another program.
 KEEPING = (
     f"glibc.malloc.mmap_threshold={largest_block(memory_bytes())}:glibc.malloc.arena_max=1:"
     "glibc.malloc.trim_threshold=1000000000000"
@@ -48,7 +48,7 @@ def last_json(command: list[str], **variables: str) -> dict:
 
 
 def ours(size: str, args: argparse.Namespace, *overrides: str) -> dict:
-    """One measurement of `bert-jax bench step`."""
+    """Return a measurement by `bert-jax bench step`."""
     return last_json(
         [sys.executable, "-m", "bert_jax.cli.main", "bench", "step"]
         + ["--config", f"configs/pretrain/{CONFIGS[size]}.py", "--steps", str(args.steps)]
@@ -58,7 +58,7 @@ def ours(size: str, args: argparse.Namespace, *overrides: str) -> dict:
 
 
 def peer(size: str, compiled: int, args: argparse.Namespace, **variables: str) -> dict:
-    """One measurement of the peer, same shapes and dropout."""
+    """Return a measurement of the peer with the same shapes and dropout."""
     return last_json(
         [sys.executable, str(SHARED / "yardsticks/peer_torch_bert.py"), "--device", args.device]
         + [
@@ -77,7 +77,7 @@ def peer(size: str, compiled: int, args: argparse.Namespace, **variables: str) -
 
 
 def processor() -> str:
-    """The processor's name, as Linux tells it."""
+    """Return the name of the processor, on Linux from /proc."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
@@ -85,7 +85,7 @@ def processor() -> str:
 
 
 def measure(size: str, args: argparse.Namespace) -> dict:
-    """One round: every side once, and the ratios."""
+    """Measure every side once, and return the measurements and ratios."""
     row = {"size": size, "ours": ours(size, args)}
     if (" cpu" in row["ours"]["device"]) != (args.device == "cpu"):
         raise SystemExit(f"--device {args.device}, but JAX runs on {row['ours']['device']}")
@@ -105,7 +105,7 @@ def measure(size: str, args: argparse.Namespace) -> dict:
 
 
 def table_line(name: str, sides: tuple[str, ...], ratio_name: str, rows: list[dict]) -> str:
-    """Medians of all rounds of one size, and the spread of the ratio."""
+    """Return the table line of one size: medians of all rounds, and the range of the ratio."""
     speeds = [f"{statistics.median(row[column]['tok_s'] for row in rows):,.0f}" for column in sides]
     ratios = [row[ratio_name] for row in rows]
     ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
@@ -125,9 +125,9 @@ def main() -> None:
     parser.add_argument("--same-malloc", action="store_true")
     args = parser.parse_args()
     if args.same_malloc and args.device != "cpu":
-        parser.error("--same-malloc: our command changes malloc on a CPU alone")
+        parser.error("--same-malloc: our command configures malloc only on a CPU")
     if settings := [name for name in os.environ if name.startswith(("GLIBC_TUNABLES", "MALLOC_"))]:
-        parser.error(f"{', '.join(settings)} would change malloc for every side: unset it")
+        parser.error(f"{', '.join(settings)} would change malloc for every side. Unset it")
     rows = []
     for size in args.sizes:
         for number in range(args.rounds):
@@ -145,7 +145,7 @@ def main() -> None:
         print(table_line(size, ("ours", "eager", "compiled"), "ratio", mine))
         if args.without_attention_dropout:
             sides = ("ours_without", "eager", "compiled")
-            print(table_line(f"{size}, attention kept whole", sides, "ratio_without", mine))
+            print(table_line(f"{size}, no attention dropout", sides, "ratio_without", mine))
         if args.same_malloc:
             sides = ("ours", "eager_same_malloc", "compiled_same_malloc")
             print(table_line(f"{size}, same malloc", sides, "ratio_same_malloc", mine))
