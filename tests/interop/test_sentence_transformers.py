@@ -266,8 +266,8 @@ def test_predict_with_a_prompt(build, imported, bert_jax_here, tmp_path):
 
 def test_unsupported_settings_are_named(build, imported, refused, tmp_path):
     theirs = build("Bert", "mean", Dense(32, 8), name="dense")
-    told = refused(theirs)
-    assert "modules.json: a Dense module is not supported" in told and "--head encoder" in told
+    error = refused(theirs)
+    assert "modules.json: a Dense module is not supported" in error and "--head encoder" in error
     output, ours = imported(theirs, "--head", "encoder")
     assert "modules.json: Pooling, Dense dropped: " in output
     assert read_sentence_embedding(ours) is None

@@ -87,9 +87,9 @@ def make_release(make_bert, tmp_path):
         variables |= {"global_step": np.int64(1_000_000), **(more or {})}
         save(release / "bert_model.ckpt", variables)
         config = json.loads((theirs / "config.json").read_text())
-        told = {**SIZES, "hidden_act": "gelu", "type_vocab_size": config["type_vocab_size"]}
-        told |= {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-        (release / "bert_config.json").write_text(json.dumps(told))
+        recorded = {**SIZES, "hidden_act": "gelu", "type_vocab_size": config["type_vocab_size"]}
+        recorded |= {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+        (release / "bert_config.json").write_text(json.dumps(recorded))
         (release / "vocab.txt").write_bytes((theirs / "vocab.txt").read_bytes())
         return theirs, release
 
