@@ -177,12 +177,13 @@ def _flattened(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
             yield prefix + key, value
 
 
-def apply_words(tree: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
+def apply_words(tree: ConfigDict, overrides: Sequence[str], cls: type) -> ConfigDict:
     """Return a config with overrides applied.
 
     Args:
       tree: the config.
       overrides: words such as "--config.seed=1", where the prefix is optional.
+      cls: the dataclass of the config.
 
     Raises:
       ValueError: a key is unknown, or a value cannot be parsed as the type of its key.
@@ -195,7 +196,7 @@ def apply_words(tree: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
             parents = [parent for parent in keys if key.startswith(f"{parent}.")]
             if any(_type_of(parent, tree) is type(None) for parent in parents):
                 raise ValueError(_empty_section(word))
-            raise ValueError(f"--config.{key}{unknown_key(key, keys)}")
+            raise ValueError(f"--config.{key}{unknown_key(key, keys)}{_new_entry(key, tree, cls)}")
         if not equals:
             raise ValueError(f"--config.{key}: missing value. Write --config.{key}=VALUE")
         if value != "None" and _type_of(key, tree) is type(None):
@@ -220,6 +221,18 @@ def _empty_section(word: str) -> str:
         f"{word}: this section is empty in the config file and cannot be filled by overrides. Use "
         "a config file that has the section, such as a copy of this one"
     )
+
+
+def _new_entry(key: str, tree: ConfigDict, cls: type) -> str:
+    """Return advice about a key in a new entry of a mapping, such as phases.phase2.corpus."""
+    section, *rest = key.split(".")
+    keys = config_keys(cls)
+    if section not in keys or get_origin(keys[section].hint) is not dict or len(rest) < 2:
+        return ""
+    entry = rest[0]
+    if entry in (tree.get(section) or ()):
+        return ""
+    return f" To add {section}.{entry}, use a config file that has it, such as a copy of this one"
 
 
 def _leaves(tree: ConfigDict, prefix: str = "") -> Iterator[str]:

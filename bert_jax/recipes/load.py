@@ -88,7 +88,7 @@ def fill_config(cls: type[T], content: ConfigDict, overrides: Overrides, name: s
     if isinstance(overrides, Mapping):
         return to_dataclass(cls, apply_values(tree, overrides, cls))
     words = leave_out_sections(tree, overrides, cls)
-    return to_dataclass(cls, apply_words(tree, words).to_dict())
+    return to_dataclass(cls, apply_words(tree, words, cls).to_dict())
 
 
 def _read(source: Source, kind: Kind | None) -> tuple[ConfigDict, str]:

@@ -149,6 +149,11 @@ def test_none_leaves_out_a_section(config_file: str) -> None:
             "num_steps=1",
             r"no such key; did you mean phases.phase1.num_steps, phases.phase2.num_steps\?$",
         ),
+        (
+            "phases.phase3.num_steps=1",
+            r"did you mean phases.phase1.num_steps, phases.phase2.num_steps\? "
+            r"To add phases.phase3, use a config file that has it, such as a copy of this one$",
+        ),
         ("adamw.betas=1", r"no such key; did you mean optimizer.betas\?$"),
         ("optimizer=3", "--config.optimizer is a section; its keys are optimizer.betas"),
         ("seed", "missing value. Write --config.seed=VALUE"),
