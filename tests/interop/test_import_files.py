@@ -196,6 +196,19 @@ def test_pickles_without_dense_arrays_are_refused(change, named, tmp_path):
         open_weights(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "argument"), [("flax_model.msgpack", "from_flax"), ("tf_model.h5", "from_tf")]
+)
+def test_weights_of_flax_and_tensorflow_are_refused_with_their_conversion(
+    name, argument, make_bert, refused
+):
+    theirs = make_bert()
+    (theirs / "model.safetensors").rename(theirs / name)
+    message = refused(theirs)
+    assert f"the weights are in {name}" in message
+    assert f"from_pretrained({str(theirs)!r}, {argument}=True)" in message
+
+
 def test_files_that_are_not_weights_are_reported(make_bert, refused):
     theirs = make_bert()
     (theirs / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid x")

@@ -24,6 +24,8 @@ from bert_jax.json_files import read_json
 SAFETENSORS = "model.safetensors"
 PICKLE = "pytorch_model.bin"
 INDEX = ".index.json"
+# Weights that only transformers 4 can read, and the argument of its `from_pretrained` for them.
+OF_TRANSFORMERS_4 = {"flax_model.msgpack": "from_flax", "tf_model.h5": "from_tf"}
 
 
 class SafetensorsFiles:
@@ -110,6 +112,14 @@ def open_weights(directory: Path) -> SafetensorsFiles | PickleFiles:
         raise ValueError(
             f"{directory}: it contains {parts[0].name}, but no {INDEX} that lists the parts"
         )
+    for name, argument in OF_TRANSFORMERS_4.items():
+        if (directory / name).is_file():
+            place = repr(str(directory))
+            raise ValueError(
+                f"{directory}: the weights are in {name}, which only version 4 of transformers can "
+                f"read. Convert them with that version: BertForMaskedLM.from_pretrained({place}, "
+                f"{argument}=True).save_pretrained({place}), or with the PyTorch class of the model"
+            )
     raise ValueError(
         f"{directory}: no weights in it; expected {SAFETENSORS} or {PICKLE}, or their {INDEX}"
     )
