@@ -178,7 +178,7 @@ def check_memory(
     longest: int,
     batch_size: int,
     accumulation_steps: int,
-    clips: bool,
+    optimizer: OptimizerConfig,
     init_from: str,
     max_length: int,
 ) -> None:
@@ -193,7 +193,7 @@ def check_memory(
       longest: the length of the longest rows of `train`, which occur in every epoch.
       batch_size: the number of examples per step.
       accumulation_steps: the number of parts that a batch is computed in.
-      clips: whether gradients are clipped, which needs all of them at once.
+      optimizer: the optimizer.
       init_from: the config's value, for the message.
       max_length: the config's value, for the message.
 
@@ -209,7 +209,9 @@ def check_memory(
         mesh,
         counts.total,
         trained,
-        all_gradients=clips or accumulation_steps > 1,
+        moments=optimizer.optimizer.moments,
+        # Clipping needs all gradients at once.
+        all_gradients=optimizer.clip_norm > 0 or accumulation_steps > 1,
         keys=f"the model's size ({init_from}: {model_size_keys(model.encoder)})",
     )
     batch = batch_part(

@@ -158,7 +158,7 @@ class FinetuneRun:
             longest=self.row_lengths[-1],
             batch_size=self.hyperparameters.batch_size,
             accumulation_steps=self.compiled.accumulation_steps,
-            clips=self.optimizer.clip_norm > 0,
+            optimizer=self.optimizer,
             init_from=self.source.init_from,
             max_length=self.max_length,
         )

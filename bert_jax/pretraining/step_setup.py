@@ -183,7 +183,12 @@ class StepSetup:
         parameters = parameter_counts(self.model_config).total
         clips = self.optimizer.clip_norm > 0 or self.accumulation_steps > 1
         state = state_parts(
-            mesh, parameters, parameters, all_gradients=clips, keys=model_size_keys(self.model)
+            mesh,
+            parameters,
+            parameters,
+            moments=self.optimizer.optimizer.moments,
+            all_gradients=clips,
+            keys=model_size_keys(self.model),
         )
         batch = batch_part(
             mesh,

@@ -17,7 +17,6 @@ from bert_jax.processes import format_bytes, memory_bytes
 from bert_jax.training.sharding import batch_extent
 
 _FLOAT = _INT = 4  # bytes; parameters, moments and gradients are float32, ids are int32
-_MOMENTS = 2  # in Adam and in LAMB
 # XLA counts an array's bytes in 63 bits and aborts beyond that; an eighth exceeds any cluster.
 MAX_TRACEABLE_BYTES = 1 << 60
 
@@ -38,7 +37,7 @@ class Part:
 
 
 def state_parts(
-    mesh: Mesh, parameters: int, trained: int, *, all_gradients: bool, keys: str
+    mesh: Mesh, parameters: int, trained: int, *, moments: int, all_gradients: bool, keys: str
 ) -> list[Part]:
     """Return the least memory the state needs on one device.
 
@@ -46,11 +45,12 @@ def state_parts(
       mesh: the devices.
       parameters: the number of parameters.
       trained: the number of trainable parameters.
+      moments: the number of values that the optimizer stores for a trainable parameter.
       all_gradients: whether all gradients exist at the same time, as for clipping by norm.
       keys: the config keys of the model's sizes, for messages.
     """
     shards = mesh.shape["fsdp"] * mesh.shape["tensor"]
-    sizes = {"parameters": parameters, "optimizer state": _MOMENTS * trained}
+    sizes = {"parameters": parameters, "optimizer state": moments * trained}
     if all_gradients:
         sizes["gradients"] = trained
     return [Part(name, _FLOAT * size // shards, keys) for name, size in sizes.items()]

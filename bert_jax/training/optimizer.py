@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
@@ -28,25 +28,25 @@ _RATES_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
-class _Adam:
-    """The settings of optimizers derived from Adam.
+class _Decayed:
+    """The settings of optimizers with decoupled weight decay.
 
     The defaults are from Devlin et al. 2019, appendix A.2.
 
     Attributes:
-      beta1: the decay rate of the mean of gradients.
-      beta2: the decay rate of the mean of squared gradients.
-      epsilon: the constant added to the square root of the mean of squared gradients.
+      beta1, beta2: the decay rates of the running means; Adam's are of the gradients and of their
+        squares.
       weight_decay: the decoupled weight decay of matrices and tables, but not of biases and
         LayerNorm.
       clip_norm: the largest global norm of the gradient; 0 for no clipping.
+      moments: the number of arrays of a parameter's size that the optimizer stores for it.
     """
 
     beta1: float = 0.9
     beta2: float = 0.999
-    epsilon: float = 1e-6
     weight_decay: float = 0.01
     clip_norm: float = 1.0
+    moments: ClassVar[int]
 
     def __post_init__(self) -> None:
         for field in ("weight_decay", "clip_norm"):
@@ -56,16 +56,37 @@ class _Adam:
                 raise ValueError(
                     f"optimizer.{field}={getattr(self, field)}: expected 0 <= {field} < 1"
                 )
-        if not 0 < self.epsilon < math.inf:
-            raise ValueError(f"optimizer.epsilon={self.epsilon}: must be positive and finite")
 
-    def _decayed(self) -> list[optax.GradientTransformation]:
-        """Return AdamW's transformations before the learning rate: clip, precondition, decay."""
+    def _decayed(
+        self, precondition: optax.GradientTransformation
+    ) -> list[optax.GradientTransformation]:
+        """Return the transformations before the learning rate: clip, precondition, decay."""
         parts = [_clip_by_global_norm(self.clip_norm)] if self.clip_norm else []
-        parts.append(optax.scale_by_adam(self.beta1, self.beta2, self.epsilon))
+        parts.append(precondition)
         if self.weight_decay:
             parts.append(optax.add_decayed_weights(self.weight_decay, mask=_decay_mask))
         return parts
+
+
+@dataclass(frozen=True)
+class _Adam(_Decayed):
+    """The settings of optimizers derived from Adam.
+
+    Attributes:
+      epsilon: the constant added to the square root of the mean of squared gradients.
+    """
+
+    epsilon: float = 1e-6
+    moments: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.epsilon < math.inf:
+            raise ValueError(f"optimizer.epsilon={self.epsilon}: must be positive and finite")
+
+    def _adam(self) -> list[optax.GradientTransformation]:
+        """Return AdamW's transformations before the learning rate."""
+        return self._decayed(optax.scale_by_adam(self.beta1, self.beta2, self.epsilon))
 
 
 @dataclass(frozen=True)
@@ -74,7 +95,7 @@ class AdamW(_Adam):
 
     def build(self, rate: Rate | None = None) -> optax.GradientTransformationExtraArgs:
         """Return the gradient transformation; see `make_optimizer`."""
-        return _with_learning_rate(self._decayed(), rate)
+        return _with_learning_rate(self._adam(), rate)
 
 
 @dataclass(frozen=True)
@@ -84,7 +105,7 @@ class Lamb(_Adam):
     def build(self, rate: Rate | None = None) -> optax.GradientTransformationExtraArgs:
         """Return the gradient transformation; see `make_optimizer`."""
         trust = optax.masked(optax.scale_by_trust_ratio(), _decay_mask)
-        return _with_learning_rate([*self._decayed(), trust], rate)
+        return _with_learning_rate([*self._adam(), trust], rate)
 
 
 Optimizer = AdamW | Lamb

@@ -35,7 +35,9 @@ ROWS, LENGTH, PREDICTIONS = 16, 16, 2
 
 def parts_of(mesh: Any, **changes: Any) -> list[Part]:
     parameters = parameter_counts(ModelConfig(ENCODER)).total
-    state = state_parts(mesh, parameters, parameters, all_gradients=True, keys="the model")
+    state = state_parts(
+        mesh, parameters, parameters, moments=2, all_gradients=True, keys="the model"
+    )
     sizes: dict[str, Any] = dict(rows=ROWS, rows_at_once=ROWS, length=LENGTH, arrays=4)
     sizes |= dict(name="one batch", keys="batch_size") | changes
     return [*state, batch_part(mesh, ENCODER, COMPUTE, **sizes)]
@@ -62,11 +64,14 @@ def test_the_bound_is_below_the_compilers_count(mesh_config: MeshConfig) -> None
 def test_only_fsdp_and_tensor_shard_the_state() -> None:
     whole, split = (make_mesh(config) for config in (MeshConfig(), MeshConfig(fsdp=2, tensor=2)))
     sizes = [
-        [part.bytes for part in state_parts(mesh, 1_000, 400, all_gradients=True, keys="")]
+        [
+            part.bytes
+            for part in state_parts(mesh, 1_000, 400, moments=2, all_gradients=True, keys="")
+        ]
         for mesh in (whole, split)
     ]
     assert sizes == [[4_000, 3_200, 1_600], [1_000, 800, 400]]
-    fewer = state_parts(whole, 1_000, 400, all_gradients=False, keys="")
+    fewer = state_parts(whole, 1_000, 400, moments=2, all_gradients=False, keys="")
     assert [part.name for part in fewer] == ["parameters", "optimizer state"]
 
 

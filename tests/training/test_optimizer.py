@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -15,8 +16,10 @@ from bert_jax.models.config import ComputeConfig, variant
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training import optimizer
 from bert_jax.training.optimizer import (
+    OPTIMIZERS,
     LearningRates,
     OptimizerConfig,
+    OptimizerName,
     decays,
     make_optimizer,
     make_schedule,
@@ -132,6 +135,14 @@ def test_a_config_gives_its_optimizer_and_schedule() -> None:
     assert config.optimizer == optimizer.Lamb(beta2=0.98, clip_norm=0.5)
     assert config.decay == Cosine(end_learning_rate=0.0)
     assert OptimizerConfig().optimizer == optimizer.AdamW()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_stores_as_many_moments_as_it_states(name: OptimizerName) -> None:
+    config = OptimizerConfig(name=name)
+    state = make_optimizer(config).init({"kernel": jnp.zeros((3, 5))})
+    moments = [leaf for leaf in jax.tree.leaves(state) if leaf.shape == (3, 5)]
+    assert len(moments) == config.optimizer.moments
 
 
 def test_a_warmup_longer_than_the_run_is_refused() -> None:
