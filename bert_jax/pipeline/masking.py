@@ -106,6 +106,17 @@ class MaskingConfig:
                 f"{self.random_fraction}: expected at least 0 each, and a sum of at most 1."
             )
 
+    @property
+    def is_span(self) -> bool:
+        """Whether a run of words is replaced in one way, and truncated to fit the row's count."""
+        match self.unit:
+            case "span":
+                return True
+            case "token" | "word" | "ngram":
+                return False
+            case _:
+                assert_never(self.unit)
+
     def max_predictions(self, length: int) -> int:
         """Return K, the maximum number of predictions in a row of `length` positions."""
         return math.ceil(max(self.rate, self.final_rate) * length)
@@ -192,7 +203,7 @@ class Masker:
         at = positions[rows, columns]
         bits = hash_of(Purpose.MASK_REPLACEMENT, row_key[rows], at)
         kind = bits
-        if self.config.unit == "span":
+        if self.config.is_span:
             kind = hash_of(Purpose.MASK_REPLACEMENT, row_key[rows], drawn_at)
         token_ids[rows, at] = self._replacements(labels[rows, columns], kind, bits)
         labels[~used] = 0
@@ -210,8 +221,8 @@ class Masker:
             case "word":
                 return choose_words(words, count, row_key)
             case "ngram" | "span":
-                cut = self.config.unit == "span"
-                return choose_spans(words, count, row_key, self.config.span_shares(), cut=cut)
+                shares, cut = self.config.span_shares(), self.config.is_span
+                return choose_spans(words, count, row_key, shares, cut=cut)
             case "token":
                 raise AssertionError("unit='token' chooses no words")
             case _:
