@@ -110,6 +110,10 @@ class Runner:
             problem = "" if problem else "succeeded, but should fail"
         if problem:
             raise BlockFailed(self._report(block, problem, output))
+        if block.apply and self._python:
+            # The process has imported the code before the change.
+            self._python.close()
+            self._python = None
         for text in block.expect:
             if text not in output:
                 raise BlockFailed(self._report(block, f"does not print {text!r}", output))

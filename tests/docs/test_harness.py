@@ -143,7 +143,8 @@ def test_a_diff_is_applied_to_a_copy_of_the_code(pages: Pages) -> None:
     patch = PATCH.format(context=f" {context[0]}\n ", old=old)
     show = fence("bash", "python -c 'import bert_jax; print(bert_jax.__version__)'", "{}")
     pages.run_text(
-        fence("diff", patch, "run: apply")
+        fence("python", f"import bert_jax; assert bert_jax.__version__ == '{old}'", "run")
+        + fence("diff", patch, "run: apply")
         + show.format('run: expect="changed"')
         + fence("python", "import bert_jax; assert bert_jax.__version__ == 'changed'", "run")
     )
