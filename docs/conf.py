@@ -37,8 +37,11 @@ html_show_copyright = False
 html_show_sphinx = False
 html_copy_source = False
 html_show_sourcelink = False
-pygments_style = "tango"
-pygments_dark_style = "monokai"
+html_favicon = "_static/icon.svg"
+# Results of a search with an excerpt would be fetched, which browsers refuse for local files.
+html_show_search_summary = False
+pygments_style = "a11y-high-contrast-light"
+pygments_dark_style = "a11y-high-contrast-dark"
 
 
 def remove_directives(app: Any, doctree: nodes.document) -> None:
