@@ -53,6 +53,9 @@ TENSORFLOW = [
 # What builds the documentation and reads its pages for their tests.
 DOCS = ["sphinx>=9.0.4,<10", "myst-parser>=5.2,<6", "furo>=2025.12.19"]
 
+# What the test of the pages in a browser drives Chromium with, which pip does not install.
+BROWSER = ["playwright>=1.50,<2"]
+
 DEV = [
     *DOCS,
     *ONNX,
@@ -96,6 +99,7 @@ setup(
         "onnx": ONNX,
         "tensorflow": TENSORFLOW,
         "docs": DOCS,
+        "browser": BROWSER,
         "dev": DEV,
     },
     # An entry of sys.path, not a finder of its own: Python asks those last, and takes a checkout in

@@ -27,6 +27,9 @@ autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 80
+napoleon_use_rtype = False
+# Quotation marks around values stay as they are typed.
+smartquotes = False
 napoleon_custom_sections = [("Attributes", "params_style")]
 
 html_theme = "furo"

@@ -1,9 +1,13 @@
 """Build the documentation as `make docs` does, and check the result."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,3 +48,55 @@ def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
 def test_pages_do_not_show_the_directives_of_tests(site: Path) -> None:
     for file in site.glob("*.html"):
         assert not re.search(r"<!-- (run|needs)\b", file.read_text(encoding="utf-8")), file
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Return a browser; skip the test if none is installed."""
+    reason = "needs playwright: pip install -e '.[browser]'"
+    playwright = pytest.importorskip("playwright.sync_api", reason=reason)
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if not program:
+        pytest.skip("needs chromium or google-chrome on PATH")
+    options = ["--no-sandbox"] if os.geteuid() == 0 else []  # root has no sandbox
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=program, args=options, timeout=120_000)
+        yield chromium
+        chromium.close()
+
+
+# A page is opened from the disk, as a reader opens it after `make docs`.
+@pytest.mark.parametrize(
+    ("scheme", "width"), [("light", 1280), ("dark", 390)], ids=["light-desktop", "dark-phone"]
+)
+def test_pages_work_in_a_browser(site: Path, browser: Any, scheme: str, width: int) -> None:
+    problems: list[str] = []
+
+    def report_request(request: Any) -> None:
+        if not request.url.startswith((site.as_uri(), "data:")):
+            problems.append(f"{tab.url}: requests {request.url}")
+
+    def report_failure(request: Any) -> None:
+        if request.failure != "net::ERR_ABORTED":  # the next page was opened
+            problems.append(f"{tab.url}: {request.url} {request.failure}")
+
+    context = browser.new_context(
+        color_scheme=scheme, viewport={"width": width, "height": 900}, offline=True
+    )
+    tab = context.new_page()
+    tab.set_default_timeout(120_000)
+    tab.on("request", report_request)
+    tab.on("requestfailed", report_failure)
+    tab.on("console", lambda message: problems.append(f"{tab.url}: {message.text}"))
+    tab.on("pageerror", lambda error: problems.append(f"{tab.url}: {error}"))
+    for page in sorted(site.glob("*.html")):
+        tab.goto(page.as_uri())
+        wide = tab.evaluate("document.documentElement.scrollWidth - innerWidth")
+        if wide > 0:
+            problems.append(f"{page.name}: {wide} pixels wider than the window of {width}")
+    tab.goto(f"{(site / 'search.html').as_uri()}?q=tokenizer")
+    tab.wait_for_selector("#search-results li a")
+    links = tab.locator("#search-results li a").all_inner_texts()
+    assert "Tokenizers" in links
+    context.close()
+    assert not problems, "\n".join(problems)
