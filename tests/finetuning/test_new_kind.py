@@ -25,6 +25,7 @@ from bert_jax.tasks.finetuning import Arrays, Classification
 from bert_jax.tasks.task import Batch
 from bert_jax.training.sharding import make_mesh
 
+from ..conftest import Finished
 from .conftest import COMMON, GOOD, RECIPE, Toy, scores, sentence
 from .highlights import HEAD, HIGHLIGHTS, Highlight
 
@@ -127,6 +128,34 @@ def test_a_new_kind_has_keys_and_neighbors(toy: Toy, bert_jax_here, tmp_path: Pa
         ValueError, match="one of the sections glue, .*, spans, highlights, focal, got"
     ):
         bj.load_config({"highlights": {"files": {}}}, given | {"tags.files.train": "a.txt"})
+
+
+def test_the_command_line_registers_the_kinds_of_installed_packages(
+    bert_jax_here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_KINDS", dict(registry._KINDS))
+    monkeypatch.setattr(model, "_CLASSIFIER_HEADS", dict(model._CLASSIFIER_HEADS))
+    monkeypatch.syspath_prepend(tmp_path)
+    package = tmp_path / "marker-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: marker\nVersion: 1.0\n")
+
+    def keys(value: str) -> Finished:
+        (package / "entry_points.txt").write_text(f"[bert_jax.task_kinds]\nx = {value}\n")
+        return bert_jax_here("keys", "finetune")
+
+    for value, problem in (
+        ("tests.finetuning.highlights:MISSING", "of marker: cannot be loaded"),
+        ("no_such_module:KIND", "of marker: cannot be loaded"),
+        ("tests.finetuning.highlights:HEAD", "of marker: is a ClassifierHead. Name a TaskKind."),
+    ):
+        refused = keys(value)
+        assert refused.code == 2 and problem in refused.errors
+        assert HIGHLIGHTS not in registry.task_kinds()
+    listed = keys("tests.finetuning.highlights:HIGHLIGHTS")
+    assert listed.code == 0, listed.errors
+    assert "highlights.files.train: text, default ''" in listed.output
+    assert HIGHLIGHTS in registry.task_kinds()
 
 
 def test_without_its_registration_a_new_kind_is_unknown() -> None:
