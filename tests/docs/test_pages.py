@@ -1,5 +1,6 @@
 """Execute the code blocks of every page of the documentation, in order, at a small size."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,15 @@ PAGES = [REPOSITORY / "README.md", *sorted(REPOSITORY.glob("docs/*.md"))]
 def test_every_block_has_a_directive(path: Path) -> None:
     page = read_page(path)
     assert set(page.setups) <= set(SETUPS)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_named_files_exist(path: Path) -> None:
+    names = re.findall(
+        r"`((?:configs|examples|experiments|launch|tests)/[\w./-]+)`", path.read_text()
+    )
+    missing = [name for name in names if not (REPOSITORY / name).exists()]
+    assert not missing
 
 
 @pytest.mark.slow
