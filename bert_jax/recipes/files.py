@@ -94,10 +94,24 @@ def read_config_file(file: Path, *arguments: str) -> ConfigDict:
             frames = traceback.extract_tb(error.__traceback__)
             lines = [frame.lineno for frame in frames if frame.filename == spec.origin]
             location = f"{file}:{lines[-1]}" if lines else file
-            raise ValueError(f"{location}: {type(error).__name__}: {error}") from error
+            raise ValueError(f"{location}: {_problem(error)}") from error
     if not isinstance(config, ConfigDict):
         raise ValueError(f"{file}: get_config() must return a ConfigDict, got {config!r}")
     return config
+
+
+def _problem(error: BaseException) -> str:
+    """Return the message of an error that a config file raised."""
+    cause = error.args[0] if error.args else None
+    if not (isinstance(error, AttributeError) and isinstance(cause, KeyError)):
+        return f"{type(error).__name__}: {error}"
+    # A ConfigDict names the missing key, then perhaps a similar one on a second line.
+    key, _, similar = str(cause.args[0]).partition("\n")
+    hint = f" ({similar})" if similar else ""
+    return (
+        f"the config has no key {key}{hint}. To add a section, assign all of it, such as "
+        "config.reporting = dict(every_steps=10)"
+    )
 
 
 _LOAD_NUMBERS = itertools.count()

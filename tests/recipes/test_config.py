@@ -199,7 +199,9 @@ def test_invalid_overrides_are_reported(config_file: str, override: str, message
         ("config = None", "must return a ConfigDict"),
         ("1 +", "SyntaxError: .*line 12"),
         ("import sys; sys.exit()", "run.py:12: SystemExit"),
-        ("config.missing.section = 1", r"run.py:12: AttributeError: .*missing"),
+        ("config.missing.key = 1", r"run.py:12: the config has no key 'missing'. To add a section"),
+        ("config.phasse.key = 1", r"run.py:12: the config has no key 'phasse' \(Did .*phases"),
+        ("config.work_dir.key = 1", r"run.py:12: AttributeError: 'str' object"),
     ],
 )
 def test_invalid_files_are_reported(tmp_path: Path, line: str, message: str) -> None:
