@@ -74,7 +74,7 @@ class Account:
         Lines begin with - for parameters without a tensor, + for tensors without a parameter, and
         != for wrong shapes.
         """
-        lines = [f"{len(self.taken)} parameters taken"]
+        lines = [f"{len(self.taken)} parameters imported"]
         lines += [f"  - {name}: randomly initialized, to be trained" for name in self.fresh]
         lines += [f"  + {name}: left out, {why}" for name, why in sorted(self.left_out.items())]
         lines += [f"  - {line}: MISSING" for line in self.missing]

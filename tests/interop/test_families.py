@@ -30,7 +30,7 @@ def test_import_and_export(family, head, bert_jax_here, tmp_path, monkeypatch):
     make(theirs, family, head)
     imported = bert_jax_here("import", theirs, "--output", ours)
     assert imported.code == 0, imported.errors
-    assert f"{len(tensors_of(theirs))} parameters taken" in imported.output
+    assert f"{len(tensors_of(theirs))} parameters imported" in imported.output
     assert "  - " not in imported.output and "  + " not in imported.output
     title = {"Roberta": "RoBERTa", "Albert": "ALBERT", "DistilBert": "DistilBERT"}[family]
     assert f"ours: {title} with the head {head!r}" in imported.output

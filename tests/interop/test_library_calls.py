@@ -32,7 +32,7 @@ def test_import_returns_its_result(directories, capsys, tmp_path):
     theirs, imported = directories
     assert imported.work_dir == theirs.parent / "ours"
     assert (imported.family, imported.config.head) == ("BERT", "pretraining")
-    assert imported.tensors == ("46 parameters taken",)
+    assert imported.tensors == ("46 parameters imported",)
     assert (imported.revision, imported.sentence_embedding) == (None, None)
     assert read_model(imported.work_dir)[0] == imported.config
     part = import_model(

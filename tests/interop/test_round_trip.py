@@ -28,7 +28,7 @@ def test_import_and_export(head, make_bert, bert_jax_here, tmp_path):
     theirs, ours, back = make_bert(head), tmp_path / "ours", tmp_path / "back"
     imported = bert_jax_here("import", theirs, "--output", ours)
     assert imported.code == 0, imported.errors
-    assert f"{len(tensors_of(theirs))} parameters taken" in imported.output
+    assert f"{len(tensors_of(theirs))} parameters imported" in imported.output
     assert "  - " not in imported.output and "  + " not in imported.output
 
     verified = bert_jax_here("verify", theirs, ours)
