@@ -121,7 +121,7 @@ def lay_out() -> LayOut:
     """Return a function that packs documents into the rows of a pretraining batch."""
 
     def lay(
-        rows: Sequence[Sequence[Document]], *, length: int, predictions: int, pieces: int
+        rows: Sequence[Sequence[Document]], *, length: int, predictions: int, documents_per_row: int
     ) -> dict[str, np.ndarray]:
         count = len(rows)
         batch = {
@@ -133,7 +133,7 @@ def lay_out() -> LayOut:
             batch[name] = np.zeros((count, predictions), dtype)
         for name in ("cls_positions", "pair_labels", "pair_weights"):
             dtype = np.float32 if name.endswith("weights") else np.int32
-            batch[name] = np.zeros((count, pieces), dtype)
+            batch[name] = np.zeros((count, documents_per_row), dtype)
         for row, documents in enumerate(rows):
             start = predicted = 0
             for piece, document in enumerate(documents):

@@ -101,7 +101,12 @@ class PretrainingFlops:
 
 
 def pretraining_flops(
-    config: EncoderConfig, length: int, predictions: int, *, pieces: int = 1, next_sentence: bool
+    config: EncoderConfig,
+    length: int,
+    predictions: int,
+    *,
+    documents_per_row: int = 1,
+    next_sentence: bool,
 ) -> PretrainingFlops:
     """Return the FLOPs of pretraining on one sequence.
 
@@ -109,12 +114,12 @@ def pretraining_flops(
       config: the encoder.
       length: the number of tokens, including padding.
       predictions: the number of positions at which the masked-LM head is evaluated.
-      pieces: the number of documents in the sequence, each of which is a sentence pair.
+      documents_per_row: the number of documents in the sequence, each of which is a sentence pair.
       next_sentence: whether there is a sentence-pair head.
     """
     dim, table_dim = config.hidden_dim, config.table_dim
     projection = 0 if config.embedding_dim is None else 2 * length * table_dim * dim
-    pairs = 2 * pieces * (dim * dim + 2 * dim) if next_sentence else 0
+    pairs = 2 * documents_per_row * (dim * dim + 2 * dim) if next_sentence else 0
     return PretrainingFlops(
         projection=projection,
         layers=config.num_layers * layer_flops(config, length).total,

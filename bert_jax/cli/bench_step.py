@@ -29,7 +29,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--phase", help="phase that determines the shapes of the batch (default: the first)"
     )
     parser.add_number("--steps", "steps in a round", default=20)
-    parser.add_number("--pieces", "documents packed in a row", default=1)
+    parser.add_number("--documents-per-row", "documents packed in a row", default=1)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -39,8 +39,8 @@ def run(args: argparse.Namespace) -> int:
     if name not in config.phases:
         names = ", ".join(sorted(config.phases))
         raise ValueError(f"--phase={name}: no such phase in the config. Give one of {names}")
-    if args.steps < 1 or args.pieces < 1:
-        raise ValueError("--steps and --pieces must be at least 1")
+    if args.steps < 1 or args.documents_per_row < 1:
+        raise ValueError("--steps and --documents-per-row must be at least 1")
     mesh, device, phase = make_mesh(config.mesh), jax.devices()[0], config.phases[name]
     setup = config.step_setup(device)
     setup.check_memory(mesh, name, phase)
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         mesh,
         phase,
         steps=args.steps,
-        pieces=args.pieces,
+        documents_per_row=args.documents_per_row,
         joined=config.join_documents,
         seed=config.seed,
     )

@@ -27,7 +27,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_config_argument(parser)
     parser.add_option("--topology", "KIND:SHAPE", f"kind of the devices: {EXAMPLES}", required=True)
     parser.add_number(
-        "--pieces",
+        "--documents-per-row",
         "documents packed in a row (default: one for 32 tokens, as `prepare` packs them)",
     )
     hbm = "memory of a device (default: the chip's; a CPU has no limit)"
@@ -38,9 +38,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan every phase; return exit code 1 if the run does not fit."""
-    pieces = 0 if args.pieces is None else args.pieces
-    if pieces < 0 or args.tries < 0 or (args.hbm is not None and args.hbm <= 0):
-        raise ValueError("--pieces and --tries must not be negative, and --hbm must be positive")
+    documents_per_row = 0 if args.documents_per_row is None else args.documents_per_row
+    if documents_per_row < 0 or args.tries < 0 or (args.hbm is not None and args.hbm <= 0):
+        raise ValueError(
+            "--documents-per-row and --tries must not be negative, and --hbm must be positive"
+        )
     devices = topology_devices(args.topology)
     # Imported late, since the line above sets variables that JAX reads when it is imported.
     from bert_jax.pretraining.plan import plan
@@ -49,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     result = plan(
         load_config(args.config, args.config_overrides, kind="pretrain"),
         devices,
-        pieces=pieces,
+        documents_per_row=documents_per_row,
         memory_bytes=None if args.hbm is None else int(args.hbm * GIB),
         tries=args.tries,
         on_report=console_report,

@@ -194,7 +194,7 @@ def teacher_lines(
     costs = []
     for name, phase in phases:
         forward = setup.teacher_flops(phase)
-        share = forward / setup.training_flops(phase, pieces=1)
+        share = forward / setup.training_flops(phase, documents_per_row=1)
         costs.append(f"{forward:.3g} FLOPs per step of {name}, {share:.0%} on top")
     lines = [
         f"{'teacher':{width}}{teacher.config.teacher}: "

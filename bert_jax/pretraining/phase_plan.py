@@ -30,7 +30,7 @@ class PhasePlan:
     Attributes:
       name: the phase's name.
       phase: the phase's config.
-      pieces: the number of documents in a row.
+      documents_per_row: the number of documents in a row.
       dtype: the dtype of the computation.
       state_bytes: the bytes of parameters and optimizer state on one device.
       model_flops: the model FLOPs of a step on all devices.
@@ -41,7 +41,7 @@ class PhasePlan:
 
     name: str
     phase: PhaseConfig
-    pieces: int
+    documents_per_row: int
     dtype: str
     state_bytes: int
     model_flops: int
@@ -83,7 +83,7 @@ def plan_phase(
     mesh: Mesh,
     name: str,
     phase: PhaseConfig,
-    pieces: int,
+    documents_per_row: int,
     *,
     joined: bool,
     while_compiling: WhileCompiling = nullcontext,
@@ -95,14 +95,14 @@ def plan_phase(
       mesh: the devices.
       name: the phase's name.
       phase: the phase's config.
-      pieces: the number of documents in a row.
+      documents_per_row: the number of documents in a row.
       joined: whether the config joins the documents of a row.
       while_compiling: see `WhileCompiling`.
     """
     # Only the shapes of the batch are needed, and one row has them except for the number of rows.
     row = random_batch(
         phase.sequence_length,
-        pieces,
+        documents_per_row,
         rows=1,
         vocab_size=setup.model.vocab_size,
         predictions=setup.max_predictions(phase),
@@ -129,10 +129,10 @@ def plan_phase(
     return PhasePlan(
         name=name,
         phase=phase,
-        pieces=pieces,
+        documents_per_row=documents_per_row,
         dtype=setup.compute.dtype,
         state_bytes=state_bytes(setup.task.definition, setup.transformation, mesh),
-        model_flops=setup.step_flops(phase, pieces),
+        model_flops=setup.step_flops(phase, documents_per_row),
         compile_seconds=time.perf_counter() - began,
         step=step,
         refused=refused,
@@ -159,7 +159,7 @@ def phase_lines(plan: PhasePlan, devices: Sequence[jax.Device], limit: int | Non
     phase = plan.phase
     lines = [
         f"{plan.name}    {phase.num_steps:,} steps of {phase.batch_size} x "
-        f"{phase.sequence_length} tokens, up to {plan.pieces} documents per row "
+        f"{phase.sequence_length} tokens, up to {plan.documents_per_row} documents per row "
         f"(compiled in {plan.compile_seconds:.0f} s)"
     ]
     if plan.step is None:

@@ -69,7 +69,7 @@ def plan(
     config: PretrainConfig,
     topology: str | Sequence[jax.Device],
     *,
-    pieces: int = 0,
+    documents_per_row: int = 0,
     memory_bytes: int | None = None,
     tries: int = 6,
     on_report: OnReport | None = None,
@@ -81,7 +81,7 @@ def plan(
       config: the run's config, whose corpora and work directory are not read.
       topology: a name such as "cpu:8" or "v5e:4x4", which must be given before JAX has used a
         device; or the devices of `topology_devices`.
-      pieces: documents packed in a row; 0 for the number that `prepare` packs.
+      documents_per_row: documents packed in a row; 0 for the number that `prepare` packs.
       memory_bytes: memory of a device; None for the chip's (a CPU has no limit).
       tries: the largest number of changes to compile if the run does not fit.
       on_report: called with a message about each phase as soon as it is compiled.
@@ -99,7 +99,7 @@ def plan(
         config.mesh,
         devices,
         config.longest_sequence,
-        pieces,
+        documents_per_row,
         config.join_documents,
         while_compiling,
     )
@@ -149,7 +149,7 @@ class _PhaseCompiler:
       mesh: the number of devices on each axis.
       devices: the devices.
       longest_sequence: the sequence length of the phase with the longest sequences.
-      pieces: the number of documents in a row; 0 for the number that `prepare` packs.
+      documents_per_row: the number of documents in a row; 0 for the number that `prepare` packs.
       joined: whether the config joins the documents of a row.
       while_compiling: see `WhileCompiling`.
     """
@@ -158,7 +158,7 @@ class _PhaseCompiler:
     mesh: MeshConfig
     devices: Sequence[jax.Device]
     longest_sequence: int
-    pieces: int
+    documents_per_row: int
     joined: bool
     while_compiling: WhileCompiling
 
@@ -212,7 +212,7 @@ class _PhaseCompiler:
             make_mesh(settings.mesh, self.devices),
             name,
             phase,
-            self.pieces or _usual_pieces(phase, joined=self.joined),
+            self.documents_per_row or _usual_documents_per_row(phase, joined=self.joined),
             joined=self.joined,
             while_compiling=self.while_compiling,
         )
@@ -254,7 +254,7 @@ def _memory_of(device: jax.Device) -> int | None:
     return figures.memory_bytes if figures else None
 
 
-def _usual_pieces(phase: PhaseConfig, *, joined: bool) -> int:
+def _usual_documents_per_row(phase: PhaseConfig, *, joined: bool) -> int:
     return 1 if joined else max(1, phase.sequence_length // TOKENS_PER_PIECE)
 
 

@@ -125,18 +125,18 @@ class StepSetup:
         """Return the largest number of predicted positions in a sequence of `phase`."""
         return self.masking.max_predictions(phase.sequence_length)
 
-    def training_flops(self, phase: PhaseConfig, pieces: int) -> int:
+    def training_flops(self, phase: PhaseConfig, documents_per_row: int) -> int:
         """Return the model FLOPs of a step of `phase` without its teacher's forward pass.
 
         Args:
           phase: the phase's config.
-          pieces: the largest number of documents in a row.
+          documents_per_row: the largest number of documents in a row.
         """
         flops = pretraining_flops(
             self.model,
             phase.sequence_length,
             self.max_predictions(phase),
-            pieces=pieces,
+            documents_per_row=documents_per_row,
             next_sentence=self.sentence_pairs != "none",
         )
         return phase.batch_size * flops.training + self._comparison_flops(phase)
@@ -147,9 +147,9 @@ class StepSetup:
             return 0
         return self.teacher_flops(phase) + self._comparison_flops(phase)
 
-    def step_flops(self, phase: PhaseConfig, pieces: int) -> int:
+    def step_flops(self, phase: PhaseConfig, documents_per_row: int) -> int:
         """Return the model FLOPs of a step of `phase` with its teacher's forward pass."""
-        return self.training_flops(phase, pieces) + self.teacher_flops(phase)
+        return self.training_flops(phase, documents_per_row) + self.teacher_flops(phase)
 
     def teacher_flops(self, phase: PhaseConfig) -> int:
         """Return the FLOPs of the teacher's forward pass in a step of `phase`."""

@@ -67,7 +67,7 @@ def time_step(
     phase: PhaseConfig,
     *,
     steps: int = 20,
-    pieces: int = 1,
+    documents_per_row: int = 1,
     joined: bool = False,
     seed: int = 0,
 ) -> StepTiming:
@@ -78,11 +78,13 @@ def time_step(
       mesh: the devices.
       phase: the phase, whose batch size and sequence length are used.
       steps: the number of steps in a round.
-      pieces: the number of documents packed in a row.
+      documents_per_row: the number of documents packed in a row.
       joined: whether the config joins the documents of a row.
       seed: the seed of the parameters and tokens.
     """
-    state, batch, inputs = _arguments(setup, mesh, phase, pieces, joined=joined, seed=seed)
+    state, batch, inputs = _arguments(
+        setup, mesh, phase, documents_per_row, joined=joined, seed=seed
+    )
     step = make_train_step(
         setup.trained_task,
         setup.transformation,
@@ -115,13 +117,19 @@ def time_step(
 
 
 def _arguments(
-    setup: StepSetup, mesh: Mesh, phase: PhaseConfig, pieces: int, *, joined: bool, seed: int
+    setup: StepSetup,
+    mesh: Mesh,
+    phase: PhaseConfig,
+    documents_per_row: int,
+    *,
+    joined: bool,
+    seed: int,
 ) -> tuple[TrainState, dict[str, jax.Array], StepInputs]:
     state = init_state(setup.task.definition, setup.transformation, mesh, seed)
     rows = local_rows(mesh, phase.batch_size)
     local = random_batch(
         phase.sequence_length,
-        pieces,
+        documents_per_row,
         len(rows),
         vocab_size=setup.model.vocab_size,
         predictions=setup.max_predictions(phase),
@@ -165,7 +173,7 @@ def _median_seconds(step: Callable[[TrainState], Any], state: TrainState, steps:
 
 def random_batch(
     length: int,
-    pieces: int,
+    documents_per_row: int,
     rows: int,
     *,
     vocab_size: int,
@@ -177,7 +185,7 @@ def random_batch(
 
     Args:
       length: the number of tokens in a row.
-      pieces: the number of documents in a row.
+      documents_per_row: the number of documents in a row.
       rows: the number of rows.
       vocab_size: the number of different tokens.
       predictions: the number of masked positions in a row.
@@ -187,33 +195,33 @@ def random_batch(
     Raises:
       ValueError: there are more documents than tokens, or several although the config joins them.
     """
-    if pieces > length:
+    if documents_per_row > length:
         raise ValueError(
-            f"--pieces {pieces}: a row of {length} tokens cannot hold more than {length} "
-            "documents. Lower --pieces or leave it out."
+            f"--documents-per-row={documents_per_row}: a row of {length} tokens cannot hold more "
+            f"than {length} documents. Lower it, or leave it out."
         )
-    if joined and pieces > 1:
+    if joined and documents_per_row > 1:
         raise ValueError(
-            f"--pieces {pieces} with join_documents=True: a row of joined documents counts as one. "
-            "Leave out --pieces."
+            f"--documents-per-row={documents_per_row} with join_documents=True: a row of joined "
+            "documents counts as one. Leave it out."
         )
     rng = np.random.default_rng(seed)
-    document = np.minimum(np.arange(length) * pieces // length, pieces - 1)
-    starts = np.searchsorted(document, np.arange(pieces))
+    document = np.minimum(np.arange(length) * documents_per_row // length, documents_per_row - 1)
+    starts = np.searchsorted(document, np.arange(documents_per_row))
     position = np.arange(length) - starts[document]
     token_ids = rng.integers(0, vocab_size, (rows, length))
     masked = np.sort(rng.random((rows, length)).argsort(axis=1)[:, :predictions], axis=1)
     batch = {
         "token_ids": token_ids,
-        "segment_ids": np.tile(position > length // pieces // 2, (rows, 1)),
+        "segment_ids": np.tile(position > length // documents_per_row // 2, (rows, 1)),
         "position_ids": np.tile(position, (rows, 1)),
         "document_ids": np.tile(document + 1, (rows, 1)),
         "masked_positions": masked,
         "masked_labels": np.take_along_axis(token_ids, masked, axis=1),
         "cls_positions": np.tile(starts, (rows, 1)),
-        "pair_labels": rng.integers(0, 2, (rows, pieces)),
+        "pair_labels": rng.integers(0, 2, (rows, documents_per_row)),
     }
     result = {name: value.astype(np.int32) for name, value in batch.items()}
     result["masked_weights"] = np.ones((rows, predictions), np.float32)
-    result["pair_weights"] = np.ones((rows, pieces), np.float32)
+    result["pair_weights"] = np.ones((rows, documents_per_row), np.float32)
     return result

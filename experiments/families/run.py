@@ -116,8 +116,8 @@ def flops_per_step(config: PretrainConfig) -> float:
     setup = config.step_setup(device).with_teacher(device, config.longest_sequence)
     total = 0
     for _, _, phase in config.ordered_phases():
-        pieces = read_manifest(Path(phase.corpus)).max_fragments
-        total += setup.step_flops(phase, pieces) * phase.num_steps
+        documents_per_row = read_manifest(Path(phase.corpus)).max_fragments
+        total += setup.step_flops(phase, documents_per_row) * phase.num_steps
     return total / config.total_steps
 
 

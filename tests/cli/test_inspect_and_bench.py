@@ -49,14 +49,28 @@ def test_inspect_describes_a_work_directory(tmp_path, bert_jax_here) -> None:
         )
 
 
-@pytest.mark.parametrize("pieces", ["1", "3"])
+@pytest.mark.parametrize("documents_per_row", ["1", "3"])
 def test_bench_step_times_the_train_step(
-    pieces: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    documents_per_row: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes = {"num_layers": 1, "hidden_dim": 16, "num_heads": 2, "ffn_dim": 16, "vocab_size": 50}
     words = [f"--config.model.{name}={value}" for name, value in changes.items()]
     words += ["--config.phases.phase1.batch_size=8", "--config.phases.phase1.sequence_length=16"]
-    assert main(["bench", "step", *DEMO, "--steps", "2", "--pieces", pieces, *words]) == 0
+    assert (
+        main(
+            [
+                "bench",
+                "step",
+                *DEMO,
+                "--steps",
+                "2",
+                "--documents-per-row",
+                documents_per_row,
+                *words,
+            ]
+        )
+        == 0
+    )
     result: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert (result["batch"], result["length"], result["dtype"]) == (8, 16, "float32")
     assert result["tok_s"] == pytest.approx(8 * 16 / result["ms"] * 1e3, rel=0.01)

@@ -157,7 +157,7 @@ def refused(state: int, needed: int) -> PhasePlan:
     return PhasePlan(
         name="phase1",
         phase=phase,
-        pieces=1,
+        documents_per_row=1,
         dtype="bfloat16",
         state_bytes=state,
         model_flops=1,

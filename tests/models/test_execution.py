@@ -37,7 +37,7 @@ Parameters = dict[str, jax.Array]
 def batch(draw_document: Callable, lay_out: Callable) -> Batch:
     rng = np.random.default_rng(0)
     rows = [[draw_document(rng, size, 40) for size in sizes] for sizes in ([12], [5, 6], [4, 4])]
-    return lay_out(rows, length=12, predictions=5, pieces=2)
+    return lay_out(rows, length=12, predictions=5, documents_per_row=2)
 
 
 @pytest.fixture(scope="module")

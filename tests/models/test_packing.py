@@ -77,7 +77,7 @@ def documents(draw_document: Callable) -> list[list[Any]]:
 
 @pytest.fixture(scope="module")
 def packed(documents: list[list[Any]], lay_out: Callable) -> Batch:
-    return lay_out(documents, length=LENGTH, predictions=8, pieces=4)
+    return lay_out(documents, length=LENGTH, predictions=8, documents_per_row=4)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_packed_documents_have_the_same_results_as_separate_rows(
 ) -> None:
     separate = [[document] for row in documents for document in row]
     hidden, output, metrics, gradients = results(
-        lay_out(separate, length=LENGTH, predictions=2, pieces=1)
+        lay_out(separate, length=LENGTH, predictions=2, documents_per_row=1)
     )
     packed_hidden, packed_output, packed_metrics, packed_gradients = packed_results
     index = 0
@@ -154,7 +154,9 @@ def test_packing_does_not_change_any_objective(
         return differentiated(params, batch)
 
     separate = [[document] for row in documents for document in row]
-    (loss, metrics), gradients = compute(lay_out(separate, length=LENGTH, predictions=2, pieces=1))
+    (loss, metrics), gradients = compute(
+        lay_out(separate, length=LENGTH, predictions=2, documents_per_row=1)
+    )
     (packed_loss, packed_metrics), packed_gradients = compute(packed)
     assert_allclose(packed_loss, loss, rtol=1e-5)
     for name in task.loss_terms:
@@ -193,14 +195,14 @@ def test_padding_has_no_effect(results: Results, packed: Batch, packed_results: 
 def test_a_row_with_only_padding_has_no_effect(
     results: Results, documents: list[list[Any]], lay_out: Callable, packed_results: Any
 ) -> None:
-    padded = lay_out([*documents[:2], []], length=LENGTH, predictions=8, pieces=4)
+    padded = lay_out([*documents[:2], []], length=LENGTH, predictions=8, documents_per_row=4)
     hidden, _, metrics, gradients = results(padded)
     assert np.isfinite(hidden).all()
     assert all(np.isfinite(gradient).all() for gradient in gradients.values())
     assert_allclose(hidden[:2], packed_results[0][:2], rtol=0, atol=1e-6)
     assert metrics["mlm_loss"].weight == 10 and metrics["nsp_loss"].weight == 5
 
-    empty = lay_out([[], [], []], length=LENGTH, predictions=8, pieces=4)
+    empty = lay_out([[], [], []], length=LENGTH, predictions=8, documents_per_row=4)
     _, _, metrics, gradients = results(empty)
     for name in ("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy", "tokens"):
         assert metrics[name].sum == 0, name
@@ -223,7 +225,9 @@ def test_rows_with_one_document_need_no_positions(
     # packed=False only guarantees positions 0, 1, 2, ... and padding at the end.
     config = dataclasses.replace(CONFIG, num_layers=1)
     task = Pretraining(config, ComputeConfig(dtype="float32", attention="xla"))
-    batch = lay_out([[row[0]] for row in documents], length=LENGTH, predictions=2, pieces=1)
+    batch = lay_out(
+        [[row[0]] for row in documents], length=LENGTH, predictions=2, documents_per_row=1
+    )
     params = jax.jit(task.definition.init)(jax.random.key(0))
     tokens, segments = batch["token_ids"], batch["segment_ids"]
 

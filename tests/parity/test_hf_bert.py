@@ -156,7 +156,9 @@ def make_case(name: str, draw_document: Callable, lay_out: Callable) -> Case:
     batches = []
     for _ in range(10):
         documents = [draw_document(rng, size, config.vocab_size) for size in (length, 9, 5, 12)]
-        batches.append(lay_out([[d] for d in documents], length=length, predictions=3, pieces=1))
+        batches.append(
+            lay_out([[d] for d in documents], length=length, predictions=3, documents_per_row=1)
+        )
     task = Pretraining(config, ComputeConfig(dtype="float32", attention="xla"))
     return Case(config, hugging_face(config, activation), task, batches)
 

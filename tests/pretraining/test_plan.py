@@ -21,7 +21,7 @@ def test_a_plan_says_whether_a_run_fits(capfd: pytest.CaptureFixture[str]) -> No
     assert capfd.readouterr() == ("", "")
     assert result.fits and result.changes == {} and result.limit is None
     (compiled,) = result.phases
-    assert len(result.devices) == 2 and compiled.pieces == 1
+    assert len(result.devices) == 2 and compiled.documents_per_row == 1
     assert 0 < compiled.state_bytes < result.memory == compiled.memory < 16 * MIB
 
     lines: list[str] = []

@@ -62,7 +62,7 @@ def batch(draw_document: Callable, lay_out: Callable) -> Batch:
     rng = np.random.default_rng(0)
     sizes = [[12], [], [5, 7], [], [8], [], [4, 3], []]
     rows = [[draw_document(rng, size, 48) for size in row] for row in sizes]
-    return lay_out(rows, length=12, predictions=4, pieces=2)
+    return lay_out(rows, length=12, predictions=4, documents_per_row=2)
 
 
 def make(

@@ -59,7 +59,9 @@ def batch(draw_document: Callable, lay_out: Callable) -> dict[str, Any]:
     """Return a batch with the arrays that pretraining and fine-tuning need."""
     rng = np.random.default_rng(0)
     documents = [draw_document(rng, length, 40) for length in (16, 11)]
-    laid = lay_out([[document] for document in documents], length=16, predictions=3, pieces=1)
+    laid = lay_out(
+        [[document] for document in documents], length=16, predictions=3, documents_per_row=1
+    )
     ends = {"start_positions": np.asarray([1, 4]), "end_positions": np.asarray([3, 4])}
     weights = {"example_weights": np.ones(2, np.float32)}
     mask = {"attention_mask": (laid["document_ids"] != 0).astype(np.int32)}

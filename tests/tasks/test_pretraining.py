@@ -39,19 +39,29 @@ def test_the_weight_of_a_pair_does_not_depend_on_fragments_without_pairs(
     rng = np.random.default_rng(1)
     documents = [draw_document(rng, length, CONFIG.vocab_size) for length in LENGTHS]
 
-    def batch_of(*numbers: int, pieces: int = 1) -> Any:
-        rows = [numbers[start : start + pieces] for start in range(0, len(numbers), pieces)]
+    def batch_of(*numbers: int, documents_per_row: int = 1) -> Any:
+        rows = [
+            numbers[start : start + documents_per_row]
+            for start in range(0, len(numbers), documents_per_row)
+        ]
         laid = [[documents[number] for number in row] for row in rows]
-        length = 16 if pieces == 1 else 32
-        batch = lay_out(laid, length=length, predictions=2 * pieces, pieces=pieces)
+        length = 16 if documents_per_row == 1 else 32
+        batch = lay_out(
+            laid,
+            length=length,
+            predictions=2 * documents_per_row,
+            documents_per_row=documents_per_row,
+        )
         for place, number in enumerate(numbers):
-            batch["pair_weights"][divmod(place, pieces)] = WITH_PAIR[number]
+            batch["pair_weights"][divmod(place, documents_per_row)] = WITH_PAIR[number]
         return batch
 
     numbers = range(len(documents))
     single = [loss_and_gradients(batch_of(number)) for number in numbers]
-    for pieces in (1, 2):
-        (loss, metrics), gradients = loss_and_gradients(batch_of(*numbers, pieces=pieces))
+    for documents_per_row in (1, 2):
+        (loss, metrics), gradients = loss_and_gradients(
+            batch_of(*numbers, documents_per_row=documents_per_row)
+        )
         assert metrics["nsp_loss"].weight == sum(WITH_PAIR)
         assert_allclose(loss, np.mean([result[0][0] for result in single]), rtol=1e-5)
         for name, gradient in gradients.items():

@@ -45,7 +45,7 @@ def batches(draw_document: Callable, lay_out: Callable) -> list[Batch]:
     for _ in range(STEPS):
         sizes = [[12], [], [5, 7], [], [8], [], [4, 3], []]
         rows = [[draw_document(rng, size, 48) for size in row] for row in sizes]
-        result.append(lay_out(rows, length=12, predictions=4, pieces=2))
+        result.append(lay_out(rows, length=12, predictions=4, documents_per_row=2))
     return result
 
 
