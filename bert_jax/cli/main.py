@@ -6,10 +6,10 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib.metadata import entry_points
 
 from bert_jax.cli.errors import file_message, library_message, lost_process_message
 from bert_jax.failures import raised_by_this_package
+from bert_jax.finetuning.plugins import register_plugins
 from bert_jax.processes import return_freed_memory, tune_malloc_for_training
 from bert_jax.terminal import discard_output, log_to
 from bert_jax.uncaught import ignore_closed_loops, raise_lost_interrupts
@@ -171,7 +171,7 @@ def _dispatch(words: list[str], own_process: bool) -> int:
 def _run(verb: Verb, program: str, words: Sequence[str], own_process: bool) -> int:
     if verb.on_cpu and own_process:
         os.environ.setdefault("JAX_PLATFORMS", "cpu")  # read when JAX is imported
-    _register_plugins()
+    register_plugins()
     args = make_parser(verb, program).parse_words(words, mixed=verb.mixed)
     # JAX is imported by now, but starts its threads when first used.
     if verb.repeats and own_process:
@@ -179,14 +179,6 @@ def _run(verb: Verb, program: str, words: Sequence[str], own_process: bool) -> i
     if verb.converts and own_process:
         return_freed_memory()
     return run_function(verb)(args)
-
-
-def _register_plugins() -> None:
-    """Register kinds of tasks of other packages; import nothing if there are none."""
-    if entry_points(group="bert_jax.task_kinds"):
-        from bert_jax.finetuning.registry import register_plugins
-
-        register_plugins()
 
 
 if __name__ == "__main__":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
-
 from bert_jax.finetuning.choices import CHOICES
 from bert_jax.finetuning.glue import GLUE
 from bert_jax.finetuning.sentences import SENTENCES
@@ -14,8 +12,6 @@ from bert_jax.inference.predict_tasks import EMBED, PRETRAINED, PredictTask
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import ModelConfig, register_head
 from bert_jax.tasks.finetuning import ClassifierTask
-
-PLUGIN_GROUP = "bert_jax.task_kinds"
 
 _KINDS: dict[str, TaskKind] = {
     kind.section: kind for kind in (GLUE, SENTENCES, CHOICES, TAGS, SPANS)
@@ -46,31 +42,6 @@ def register(kind: TaskKind) -> None:
         )
     register_head(kind.head)
     _KINDS[kind.section] = kind
-
-
-def register_plugins() -> None:
-    """Register the kinds of tasks that installed packages declare as entry points.
-
-    An entry point of the group "bert_jax.task_kinds" names a `TaskKind`.
-
-    Raises:
-      ValueError: an entry point cannot be loaded or is no `TaskKind`; or see `register`.
-    """
-    for entry in entry_points(group=PLUGIN_GROUP):
-        package = "a package" if entry.dist is None else entry.dist.name
-        try:
-            kind = entry.load()
-        except (ImportError, AttributeError) as error:
-            raise ValueError(
-                f"{PLUGIN_GROUP}={entry.value!r} of {package}: cannot be loaded ({error}). Fix or "
-                "uninstall the package."
-            ) from error
-        if not isinstance(kind, TaskKind):
-            raise ValueError(
-                f"{PLUGIN_GROUP}={entry.value!r} of {package}: is a {type(kind).__name__}. Name a "
-                "TaskKind."
-            )
-        register(kind)
 
 
 def task_kinds() -> tuple[TaskKind, ...]:

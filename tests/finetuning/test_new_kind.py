@@ -140,6 +140,13 @@ def test_the_command_line_registers_the_kinds_of_installed_packages(
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: marker\nVersion: 1.0\n")
 
+    (tmp_path / "raising.py").write_text("raise TypeError('no name')\n")
+    (tmp_path / "conflicting.py").write_text(
+        "import dataclasses\n"
+        "from tests.finetuning.highlights import HIGHLIGHTS\n"
+        "KIND = dataclasses.replace(HIGHLIGHTS, section='tags')\n"
+    )
+
     def keys(value: str) -> Finished:
         (package / "entry_points.txt").write_text(f"[bert_jax.task_kinds]\nx = {value}\n")
         return bert_jax_here("keys", "finetune")
@@ -148,6 +155,8 @@ def test_the_command_line_registers_the_kinds_of_installed_packages(
         ("tests.finetuning.highlights:MISSING", "of marker: cannot be loaded"),
         ("no_such_module:KIND", "of marker: cannot be loaded"),
         ("tests.finetuning.highlights:HEAD", "of marker: is a ClassifierHead. Name a TaskKind."),
+        ("raising:KIND", "of marker: cannot be loaded (TypeError: no name). Fix or uninstall"),
+        ("conflicting:KIND", "of marker: section='tags': another kind of task has this section"),
     ):
         refused = keys(value)
         assert refused.code == 2 and problem in refused.errors
