@@ -12,7 +12,7 @@ from typing import Any
 from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.files import write_file
 from bert_jax.finetuning.hyperparameters import Combination, Hyperparameters
-from bert_jax.json_files import expecting_fields, read_json_object
+from bert_jax.json_files import check_kinds, expecting_fields, read_json_object
 from bert_jax.local_paths import check_local
 
 
@@ -223,6 +223,7 @@ def read_results(directory: Path) -> SweepResults:
     fix = "Remove it and repeat the sweep"
     values = read_json_object(file, fix)
     with expecting_fields(file, fix):
+        check_kinds(values, runs=list)
         runs = [_renamed(run, _HYPERPARAMETERS_KEY, "hyperparameters") for run in values["runs"]]
     return to_dataclass(SweepResults, {**values, "runs": runs}, str(file))
 

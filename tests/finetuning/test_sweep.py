@@ -130,6 +130,9 @@ def test_results_survive_writing_and_reading(tmp_path: Path) -> None:
     results = results_of(Grid(num_seeds=1))
     write_results(results, tmp_path)
     assert read_results(tmp_path) == results
+    (tmp_path / "results.json").write_text('{"runs": {}}')
+    with pytest.raises(ValueError, match=r"results\.json: damaged: .*runs is .*Remove it and"):
+        read_results(tmp_path)
     (tmp_path / "results.json").write_text("{")
     with pytest.raises(ValueError, match=r"results\.json: not valid JSON: .*Remove it and"):
         read_results(tmp_path)
