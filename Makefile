@@ -1,6 +1,6 @@
 # Everything here works on a machine that has Python >= 3.11 and make, and nothing else of ours:
 #
-#   make demo        prepare a corpus, learn a vocabulary, pretrain a tiny BERT, fill in masks
+#   make demo        prepare a corpus, train a tokenizer, pretrain a tiny BERT, fill in masks
 #   make test        run the tests
 #   make test-slow   run the tests marked as slow
 #   make lint        ruff and mypy
