@@ -32,6 +32,10 @@ def option_name(parameter: str) -> str:
 class ArgumentParser(argparse.ArgumentParser):
     """A parser that raises its errors, and separates overrides of a config from options."""
 
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self._current_names: dict[str, str] = {}
+
     def error(self, message: str) -> NoReturn:
         """Raise a message of argparse as a ValueError."""
         problem = message.removeprefix("argument ")
@@ -62,6 +66,11 @@ class ArgumentParser(argparse.ArgumentParser):
         self.add_argument(
             name, metavar=metavar, help=text, type=kind, default=default, required=required
         )
+
+    def accept_former_name(self, former: str, current: str) -> None:
+        """Accept the former name of an option, which the help text does not list."""
+        assert current in self.options and former not in self.options
+        self._current_names[former] = current
 
     def add_number(self, name: str, help: str, default: int | None = None) -> None:
         """Add an option for a whole number."""
@@ -127,7 +136,7 @@ class ArgumentParser(argparse.ArgumentParser):
         """
         # argparse would read an override whose value contains a space as a positional argument.
         overrides = [word for word in words if word.startswith(_OVERRIDE)]
-        words = [word for word in words if not word.startswith(_OVERRIDE)]
+        words = [self._with_current_name(w) for w in words if not w.startswith(_OVERRIDE)]
         self._check_known(words)
         if overrides and "--config" not in self.options:
             raise ValueError(
@@ -138,6 +147,10 @@ class ArgumentParser(argparse.ArgumentParser):
         check_paths(self, args)
         args.config_overrides = overrides
         return args
+
+    def _with_current_name(self, word: str) -> str:
+        name, equals, value = word.partition("=")
+        return f"{self._current_names.get(name, name)}{equals}{value}"
 
     def _check_known(self, words: Sequence[str]) -> None:
         options = self.options

@@ -54,6 +54,15 @@ def test_every_kind_of_option(parser: ArgumentParser) -> None:
     assert "--seed N seed of the head --kind" in shown
 
 
+def test_former_names_of_options_are_accepted(parser: ArgumentParser) -> None:
+    parser.accept_former_name("--learning-rate", "--rate")
+    for words in (["--learning-rate", "2"], ["--learning-rate=2"], ["--rate", "2"]):
+        assert parser.parse_words(["--output", "o", *words]).rate == 2.0
+    assert "--learning-rate" not in parser.format_help()
+    with pytest.raises(ValueError, match="--rate is given 2 times"):
+        parser.parse_words(["--output", "o", "--rate", "1", "--learning-rate", "2"])
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

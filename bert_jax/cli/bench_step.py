@@ -30,6 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_number("--steps", "steps in a round", default=20)
     parser.add_number("--documents-per-row", "documents packed in a row", default=1)
+    parser.accept_former_name("--pieces", "--documents-per-row")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -30,6 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--documents-per-row",
         "documents packed in a row (default: one for 32 tokens, as `prepare` packs them)",
     )
+    parser.accept_former_name("--pieces", "--documents-per-row")
     hbm = "memory of a device (default: the chip's; a CPU has no limit)"
     parser.add_option("--hbm", "GIB", hbm, kind=float)
     tries = "maximum number of changes to compile for a run that does not fit"
