@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import re
 from collections import Counter
@@ -135,6 +136,7 @@ class ArgumentParser(argparse.ArgumentParser):
             path is not local.
         """
         # argparse would read an override whose value contains a space as a positional argument.
+        all_words = words
         overrides = [word for word in words if word.startswith(_OVERRIDE)]
         words = [self._with_current_name(w) for w in words if not w.startswith(_OVERRIDE)]
         self._check_known(words)
@@ -142,6 +144,7 @@ class ArgumentParser(argparse.ArgumentParser):
             raise ValueError(
                 f"{overrides[0]}: {self.prog} has no configuration. Leave the option out."
             )
+        _check_values(all_words)
         check_repeated(self, words)
         args = self.parse_intermixed_args(words) if mixed else self.parse_args(words)
         check_paths(self, args)
@@ -158,9 +161,21 @@ class ArgumentParser(argparse.ArgumentParser):
             name = word.partition("=")[0]
             if name.startswith("--") and len(name) > 2 and name not in options:
                 hint = _key_hint(word) if "--config" in options else ""
-                raise ValueError(
-                    hint or f"{self.prog} has no option {name}; {nearest(name, options)}"
-                )
+                names = nearest(name, options)
+                if "--config" in options and names.startswith("available"):
+                    names += f". To set a key, use {_OVERRIDE}KEY=VALUE"
+                raise ValueError(hint or f"{self.prog} has no option {name}; {names}")
+
+
+def _check_values(words: Sequence[str]) -> None:
+    """Refuse an override whose value is the next word, as in `--config.seed 1`.
+
+    Raises:
+      ValueError: a word that may be a value follows an override without "=".
+    """
+    for word, following in itertools.pairwise(words):
+        if word.startswith(_OVERRIDE) and "=" not in word and not following.startswith("--"):
+            raise ValueError(f"{word}: missing value. Write {word}={following}")
 
 
 def _with_default(help: str, default: object) -> str:

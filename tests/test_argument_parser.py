@@ -76,3 +76,11 @@ def test_former_names_of_options_are_accepted(parser: ArgumentParser) -> None:
 def test_a_mistake_raises_an_error(words: list[str], message: str, parser: ArgumentParser) -> None:
     with pytest.raises(ValueError, match=message):
         parser.parse_words(words)
+
+
+def test_a_key_that_is_set_like_an_option_raises_an_error(parser: ArgumentParser) -> None:
+    parser.add_option("--config", "RECIPE", "recipe")
+    with pytest.raises(ValueError, match="--config.seed: missing value. Write --config.seed=1"):
+        parser.parse_words(["--output", "o", "--config.seed", "1"])
+    with pytest.raises(ValueError, match="To set a key, use --config.KEY=VALUE$"):
+        parser.parse_words(["--output", "o", "--learning_step", "1"])

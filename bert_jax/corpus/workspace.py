@@ -37,10 +37,13 @@ _IGNORED_IF_UNFINISHED = ("on_bad_line", "size in bytes of ")
 _LOCK = "lock"
 
 
-# Copied from `runs.work_dir` and `finetuning.sweep_directory`, which import JAX.
+# Copied from `runs.work_dir`, `finetuning.sweep_directory` and `interop`, which import JAX.
 MODEL_NAME, SWEEP_NAME = "model.json", "sweep.json"
+PROGRAM_NAMES = ("model.onnx", "model.stablehlo", "saved_model.pb")
 
-Kind = Literal["corpus", "sweep", "work directory", "Hugging Face directory", "tokenizer"]
+Kind = Literal[
+    "corpus", "sweep", "work directory", "Hugging Face directory", "exported model", "tokenizer"
+]
 
 
 def has_corpus(directory: Path) -> bool:
@@ -75,6 +78,8 @@ def directory_kind(directory: Path) -> Kind | None:
     weights = [*directory.glob("*.safetensors"), *directory.glob("pytorch_model*.bin")]
     if weights and (directory / "config.json").is_file():
         return "Hugging Face directory"
+    if any((directory / name).is_file() for name in PROGRAM_NAMES):
+        return "exported model"
     return "tokenizer" if has_tokenizer(directory) else None
 
 
@@ -91,7 +96,8 @@ def check_output(path: Path, name: str, *, may_be: Collection[Kind] = ()) -> Non
     """
     kind = directory_kind(path)
     if kind is not None and kind not in may_be:
-        raise ValueError(f"{name}={path}: this is a {kind}. Give another directory.")
+        article = "an" if kind == "exported model" else "a"
+        raise ValueError(f"{name}={path}: this is {article} {kind}. Give another directory.")
     check_outside_corpora(path, name)
 
 

@@ -13,6 +13,7 @@ from bert_jax.corpus.prepare import make_corpus
 from bert_jax.corpus.synthetic import random_documents, write_corpus
 from bert_jax.corpus.workspace import check_output, directory_kind
 from bert_jax.finetuning import sweep_directory
+from bert_jax.interop import onnx, stablehlo
 from bert_jax.runs import work_dir
 from bert_jax.runs.outputs import check_work_dir_kind
 
@@ -26,6 +27,7 @@ def directories(tmp_path: Path) -> dict[str, Path]:
         "sweep": ["sweep.json", "results.json"],
         "work directory": ["model.json", "config.json"],
         "Hugging Face directory": ["config.json", "model.safetensors", "vocab.txt"],
+        "exported model": ["config.json", "model.onnx", "vocab.txt"],
         "tokenizer": ["tokenizer_config.json", "vocab.txt"],
     }
     for kind, names in files.items():
@@ -49,6 +51,7 @@ def contents(directories: dict[str, Path]) -> dict[Path, bytes]:
 def test_names_match_the_written_files() -> None:
     assert workspace.MODEL_NAME == work_dir.MODEL_NAME
     assert workspace.SWEEP_NAME == sweep_directory.IDENTITY_NAME
+    assert {onnx.MODEL, stablehlo.PROGRAM} < set(workspace.PROGRAM_NAMES)
 
 
 def test_a_directory_is_identified_by_its_files(directories, tmp_path) -> None:
