@@ -90,13 +90,7 @@ class Embedding:
         """
         places = find_words(self.tokenizer, self.text, word)
         if not 0 <= occurrence < len(places):
-            lower = find_words(self.tokenizer, self.text.lower(), word.lower())
-            other_case = bool(lower and not places)
-            raise ValueError(
-                f"there is no occurrence {occurrence} (counted from 0) of {word!r} in "
-                f"{self.text[:80]!r}, which contains it {len(places)} times"
-                + ("; match the case of the text, since the model is cased" * other_case)
-            )
+            raise ValueError(self._not_found(word, occurrence, len(places)))
         start, end = places[occurrence]
         if self.truncated and end > self.offsets.max():
             raise ValueError(
@@ -116,6 +110,20 @@ class Embedding:
                     "single token. Request the whole token"
                 )
         return self.hidden_states[:, pieces].mean(axis=1)
+
+    def _not_found(self, word: str, occurrence: int, count: int) -> str:
+        """Return the message about an occurrence of a word that the text contains `count` times."""
+        text = repr(self.text[:80])
+        if count:
+            times = "once" if count == 1 else f"{count} times"
+            return (
+                f"occurrence={occurrence}: {text} contains {word!r} only {times}. Occurrences are "
+                "numbered from 0"
+            )
+        message = f"{text} does not contain the word {word!r}"
+        if find_words(self.tokenizer, self.text.lower(), word.lower()):
+            message += ". Match the case of the text, since the model is cased"
+        return message
 
 
 @dataclass(frozen=True, eq=False)

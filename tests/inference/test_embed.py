@@ -101,19 +101,23 @@ def test_the_vector_of_a_word_depends_on_its_context(embed):
 def test_a_cased_model_does_not_ignore_case(embed, model):
     cased = Tokenizer.load(model.theirs / "vocab.txt", lowercase=False)
     pet = dataclasses.replace(embed(TEXTS[0]), tokenizer=cased)
-    with pytest.raises(ValueError, match="match the case of the text, since the model is cased$"):
+    with pytest.raises(ValueError, match="Match the case of the text, since the model is cased$"):
         pet.word("python")
-    with pytest.raises(ValueError, match="which contains it 0 times$"):
+    with pytest.raises(
+        ValueError, match="'I love my pet Python' does not contain the word 'pyth'$"
+    ):
         pet.word("pyth")
 
 
 def test_missing_words_are_refused(embed):
     pet = embed(TEXTS[0])
     with pytest.raises(
-        ValueError, match=r"no occurrence 1 .* of 'python' in 'I love my pet Python', which .* 1 t"
+        ValueError, match="^occurrence=1: 'I love my pet Python' contains 'python' only once. Occur"
     ):
         pet.word("python", occurrence=1)
-    with pytest.raises(ValueError, match="of 'snake' in .*, which contains it 0 times$"):
+    with pytest.raises(
+        ValueError, match="'I love my pet Python' does not contain the word 'snake'$"
+    ):
         pet.word("snake")
     long = embed("a " * 50 + "end")
     with pytest.raises(ValueError, match="'end' at character 100 is after the model's last"):
