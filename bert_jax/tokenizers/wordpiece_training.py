@@ -93,8 +93,8 @@ def train_wordpiece(
     reserved = _reserved_tokens(num_unused)
     if vocab_size < len(reserved) + 100:
         raise ValueError(
-            f"vocab_size={vocab_size}: includes {len(reserved)} special and unused tokens. "
-            f"Expected at least {len(reserved) + 100}, or fewer unused tokens (num_unused)."
+            f"vocab_size={vocab_size}: too small for {len(reserved)} special and unused tokens and "
+            f"100 others. Set it to at least {len(reserved) + 100}, or reduce num_unused."
         )
     strip_accents = False if keep_accents else None
     backend = wordpiece_backend(

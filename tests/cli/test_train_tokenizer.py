@@ -157,8 +157,11 @@ def test_a_document_larger_than_the_sample_is_an_error(kind, corpus, tmp_path, c
             ["--kind", "sentencepiece", "--min-frequency", "3"],
             "--min-frequency=3: not supported by --kind",
         ),
-        (["--vocab-size", "3"], "--vocab-size=3: includes 104 special and unused tokens"),
-        (["--vocab-size", "150"], "at least 204, or fewer unused tokens (--num-unused)"),
+        (
+            ["--vocab-size", "3"],
+            "--vocab-size=3: too small for 104 special and unused tokens",
+        ),
+        (["--vocab-size", "150"], "at least 204, or reduce --num-unused"),
         (["--num-unused", "-1"], "--num-unused=-1: expected at least 0"),
         (["--kind", "byte-bpe", "--max-bytes", "0"], "--max-bytes=0: expected at least 1"),
     ],

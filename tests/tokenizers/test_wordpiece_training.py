@@ -109,7 +109,11 @@ def test_a_document_longer_than_a_chunk_is_split_between_words():
         (iter(["a"]), {}, "documents: an iterator"),
         ([], {}, "documents: no text to train"),
         (["", " \u200b"], {}, "documents: no text to train"),
-        (["a a"], {"vocab_size": 150}, "vocab_size=150: includes 104 special and unused"),
+        (
+            ["a a"],
+            {"vocab_size": 150},
+            "vocab_size=150: too small for 104 special and unused",
+        ),
         (["a a"], {"num_unused": -1}, "num_unused=-1: expected at least 0"),
         (["a a"], {"min_frequency": 0}, "min_frequency=0: expected at least 1"),
         (["a a"], {"max_bytes": 0}, "max_bytes=0: expected at least 1"),
