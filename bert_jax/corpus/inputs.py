@@ -70,8 +70,8 @@ class PrepareOptions:
             )
         if not 0 <= self.heldout_fraction < 1:
             raise ValueError(
-                f"heldout_fraction={self.heldout_fraction}: expected a share of the documents, at "
-                "least 0 and below 1."
+                f"heldout_fraction={self.heldout_fraction}: expected a fraction of the documents, "
+                "at least 0 and less than 1."
             )
         if self.unit_bytes < 1024:
             raise ValueError(f"unit_bytes={self.unit_bytes}: expected at least 1024.")

@@ -1,4 +1,4 @@
-"""The tasks of GLUE, from their official files or from TensorFlow Datasets."""
+"""The GLUE tasks, from their official files or from TensorFlow Datasets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from bert_jax.tokenizers.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class GlueConfig(TaskConfig):
-    """A task of GLUE, given by its official name ("SST-2") and its directory or "tfds:glue/sst2".
+    """A GLUE task, given by its official name ("SST-2") and its directory or "tfds:glue/sst2".
 
     validation: a validation file in the format of the directory's dev.tsv; "" for dev.tsv itself.
     tfds_data_dir: the data directory of TensorFlow Datasets; "" for the default. skip_labels:
@@ -102,9 +102,9 @@ class GlueConfig(TaskConfig):
         if split == "train":
             if not is_directory:
                 raise ValueError(
-                    f"{path} is not a directory: {self.task} is trained on a directory with the "
-                    "official files (train.tsv and the others) or on tfds:glue/.... For a file of "
-                    "your own, use configs/finetune/table.py"
+                    f"{path} is not a directory. To train on {self.task}, give the directory of "
+                    "its official files (train.tsv, dev.tsv) or tfds:glue/NAME. For a file of your "
+                    "own, use configs/finetune/table.py"
                 )
             return dataclasses.replace(self, directory=path, tfds_data_dir=kept)
         if is_directory:

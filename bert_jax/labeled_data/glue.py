@@ -31,7 +31,7 @@ _AX, _AX_FILE, _AX_TFDS = "AX", "diagnostic.tsv", "ax"
 
 @dataclass(frozen=True)
 class GlueTask:
-    """A task of GLUE.
+    """A GLUE task.
 
     Attributes:
       name: the official name.

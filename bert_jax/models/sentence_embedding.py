@@ -64,7 +64,8 @@ class SentenceEmbedding:
         if prompt is not None:
             if prompt_name is not None:
                 raise ValueError(
-                    f"prompt={prompt!r} and prompt_name={prompt_name!r} are both given. Give one"
+                    f"prompt={prompt!r} and prompt_name={prompt_name!r} are both given. Give only "
+                    "one of them"
                 )
             return prompt
         name = self.default_prompt_name if prompt_name is None else prompt_name

@@ -1,4 +1,4 @@
-"""CoLA of GLUE: whether a sentence is acceptable English.
+"""CoLA (GLUE): decide whether a sentence is acceptable English.
 
 Data: train.tsv, dev.tsv and, optionally, test.tsv from https://gluebenchmark.com; or
 --config.glue.directory=tfds:glue/cola.

@@ -1,4 +1,4 @@
-"""MRPC of GLUE: whether two sentences from the news have the same meaning.
+"""MRPC (GLUE): decide whether two sentences from the news have the same meaning.
 
 Data: train.tsv, dev.tsv and, optionally, test.tsv from https://gluebenchmark.com, as written by the
 benchmark's script download_glue_data.py; or --config.glue.directory=tfds:glue/mrpc.

@@ -1,4 +1,4 @@
-"""QNLI of GLUE: whether a sentence answers a question.
+"""QNLI (GLUE): decide whether a sentence answers a question.
 
 Data: train.tsv, dev.tsv and, optionally, test.tsv from https://gluebenchmark.com; or
 --config.glue.directory=tfds:glue/qnli.

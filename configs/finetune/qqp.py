@@ -1,4 +1,4 @@
-"""QQP of GLUE: whether two questions have the same meaning.
+"""QQP (GLUE): decide whether two questions have the same meaning.
 
 Data: train.tsv, dev.tsv and, optionally, test.tsv from https://gluebenchmark.com; or
 --config.glue.directory=tfds:glue/qqp.

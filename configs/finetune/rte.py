@@ -1,4 +1,4 @@
-"""RTE of GLUE: whether a sentence entails another.
+"""RTE (GLUE): decide whether one sentence entails another.
 
 Data: train.tsv, dev.tsv and, optionally, test.tsv from https://gluebenchmark.com; or
 --config.glue.directory=tfds:glue/rte.

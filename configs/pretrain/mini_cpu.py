@@ -1,6 +1,6 @@
 r"""BERT-mini (Turc et al. 2019: 4 layers of 256 features) on two CPU cores, at lengths 32 and 128.
 
-Command, where TEXT has some hundred megabytes:
+Command, where TEXT has several hundred megabytes:
     bert-jax train-tokenizer --input TEXT --output corpora/mini-cpu/tokenizer --vocab-size 8000
     for length in 32 128; do
       bert-jax prepare --input TEXT --tokenizer corpora/mini-cpu/tokenizer --max-length $length \

@@ -98,7 +98,7 @@ def test_the_share_of_unknown_tokens_is_printed_and_refused(files, tmp_path, cap
     [
         (["--language", "xx"], "language='xx': no sentence rules"),
         (["--workers", "0"], "error: --workers: '0' is not a number of processes. Give at least 1"),
-        (["--held-out", "2"], "error: --held-out=2.0: expected a share"),
+        (["--held-out", "2"], "error: --held-out=2.0: expected a fraction"),
         (["--max-length", "1"], "error: --max-length=1: expected 8"),
         (["--max-length", "9", "--max-documents-per-record", "5"], "per-record=5: .* of 9 pos"),
         (["--unit-bytes", "1"], "error: --unit-bytes=1: expected at least 1024"),

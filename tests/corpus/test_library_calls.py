@@ -116,7 +116,7 @@ def test_held_out_inputs_replace_the_share(text, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"held_out": 2}, "held_out=2: expected a share"),
+        ({"held_out": 2}, "held_out=2: expected a fraction"),
         ({"max_documents_per_record": 999}, "max_documents_per_record=999: expected 1 to"),
         ({"workers": 0}, "workers=0: expected at least 1"),
         ({"lowercase": True}, "lowercase=True: the tokenizer is already loaded"),
