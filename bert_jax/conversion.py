@@ -104,9 +104,9 @@ def to_dataclass(cls: type[T], values: Mapping[str, Any], path: str = "config") 
 
 
 def without_absent_sections(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored config without the empty sections that are not registered anymore.
+    """Return a stored config without the empty sections that are no longer registered.
 
-    A config that was stored while more sections were registered has None for each of them.
+    A stored config has None for every section that was registered at the time, except its own.
     """
     keys = config_keys(cls)
     has_sections = any(_SECTIONS in field.metadata for field in dataclasses.fields(cls))

@@ -17,7 +17,7 @@ RunCommand = Callable[[argparse.Namespace], int]
 
 @dataclass(frozen=True)
 class Verb:
-    """A word of the command line: a command, or a group of verbs.
+    """A word on the command line: a command, or a group of verbs.
 
     help: the phrase that describes the verb in a list of verbs.
     module: the module with the command's `add_arguments` and `run`, whose docstring describes the
@@ -42,15 +42,15 @@ class Verb:
 
 
 def find_verb(name: str, verbs: Mapping[str, Verb], program: str) -> Verb:
-    """Return a verb by its name.
+    """Return the verb with this name.
 
     Args:
-      name: the word of the command line.
+      name: the word on the command line.
       verbs: the verbs by name.
-      program: the words before it, for messages.
+      program: the words before it, for error messages.
 
     Raises:
-      ValueError: there is no such verb; the message has the nearest names.
+      ValueError: there is no such verb; the message suggests the nearest names.
     """
     if name not in verbs:
         raise ValueError(
@@ -69,7 +69,7 @@ def overview(program: str, verbs: Mapping[str, Verb]) -> str:
 
 
 def make_parser(verb: Verb, program: str) -> ArgumentParser:
-    """Return the parser for a command's arguments; `program` has the words before them."""
+    """Return the parser for a command's arguments; `program` is the words before them."""
     description, add_arguments, _ = _import_command(verb)
     parser = ArgumentParser(
         prog=program,

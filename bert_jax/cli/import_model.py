@@ -5,7 +5,7 @@
     bert-jax import uncased_L-12_H-768_A-12/bert_model.ckpt --output models/base
     bert-jax import models/other --head classification --labels no yes --output models/mine
 
-Every tensor of the source is accounted for: if one is missing, unused or of a wrong shape, it is
+Every tensor of the source is accounted for: if one is missing, unused or of the wrong shape, it is
 listed and nothing is imported. A head that --head requests and the source lacks is randomly
 initialized, and other heads of the source are left out; both are listed.
 """

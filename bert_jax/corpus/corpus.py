@@ -42,7 +42,7 @@ class Corpus:
 
         Raises:
           ValueError: there is no finished corpus, or shards are missing or do not have the size in
-            the manifest; names all of these shards.
+            the manifest; the message names all of these shards.
         """
         if split not in ("train", "heldout"):
             raise ValueError(f"split={split!r}: expected 'train' or 'heldout'.")
@@ -77,7 +77,7 @@ class Corpus:
 
         Raises:
           IndexError: a number is outside the split.
-          ValueError: a shard cannot be opened or read; names it.
+          ValueError: a shard cannot be opened or read; the message names it.
         """
         unique, inverse = np.unique(indices, return_inverse=True)
         if len(unique) and not 0 <= unique[0] <= unique[-1] < len(self):
@@ -96,7 +96,7 @@ class Corpus:
         """Decode the result of `read` for `indices`.
 
         Raises:
-          ValueError: a record is corrupt; names its shard and its number in the shard.
+          ValueError: a record is corrupt; the message names its shard and its number there.
         """
         try:
             return decode_records(blobs, self.manifest.token_bytes)

@@ -183,7 +183,7 @@ def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
 
 
 def _check_history(manifest: Manifest) -> None:
-    """Raise TypeError if a field that is not part of the fingerprint has a wrong type."""
+    """Raise TypeError if a field that is not part of the fingerprint has the wrong type."""
     for name, value, kind in (
         ("options", manifest.options, dict),
         ("tokenizer_files", manifest.tokenizer_files, dict),
@@ -225,7 +225,7 @@ def verify_shards(
       progress: called after each shard with the number of bytes checked and the total.
 
     Raises:
-      ValueError: a file is missing or differs; names all of these files.
+      ValueError: a file is missing or differs; the message names all of these files.
     """
     shards = (*manifest.train.shards, *manifest.heldout.shards)
     total = sum(shard.num_bytes for shard in shards)

@@ -174,7 +174,7 @@ def make_corpus(
         `options.heldout_fraction` must be 0). Documents of `inputs` with the same text, ignoring
         case and white space, are removed; parts of documents are not compared.
       allow_unknown: whether more than a fifth of the tokens may be unknown to the tokenizer.
-        Unknown tokens are counted unit by unit, so that a wrong vocabulary is refused early.
+        Unknown tokens are counted unit by unit, so that the wrong vocabulary is refused early.
 
     Raises:
       ValueError: the inputs, the options or the contents of `output` are unusable, or too many

@@ -60,7 +60,7 @@ def check_outside_corpora(path: Path, name: str) -> None:
       name: the option or config key that specifies it.
 
     Raises:
-      ValueError: the path is inside a corpus; names the corpus.
+      ValueError: the path is inside a corpus; the message names the corpus.
     """
     for parent in () if has_corpus(path) else path.resolve().parents:
         if has_corpus(parent):

@@ -54,11 +54,11 @@ class TaskConfig(abc.ABC):
         """Return the task with `path` as its training, validation or test file.
 
         Raises:
-          ValueError: the path is a directory where a file is needed, or the reverse.
+          ValueError: the path is a directory where a file is needed, or vice versa.
         """
 
     def with_columns(self, split: Split = "train", model: ModelConfig | None = None) -> Self:
-        """Return the task with detected columns and labels instead of "auto".
+        """Return the task with each "auto" replaced by the detected columns or labels.
 
         Args:
           split: the split whose file is read.

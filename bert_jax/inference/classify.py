@@ -67,7 +67,7 @@ class Classify(Predictor):
     @overload
     def __call__(self, text: Texts) -> list[Classification]: ...
     def __call__(self, text: Text | Texts) -> Classification | list[Classification]:
-        """Classify a text or a pair `(first, second)`, or each one in a list.
+        """Classify a text, a pair `(first, second)`, or each item of a list of them.
 
         Inputs that are too long are truncated as in training: a single text at its end, a pair by
         shortening the longer text first.

@@ -144,7 +144,10 @@ class Difference:
 
 
 def differences(first: Outputs, second: Outputs, probe: ProbeInput) -> dict[str, Difference]:
-    """Return the differences in all common outputs, in the order of a model, ignoring padding."""
+    """Return the difference in each output that both models have, ignoring padding.
+
+    The outputs are in the order in which a model computes them.
+    """
     return {
         name: _difference(first[name], second[name], probe)
         for name in sorted(first.keys() & second.keys(), key=_order)

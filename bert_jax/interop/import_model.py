@@ -82,7 +82,7 @@ def import_model(
 
     Raises:
       ValueError: the source or the output is unusable, an option does not fit the source, or a
-        tensor is missing, unexpected or has a wrong shape.
+        tensor is missing, unexpected or has the wrong shape.
       OSError: a file cannot be read or written.
     """
     source, output = os.fspath(source), Path(output)

@@ -122,7 +122,7 @@ def open_checkpoint(
 ) -> ForeignModel:
     """Open a checkpoint in a directory with bert_config.json and vocab.txt.
 
-    For arguments and errors see `huggingface.load.open_directory`.
+    See `huggingface.load.open_directory` for the arguments and errors.
     """
     check_local(prefix)
     file = prefix.parent / CONFIG

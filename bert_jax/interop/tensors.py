@@ -65,7 +65,7 @@ class Account:
 
     @property
     def explained(self) -> bool:
-        """Whether nothing is missing, unexpected or of a wrong shape."""
+        """Whether nothing is missing, unexpected or of the wrong shape."""
         return not (self.missing or self.unexpected or self.misshapen)
 
     def lines(self) -> list[str]:

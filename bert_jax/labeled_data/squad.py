@@ -399,8 +399,7 @@ def _highest_score(cuts: _Cuts) -> NDArray[np.bool_]:
     window = np.repeat(np.arange(len(cuts.sizes)), cuts.sizes)
     left = ranges(np.zeros(len(cuts.sizes), np.int64), cuts.sizes)
     score = np.minimum(left, cuts.sizes[window] - 1 - left) + 0.01 * cuts.sizes[window]
-    # The index of each token in the concatenated passages of all questions, where a passage is
-    # repeated for each of its questions.
+    # `token` numbers the tokens of all questions' passages, with a copy of a passage per question.
     lengths = np.zeros(cuts.examples[-1] + 1 if len(cuts.examples) else 0, np.int64)
     np.maximum.at(lengths, cuts.examples, cuts.begins + cuts.sizes)
     firsts = np.cumsum(lengths) - lengths

@@ -102,8 +102,8 @@ class PretrainingModel(nnx.Module):
           segment_ids: see `Encoder.__call__`.
           position_ids: see `Encoder.__call__`.
           document_ids: see `Encoder.__call__`.
-          masked_positions: [batch, count], the positions for which to compute token logits. The
-            product with the token table is not computed for others.
+          masked_positions: [batch, count], the positions for which to compute token logits. Other
+            positions skip the product with the token table.
           cls_positions: [batch, fragments], the positions of the fragments' `[CLS]` tokens.
           packed: see `Encoder.__call__`.
           dropout_key: see `Encoder.__call__`.

@@ -215,7 +215,7 @@ class ExampleSource:
           `Predictions`. `token_ids` is the model's input, after masking.
 
         Raises:
-          ValueError: a shard cannot be read, or a record is corrupt; names it.
+          ValueError: a shard cannot be read, or a record is corrupt; the message names it.
         """
         slots, record_group = self._pool(indices)
         drawn_epoch = epoch % (self.config.masking.num_maskings or epoch + 1)

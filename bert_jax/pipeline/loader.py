@@ -218,7 +218,7 @@ class Loader:
 
         Raises:
           ValueError: the loader is closed.
-          OSError: a worker process was killed; names the process and the cause.
+          OSError: a worker process was killed; the message names the process and the cause.
         """
         if not self._close.alive:
             raise ValueError("This loader is closed. Open a new one.")

@@ -119,7 +119,7 @@ def check_source(init_from: str, encoder: EncoderConfig, corpora: Sequence[Phase
 
 
 def model_values(source: Path) -> dict[str, object]:
-    """Return the values of the `model.*` keys that the parameters of a work directory require.
+    """Return the values that `model.*` keys must have to load a work directory's parameters.
 
     Raises:
       ValueError: see `read_model`.

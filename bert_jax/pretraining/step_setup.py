@@ -213,7 +213,7 @@ class StepSetup:
           phase: the phase's config.
 
         Raises:
-          ValueError: the step does not fit; names the largest part and its config keys.
+          ValueError: the step does not fit; the message names the largest part and its keys.
         """
         parts = self.memory_parts(mesh, name, phase)
         check_traceable(parts, mesh)
@@ -231,7 +231,7 @@ def check_run_memory(
     """Refuse a run whose train steps, evaluations or prefetched batches do not fit into memory.
 
     Raises:
-      ValueError: the run does not fit; names the largest part and the keys that determine it.
+      ValueError: the run does not fit; the message names the largest part and its keys.
     """
     check_workers("loader.num_workers", loader.num_workers)
     for corpus in corpora:

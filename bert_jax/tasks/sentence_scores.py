@@ -23,7 +23,7 @@ class Counts(NamedTuple):
     correct: int
 
     def scores(self) -> dict[str, float]:
-        """Return precision, recall and f1 as fractions; 0 for divisions by 0."""
+        """Return precision, recall and F1 as fractions; 0 for divisions by 0."""
         return {
             "precision": self.correct / max(self.predicted, 1),
             "recall": self.correct / max(self.gold, 1),
@@ -166,7 +166,7 @@ def label_set_scores(
 def label_counts(predictions: ArrayLike, labels: ArrayLike) -> list[Counts]:
     """Return the counts of every label in order.
 
-    For arguments and errors see `label_set_scores`.
+    See `label_set_scores` for the arguments and errors.
     """
     predicted, expected = _booleans(predictions, labels)
     columns = (predicted.sum(axis=0), expected.sum(axis=0), (predicted & expected).sum(axis=0))

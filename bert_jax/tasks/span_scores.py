@@ -110,9 +110,10 @@ def entity_counts(
 def entity_scores(
     predicted: Sequence[Tags], gold: Sequence[Tags], scheme: Scheme
 ) -> dict[str, float]:
-    """Return precision, recall and f1 over the entities of all types, as fractions (micro average).
+    """Return precision, recall and F1 over entities of all types (micro average), as fractions.
 
-    For arguments and errors see `entity_counts`, whose rows give the scores of every type.
+    See `entity_counts` for the arguments and errors, and `Counts.scores` for the scores of one
+    type.
     """
     counts = entity_counts(predicted, gold, scheme).values()
     return Counts(

@@ -39,10 +39,10 @@ class SourceOptions:
     Attributes:
       text_field: the JSON field, Parquet column or TFDS feature that contains the text.
       encoding: the encoding of plain text and JSON Lines.
-      on_bad_line: "skip" skips and counts single lines or rows that cannot be used. A truncated
+      on_bad_line: "skip" skips and counts individual lines or rows that cannot be used. A truncated
         file or a missing column is always an error.
-      max_document_bytes: the longest document in bytes of UTF-8, which bounds the memory of every
-        reader. Longer documents are split.
+      max_document_bytes: the maximum size of a document in UTF-8 bytes, which bounds the memory of
+        every reader. Longer documents are split.
       tfds_data_dir: the TFDS data directory; None for TFDS_DATA_DIR or, if it is not set, TFDS's
         default.
     """
@@ -218,8 +218,8 @@ def read_text(path: Path, options: SourceOptions, counts: SourceCounts) -> Itera
     A document over the limit is split after a line end or, without one, after a space.
 
     Raises:
-      ValueError: the file is a truncated archive, or a line cannot be decoded; names the file, line
-        and byte.
+      ValueError: the file is a truncated archive, or a line cannot be decoded; the message names
+        the file, line and byte.
     """
     limit = options.max_document_bytes
     lines: list[str] = []

@@ -18,8 +18,8 @@ _MAX_BATCH_ROWS = 4096
 def read_parquet(path: Path, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
     """Yield the document in the text column of each row, streamed page by page.
 
-    Rows are numbered from 0 over the whole file. Single rows that are null or not UTF-8 are skipped
-    if `options.on_bad_line` says so.
+    Rows are numbered from 0 over the whole file. Individual rows that are null or not UTF-8 are
+    skipped if `options.on_bad_line` says so.
 
     Raises:
       ValueError: the file is not complete, has no such column, or the column does not contain text;
@@ -35,7 +35,7 @@ def read_parquet(path: Path, options: SourceOptions, counts: SourceCounts) -> It
                 counts.bytes_read = bytes_before + size * (row + batch.num_rows) // max(
                     1, file.metadata.num_rows
                 )
-                # Read as binary, so that one row that is not UTF-8 does not fail the batch.
+                # Read as binary, so that one row with invalid UTF-8 does not fail the whole batch.
                 for value in batch.column(0).cast(pa.large_binary()).to_pylist():
                     yield from _row_documents(value, f"{path}:row {row}", options, counts)
                     row += 1
@@ -109,7 +109,7 @@ def parquet_records(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, d
 
     Raises:
       ValueError: a column does not exist, the file is not complete, or a value has no JSON
-        equivalent; names the file and row.
+        equivalent; the message names the file and row.
     """
     row = 0
     try:

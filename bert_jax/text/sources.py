@@ -48,8 +48,8 @@ def read_documents(
         from the bytes as they are read, for Parquet in a second pass.
 
     Raises:
-      ValueError: an input cannot be used; names the file and line (or row or byte). Single bad
-        lines are skipped if `options.on_bad_line` says so.
+      ValueError: an input cannot be used; the message names the file and line (or row or byte).
+        Individual bad lines are skipped if `options.on_bad_line` says so.
     """
     return _read_all(expand_inputs(inputs), options, counts)
 

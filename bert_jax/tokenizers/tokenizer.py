@@ -210,7 +210,7 @@ class Tokenizer:
         return self._backend.token_to_id(token)
 
     def id_to_token(self, token_id: int) -> str | None:
-        """Return the vocabulary entry of an id, or None if there is none."""
+        """Return the vocabulary entry with an id, or None if there is no such entry."""
         return self._backend.id_to_token(token_id)
 
     @cached_property

@@ -103,7 +103,7 @@ def check_merges(
       prefix: the prefix of pieces that continue a word, such as "##".
 
     Raises:
-      ValueError: a piece is missing; names the merge.
+      ValueError: a piece is missing; the message names the merge.
     """
     for left, right in merges:
         for piece in (left, right, left + right.removeprefix(prefix)):

@@ -219,7 +219,7 @@ class Checkpointer:
         """Return the newest checkpoint with the layout of `abstract`.
 
         Raises:
-          DamagedCheckpoint: the checkpoint differs from the saved one; names the file.
+          DamagedCheckpoint: the checkpoint differs from the saved one; the message names the file.
           OSError: the checkpoint is intact but cannot be loaded.
           ValueError: the checkpoint belongs to a different model, corpus, tokenizer or optimizer;
             lists the differences.

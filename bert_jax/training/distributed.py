@@ -165,8 +165,8 @@ def check_same(inputs: Mapping[str, object]) -> None:
       inputs: plain JSON values by name, with the same names on all processes.
 
     Raises:
-      ValueError: raised on every process; names the inputs and processes that differ from the
-        first process's.
+      ValueError: raised on every process; the message names the inputs and processes that
+        differ from the first process's.
     """
     texts = [json.dumps(value, sort_keys=True) for value in inputs.values()]
     digests = [np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8) for text in texts]

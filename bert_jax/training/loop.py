@@ -216,8 +216,8 @@ class Trainer:
           the state has been saved, and the same command resumes from it.
 
         Raises:
-          TrainingDiverged: a metric or the state to save became NaN or infinite; names the step
-            and the metric. Earlier checkpoints are intact.
+          TrainingDiverged: a metric or the state to save became NaN or infinite; the message
+            names the step and the metric. Earlier checkpoints are intact.
           CheckpointNotSaved: a checkpoint could not be written; raised at the next step.
         """
         step = self._saved = int(state.step)

@@ -115,8 +115,8 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Read the entries of a metrics log in the order they were written.
 
     Raises:
-      ValueError: a line is not an entry; names its number. A last line without a line end, as a
-        killed process leaves it, is left out with a warning.
+      ValueError: a line is not an entry; the message names its number. A last line without a line
+        end, as left by a killed process, is left out with a warning.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")

@@ -48,7 +48,7 @@ Scores = Mapping[str, Sequence[float]]
 
 
 def difference(one: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
-    """Return the difference of the means and its 95 % interval (Welch's t test)."""
+    """Return the difference between the means and its 95 % interval (Welch's t test)."""
     found = ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
     return statistics.mean(one) - statistics.mean(other), float(found.low), float(found.high)
 
@@ -152,7 +152,10 @@ def main() -> None:
 
 
 def compared(*sides: Sequence[float]) -> dict[str, float]:
-    """Return the difference of two sides' means, and the standard deviation of a run."""
+    """Return the difference between two sides' means, its 95 % interval, and the pooled deviation.
+
+    The pooled deviation is the standard deviation of a run's score around its side's mean.
+    """
     apart, low, high = difference(*sides)
     pooled = statistics.mean(statistics.variance(side) for side in sides) ** 0.5
     return {"means": apart, "low": low, "high": high, "standard_deviation": pooled}

@@ -1,4 +1,4 @@
-r"""Compare the speed of fine-tuning and prediction with Hugging Face's Trainer, in turn.
+r"""Compare the speed of fine-tuning and prediction with Hugging Face's Trainer.
 
     python experiments/finetune_speed/run.py tiny mini --data DATA
     python experiments/finetune_speed/run.py base --data DATA --device cuda --steps 200

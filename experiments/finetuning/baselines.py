@@ -111,7 +111,7 @@ def _sentences(
     compared: bool = False,
     mnli: Sequence[MnliPair] = (),
 ) -> list[float]:
-    """Score baselines on n-grams of up to `longest` words; `mnli` has additional training pairs."""
+    """Score linear models of n-grams of up to `longest` words; `mnli` adds training pairs."""
     found, metric = glue_files(task.glue, sets[0].directory), glue_task(task.glue).primary
     training = read_sentences(found.train, "train", labeled=True)
     training = _with_mnli(training, mnli, task, found.train.labels) if mnli else training

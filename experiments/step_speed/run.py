@@ -1,4 +1,4 @@
-r"""Compare the speed of the train step with Hugging Face's BERT in PyTorch, in turn.
+r"""Compare the speed of the train step with Hugging Face's BERT in PyTorch.
 
     python experiments/step_speed/run.py tiny mini --same-malloc
     python experiments/step_speed/run.py base large --device cuda --batch 128 --length 512 \

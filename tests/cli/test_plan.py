@@ -1,4 +1,4 @@
-"""`bert-jax plan` in a separate process, as started by a user."""
+"""Run `bert-jax plan` in a separate process, as a user does."""
 
 import os
 import re

@@ -23,7 +23,7 @@ BEYOND = 2_000  # more steps than any run here reaches
 
 
 def process_of(launcher: subprocess.Popen[str], index: int) -> int:
-    """Return the process ID of the process with this number, from Linux's /proc."""
+    """Find the process with this JAX process index in /proc (Linux), and return its ID."""
     wanted = f"JAX_PROCESS_ID={index}\0".encode()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

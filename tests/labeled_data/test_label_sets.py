@@ -1,4 +1,4 @@
-"""Rows with several labels: between separators, in JSON arrays, or in one column per label."""
+"""Rows with several labels: in one delimited field, in a JSON array, or in a column per label."""
 
 from __future__ import annotations
 

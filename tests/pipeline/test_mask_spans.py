@@ -39,7 +39,7 @@ def random_rows(num_rows: int, length: int, seed: int = 0, special: float = 0.02
 
 
 def naive_words(row: np.ndarray) -> list[tuple[int, int]]:
-    """Return the begin and end of the words of a row."""
+    """Return the start and end of each word in a row."""
     words: list[list[int]] = []
     for position, token in enumerate(row.tolist()):
         if token < NUM_SPECIAL:

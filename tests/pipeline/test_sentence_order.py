@@ -129,7 +129,11 @@ def test_the_first_half_is_the_longer_one_in_half_of_the_pairs(six_epochs):
 def test_spaces_before_a_half_do_not_predict_the_label(
     kind, tmp_path, write_json_lines, tokenizer, fragments_of
 ):
-    """Compare with byte-level BPE, where only a document's first sentence has no space."""
+    """Check that both labels have equally many leading spaces.
+
+    With byte-level BPE, only the first sentence of a document has none, which could reveal the
+    order.
+    """
     rng = np.random.default_rng(0)
     words = "cat dog house sea tree run".split()
     sentences = [

@@ -1,4 +1,4 @@
-"""A step compiled from shapes, without arrays."""
+"""Compile a step from the shapes of its inputs, without allocating them."""
 
 from collections.abc import Callable
 

@@ -81,7 +81,7 @@ def read_encoder(content: Mapping[str, Any], where: str) -> EncoderConfig:
 
 
 def _check_names(content: Mapping[str, Any], where: str) -> None:
-    """Raise ValueError if a key that names classes or labels has a wrong type."""
+    """Raise ValueError if a key that names classes or labels has the wrong type."""
     classes, labels = content.get("architectures"), content.get("id2label")
     for key in ("model_type", "problem_type"):
         if not isinstance(content.get(key, ""), str | None):

@@ -76,7 +76,7 @@ class ForeignModel:
         """Return the parameters; `seed` is used for randomly initialized ones.
 
         Raises:
-          ValueError: weights are missing, unexpected or have a wrong shape, a tensor's values are
+          ValueError: weights are missing, unexpected or have the wrong shape, a tensor's values are
             unusable, or the seed is negative or too large.
         """
         check_seed(seed)
@@ -154,7 +154,7 @@ def load_tokenizer(given: Path | None, source: Path) -> Tokenizer:
     """Return the tokenizer given for a model, or else the one in the model's directory.
 
     Raises:
-      ValueError: the tokenizer cannot be read; names the option for giving another one.
+      ValueError: the tokenizer cannot be read; the message names the option for another one.
     """
     if given is not None:
         return _load_tokenizer(given)

@@ -237,7 +237,7 @@ def write_sentence_model(settings: SentenceEmbedding, hidden_dim: int, target: P
     pooling["include_prompt"] = settings.include_prompt
     if settings.pooling != tuple(mode for flag, mode in _FLAGS.items() if flags[flag]):
         # Flags cannot express the order. Versions before 6 refuse this list, so they cannot
-        # concatenate in a wrong order.
+        # concatenate in the wrong order.
         pooling["pooling_mode"] = list(settings.pooling)
     parts = [("Pooling", pooling)]
     if settings.normalize:
