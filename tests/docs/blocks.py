@@ -114,7 +114,7 @@ def _tokens(text: str, start: int) -> Iterator[tuple[Token, int]]:
 def _read_comment(comment: str, where: str, directives: _Directives, setups: list[str]) -> None:
     match = DIRECTIVE.fullmatch(comment)
     if not match:
-        if re.match(r"\w+\s*:", comment):
+        if re.match(r"\w+\s*:|(run|needs)\b", comment):
             raise PageError(f"{where}: unknown directive {comment!r}; use run or needs")
         return
     name, rest = match[1], (match[2] or "").strip()
@@ -165,6 +165,8 @@ def _read_block(token: Token, line: int, where: str, directives: _Directives) ->
         _apply_setting(block, key, value, where)
     if block.language in OTHER and not block.file:
         raise PageError(f"{where}: only `file` can be used for a {language} block")
+    if block.fails and not block.expect:
+        raise PageError(f"{where}: `fails` needs `expect`, since a mistake in a block fails too")
     if block.apply != (language == "diff"):
         raise PageError(f"{where}: a diff block, and no other, needs <!-- run: apply -->")
     return block

@@ -27,8 +27,13 @@ def fence(language: str, source: str, *directives: str) -> str:
         (fence("diff", "+x", "run"), "a diff block, and no other, needs <!-- run: apply -->"),
         (fence("bash", "true", "run: apply"), "a diff block, and no other"),
         (fence("bash", "true", "skip: slow"), "unknown directive 'skip: slow'"),
+        (
+            fence("json", "{}", 'run file="a.json"'),
+            'unknown directive .run file="a.json".; use run',
+        ),
         (fence("bash", "true", "run: expct='x'"), 'unknown setting .expct=x.; use args="..."'),
         (fence("bash", "true", "run: expect"), "unknown setting 'expect'"),
+        (fence("bash", "false", "run: fails"), "page.md:2: `fails` needs `expect`"),
         (fence("bash", "true", "run", "needs: a GPU"), "both `run` and `needs`"),
         (fence("bash", "true", "needs"), "`needs` must name the requirement"),
         (fence("sh", "true", "run"), "block of language 'sh'; use bash, console, diff, python"),
@@ -96,7 +101,7 @@ def test_bash_blocks_run_this_package_and_stop_at_the_first_error(pages: Pages) 
     for source in ("false; echo later", "false | true", "echo $NOT_SET"):
         with pytest.raises(BlockFailed, match="page.md:2: the bash block failed"):
             pages.run_text(fence("bash", source, "run"))
-        pages.run_text(fence("bash", source, "run: fails"))
+        pages.run_text(fence("bash", f"echo begun; {source}", 'run: fails expect="begun"'))
 
 
 def test_args_are_added_to_training_commands_only(pages: Pages) -> None:
@@ -121,7 +126,7 @@ def test_errors_of_python_blocks_name_the_line_of_the_page(pages: Pages) -> None
         pages.run_text(text)
     pages.run_text(text.replace("run", 'run: fails expect="ValueError: wrong"'))
     with pytest.raises(BlockFailed, match="succeeded, but should fail"):
-        pages.run_text(fence("python", "x = 1", "run: fails"))
+        pages.run_text(fence("python", "x = 1", 'run: fails expect="x"'))
     with pytest.raises(BlockFailed, match="ends its process"):
         pages.run_text(fence("python", "import os; os._exit(0)", "run"))
 
