@@ -1,4 +1,4 @@
-"""Runs that are done: what is added to them, found gone, or refused."""
+"""Test finished runs: files that are added or missing, and runs that are refused."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def test_a_finished_run_does_nothing(toy, whole, bert_jax_here):
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
 
 
-def test_a_test_set_that_comes_later_changes_nothing_but_the_predictions(
+def test_a_test_set_that_is_added_later_changes_only_the_predictions(
     toy, whole, bert_jax_here, tmp_path
 ):
-    """Its texts are longer than all the model has learned from."""
+    """Add a test set with texts that are longer than all training texts."""
     work_dir, data = tmp_path / "run", tmp_path / "reviews"
     shutil.copytree(whole, work_dir)
     shutil.copytree(toy.root / "reviews", data)
@@ -40,7 +40,7 @@ def test_a_test_set_that_comes_later_changes_nothing_but_the_predictions(
     assert "nothing to do" in bert_jax_here(*words).output
 
 
-def test_predictions_that_are_gone_or_of_other_ids_are_written_again(
+def test_missing_predictions_and_those_with_other_ids_are_written_again(
     toy, whole, bert_jax_here, tmp_path
 ):
     work_dir, data = tmp_path / "run", tmp_path / "reviews"
@@ -62,7 +62,7 @@ def test_predictions_that_are_gone_or_of_other_ids_are_written_again(
     assert predicted.read_text() == "index\tprediction\n" + expected
 
 
-def test_a_finished_run_tells_what_is_not_as_it_was(toy, whole, bert_jax_here):
+def test_a_finished_run_reports_changes_of_its_config(toy, whole, bert_jax_here):
     before = (whole / "config.json").read_text()
     finished = bert_jax_here(*toy.words("glue", whole, *WHOLE, "patience=9"))
     assert finished.code == 0 and "nothing to do" in finished.output
@@ -71,7 +71,7 @@ def test_a_finished_run_tells_what_is_not_as_it_was(toy, whole, bert_jax_here):
     assert (whole / "config.json").read_text() == before
 
 
-def test_what_is_not_a_runs_own_stays(toy, bert_jax_here, tmp_path):
+def test_files_that_no_run_wrote_are_not_overwritten(toy, bert_jax_here, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     refused = bert_jax_here(*toy.words("glue", tmp_path))
     assert refused.code == 2 and "contains a config.json that no run wrote" in refused.errors
@@ -93,14 +93,14 @@ def test_another_run_in_its_work_directory_is_refused(toy, whole, bert_jax_here)
     assert finished.code == 2 and "batch_size: 16 -> 32" in finished.errors
 
 
-def test_a_training_file_that_has_changed_is_told(toy, whole, bert_jax_here):
+def test_a_changed_training_file_is_refused(toy, whole, bert_jax_here):
     other = f"glue.directory={toy.root / 'flipped'}"
     finished = bert_jax_here(*toy.words("glue", whole, *WHOLE, other))
     assert finished.code == 2
     assert "training examples (their file, its columns, max_length): " in finished.errors
 
 
-def test_a_run_goes_on_for_more_epochs(toy, whole, bert_jax_here, tmp_path):
+def test_a_run_resumes_for_more_epochs(toy, whole, bert_jax_here, tmp_path):
     work_dir = tmp_path / "run"
     shutil.copytree(whole, work_dir)
     words = toy.words("glue", work_dir, *WHOLE, "num_epochs=4")
@@ -114,7 +114,7 @@ def test_a_run_goes_on_for_more_epochs(toy, whole, bert_jax_here, tmp_path):
     assert max(step for _, step in history(work_dir)) == 48
 
 
-def test_a_finished_run_is_not_taken_for_another(toy, whole, bert_jax_here, tmp_path):
+def test_a_finished_run_is_refused_for_other_hyperparameters(toy, whole, bert_jax_here, tmp_path):
     work_dir = tmp_path / "run"
     shutil.copytree(whole, work_dir)
     before = (work_dir / "model.json").read_text(), (work_dir / "config.json").read_text()

@@ -1,4 +1,4 @@
-"""What a run begins with: parameters that are kept, randomly initialized, or stay as they are."""
+"""Test the parameters that a run starts with: kept, randomly initialized, or frozen."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .conftest import history, parameters, scores
 
 @pytest.fixture
 def opened(toy, tmp_path):
-    """A function that reads the files of a run, and no more."""
+    """Return a function that opens a run without training."""
 
     def run(task: str, *overrides: str, **more) -> FinetuneRun:
         _, _, path, _, init, *words = toy.words(task, tmp_path / "run", *overrides, **more)
@@ -38,7 +38,7 @@ def opened(toy, tmp_path):
 
 @pytest.fixture
 def begun(opened, tmp_path):
-    """A function that gives a run's first parameters, and what is said of them."""
+    """Return a function that returns a run's first parameters and their description."""
 
     def begin(*words, **more) -> tuple[dict[str, np.ndarray], str]:
         run = opened(*words, **more)
@@ -50,7 +50,7 @@ def begun(opened, tmp_path):
 
 
 def kept(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> set[str]:
-    """The names of the parameters that both have with the same values."""
+    """Return the names of the parameters that have the same values in both."""
     return {
         name
         for name in found.keys() & expected.keys()
@@ -58,7 +58,7 @@ def kept(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> set[s
     }
 
 
-def test_what_the_task_shares_with_the_model_is_kept(begun, toy, source):
+def test_parameters_shared_with_the_source_are_kept(begun, toy, source):
     theirs = parameters(source)
     found, told = begun("glue")
     new = {"classifier.bias", "classifier.kernel"}
@@ -67,7 +67,7 @@ def test_what_the_task_shares_with_the_model_is_kept(begun, toy, source):
     assert "pooler.dense.kernel" in found and "mlm.transform.kernel" not in found
 
 
-def test_a_pooler_that_is_not_there_is_drawn_anew_and_said(begun, make_source):
+def test_a_missing_pooler_is_randomly_initialized_and_reported(begun, make_source):
     init = make_source("tagging", ("O", "B-PER", "B-LOC"))
     found, told = begun("glue", init=init)
     new = {f"{part}.{x}" for part in ("classifier", "pooler.dense") for x in ("bias", "kernel")}
@@ -110,7 +110,7 @@ def test_a_classifier_of_classes_is_kept_by_their_names(begun, opened, make_sour
     assert ("classifier.kernel" in kept(found, parameters(init))) == same
 
 
-def test_from_scratch_takes_sizes_and_tokenizer_alone(begun, source):
+def test_from_scratch_takes_only_sizes_and_tokenizer(begun, source):
     found, told = begun("glue", "from_scratch=True", "seed=3")
     assert told == "random parameters (seed 3)"
     theirs = parameters(source)
@@ -129,7 +129,7 @@ def test_from_scratch_takes_sizes_and_tokenizer_alone(begun, source):
         ),
     ],
 )
-def test_a_model_tells_what_it_has_of_another(opened, source, scratch, named, drawn):
+def test_model_json_names_the_source(opened, source, scratch, named, drawn):
     run = opened("glue", f"from_scratch={scratch}")
     run.work_dir.mkdir(parents=True, exist_ok=True)
     run.write_model(None)
@@ -141,7 +141,7 @@ def test_a_model_tells_what_it_has_of_another(opened, source, scratch, named, dr
     assert f"\n- started from: {drawn}{source.name}\n" in card
 
 
-def test_another_seed_draws_another_classifier(begun):
+def test_another_seed_initializes_another_classifier(begun):
     one, other = (begun("glue", f"seed={seed}")[0] for seed in (0, 1))
     assert one.keys() - kept(one, other) == {"classifier.kernel"}
 
@@ -154,9 +154,7 @@ def test_another_seed_draws_another_classifier(begun):
         ("embeddings=False", ("encoder.embeddings.",)),
     ],
 )
-def test_what_does_not_learn_does_not_change(
-    toy, bert_jax_here, make_source, tmp_path, tuning, frozen
-):
+def test_frozen_parameters_do_not_change(toy, bert_jax_here, make_source, tmp_path, tuning, frozen):
     init = make_source(num_layers=2)
     words = toy.words("glue", tmp_path, f"tuning.{tuning}", "num_epochs=1", init=init)
     finished = bert_jax_here(*words)
@@ -167,7 +165,7 @@ def test_what_does_not_learn_does_not_change(
 
 
 @pytest.mark.parametrize("task", ["glue", "choices"])
-def test_the_padding_that_is_announced_is_trained_on(opened, task):
+def test_the_reported_padding_is_that_of_the_training_batches(opened, task):
     run = opened(task, "max_shapes=3", "batch_size=40")
     batches = FeatureBatches(run.data.train, run.plan)
     masks = [batches[step]["attention_mask"] for step in range(len(batches))]
@@ -203,7 +201,7 @@ def test_a_set_of_mostly_unknown_tokens_is_refused(opened, toy, tmp_path):
     opened("glue", f"glue.directory={directory}", "allow_unknown=True")
 
 
-def test_a_directory_without_a_test_set_is_learned_from(toy, bert_jax_here, tmp_path):
+def test_a_directory_without_a_test_set_is_accepted(toy, bert_jax_here, tmp_path):
     directory, work_dir = tmp_path / "reviews", tmp_path / "run"
     shutil.copytree(toy.root / "reviews", directory, ignore=shutil.ignore_patterns("test.tsv"))
     words = toy.words("glue", work_dir, f"glue.directory={directory}", "num_epochs=1")
@@ -213,13 +211,15 @@ def test_a_directory_without_a_test_set_is_learned_from(toy, bert_jax_here, tmp_
     assert scores(work_dir)["predictions"] == []
 
 
-def test_rows_are_no_longer_than_the_model_has_positions(opened, make_source):
+def test_rows_are_at_most_as_long_as_the_positions_of_the_model(opened, make_source):
     run = opened("glue", "max_length=13", init=make_source(max_positions=13))
     assert max(run.row_lengths) == 13
 
 
-def test_a_model_of_the_other_families_learns_pairs(toy, bert_jax_here, make_source, tmp_path):
-    """Every value that RoBERTa, ALBERT and DistilBERT have, at once; its layers are one."""
+def test_a_model_with_options_of_the_other_families_trains_on_pairs(
+    toy, bert_jax_here, make_source, tmp_path
+):
+    """Combine the options of RoBERTa, ALBERT and DistilBERT in a model with shared layers."""
     source = make_source(
         head="masked_lm", num_layers=2, embedding_dim=8, sharing="all", num_segments=1,
         position_offset=2, pooler_activation="relu", pooler_dropout=True,
@@ -242,10 +242,10 @@ def test_a_model_of_the_other_families_learns_pairs(toy, bert_jax_here, make_sou
     assert apart.code == 2 and "the model's layers share parameters" in apart.errors
 
 
-def test_a_run_goes_on_without_its_source_and_from_it_elsewhere(
+def test_a_run_resumes_without_its_source_and_with_a_moved_source(
     toy, bert_jax_here, make_source, tmp_path
 ):
-    """Its checkpoints have all it needs; another source is refused."""
+    """Resume from a checkpoint, which has all parameters; refuse another source."""
     init, moved, work_dir = tmp_path / "model", tmp_path / "moved", tmp_path / "run"
     shutil.copytree(make_source(), init)
 
