@@ -41,8 +41,8 @@ def local_directory(source: str, revision: str | None) -> tuple[Path, str | None
     """
     if (Path(source) / MODEL_NAME).is_file():
         raise ValueError(
-            f"{source} is already a work directory. Pass it directly to finetune (--init), "
-            "pretrain (--config.init_from), export or verify"
+            f"{source} is already a work directory. Pass it directly to finetune or pretrain "
+            "(--init), export or verify"
         )
     if Path(source).is_dir():
         if revision is not None:
