@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from bert_jax.pretraining.plan import plan
     from bert_jax.pretraining.run import pretrain
     from bert_jax.recipes.load import load_config
-    from bert_jax.runs.checkpoints import extract
+    from bert_jax.runs.checkpoints import extract, load_model
     from bert_jax.runs.trainer import Trainer
     from bert_jax.tasks.custom import CustomTask
     from bert_jax.tasks.pretraining import Pretraining
@@ -81,6 +81,7 @@ __all__ = [
     "finetune",
     "import_model",
     "load_config",
+    "load_model",
     "plan",
     "prepare",
     "pretrain",
@@ -125,6 +126,7 @@ _MODULES = {
     "finetune": "finetuning.training",
     "import_model": "interop.import_model",
     "load_config": "recipes.load",
+    "load_model": "runs.checkpoints",
     "plan": "pretraining.plan",
     "prepare": "corpus.prepare",
     "pretrain": "pretraining.run",

@@ -20,7 +20,7 @@ import pytest
 
 from bert_jax import files as checksums
 from bert_jax.pretraining.config import PretrainConfig
-from bert_jax.runs.checkpoints import load_trained
+from bert_jax.runs.checkpoints import load_model
 from bert_jax.training.metrics_log import read_metrics
 
 from .commands import TIMEOUT
@@ -40,7 +40,7 @@ def history(work_dir: Path, kind: str) -> dict[int, dict[str, float]]:
 
 def parameters(work_dir: Path) -> dict[str, np.ndarray]:
     """Return the parameters of the newest checkpoint."""
-    leaves = jax.tree.flatten_with_path(load_trained(str(work_dir)).model)[0]
+    leaves = jax.tree.flatten_with_path(load_model(str(work_dir)).model)[0]
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 
 

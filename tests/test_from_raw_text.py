@@ -15,7 +15,7 @@ import transformers
 
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.sentence_embedding import SETTINGS_DROPPED
-from bert_jax.runs.checkpoints import load_model_parameters, load_trained
+from bert_jax.runs.checkpoints import load_model, load_model_parameters
 from bert_jax.runs.work_dir import read_model, read_sentence_embedding
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.checkpoint_files import steps_in
@@ -142,7 +142,7 @@ def test_a_run_can_be_initialized_from_another_run(bert_jax_here, trained, tmp_p
     assert finished.code == 0, finished.errors
     assert f"start      the parameters of {trained.work_dir}\n" in finished.output
     before, after = (
-        jax.tree.leaves(load_trained(str(directory)).model)
+        jax.tree.leaves(load_model(str(directory)).model)
         for directory in (trained.work_dir, tmp_path / "run")
     )
     for expected, actual in zip(before, after, strict=True):
@@ -185,7 +185,7 @@ def test_differences_in_heads_are_reported(bert_jax_here, trained, tmp_path):
         content = json.loads((work_dir / "model.json").read_text())
         content["sentence_embedding"] = {"pooling": ["cls"]}
         (work_dir / "model.json").write_text(json.dumps(content))
-    models = [load_trained(str(directory)).model for directory in (trained.work_dir, with_pairs)]
+    models = [load_model(str(directory)).model for directory in (trained.work_dir, with_pairs)]
     for part in ("encoder", "masked_lm"):
         before, after = (jax.tree.leaves(getattr(model, part)) for model in models)
         for expected, actual in zip(before, after, strict=True):
@@ -289,7 +289,7 @@ def test_the_best_checkpoint_needs_an_evaluation(bert_jax_here, trained, tmp_pat
 
 
 def test_position_embeddings_are_repeated_for_a_longer_model(bert_jax_here, trained, tmp_path):
-    source = jax.tree.map(np.asarray, load_trained(str(trained.work_dir)).model)
+    source = jax.tree.map(np.asarray, load_model(str(trained.work_dir)).model)
     table = source.encoder.embeddings.position[...]
     longer = len(table) * 2 + 3
     settings = [*UNCHANGED, f"work_dir={tmp_path / 'run'}", f"init_from={trained.work_dir}"]
@@ -298,7 +298,7 @@ def test_position_embeddings_are_repeated_for_a_longer_model(bert_jax_here, trai
     finished = bert_jax_here(*words)
     assert finished.code == 0, finished.errors
     assert f"positions from {len(table)} on are copies of the ones before\n" in finished.output
-    target = jax.tree.map(np.asarray, load_trained(str(tmp_path / "run")).model)
+    target = jax.tree.map(np.asarray, load_model(str(tmp_path / "run")).model)
     positions = target.encoder.embeddings.position[...]
     np.testing.assert_array_equal(positions, np.concatenate([table, table, table[:3]]))
     np.testing.assert_array_equal(

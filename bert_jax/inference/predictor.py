@@ -25,7 +25,7 @@ from bert_jax.labeled_data.features import (
 )
 from bert_jax.models.config import DTypeName
 from bert_jax.processes import format_bytes, memory_bytes
-from bert_jax.runs.checkpoints import load_trained
+from bert_jax.runs.checkpoints import load_model
 from bert_jax.runs.work_dir import InferenceDefaults, read_inference_defaults, read_model
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
@@ -310,7 +310,7 @@ class Predictor:
                 f"{' or '.join(map(repr, self.heads))}. Use a model from {self.made_by}"
             )
         self.check_origin(work_dir, origin)
-        trained = load_trained(str(work_dir), dtype)
+        trained = load_model(str(work_dir), dtype)
         self.config = trained.config
         self.tokenizer = trained.tokenizer
         shortest = self.tokenizer.specials_of_pair + 2  # one token of each text

@@ -37,7 +37,7 @@ from bert_jax.pretraining.teacher import (
     load_teacher,
     teacher_identity,
 )
-from bert_jax.runs.checkpoints import TrainedModel, load_trained
+from bert_jax.runs.checkpoints import TrainedModel, load_model
 from bert_jax.runs.outputs import check_work_dir_kind
 from bert_jax.runs.ownership import ResolvedConfig, only_writer
 from bert_jax.runs.runtime import versions
@@ -82,7 +82,7 @@ class PretrainResult:
     @cached_property
     def model(self) -> TrainedModel:
         """The model of the newest checkpoint, loaded when it is first used."""
-        return load_trained(str(self.work_dir))
+        return load_model(str(self.work_dir))
 
 
 def pretrain(

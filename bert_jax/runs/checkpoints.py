@@ -123,19 +123,30 @@ def load_for_export(
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model on this process's first device, ready to be called."""
+    """A model on this process's first device, ready to be called.
+
+    Attributes:
+      config: the encoder and the head.
+      tokenizer: the model's tokenizer.
+      model: the Flax NNX module; `model.encoder` is its `Encoder`.
+    """
 
     config: ModelConfig
     tokenizer: Tokenizer
     model: Model
 
 
-def load_trained(work_dir: str, dtype: DTypeName = "auto") -> TrainedModel:
-    """Load the model of a work directory: the checkpoint of `default_checkpoint_step`.
+def load_model(work_dir: str | os.PathLike[str], dtype: DTypeName = "auto") -> TrainedModel:
+    """Load the model of a work directory as a Flax module.
+
+    It is the best checkpoint of a fine-tuning run, and otherwise the newest one.
 
     Args:
       work_dir: the directory that `bert-jax pretrain`, `finetune` or `import` wrote.
       dtype: the dtype to compute in (see `ComputeConfig`), whatever the model was trained in.
+
+    Returns:
+      The model, its config and its tokenizer.
 
     Raises:
       ValueError: the directory is not a work directory, has no complete checkpoint or another

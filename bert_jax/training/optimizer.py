@@ -27,7 +27,7 @@ MAX_STEPS = 2**31 - 1  # a state counts its steps in an int32
 _RATES_AT_ONCE = 1 << 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Decayed:
     """The settings of optimizers with decoupled weight decay.
 
@@ -57,7 +57,7 @@ class _Decayed:
                     f"optimizer.{field}={getattr(self, field)}: expected 0 <= {field} < 1"
                 )
 
-    def _decayed(
+    def _with_decay(
         self, precondition: optax.GradientTransformation
     ) -> list[optax.GradientTransformation]:
         """Return the transformations before the learning rate: clip, precondition, decay."""
@@ -68,7 +68,7 @@ class _Decayed:
         return parts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Adam(_Decayed):
     """The settings of optimizers derived from Adam.
 
@@ -86,10 +86,10 @@ class _Adam(_Decayed):
 
     def _adam(self) -> list[optax.GradientTransformation]:
         """Return AdamW's transformations before the learning rate."""
-        return self._decayed(optax.scale_by_adam(self.beta1, self.beta2, self.epsilon))
+        return self._with_decay(optax.scale_by_adam(self.beta1, self.beta2, self.epsilon))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AdamW(_Adam):
     """AdamW (Loshchilov and Hutter 2019)."""
 
@@ -98,7 +98,7 @@ class AdamW(_Adam):
         return _with_learning_rate(self._adam(), rate)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Lamb(_Adam):
     """LAMB (You et al. 2020, algorithm 2)."""
 

@@ -7,7 +7,7 @@ import pytest
 
 from bert_jax.interop.comparison import random_probe
 from bert_jax.interop.huggingface.config import ImportOptions
-from bert_jax.runs.checkpoints import load_trained
+from bert_jax.runs.checkpoints import load_model
 
 from .conftest import change_tensors, same, tensors_of
 
@@ -105,7 +105,7 @@ def test_the_error_for_a_damaged_head_suggests_the_encoder(head, make_bert, impo
     change_tensors(theirs, lambda tensors: tensors.pop(part))
     assert refused(theirs).rstrip().endswith("Import only the encoder with --head encoder")
     _, ours = imported(theirs, "--head", "encoder")
-    token = load_trained(str(ours)).model.encoder.embeddings.token[...]
+    token = load_model(str(ours)).model.encoder.embeddings.token[...]
     np.testing.assert_array_equal(token, tensors_of(theirs)[TABLE])
 
 
@@ -117,7 +117,7 @@ def test_a_requested_head_is_randomly_initialized(make_bert, imported, refused):
         "  + cls.seq_relationship.bias: left out, not part of a model with the head "
         "'classification'" in output
     )
-    loaded = load_trained(str(ours))
+    loaded = load_model(str(ours))
     assert loaded.config.labels == ("bad", "good")
     model, tensors = loaded.model, tensors_of(theirs)
     np.testing.assert_array_equal(model.encoder.embeddings.token[...], tensors[TABLE])
@@ -132,7 +132,7 @@ def test_a_requested_head_is_randomly_initialized(make_bert, imported, refused):
         *(theirs, "--head", "classification", "--labels", "bad", "good", "--seed", "1"),
         name="other",
     )
-    assert not np.allclose(load_trained(str(other)).model.classifier.kernel[...], kernel)
+    assert not np.allclose(load_model(str(other)).model.classifier.kernel[...], kernel)
     assert "--labels NAME" in refused(theirs, "--head", "tagging")
 
 
@@ -155,7 +155,7 @@ def test_a_classifier_for_another_task_is_randomly_initialized(make_bert, import
         and "  - pooler.dense.bias" in output
     )
     assert "  + classifier.weight: left out, the classifier of another task" in output
-    kernel = load_trained(str(ours)).model.classifier.kernel[...]
+    kernel = load_model(str(ours)).model.classifier.kernel[...]
     assert kernel.shape == (32, 4)
     assert not np.array_equal(kernel, tensors_of(theirs)["classifier.weight"].T)
 
@@ -165,11 +165,11 @@ def test_a_classifier_with_other_labels(make_bert, imported):
     words = (theirs, "--head", "classification", "--labels")
     output, ours = imported(*words, "x", "y", "z")
     assert "the scores of the source's classifier are now x, y, z" in output
-    kernel = load_trained(str(ours)).model.classifier.kernel[...]
+    kernel = load_model(str(ours)).model.classifier.kernel[...]
     np.testing.assert_array_equal(kernel, tensors_of(theirs)["classifier.weight"].T)
     output, ours = imported(*words, "yes", "no", name="fewer")
     assert "  - classifier.kernel: randomly initialized" in output and "left out" in output
-    assert load_trained(str(ours)).model.classifier.kernel.shape == (32, 2)
+    assert load_model(str(ours)).model.classifier.kernel.shape == (32, 2)
 
 
 @pytest.mark.parametrize(

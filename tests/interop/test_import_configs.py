@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import transformers
 
-from bert_jax.runs.checkpoints import load_trained
+from bert_jax.runs.checkpoints import load_model
 from bert_jax.runs.work_dir import read_model
 
 from .conftest import WORDS, change_config, change_tensors, same
@@ -88,14 +88,14 @@ def test_a_separate_tokenizer(make_bert, imported, tmp_path):
     (tmp_path / "words").mkdir()
     (theirs / "vocab.txt").rename(tmp_path / "words/vocab.txt")
     _, ours = imported(theirs, "--tokenizer", tmp_path / "words/vocab.txt")
-    assert load_trained(str(ours)).tokenizer.vocab_size == len(WORDS)
+    assert load_model(str(ours)).tokenizer.vocab_size == len(WORDS)
 
 
 def test_fewer_positions(make_bert, imported, refused, bert_jax_here):
     theirs = make_bert()
     output, ours = imported(theirs, "--max-positions", "16")
     assert "the first 16 of 40 positions are kept" in output
-    config = load_trained(str(ours)).config
+    config = load_model(str(ours)).config
     assert config.encoder.max_positions == 16
     same(ours, theirs, bert_jax_here)
     errors = refused_elsewhere(bert_jax_here, theirs, "--max-positions", "41")

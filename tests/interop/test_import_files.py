@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from bert_jax.interop.huggingface.weights import open_weights
-from bert_jax.runs.checkpoints import load_trained
+from bert_jax.runs.checkpoints import load_model
 from bert_jax.runs.work_dir import read_model
 
 from .conftest import change_tensors, same, tensors_of
@@ -83,7 +83,7 @@ def test_other_precisions_become_float32(dtype, safe, make_bert, imported):
     expected = tensors_of(theirs)[TABLE].astype(np.float32)
     if not safe:
         to_pickles(theirs)
-    table = load_trained(str(imported(theirs)[1])).model.encoder.embeddings.token[...]
+    table = load_model(str(imported(theirs)[1])).model.encoder.embeddings.token[...]
     assert table.dtype == np.float32
     np.testing.assert_array_equal(table, expected)
 

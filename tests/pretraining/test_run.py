@@ -12,7 +12,7 @@ import pytest
 from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.pretraining.run import pretrain
 from bert_jax.recipes.load import load_config
-from bert_jax.runs.checkpoints import load_trained
+from bert_jax.runs.checkpoints import load_model
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.reports import Report, TrainReport
 
@@ -56,7 +56,7 @@ def test_a_run_in_a_thread_is_silent_and_resumes(
     assert capfd.readouterr() == ("", "")
     assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     assert Path.cwd() == directory
-    loaded = load_trained(str(tmp_path / "run"))
+    loaded = load_model(str(tmp_path / "run"))
     assert resumed.model.config == loaded.config and resumed.model is resumed.model
     # A run that was not stopped ends with the same metrics.
     whole = pretrain(config_of(tiny_config, tmp_path / "whole"))
