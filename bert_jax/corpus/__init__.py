@@ -1,1 +1,1 @@
-"""Prepare corpora: from documents to records on disk and back. Imports no JAX."""
+"""Prepare corpora: turn documents into records on disk, and read them back. Imports no JAX."""

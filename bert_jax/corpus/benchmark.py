@@ -1,4 +1,4 @@
-"""Compare the speed of corpus preparation with a plain `tokenizers` loop over the same text."""
+"""Compare the speed of corpus preparation with that of a plain `tokenizers` loop over the text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PreparationSpeed:
     """The best times of preparation and of the plain loop.
 
     Attributes:
-      counts: the documents and bytes of the text.
+      counts: the counts of documents and bytes in the text.
       plain_seconds: the shortest time of the plain loop.
       prepare_seconds: the shortest time of preparation.
       peak_worker_memory: the maximum memory that any worker used, in bytes.
@@ -44,16 +44,17 @@ def measure_preparation(
     workers: int,
     repeat: int,
 ) -> PreparationSpeed:
-    """Time preparation and a plain loop alternately, with the text in memory.
+    """Time preparation and a plain loop alternately, `repeat` times.
 
-    Sets the environment variables that determine the number of threads of `tokenizers`.
+    The plain loop runs on text in memory, while preparation reads the inputs. This sets the
+    environment variables that determine the number of threads of `tokenizers`.
 
     Args:
       inputs: files, directories or patterns.
       tokenizer: the tokenizer for both.
       sources: the options for reading the inputs.
       workers: the number of processes for preparation, and of threads for the plain loop.
-      repeat: the number of measurements, of which the fastest counts.
+      repeat: the number of measurements, of which only the fastest counts.
 
     Raises:
       ValueError: an input is unusable.

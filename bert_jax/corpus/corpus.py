@@ -29,8 +29,8 @@ class Corpus:
     Opening a corpus checks the size of every shard but opens none of them. A shard is opened, and
     its record count checked, when its first record is read (about 1 ms); it then stays open. If
     there are many shards, the process's soft limit on open files is raised by their number. If the
-    hard limit is too low, the least recently read shards are closed. Instances can be pickled and
-    read from several threads.
+    hard limit is too low, the least recently read shards are closed. Instances can be pickled, and
+    can be read from several threads.
     """
 
     def __init__(self, directory: str | os.PathLike[str], split: Split):
@@ -42,7 +42,7 @@ class Corpus:
 
         Raises:
           ValueError: there is no finished corpus, or shards are missing or do not have the size in
-            the manifest; the message names all of these shards.
+            the manifest; the message names up to five of these shards.
         """
         if split not in ("train", "heldout"):
             raise ValueError(f"split={split!r}: expected 'train' or 'heldout'.")

@@ -1,4 +1,4 @@
-"""The checked options of corpus preparation, and its inputs."""
+"""Define and check the options and inputs of corpus preparation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PrepareOptions:
     Attributes:
       max_length: the length of a training sequence, including special tokens.
       max_documents_per_record: the maximum number of documents in one sequence; None for max_length
-        / 32, at least 1.
+        / 32, but at least 1.
       heldout_fraction: the share of the documents held out for evaluation, selected by hash.
       language: the language whose sentence rules are used.
       unit_bytes: the amount of text in one shard, counting 256 extra bytes for every document. A
@@ -79,7 +79,7 @@ class PrepareOptions:
 
     @property
     def max_fragments(self) -> int:
-        """The maximum number of fragments in a record, which all have different documents."""
+        """The maximum number of fragments in a record, all from different documents."""
         if self.max_documents_per_record is None:
             return default_max_fragments(self.max_length)
         return self.max_documents_per_record
@@ -111,8 +111,8 @@ class PrepareInputs:
 
     Attributes:
       split: the inputs whose documents are assigned to a split by their hash.
-      heldout: the inputs whose documents are all held out. They are read first, so that a duplicate
-        is removed from the training split.
+      heldout: the inputs whose documents are all held out. They are read first, so that
+        duplicates of them are removed from the training split.
     """
 
     split: list[str]
@@ -162,11 +162,13 @@ def resolve_inputs(
 ) -> PrepareInputs:
     """Expand the inputs of a preparation.
 
-    A held-out file that is named explicitly is removed from directories and patterns in `inputs`.
+    A held-out file is left out of the directories and patterns in `inputs`, but must not be named
+    there explicitly.
 
     Raises:
-      ValueError: an input is missing or contains `output`, a file is an input and a held-out input,
-        or a share is to be held out in addition to `heldout_inputs`.
+      ValueError: an input is missing or contains `output`, a file is both an input and a held-out
+        input, nothing is left to train on, or a share is to be held out in addition to
+        `heldout_inputs`.
     """
     _check_output_outside([*inputs, *heldout_inputs], Path(output))
     if heldout_inputs and options.heldout_fraction:

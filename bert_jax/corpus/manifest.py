@@ -18,18 +18,18 @@ from bert_jax.local_paths import check_local
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer"  # the subdirectory written by Tokenizer.save
 FORMAT_VERSION = 1
-# Format version 1 calls fragments pieces.
+# Format version 1 calls fragments "pieces".
 _JSON_NAMES = {"max_fragments": "max_pieces", "num_fragments": "num_pieces"}
 _FIELD_NAMES = {json_name: field for field, json_name in _JSON_NAMES.items()}
 
 
 def json_fields(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return fields by their names in JSON; a `dict_factory` for `dataclasses.asdict`."""
+    """Return fields keyed by their names in JSON, as a `dict_factory` for `dataclasses.asdict`."""
     return {_JSON_NAMES.get(name, name): value for name, value in fields}
 
 
 def field_values(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a JSON object by the names of the fields."""
+    """Return the content of a JSON object, keyed by the names of the fields."""
     return {_FIELD_NAMES.get(name, name): value for name, value in content.items()}
 
 
@@ -62,7 +62,7 @@ class SplitInfo:
       num_sentences: the number of sentences with at least one token.
       num_tokens: the number of tokens, without special tokens.
       fill_rate: the share of the records' positions that are used if every fragment is written as
-        `[CLS] A [SEP] B [SEP]`; 0 without records.
+        `[CLS] A [SEP] B [SEP]`; 0 if there are no records.
       num_unknown: the number of tokens unknown to the tokenizer; None in older corpora, which did
         not record it.
     """
@@ -94,7 +94,7 @@ class Manifest:
       tokenizer_fingerprint: the fingerprint of the tokenizer.
       tokenizer_files: the SHA-256 of the files in the tokenizer directory, by name.
       lowercase: whether the tokenizer lower-cases text.
-      options: the options of the preparation that determine its bytes.
+      options: the options of the preparation that determine the corpus's bytes.
       sources: the sources in reading order: {"path", "num_bytes" on disk}, for a file also
         {"mtime_ns", "sha256"}, and {"split": "heldout"} if all of it is held out.
       duplicates_removed: the number of documents removed because an earlier one has the same text.
@@ -130,12 +130,12 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of everything seen in training: records and tokenizer, but no sources."""
+        """SHA-256 (hex) of everything seen in training: records and tokenizer, but not sources."""
         content = dataclasses.asdict(self, dict_factory=json_fields)
         history = ("options", "sources", "tokenizer_files")
         for name in (*history, "empty_files_skipped", "heldout_repeats"):
             del content[name]
-        for split in ("train", "heldout"):  # older corpora have fingerprints without it
+        for split in ("train", "heldout"):  # not part of older corpora's fingerprints
             del content[split]["num_unknown"]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -1,6 +1,7 @@
 """Turn documents into token ids and sentence starts, and pack them into records.
 
-The same documents always give the same records. Memory is bounded by the batch.
+The same documents always give the same records. Memory is bounded by the size of the documents
+passed at once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LANGUAGES = (
 )
 
 # After an unclosed quotation, sentencex joins all following text into one sentence, in time
-# quadratic in the length of the text. In whole novels, 14 % of the text ended up in sentences of
+# quadratic in the length of the text. In whole novels, 14% of the text ended up in sentences of
 # over 2,000 characters (one of 86,334). Text is therefore segmented in blocks. A block ends at a
 # blank line, or at a line end after sentence-ending punctuation, which is right for paragraphs on
 # single lines and harmless for hard-wrapped ones.
@@ -116,8 +117,8 @@ def tokenize_document(
     """Split a text into sentences and encode them.
 
     Sentences without tokens (white space, control characters) are omitted. If spaces are part of
-    tokens, all white space counts as one space, and white space between sentences belongs to the
-    second one, so that a sentence has the same tokens as in the middle of a line.
+    tokens, any run of white space counts as one space, and white space between sentences belongs to
+    the second one, so that a sentence has the same tokens as it would in the middle of a line.
 
     Args:
       text: the text.
@@ -156,7 +157,8 @@ def _with_space(part: str, *, first: bool) -> str:
 def _parts(sentence: str) -> Iterator[str]:
     """Split a sentence that is too long for one call at white space, or anywhere if it has none.
 
-    Only the latter can change tokens: WordPiece turns such a long run of letters into one [UNK].
+    Only a cut that is not at white space can change tokens: WordPiece would turn such a long run of
+    letters into one [UNK].
     """
     begin = 0
     while len(sentence) - begin > _MAX_CALL:
@@ -188,7 +190,7 @@ def default_max_fragments(max_length: int) -> int:
 
 
 def fill_rate(num_tokens: int, num_fragments: int, num_records: int, max_length: int) -> float:
-    """Return the share of the records' positions that fragments use; 0 without records."""
+    """Return the share of the records' positions that fragments use; 0 if there are no records."""
     positions = num_records * max_length
     used = num_tokens + SPECIAL_TOKENS_PER_FRAGMENT * num_fragments
     return used / positions if positions else 0.0
@@ -200,7 +202,7 @@ class TokenizedDocument:
 
     Attributes:
       document_id: the number of the document in the corpus.
-      token_ids: [num_tokens].
+      token_ids: [num_tokens] ids.
       sentence_starts: [num_sentences] offsets into `token_ids`, ascending from 0.
     """
 
@@ -214,9 +216,9 @@ def pack_documents(
 ) -> list[list[Fragment]]:
     """Split documents into fragments and pack these into records, without dropping tokens.
 
-    A document's tokens are split at exactly the capacity of a record, even within a sentence. The
-    rest at its end is packed with the rests of other documents and is never split again. Full
-    records come first, in the order of their documents, and packed ones after them. Source:
+    A document's tokens are split at exactly the capacity of a record, even within a sentence. What
+    remains at its end is packed with the remainders of other documents and is never split again.
+    Full records come first, in the order of their documents, followed by the packed ones. Source:
     best-fit packing, Ding et al. 2024, "Fewer Truncations Improve Language Modeling", section 3,
     with an additional limit on the number of fragments.
 
@@ -254,13 +256,13 @@ def split_document(document: TokenizedDocument, capacity: int) -> Iterator[Fragm
 def _pack_tails(
     tails: Sequence[Fragment], max_length: int, max_fragments: int
 ) -> list[list[Fragment]]:
-    """Pack fragments by best fit in three different orders, and return the fewest records.
+    """Pack fragments by best fit in three different orders, and return the smallest packing.
 
     The first order is by length, longest first, which is best for few or long fragments. If many
     are short, it leaves the shortest ones for the end, where records reach `max_fragments` long
-    before they are full (up to 30 % more records than needed). The other two orders sort only
-    fragments over a quarter or half of a record and leave the others as they are (within 1 % of the
-    minimum, or 6 % if `max_fragments` limits half of the records).
+    before they are full (up to 30% more records than needed). The other two orders sort only the
+    fragments longer than a quarter or half of a record, and append the rest in their given order
+    (within 1% of the minimum, or 6% if `max_fragments` limits half of the records).
     """
     by_length = sorted(tails, key=lambda fragment: -len(fragment.token_ids))
     attempts = []
@@ -274,7 +276,7 @@ def _pack_tails(
 def _best_fit(
     fragments: Sequence[Fragment], max_length: int, max_fragments: int
 ) -> list[list[Fragment]]:
-    """Put each fragment into the open record with the least space that is sufficient."""
+    """Put each fragment into the open record with the least free space that suffices."""
     records: list[list[Fragment]] = []
     # Open records by their free space, and a bit set of the values of free space that occur, in
     # which a shift and the lowest set bit give the tightest fit.

@@ -38,7 +38,7 @@ from bert_jax.tokenizers.words import UnknownCounts
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a preparation. "New" excludes work of an earlier call that is continued.
+    """The progress of a preparation. "New" excludes the work of an earlier, interrupted call.
 
     Attributes:
       seconds: the time since this call began.
@@ -150,11 +150,11 @@ class Preparation:
         meter: ProgressMeter,
         progress: ProgressCallback | None,
     ) -> None:
-        """Fill `results` with existing and new shards.
+        """Fill `results` with the results of existing and new shards.
 
         Raises:
           TooManyUnknownError: too many tokens of the units so far are unknown. Units are checked in
-            a fixed order for any number of workers.
+            a fixed order, whatever the number of workers.
         """
         unchecked: deque[str] = deque()
 

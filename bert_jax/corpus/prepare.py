@@ -96,8 +96,8 @@ def prepare(
       unit_bytes: the amount of text in one shard.
       sources: the options for reading the inputs; None for the defaults.
       workers: the number of processes; None for one per core. They import the main script, whose
-        call of `prepare` must be below `if __name__ == "__main__":` (a notebook needs nothing).
-      allow_unknown: whether to accept a corpus with more than a fifth of unknown tokens.
+        call to `prepare` must be below `if __name__ == "__main__":` (not needed in a notebook).
+      allow_unknown: whether more than a fifth of the tokens may be unknown to the tokenizer.
       on_progress: called after every shard.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Encode and decode records, the latter in batches as flat arrays.
+"""Encode records, and decode batches of them into flat arrays.
 
 A record contains the data of one training sequence: one or more *fragments*, each a run of
 consecutive tokens of one document with the offsets at which its sentences begin.
@@ -48,7 +48,7 @@ class Fragment:
       document_id: the number of the document in the corpus, below 2**32.
       token_ids: [num_tokens] ids, at least one.
       sentence_starts: [num_starts] strictly ascending offsets into `token_ids` at which a sentence
-        begins. A fragment that continues a sentence does not contain 0.
+        begins. If the fragment begins within a sentence, they do not include 0.
     """
 
     document_id: int
@@ -58,7 +58,7 @@ class Fragment:
 
 @dataclass(frozen=True)
 class RecordBatch:
-    """Many records as flat arrays, with fragments in the order of records and within them.
+    """Many records as flat arrays, with the fragments of all records in their original order.
 
     Attributes:
       num_records: the number of records.
@@ -69,7 +69,7 @@ class RecordBatch:
       starts_offset: [num_fragments] int64, the first sentence start of each fragment in `starts`.
       starts_length: [num_fragments] int64, the number of sentence starts.
       starts: [num_starts] int64 offsets relative to their fragment.
-      tokens: [num_tokens] int32.
+      tokens: [num_tokens] int32 token ids.
     """
 
     num_records: int
@@ -114,8 +114,9 @@ def encode_record(fragments: Sequence[Fragment], token_bytes: int) -> bytes:
     """Return the bytes of one record.
 
     Raises:
-      ValueError: a fragment is empty, too long for a 16-bit count, or does not fit `token_bytes`,
-        or its sentence starts are not strictly ascending within it.
+      ValueError: there are no fragments or too many, a fragment is empty or too long for a 16-bit
+        count, one of its ids does not fit into `token_bytes`, or its sentence starts are not
+        strictly ascending offsets within it.
     """
     dtype = token_dtype(token_bytes)
     if not 0 < len(fragments) <= MAX_WORD:
@@ -142,7 +143,7 @@ def encode_record(fragments: Sequence[Fragment], token_bytes: int) -> bytes:
 
 
 def decode_records(blobs: Sequence[bytes], token_bytes: int) -> RecordBatch:
-    """Return records as flat arrays. The work in Python is per call, not per token.
+    """Return records as flat arrays. The overhead of Python is per call, not per token.
 
     Raises:
       CorruptRecordError: the bytes of a record contradict its header.

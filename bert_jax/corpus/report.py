@@ -1,4 +1,4 @@
-"""Describe a corpus, a tokenizer and the progress of making them as lines of text."""
+"""Format lines of text that describe a corpus, a tokenizer and the progress of making them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def comparison_lines(speed: PreparationSpeed, num_workers: int) -> list[str]:
 
 
 def corpus_table(manifest: Manifest) -> list[str]:
-    """Return lines with the sizes of a corpus's splits, and with the input that it excludes."""
+    """Return lines with the sizes of a corpus's splits and the amount of input left out."""
     splits = (manifest.train, manifest.heldout)
     rows = [_counts(split) for split in splits]
     lines = [f"{'':12}{'train':>18}{'held out':>18}"]
@@ -107,7 +107,7 @@ def training_lines(
     """Return lines about the text that a tokenizer was trained on.
 
     Args:
-      counts: the documents and bytes of the inputs.
+      counts: the counts of documents and bytes in the inputs.
       kind: the kind of the tokenizer.
       max_bytes: the limit on the text; None for the default of the kind.
       seconds: the duration of the training.

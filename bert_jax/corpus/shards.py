@@ -90,7 +90,7 @@ def shard_path(directory: Path, name: str) -> Path:
 
 
 def write_records(path: Path, blobs: Sequence[bytes]) -> ShardInfo:
-    """Write records to a shard atomically, also in case of a power cut.
+    """Write records to a shard atomically, even if the power fails.
 
     Raises:
       NotWritten: the shard cannot be written.
@@ -213,7 +213,7 @@ class _Worker:
 
 
 class WorkerPool:
-    """A context manager for up to `num_workers` processes, which are killed at its end.
+    """A context manager for up to `num_workers` processes, which are killed on exit.
 
     A process starts when there is a unit and no idle process. Processes are spawned, because a fork
     would lose threads of the parent (of a reader or a tokenizer) while keeping their locks.
@@ -300,7 +300,7 @@ def _death(worker: _Worker) -> OSError:
 def _serve(requests: Connection, tokenizer: Path, settings: ShardSettings, directory: Path) -> None:
     """Process units and send their results, or an exception, until the parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # handled by the parent
-    # A worker that outlives a killed preparation could rename its shard into files of the next one.
+    # A worker that outlives a killed preparation could replace a shard of the next preparation.
     end_with_parent()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers already use all cores
     try:

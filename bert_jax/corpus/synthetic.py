@@ -34,7 +34,7 @@ _TEMPORARY_HELDOUT_TOKENS = 10_000
 
 
 def synthetic_vocabulary(vocab_size: int) -> Vocabulary:
-    """Return a vocabulary with [PAD], [UNK], [CLS], [SEP], [MASK] as 0 to 4, followed by words."""
+    """Return a vocabulary of [PAD], [UNK], [CLS], [SEP] and [MASK] (ids 0 to 4) and words."""
     return Vocabulary(
         vocab_size=vocab_size,
         pad_id=0,
@@ -130,9 +130,9 @@ def temporary_corpus(num_tokens: int, *, max_length: int, vocab_size: int) -> It
     """Yield the directory of a corpus of random documents, which is deleted at the end.
 
     Args:
-      num_tokens: approximate number of tokens of the training split.
-      max_length: positions of a record.
-      vocab_size: number of entries of the vocabulary, which is `synthetic_vocabulary`'s.
+      num_tokens: the approximate number of tokens in the training split.
+      max_length: the number of positions in a record.
+      vocab_size: the number of entries in the vocabulary, which is that of `synthetic_vocabulary`.
     """
     with tempfile.TemporaryDirectory(prefix="bert-jax-bench-") as directory:
         write_corpus(

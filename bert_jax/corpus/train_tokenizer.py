@@ -69,7 +69,7 @@ class ReadingProgress:
 
     Attributes:
       phase: the purpose of the pass, such as "counting words".
-      counts: the documents and bytes read so far.
+      counts: the counts of documents and bytes read so far.
       total_bytes: the size of the inputs on disk.
       finished: whether all inputs have been read.
       started: the time at which the pass began, by `time.monotonic`.
@@ -155,8 +155,8 @@ def train_tokenizer(
       lowercase: whether text is lower-cased and loses its accents; None for the kind's default,
         which is False for byte-level BPE and True for the others.
       keep_accents: whether lower-cased text keeps its accents.
-      num_unused: the number of [unusedN] entries, only for "wordpiece"; None for BERT's 99.
-      min_frequency: how often a piece must occur, not for SentencePiece; None for 2.
+      num_unused: the number of [unusedN] entries (only for "wordpiece"); None for BERT's 99.
+      min_frequency: how often a piece must occur (not used for SentencePiece); None for 2.
       max_bytes: the amount of text to train on, in whole documents spread evenly over the inputs;
         None for the kind's default.
       sources: the options for reading the inputs; None for the defaults.
@@ -180,7 +180,7 @@ def train_tokenizer(
 
 
 def check_tokenizer_output(output: Path, name: str = "output") -> None:
-    """Refuse an output directory that contains a tokenizer or something else.
+    """Refuse an output directory that already contains a tokenizer, a corpus, a model or the like.
 
     Args:
       output: the directory, which need not exist.
@@ -294,10 +294,10 @@ def _marked_words(options: _Options) -> MarkedWords | None:
 
 def _write(tokenizer: Tokenizer, files: Mapping[str, bytes], output: Path) -> None:
     """Write all files of a tokenizer to `output`, or none if any of them cannot be written."""
-    output = output.absolute()  # "." has no name for a temporary directory next to it
+    output = output.absolute()  # "." has no name from which to name a temporary directory
     with writing(output):
         make_directory(output.parent)
-        # An existing directory may be a separate file system, and "." has no name.
+        # An existing directory may be a mount point, so the temporary one is made inside it.
         neighbor = output / FILE_NAMES[0] if output.exists() else output
         with temporary_beside(neighbor, directory=True) as temporary:
             try:
@@ -310,7 +310,7 @@ def _write(tokenizer: Tokenizer, files: Mapping[str, bytes], output: Path) -> No
             if not output.exists():
                 temporary.rename(output)
                 return
-            # Keep other files in the directory. The preferred file is moved last.
+            # Keep any other files in the directory. The file that readers prefer is moved last.
             names = sorted(file.name for file in temporary.iterdir())
             for name in sorted(names, key=lambda name: name == FILE_NAMES[0]):
                 os.replace(temporary / name, output / name)

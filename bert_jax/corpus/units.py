@@ -20,7 +20,7 @@ from bert_jax.corpus.records import MAX_DOCUMENT_ID
 from bert_jax.files import NotWritten
 from bert_jax.text.documents import Document
 
-DIGEST_BYTES = 16  # 10**9 documents have a collision with probability 1.5e-21
+DIGEST_BYTES = 16  # 10**9 documents have a collision with a probability of 1.5e-21
 _CACHE_KIB = 65_536
 
 
@@ -39,7 +39,7 @@ def folded_digest(text: str) -> bytes:
 
 
 class SeenDocuments:
-    """A set of document digests in a scratch file, and its context manager.
+    """A set of document digests in a scratch file, usable as a context manager.
 
     The file is always new and is useless afterwards, so SQLite does not need to protect it from a
     crash.
@@ -92,7 +92,7 @@ class SeenDocuments:
 Split = Literal["train", "heldout"]
 SPLITS: tuple[Split, Split] = ("train", "heldout")
 
-# The first units of a split are small, so that a small corpus also uses all cores: eight units of
+# The first units of a split are small, so that even a small corpus uses all cores: eight units of
 # 1/32 of the configured size, then eight of 1/16, 1/8, 1/4 and 1/2.
 _RAMP_DOUBLINGS = 5
 _RAMP_UNITS = 8
@@ -143,7 +143,7 @@ class StreamCounts:
       duplicates: the number of documents removed because an earlier one has the same text.
       heldout_repeats: the number of documents removed because a held-out one has the same text.
       left_out_bytes: the size of the removed documents in UTF-8.
-      lowest_hash: the lowest document hash, in 0 to 1, for advice if a split is empty.
+      lowest_hash: the lowest document hash, from 0 to 1, for advice when a split is empty.
       highest_hash: the highest document hash.
     """
 
@@ -172,7 +172,7 @@ def build_units(
       documents: the documents to split.
       unit_bytes: the size of a unit.
       heldout_fraction: the share of documents to hold out.
-      seen: the digests of earlier documents, which is updated.
+      seen: the digests of earlier documents, to which new ones are added.
       counts: the counts to update.
       heldout: documents that come first and are all held out. Documents with the same text,
         ignoring case and white space, are removed from `documents`.

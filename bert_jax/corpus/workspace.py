@@ -84,7 +84,7 @@ def directory_kind(directory: Path) -> Kind | None:
 
 
 def check_output(path: Path, name: str, *, may_be: Collection[Kind] = ()) -> None:
-    """Refuse an output directory that contains something else or is inside a corpus.
+    """Refuse an output directory that holds something of another kind or is inside a corpus.
 
     Args:
       path: the directory, which need not exist.
@@ -105,7 +105,7 @@ def finished_corpus(output: str | os.PathLike[str], plan: dict[str, Any]) -> Man
     """Return the manifest of the finished corpus with this plan; None if `output` has no corpus.
 
     Raises:
-      ValueError: the directory contains another corpus.
+      ValueError: the directory contains a different corpus.
     """
     if not Path(output, MANIFEST).exists():
         return None
@@ -121,7 +121,7 @@ def finished_corpus(output: str | os.PathLike[str], plan: dict[str, Any]) -> Man
             "Choose another output directory."
         )
     _check_contents(output, manifest.sources, plan["sources"])
-    shutil.rmtree(Path(output, WORK), ignore_errors=True)  # left if the preparation was killed
+    shutil.rmtree(Path(output, WORK), ignore_errors=True)  # left over if preparation was killed
     return manifest
 
 
@@ -132,7 +132,7 @@ def _check_contents(
 ) -> None:
     """Refuse input files whose content has changed since the corpus was finished.
 
-    Only files with another modification time than the recorded one are read, to compare their
+    Only files whose modification time differs from the recorded one are read, to compare their
     checksums. Early manifests record neither, so files newer than the corpus only cause a warning.
     """
     finished = Path(output, MANIFEST).stat().st_mtime_ns
@@ -171,8 +171,8 @@ class Workspace:
             a list of {"path", "num_bytes"}.
 
         Raises:
-          ValueError: the directory contains something else, a preparation with another plan, or one
-            that is running.
+          ValueError: the directory contains something else, a preparation with a different plan, or
+            one that is still running.
         """
         self.output = Path(output)
         self.work = self.output / WORK
@@ -231,7 +231,7 @@ class Workspace:
         shutil.rmtree(self.work)
 
     def publish(self, manifest: Manifest) -> None:
-        """Rename the files named in the manifest into the corpus directory, and write it last."""
+        """Move the manifest's files into the corpus directory, and write the manifest last."""
         for shard in (*manifest.train.shards, *manifest.heldout.shards):
             os.replace(self.work / shard.name, self.output / shard.name)
         shutil.rmtree(self.output / TOKENIZER, ignore_errors=True)
@@ -264,7 +264,7 @@ def _differences(
     Args:
       existing: the plan of the corpus in the directory.
       requested: the plan of this preparation.
-      ignored: the beginnings of the names of differences that do not matter.
+      ignored: the prefixes of the names whose differences do not matter.
     """
     before, now = _flat(existing), _flat(requested)
     names = [name for name in {**before, **now} if not name.startswith(ignored)]

@@ -1,4 +1,4 @@
-"""Convert logits of answer starts and ends in windows to answers, as text from the passage."""
+"""Convert start and end logits of windows to answers, which are text from the passage."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class _Tokens:
     """Arrays over the tokens of all windows.
 
     Attributes:
-      start_logits: [tokens].
-      end_logits: [tokens].
+      start_logits: [tokens] start logits.
+      end_logits: [tokens] end logits.
       window_ends: [tokens] position of the final separator of the token's row.
       offsets: [tokens, 2] offsets of the token's characters in the passage.
     """
@@ -88,9 +88,9 @@ def best_answers(
     Args:
       windows: the windows of `examples`, as returned by `span_windows`.
       examples: the questions.
-      start_logits: [windows, length], with `length` at least the length of the longest row. Only
-        logits of tokens of the passage are used.
-      end_logits: [windows, length].
+      start_logits: [windows, length] start logits, with `length` at least the length of the longest
+        row. Only logits of tokens of the passage are used.
+      end_logits: [windows, length] end logits.
       n_best: the maximum number of candidates per question, all with different texts.
       max_answer_length: the maximum number of tokens of a candidate.
 

@@ -97,7 +97,7 @@ class ChoiceExamples:
       contexts: [examples] first segments.
       choices: [examples][endings] second segments.
       labels: [examples] labels as in the file, None if they were not read.
-      ids: [examples].
+      ids: [examples] IDs of the examples.
       locations: [examples] "file:line".
     """
 

@@ -57,7 +57,7 @@ _CLEARLY_LONGER = 2.0
 def detect_columns(
     files: SentenceFiles, split: Split = "train", model_labels: Sequence[str] | None = None
 ) -> SentenceFiles:
-    """Replace "auto" in `files` by the detected columns and labels, and log them.
+    """Replace "auto" in `files` with the detected columns and labels, and log them.
 
     Labels are in ascending order, with integers ordered by value. The result depends only on the
     content of the file.
@@ -165,7 +165,7 @@ class _Table:
         return (singles[0].name if singles else self._longest(free)), given_second
 
     def fits(self, label: str, model_labels: Sequence[str]) -> bool:
-        """Return whether all labels in a column are labels of a model, () for numbers."""
+        """Return whether a model has all labels in a column; True if it predicts numbers."""
         values = self._profile(label).values
         return (
             not model_labels
@@ -174,7 +174,7 @@ class _Table:
         )
 
     def check_mostly_known(self, label: str, model_labels: Sequence[str]) -> None:
-        """Reject a column with both labels of a model and others.
+        """Reject a column that contains both some of a model's labels and other labels.
 
         A column without any of the model's labels is accepted as belonging to another task.
         """
@@ -191,7 +191,7 @@ class _Table:
             )
 
     def labels(self, label: str) -> tuple[str, ...]:
-        """Return the labels in a column in ascending order, () for numbers."""
+        """Return the labels in a column in ascending order, or () for numbers."""
         forced = self._files.labels == DETECT_CLASSES
         return labels_in(self._profile(label), self._path, self._files.skip_labels, forced=forced)
 

@@ -123,7 +123,7 @@ LONE_RETURN = (
 def delimited_rows(
     path: Path, form: TableFormat, names: Sequence[str]
 ) -> Iterator[tuple[str, list[str]]]:
-    """Yield the location ("file:line") of each row, and its cells of the columns `names`.
+    """Yield the location ("file:line") of each row, and its cells in the columns `names`.
 
     For a row that ends before one of the columns, only the preceding cells are returned.
 

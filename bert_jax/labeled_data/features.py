@@ -95,7 +95,7 @@ class Sequences:
     With a RoBERTa vocabulary, there are two separators between the segments.
 
     Attributes:
-      token_ids: int32 [tokens].
+      token_ids: int32 [tokens] token IDs.
       starts: int64 [sequences + 1] start of each sequence, followed by the end of the last one.
       second_starts: int64 [sequences] number of tokens before the second segment.
     """
@@ -273,11 +273,11 @@ def choose_lengths(lengths: NDArray[np.int64], num_shapes: int) -> tuple[int, ..
 
 
 class ByLength:
-    """Shuffled batches for each epoch over examples of different lengths.
+    """Shuffled batches of examples of different lengths, epoch by epoch.
 
-    If the examples of a row length do not fill the last of their batches, they join the examples of
-    the next longer row length. An epoch therefore has at most one incomplete batch, which is filled
-    with rows of padding. Its row length fits its longest example.
+    If the examples of a row length do not fill their last batch, those left over join the examples
+    of the next longer row length. An epoch therefore has at most one incomplete batch, which is
+    filled with rows of padding. Its row length fits its longest example.
 
     Args:
       lengths: [examples] numbers of tokens.

@@ -227,7 +227,7 @@ def check_ids(ids: Sequence[str], locations: Sequence[str], split: Split, breaks
     IDs of a training set, for which no predictions are made, are not checked.
 
     Args:
-        ids: [examples].
+        ids: [examples] the IDs.
         locations: [examples] "file:line".
         split: the split of the examples.
         breaks: the characters that would end a cell or a line of the file of predictions.

@@ -25,7 +25,7 @@ _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
 _MNLI = ("entailment", "neutral", "contradiction")
 _MAX_STSB_SCORE = 5.0  # the minimum is 0
-# The diagnostic set for models of MNLI: the names of its submission, its file and its TFDS config.
+# The diagnostic set for MNLI models: the names of its submission, its file and its TFDS config.
 _AX, _AX_FILE, _AX_TFDS = "AX", "diagnostic.tsv", "ax"
 
 
@@ -75,8 +75,8 @@ class GlueFiles(NamedTuple):
     Attributes:
       train: the training set.
       validation: the validation sets by name.
-      test: the test sets by name of submission, without missing files: many copies of GLUE have no
-        test sets.
+      test: the test sets by name of submission, except those whose files are missing, since many
+        copies of GLUE have no test sets.
     """
 
     train: SentenceFiles
@@ -139,8 +139,8 @@ def glue_files(task_name: str, source: str, tfds_data_dir: str = "") -> GlueFile
 
     Validation sets are called "validation", or "validation_matched" and "validation_mismatched" for
     MNLI. Test sets have the names of their submissions, such as "CoLA", "MNLI-m" and "MNLI-mm".
-    MNLI's test set "AX" is part of directories that contain diagnostic.tsv, and is the only set of
-    "tfds:glue/ax".
+    MNLI's test set "AX" is included for a directory that contains diagnostic.tsv, and is the only
+    test set of "tfds:glue/ax".
 
     Args:
       task_name: the official name of the task.
@@ -269,7 +269,7 @@ def check_submission_ids(ids: Sequence[str], locations: Sequence[str]) -> None:
     """Check that the IDs of a test set are distinct non-negative integers.
 
     Args:
-      ids: [examples].
+      ids: [examples] the IDs.
       locations: [examples] "file:line".
 
     Raises:
@@ -300,8 +300,8 @@ def write_glue_submission(
         "MNLI-m.tsv".
 
     Raises:
-      ValueError: the file has another name, there are no predictions, or a prediction is not the
-        index of a label or not finite.
+      ValueError: the file has the wrong name, there are no predictions, or a prediction is not the
+        index of a label or, for STS-B, is not finite.
     """
     submissions = (*submission_names(task), *([_AX] if task.has_diagnostic_set else []))
     names = [f"{name}.tsv" for name in submissions]

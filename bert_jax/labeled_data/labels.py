@@ -20,7 +20,7 @@ def check_labels(
     """Check that labels are in `expected` or, if that is empty, are finite numbers.
 
     Args:
-        labels: [examples].
+        labels: [examples] the labels.
         locations: [examples] "file:line".
         expected: the labels of the task, () if it predicts numbers.
         header: whether the first line of the file was read as column names.
@@ -111,11 +111,11 @@ def label_sets_in_cells(
 ) -> list[frozenset[str]]:
     """Return the set of labels in each cell of a column.
 
-    A cell is empty, or contains labels between separators or in a JSON array. Spaces around labels
-    are removed. A number in an array is the label that is its JSON text.
+    A cell is empty, or contains labels joined by the separator or in a JSON array. Spaces around
+    labels are removed. A number in an array stands for the label that equals its JSON text.
 
     Args:
-        cells: [examples].
+        cells: [examples] the cells.
         locations: [examples] "file:line".
         expected: the labels of the task.
         separator: the separator of labels.

@@ -155,9 +155,9 @@ class SentenceExamples:
 
     Attributes:
       firsts: [examples] first sentences.
-      seconds: [examples] second sentences, None without pairs.
+      seconds: [examples] second sentences, None if there are no pairs.
       labels: [examples] labels as in the file; None if they were not read or are sets.
-      ids: [examples].
+      ids: [examples] IDs of the examples.
       locations: [examples] "file:line".
       label_sets: [examples] sets of labels, None if each example has one label.
     """
@@ -196,7 +196,7 @@ def read_sentences(files: SentenceFiles, split: Split, *, labeled: bool) -> Sent
     scalars = [*(label_columns if labeled else []), *([files.index] if files.index else [])]
     arrays = label_columns if labeled and files.separator else []
     skip = None
-    if labeled and files.skip_labels:  # logged only for train if validation shares the file
+    if labeled and files.skip_labels:  # logged only for train if validation uses the same file
         skip = Skip(files.label, files.skip_labels, logged=source == split)
     table = read_table(path, files.form, texts, scalars, arrays, skip)
     columns, locations, numbers = _rows_of_split(table, files, split, texts)
@@ -263,10 +263,10 @@ def sentence_features(
 ) -> Features:
     """Return the features of examples.
 
-    Token and segment IDs are the same as from `BertTokenizerFast(first, second, truncation=True,
-    max_length=max_length)` in Hugging Face Transformers. If the examples have labels, their target
-    "labels" is an int32 index in `labels`, a float32 number if `labels` is (), or float32
-    indicators [examples, labels] if an example may have several labels.
+    Token and segment IDs are the same as those of `BertTokenizerFast(first, second,
+    truncation=True, max_length=max_length)` in Hugging Face Transformers. If the examples have
+    labels, their target "labels" is an int32 index in `labels`, a float32 number if `labels` is (),
+    or float32 indicators [examples, labels] if an example may have several labels.
 
     Args:
         examples: the examples.

@@ -220,7 +220,7 @@ class _Texts(NamedTuple):
     """Concatenated tokens of several texts.
 
     Attributes:
-      ids: [tokens].
+      ids: [tokens] token IDs.
       offsets: [tokens, 2] start and end in the text, in characters.
       starts: [texts + 1] index of the first token of each text, followed by the number of tokens.
     """
@@ -379,7 +379,7 @@ def _build_rows(
 
 
 def _maximum_context(cuts: _Cuts) -> NDArray[np.bool_]:
-    """Return [tokens of all windows] whether a token has the most context in its window.
+    """Return whether each token has the most context in its window, [tokens of all windows].
 
     If several windows give a token the same context, the first one is chosen.
     """

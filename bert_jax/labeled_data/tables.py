@@ -64,8 +64,9 @@ def read_table(
 ) -> Table:
     """Read columns of a table.
 
-    A class label of TFDS is converted to its name, "" if it has none. A column such as "a.0" or
-    "a.b" is an item of an array or object in the JSON field "a", unless a field has that full name.
+    A class label of TFDS is converted to its name, or to "" if it is missing. A column such as
+    "a.0" or "a.b" is an item of an array or object in the JSON field "a", unless a field has that
+    full name.
 
     Args:
         path: a file, which may be compressed, or "tfds:NAME[:SPLIT]", with the default split train.
@@ -78,7 +79,7 @@ def read_table(
 
     Raises:
         ValueError: the file or a column does not exist, the file's format is unknown (see
-            `TableFormat.resolve`), a row has no value for a column, a value has another type, or
+            `TableFormat.resolve`), a row has no value for a column, a value has the wrong type, or
             there are no rows. The message contains the file, line and value.
     """
     names = list(dict.fromkeys([*texts, *scalars]))
@@ -122,7 +123,7 @@ def read_table(
 
 
 def _rows(path: str, form: TableFormat, names: list[str], skip: Skip | None) -> Iterator[_Row]:
-    """Return the rows of a file or dataset whose format is resolved."""
+    """Return the rows of a file or dataset whose format has been resolved."""
     if is_tfds(path):
         return _tfds_rows(path, form, names)
     match form.kind:

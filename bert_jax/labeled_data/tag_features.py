@@ -95,8 +95,8 @@ def tag_features(
         document_context: whether to fill the rest of each window with the preceding and following
             text of the document, which is not scored (Devlin et al. 2019, section 5.3, "maximal
             document context").
-        for_evaluation: whether the sentences are evaluated instead of trained on. Then up to half
-            of the tags may be outside `labels`, which are excluded from the loss, and document
+        for_evaluation: whether the sentences are evaluated instead of trained on. In that case, up
+            to half of the tags may be outside `labels` and are excluded from the loss, and document
             context is not used if the file does not mark documents.
 
     Raises:
@@ -208,7 +208,7 @@ def _windows(
 
 
 def _parts(sizes: Sequence[int], capacity: int) -> Iterator[range]:
-    """Yield ranges of words: the entire sentence if it fits in a window, else parts of half one.
+    """Yield ranges of words: a whole sentence if it fits in a window, else parts of half a window.
 
     Args:
         sizes: [words] number of tokens.

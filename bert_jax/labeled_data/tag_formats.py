@@ -49,8 +49,8 @@ def column_events(lines: Lines, column: int, comment: str) -> Iterator[Word | En
         comment: the prefix of lines to skip, "" for none.
 
     Raises:
-        ValueError: a line has no word, or has another number of columns than previous lines. The
-            message contains the file and line.
+        ValueError: a line has no word, or has a different number of columns from previous lines.
+            The message contains the file and line.
     """
     width = 0
     for line_with_spaces, location in lines:
@@ -127,7 +127,7 @@ _CLOSED: Mapping[ClosedScheme, _Letters] = {
     "BIOES": _Letters("I", "E", "S", distinctive="ES"),  # checked last, since BMES has E and S too
 }
 _MARKED = re.compile(r"([BIESLUM])-(.+)")
-# Prefixes that also occur in plain tags. They mark entities only if all other tags have prefixes.
+# Prefixes that also occur in plain tags. They mark entities only if all tags but "O" have prefixes.
 _RARE = frozenset("LUM")
 _ADVICE = "Fix the file, or set tags.files.learn_as='as_written' to use the tags as they are"
 
@@ -141,7 +141,7 @@ class _Mark(NamedTuple):
 
 
 class _Marks:
-    """The marks of sentences, created in each iteration instead of stored."""
+    """The marks of sentences, which are created anew in each iteration instead of being stored."""
 
     def __init__(self, tags: Sequence[Sequence[str]], locations: Sequence[Sequence[str]] | None):
         self._tags, self._places = tags, locations
@@ -167,12 +167,12 @@ def recognize_scheme(
     but neither I- nor M- is BIOES.
 
     Args:
-        tags: [sentences][words].
+        tags: [sentences][words] the tags.
         locations: [sentences][words] "file:line", for messages.
 
     Raises:
-        ValueError: there are tags with prefixes and others that are not "O", or entities are marked
-            in different schemes. The message contains the file, line and value of each.
+        ValueError: some tags have prefixes while others have none and are not "O", or entities are
+            marked in different schemes. The message contains the file, line and value of each.
     """
     sentences = _Marks(tags, locations)
     first = _first_of_prefix(sentences)

@@ -93,14 +93,14 @@ class TagSentences:
     """Tagged sentences from a file.
 
     Attributes:
-      words: [sentences][words].
-      tags: [sentences][words], None if they were not read.
+      words: [sentences][words] the words.
+      tags: [sentences][words] the tags, None if they were not read.
       locations: [sentences][words] "file:line".
       documents: [sentences] number of the document, ascending; None if the file does not mark
         documents.
       lines: all lines of the file, without line ends.
       original_tags: [sentences][words] tags as in the file, None if they are the same as `tags`.
-      scheme: the scheme that `tags` were converted to.
+      scheme: the scheme that `tags` were converted to; "as_written" if they were not converted.
     """
 
     words: list[list[str]] = field(default_factory=list)
@@ -178,13 +178,13 @@ def read_tags(files: TagFiles, split: Split, *, labeled: bool) -> TagSentences:
 # A column with more distinct values than this, and more than one per two distinct words, contains
 # words, lemmas or the like. The largest tag sets have thousands of tags (combined morphological
 # features, entities of hundreds of types), but each of them is used for many words: English EWT has
-# 19,674 distinct words with 230 distinct values of FEATS, but 14,194 lemmas. For smaller numbers,
+# 19,674 distinct words with 230 distinct values of FEATS, but 14,194 lemmas. With fewer values,
 # as in files of a few lines, the ratio says nothing.
 _MAX_UNCHECKED_TAGS = 200
 
 
 def _text_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file without line ends, and reject a CR without a LF."""
+    """Yield the lines of a file without line ends, and reject a CR without an LF."""
     for number, raw in enumerate(file_lines(path), start=1):
         line = raw.rstrip("\r\n")
         if "\r" in line:
@@ -193,7 +193,7 @@ def _text_lines(path: Path) -> Iterator[str]:
 
 
 def collect_labels(sentences: TagSentences, column: str = "") -> tuple[str, ...]:
-    """Return the distinct tags of sentences, "O" first and the others sorted.
+    """Return the distinct tags of sentences: "O" first, then the others in ascending order.
 
     Args:
         sentences: the sentences.

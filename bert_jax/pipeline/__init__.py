@@ -1,1 +1,1 @@
-"""Make pretraining batches: from records to masked examples. Imports no JAX."""
+"""Turn records into masked examples, in batches for pretraining. Imports no JAX."""

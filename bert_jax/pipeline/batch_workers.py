@@ -30,7 +30,7 @@ _KEPT_TYPES = (ValueError, OSError, MemoryError)
 
 
 class Batches(Protocol):
-    """Batches by step, with IndexError after the last."""
+    """Batches by step, raising IndexError after the last one."""
 
     def __len__(self) -> int: ...
 
@@ -128,8 +128,8 @@ class ProcessWorker:
             daemon=True,
         )
         self._receiver.start()
-        # Runs before multiprocessing's exit handler, which would send SIGTERM and wait although
-        # workers ignore it.
+        # Runs before multiprocessing's exit handler, which would send SIGTERM and then wait for
+        # workers, which ignore it.
         atexit.register(self.close)
 
     def request(self, step: int) -> None:
@@ -167,8 +167,8 @@ def _receive(
     closing: threading.Event,
 ) -> None:
     """Start the process, then forward its messages until it ends."""
-    # Inherited by the process, which imports modules for a second before it can ignore signals
-    # itself.
+    # The process inherits this mask, since it imports modules for a second before it can ignore
+    # signals itself.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         process.start()

@@ -18,7 +18,7 @@ from bert_jax.pipeline.loader import BatchSource, Loader
 
 @dataclass(frozen=True)
 class LoadingSpeed:
-    """The speed at which batches are made; `str()` returns it in one line.
+    """The speed at which batches are made; `str()` returns it on one line.
 
     Attributes:
       tokens_per_second: positions per second, including padding.
@@ -90,7 +90,7 @@ def measure_inline(examples: ExampleSource, batch_size: int, seconds: float) -> 
     batches_per_epoch = len(examples) // batch_size
     rows = np.arange(batch_size)
     with _one_core():
-        examples.examples(0, rows)  # opens files, warms allocators
+        examples.examples(0, rows)  # opens files and warms up allocators
         processor, begin = time.process_time(), time.perf_counter()
         clock, filled, step = _Clock(), 0.0, 0
         while not step or time.perf_counter() - begin < seconds:
@@ -98,7 +98,7 @@ def measure_inline(examples: ExampleSource, batch_size: int, seconds: float) -> 
             batch = examples.examples(epoch, number * batch_size + rows, stage_done=clock)
             filled += float((batch["document_ids"] > 0).mean())
             step += 1
-            clock("filled")  # time of the measurement itself, subtracted below
+            clock("filled")  # the time spent on measuring, subtracted below
         elapsed = time.perf_counter() - begin - clock.seconds.pop("filled")
         processor = time.process_time() - processor
     return InlineSpeed(

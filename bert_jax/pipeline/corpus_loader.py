@@ -52,14 +52,14 @@ class CorpusLoader:
         Args:
           corpus: a directory written by `prepare`, or the opened training split.
           batch_size: the number of rows in a batch, over all processes.
-          num_steps: the total number of batches; None for no end. It is required with
+          num_steps: the total number of batches; None for no limit. It is required with
             `masking.final_rate`, because the rate depends on the progress.
           seed: the seed for the order, the masks and the pairs.
           sentence_pairs: "next_sentence", "sentence_order" or "none".
-          masking: the tokens to predict; None for BERT's 15 %.
+          masking: the tokens to predict; None for BERT's 15%.
           join_documents: whether the documents of a row are read as one.
           num_workers: the number of processes that make batches; 0 makes them in a thread.
-            Processes import the main script, whose calls must be below
+            The processes import the main script, so its own code that starts the loop must be below
             `if __name__ == "__main__":`.
           prefetch: the number of batches that the thread, or each process, keeps ready.
 

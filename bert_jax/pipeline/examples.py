@@ -53,14 +53,14 @@ def assemble_rows(
     shape: tuple[int, int, int],
     vocabulary: Vocabulary,
 ) -> Rows:
-    """Lay out fragments in rows, in their order.
+    """Lay out fragments in rows, in the given order.
 
     Args:
       tokens: the tokens to which the segments' offsets refer.
       segments: the segments of all fragments.
       row: [num_fragments] the row of each fragment, ascending; every row has at least one.
-      shape: (B, L, P), into which the fragments must fit. Preparation guarantees it, and the caller
-        has checked it.
+      shape: (B, L, P), into which the fragments must fit. Preparation guarantees this, and the
+        caller has checked it.
       vocabulary: the ids of special tokens.
     """
     num_rows, length, max_fragments = shape
@@ -140,7 +140,7 @@ def join_documents(rows: Rows, vocabulary: Vocabulary) -> Rows:
 
 Batch = dict[str, NDArray]
 
-# Second segments are drawn among the records of a group. A single example therefore reads this many
+# Second segments are drawn from the records of a group. A single example therefore reads this many
 # records, and a batch of whole groups reads no record twice.
 GROUP_SIZE = 32
 
@@ -207,7 +207,7 @@ class ExampleSource:
           epoch: the epoch, from 0.
           indices: [B] numbers from 0 to len(self) - 1, at least one. They may repeat.
           progress: the completed share of the run, from 0 to 1, for masking rates that change.
-          stage_done: called with "order", "read", "decode", "pair", "assemble" and "mask" when the
+          stage_done: called with "order", "read", "decode", "pair", "assemble" and "mask" when that
             stage ends.
 
         Returns:
@@ -261,10 +261,10 @@ class ExampleSource:
         return batch
 
     def _records(self, slots: NDArray[np.int64], epoch: int, drawn_epoch: int) -> NDArray[np.int64]:
-        """Return the records at these slots of an epoch that repeats the draws of another."""
+        """Return the records at slots of `epoch`, which repeats the draws of `drawn_epoch`."""
         order = epoch
         if self.config.sentence_pairs == "next_sentence":
-            # Partners are drawn among the records of a group, so groups repeat, in another order.
+            # Partners are drawn from the records of a group, so groups repeat, in another order.
             order = drawn_epoch
             group, within = np.divmod(slots, GROUP_SIZE)
             # The last group includes the remainder and is not moved.
@@ -316,7 +316,7 @@ class ExampleSource:
         segments: Segments,
         slot: NDArray[np.int64],
     ) -> Rows:
-        """Lay out the records in these positions of the pool, one per row."""
+        """Lay out the records at these positions of the pool, one per row."""
         first = np.searchsorted(pool.fragment_record, slot)
         count = np.searchsorted(pool.fragment_record, slot, side="right") - first
         row = np.repeat(np.arange(len(slot)), count)

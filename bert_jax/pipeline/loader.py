@@ -52,7 +52,7 @@ class BatchSource:
           local_rows: [R] the rows of each batch that this process makes, ascending; None for all.
           first_step: the step of the whole run at which these steps begin.
           run_steps: the number of steps of the whole run; None if it consists of these steps.
-          first_epoch: the first epoch, if earlier ones have been used already.
+          first_epoch: the first epoch; not 0 if earlier ones have already been used.
 
         Raises:
           ValueError: `local_rows` are not ascending numbers from 0 to batch_size - 1.
@@ -158,8 +158,8 @@ class Loader:
     """An iterator over the batches of a source from `start_step` on, which prepares some ahead.
 
     Its only state is `step`, the number of the next batch: a loader started at this step continues
-    exactly. Its threads and processes end with the `with` statement, `close`, an error or the
-    program.
+    with exactly the same batches. Its threads and processes end with the `with` statement, `close`,
+    an error or the program.
     """
 
     def __init__(

@@ -4,9 +4,9 @@ Whole words follow BERT's release of May 2019. Runs of words follow ALBERT (Lan 
 4.1) and SpanBERT (Joshi et al. 2020, section 3.1). Draws depend only on a row's key and tokens.
 
 A run is placed where all of it fits, which keeps the published lengths but chooses the words next
-to [CLS] and [SEP] less often. In rows of 126 words with 15 % masked, the first and the last word
-are chosen in 5 % (spans) or 9 % (n-grams) of rows, and those in the middle in 16 and 15 %. The
-released implementations truncate a run that reaches the end, and so choose only the first words
+to [CLS] and [SEP] less often. In rows of 126 words with 15% masked, the first and the last word
+are chosen in 5% (spans) or 9% (n-grams) of rows, and those in the middle in 16% or 15%. The
+released implementations truncate a run that reaches the end, so they choose only the first words
 less often.
 """
 

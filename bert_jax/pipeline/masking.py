@@ -108,7 +108,7 @@ class MaskingConfig:
 
     @property
     def is_span(self) -> bool:
-        """Whether a run of words is replaced in one way, and truncated to fit the row's count."""
+        """Whether all words of a run are replaced alike, and the last run is truncated."""
         match self.unit:
             case "span":
                 return True
@@ -122,7 +122,7 @@ class MaskingConfig:
         return math.ceil(max(self.rate, self.final_rate) * length)
 
     def rate_at(self, progress: float) -> float:
-        """Return the rate after a share of the run, from 0 to 1."""
+        """Return the rate after the share `progress` of the run, from 0 to 1."""
         if not self.final_rate:
             return self.rate
         return self.rate + progress * (self.final_rate - self.rate)
@@ -149,7 +149,7 @@ class Predictions:
     Attributes:
       positions: [B, K] int32, ascending; 0 where unused.
       labels: [B, K] int32, the original tokens; 0 where unused.
-      weights: [B, K] float32, 1 or, where unused, 0.
+      weights: [B, K] float32, 1; 0 where unused.
     """
 
     positions: NDArray[np.int32]
@@ -158,7 +158,7 @@ class Predictions:
 
 
 class Masker:
-    """A function that selects and replaces tokens, depending only on a row's key and tokens."""
+    """A function that selects and replaces tokens. Draws depend only on a row's key and tokens."""
 
     def __init__(self, config: MaskingConfig, vocabulary: Vocabulary):
         self.config = config
@@ -174,12 +174,12 @@ class Masker:
     ) -> Predictions:
         """Replace tokens of `token_ids` in place and return the tokens to predict.
 
-        A row with n > 0 non-special tokens gets exactly max(1, floor(rate * n + 1/2)) predictions,
-        and all sets of this size are equally likely. Words and n-grams are not split, so a row may
-        get slightly fewer predictions. The last span is truncated.
+        A row with n > 0 non-special tokens gets exactly max(1, floor(rate * n + 1/2)) predictions.
+        If single tokens are predicted, all sets of this size are equally likely. Words and n-grams
+        are not split, so a row may get slightly fewer predictions. The last span is truncated.
 
         Args:
-          token_ids: [B, L].
+          token_ids: [B, L] the tokens of the rows.
           row_key: [B] a hash of everything on which a row's draws may depend.
           progress: the completed share of the run, from 0 to 1, on which the rate may depend.
         """
@@ -257,7 +257,7 @@ class Masker:
     def _lay_out(
         self, choice: Choice, shape: tuple[int, ...]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
-        """Return `_choose_tokens`' positions and used, and the beginning of each used one's run."""
+        """Return the arrays of `_choose_tokens`, and the start of each used position's run."""
         num_rows, length = shape
         num_predictions = self.config.max_predictions(length)
         at = ranges(choice.row * length + choice.begin, choice.length)

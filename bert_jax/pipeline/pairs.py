@@ -1,6 +1,6 @@
 """Draw sentence pairs for next-sentence prediction and for sentence-order prediction.
 
-Both choose fragments to split. In next-sentence prediction the second segment may come from another
+Both split fragments in two. In next-sentence prediction the second segment may come from another
 fragment; in sentence-order prediction the two halves may be swapped.
 """
 
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from bert_jax.corpus.records import RecordBatch, ranges
 from bert_jax.hashing import Purpose, below, hash_of, low_half
 
-# Splits drawn from each fragment as candidate partners. With more draws, lengths match more
-# closely, so less is cut off, but long fragments, which have more sentence starts, become partners
-# more often. Measured with 2, 3 and 4 draws: 0.6, 0.4 and 0.4 % of the tokens are cut off in rows
-# of 128, 0.8, 0.6 and 0.5 % in rows of 512. Boosted trees predict the label from lengths and ends
-# no better than chance.
+# The number of splits drawn from each fragment as candidate partners. With more draws, lengths
+# match more closely, so less is cut off, but long fragments, which have more sentence starts,
+# become partners more often. With 2, 3 and 4 draws, 0.6%, 0.4% and 0.4% of the tokens are cut off
+# in rows of 128, and 0.8%, 0.6% and 0.5% in rows of 512. Boosted trees predict the label from
+# lengths and ends no better than chance.
 DRAWS_PER_FRAGMENT = 4
 
 IS_NEXT = 0
@@ -156,7 +156,7 @@ def _nearest_partner(
     last = len(candidate) - 1
 
     def neighbor(at: NDArray[np.int64], past_run: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the candidate at `at` or the next of another document; -1 outside the group."""
+        """Return the candidate at `at`, or the next from another document; -1 outside the group."""
         inside = (at >= 0) & (at <= last)
         at = np.clip(at, 0, last)
         at = np.where(document_of[at] == document, past_run[at], at)
@@ -199,9 +199,9 @@ def equal_tokens(
     length: NDArray[np.int64],
     requested: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
-    """Return where two ranges of equal length have the same tokens; False if not requested.
+    """Return, for each pair of ranges, whether their tokens are equal; False if not requested.
 
-    Few ranges share their first token, so only these are compared one by one.
+    Few pairs share their first token, so only these are compared one by one.
     """
     equal = requested & (tokens[first] == tokens[second])
     for at in np.flatnonzero(equal).tolist():

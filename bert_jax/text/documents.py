@@ -16,7 +16,7 @@ from bert_jax.text.files import BROKEN_ARCHIVE, Hash, open_stream
 logger = logging.getLogger(__name__)
 
 MIN_DOCUMENT_BYTES = 1024
-_LOGGED_BAD_LINES = 10  # more are counted but not logged: a bad file may have millions
+_LOGGED_BAD_LINES = 10  # any beyond these are only counted: a bad file may have millions
 
 
 @dataclass(frozen=True)
@@ -89,13 +89,13 @@ class SourceCounts:
       documents: the number of documents yielded.
       text_bytes: the size of their text in bytes of UTF-8.
       bytes_read: the number of bytes read from disk, before decompression. It may be ahead of the
-        last document by one read buffer or row group, which is accurate enough for progress and the
-        time left.
-      files: the number of inputs read to their end.
+        last document by one read buffer or row group, which is accurate enough for showing progress
+        and the time left.
+      files: the number of inputs read to the end.
       bad_lines: the number of skipped lines and rows.
       empty_documents: the number of documents without any text, which are not yielded.
-      empty_files: the number of skipped files without any document.
-      split_documents: the number of documents over the limit, which were split.
+      empty_files: the number of files skipped because they contain no document.
+      split_documents: the number of documents that exceeded the limit and were split.
       checksums: if a dict, receives the SHA-256 of every file in hex, by file name.
       hashing: the incremental checksum of the file that is being read.
       logged: whether to log skipped input; False avoids repeating the lines in a second pass.
@@ -147,9 +147,9 @@ class SourceCounts:
 def checked_documents(
     text: str, place: str, options: SourceOptions, counts: SourceCounts
 ) -> Iterator[Document]:
-    r"""Yield the document of one row: none if it is empty, several if it exceeds the limit.
+    r"""Yield one row's text as documents: none if it is empty, several if it exceeds the limit.
 
-    Surrounding white space is stripped. A text with a lone surrogate (JSON's "\\ud800") counts as a
+    Surrounding white space is stripped. A text with a lone surrogate (JSON's "\ud800") counts as a
     bad line, because it has no UTF-8 form and no tokenizer accepts it.
     """
     try:
@@ -182,8 +182,8 @@ def counted_document(text: str, place: str, counts: SourceCounts) -> Iterator[Do
 def cut_point(data: bytes, start: int, limit: int) -> int:
     """Return the end of the part of `data` that begins at `start` and has at most `limit` bytes.
 
-    The part of the UTF-8 text ends after its last line end, or, without one, after its last space,
-    or, without one, between two characters.
+    The part of the UTF-8 text ends after its last line end; if it has none, after its last space;
+    and if it has neither, between two characters.
     """
     end = start + limit
     if end >= len(data):
@@ -215,11 +215,11 @@ class _LinePart(NamedTuple):
 def read_text(path: Path, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
     """Yield the documents of a plain-text file, which are separated by blank lines.
 
-    A document over the limit is split after a line end or, without one, after a space.
+    A document over the limit is split after a line end or, if there is none, after a space.
 
     Raises:
-      ValueError: the file is a truncated archive, or a line cannot be decoded; the message names
-        the file, line and byte.
+      ValueError: the file is a truncated archive, or a line cannot be decoded and `options` do not
+        say to skip it; the message names the file, line and byte.
     """
     limit = options.max_document_bytes
     lines: list[str] = []
@@ -250,7 +250,7 @@ def _decoded_lines(
 ) -> Iterator[tuple[int, str | None]]:
     """Yield line numbers with the decoded line, a part of a long line, or None for a blank line."""
     decoder = codecs.getincrementaldecoder(options.encoding)()
-    skipping = False  # the rest of a line that could not be decoded
+    skipping = False  # whether to skip the rest of a line that could not be decoded
     with open_stream(path, counts) as stream:
         for part in _line_parts(stream, path, _LINE_PART_BYTES):
             skipping = skipping and not part.begins_line
@@ -278,7 +278,7 @@ def read_json_lines(path: Path, options: SourceOptions, counts: SourceCounts) ->
 
     Raises:
       ValueError: a line is not a JSON object with a text, and `options` do not say to skip it; or
-        no object of the file has the field. Names the file and line.
+        no object of the file has the field. The message names the file and line.
     """
     num_objects = num_with_field = 0
     fields: list[str] = []
@@ -361,7 +361,7 @@ def _line_parts(stream: IO[bytes], path: Path, limit: int) -> Iterator[_LinePart
 
 
 def _undecodable(part: _LinePart, error: UnicodeDecodeError) -> str:
-    # An incremental decoder counts from the bytes it kept of the previous part.
+    # An incremental decoder counts from the first byte that it kept from the previous part.
     start = error.start - (len(error.object) - len(part.data))
     return (
         f"cannot decode byte 0x{error.object[error.start]:02x} as {error.encoding} "

@@ -46,9 +46,10 @@ class Hash(Protocol):
 def open_stream(path: Path, counter: ReadCounter) -> Iterator[IO[bytes]]:
     """Open a buffered binary stream of the decompressed bytes of `path`.
 
-    Bytes read from disk are added to `counter.bytes_read`, and to `counter.hashing` if it is set.
-    Reading from a truncated or damaged archive raises one of `BROKEN_ARCHIVE`; it never ends
-    silently. Reading from an archive that needs too much memory raises ValueError.
+    The number of bytes read from disk is added to `counter.bytes_read`, and the bytes themselves to
+    `counter.hashing` if it is set. Reading from a truncated or damaged archive raises one of
+    `BROKEN_ARCHIVE`; it never ends silently. Reading from an archive that needs too much memory
+    raises ValueError.
     """
     with ExitStack() as stack:
         raw: io.RawIOBase = stack.enter_context(_CountingFile(path, counter))
@@ -88,7 +89,7 @@ class _CountingFile(io.RawIOBase):
 class _ZstdFile(io.RawIOBase):
     """A reader that decompresses the frames of a .zst file one after another.
 
-    The stream reader of `zstandard` does not report that a file is truncated.
+    The stream reader of `zstandard` itself would not report that a file is truncated.
     """
 
     def __init__(self, raw: io.RawIOBase, path: Path) -> None:
@@ -141,7 +142,7 @@ TFDS_PREFIX = "tfds:"
 TEXT_SUFFIXES = (".txt", ".text")
 JSON_LINES_SUFFIXES = (".jsonl", ".ndjson", ".json")
 PARQUET_SUFFIXES = (".parquet", ".pq")
-# Formats that contain text but would otherwise be read as plain text.
+# Formats that may contain text but must not be read as plain text, as other unknown suffixes are.
 _UNREADABLE_SUFFIXES = (
     ".7z",
     ".arrow",
@@ -181,8 +182,8 @@ def expand_inputs(inputs: Sequence[str]) -> list[str]:
 
     A file or `tfds:...` is returned as it is. A directory is replaced by all files below it with a
     supported suffix, and a pattern (`*`, `?`, `[...]`, `**`) by the files it matches, both sorted
-    by path. Inside a directory, names that begin with "." or "_" are skipped, as Spark's and
-    Hadoop's readers do. A file that is found several times is returned once.
+    by path. Inside a directory, names that begin with "." or "_" are skipped, as in Spark's and
+    Hadoop's readers. A file that is found several times is returned once.
 
     Raises:
       ValueError: an input does not exist, contains or matches no file, or has an unsupported

@@ -22,8 +22,8 @@ def read_parquet(path: Path, options: SourceOptions, counts: SourceCounts) -> It
     skipped if `options.on_bad_line` says so.
 
     Raises:
-      ValueError: the file is not complete, has no such column, or the column does not contain text;
-        or a row cannot be used.
+      ValueError: the file is not complete or has no such column, the column does not contain text,
+        or a row cannot be used and `options` do not say to skip it.
     """
     size, bytes_before = path.stat().st_size, counts.bytes_read
     row = 0

@@ -21,7 +21,7 @@ from bert_jax.local_paths import check_local, make_directory
 
 logger = logging.getLogger(__name__)
 
-# Installed packages, tests, vendored wheels and build files are not prose of the standard library.
+# Installed packages, tests, vendored wheels and build files, which are not standard-library prose.
 _EXCLUDED_FOLDERS = re.compile(
     r"site-packages|dist-packages|tests?|idle_test|lib2to3|_bundled|pydoc_data|lib-dynload"
     r"|__pycache__|config-.*"
@@ -51,7 +51,7 @@ def write_python_docs(path: str | Path) -> PythonDocs:
     """Write the prose of this Python as JSON Lines, one object with source and text per document.
 
     A document is a topic of the language reference, the docstrings of a module, or the docstrings
-    of a class that has many. Order and content depend only on the version of Python.
+    of a single class that has many. The order and the content depend only on the version of Python.
 
     Raises:
       ValueError: this Python was installed without its sources or docstrings.
@@ -77,7 +77,7 @@ def write_python_docs(path: str | Path) -> PythonDocs:
 
 
 def _documents() -> Iterator[tuple[str, str]]:
-    seen: set[str] = set()  # C and Python versions, and inherited methods, share docstrings
+    seen: set[str] = set()  # docstrings recur in C and Python versions and inherited methods
     for source, docstrings in _sections():
         new = []
         for docstring in docstrings:
@@ -168,7 +168,7 @@ def _c_module_sections(name: str, module: ModuleType) -> Iterator[tuple[str, lis
         if isinstance(value, type) and not issubclass(value, BaseException):
             members = [_doc(member) for _, member in sorted(vars(value).items())]
             yield f"class {name}.{attribute}", [_doc(value), *members]
-        elif isinstance(value, BuiltinFunctionType):  # not a hook set by a program
+        elif isinstance(value, BuiltinFunctionType):  # excludes hooks that a program has set
             rest.append(_doc(value))
     yield f"module {name}", rest
 

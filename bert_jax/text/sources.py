@@ -45,7 +45,7 @@ def read_documents(
       inputs: files, directories, patterns and TFDS datasets, as in `expand_inputs`.
       options: the options of the readers.
       counts: the counts to update while documents are read. Checksums, if requested, are computed
-        from the bytes as they are read, for Parquet in a second pass.
+        from the bytes as they are read or, for Parquet, in a second pass.
 
     Raises:
       ValueError: an input cannot be used; the message names the file and line (or row or byte).
@@ -61,7 +61,7 @@ def total_bytes(inputs: Sequence[str], options: SourceOptions | None = None) -> 
 
 
 def source_name(name: str, options: SourceOptions) -> str:
-    """Return a lasting name of an expanded input: an absolute path, or the full TFDS name."""
+    """Return a permanent name for an expanded input: an absolute path, or the full TFDS name."""
     if is_tfds(name):
         from bert_jax.text.tfds import resolved_tfds
 

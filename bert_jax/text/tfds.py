@@ -28,7 +28,7 @@ _NAME = re.compile(
 
 
 class TfdsName(NamedTuple):
-    """A dataset by its TFDS name (NAME or NAME/CONFIG, optionally with :VERSION), and a split."""
+    """A dataset's TFDS name (NAME or NAME/CONFIG, optionally with :VERSION), and a split."""
 
     builder: str
     split: str
@@ -89,14 +89,14 @@ def read_tfds(name: str, options: SourceOptions, counts: SourceCounts) -> Iterat
 def tfds_values(
     name: str, data_dir: str | None, features: Sequence[str]
 ) -> Iterator[list[str | int | float | bool]]:
-    """Yield the values of some features of every row, in the dataset's stored order.
+    """Yield the values of the given features of every row, in the dataset's stored order.
 
-    Text is decoded. A class label is replaced by its name, or by "" if TFDS has -1 for a missing
-    label.
+    Text is decoded. A class label is replaced by its name, or by "" if the label is missing (-1 in
+    TFDS).
 
     Raises:
-      ValueError: the dataset cannot be obtained, has no such feature, or a requested feature is not
-        a number or UTF-8 text.
+      ValueError: the dataset cannot be obtained or has no such feature, or a requested feature is
+        neither a number nor UTF-8 text.
     """
     source = _open(name, data_dir).source
     available = source.dataset_info.features
@@ -135,7 +135,7 @@ def _plain_value(
 
 
 def tfds_bytes(name: str, data_dir: str | None) -> int:
-    """Return the approximate bytes on disk of the split, for progress.
+    """Return the approximate size of the split on disk in bytes, for showing progress.
 
     All rows of the dataset are assumed to have the same size.
     """
@@ -170,7 +170,7 @@ def _open(name: str, data_dir: str | None) -> _Opened:
         ) from error
     problem = f"cannot find {builder_name}"
     try:
-        # The default format, TFRecord, has no random access and needs TensorFlow.
+        # The default format, TFRecord, does not allow random access and needs TensorFlow.
         builder = tfds.builder(builder_name, data_dir=data_dir, file_format="array_record")
         directory = builder.data_path
         if not builder.is_prepared():
@@ -197,14 +197,15 @@ def _open(name: str, data_dir: str | None) -> _Opened:
 def _shortened(message: str) -> str:
     """Return the first line of a message, and the list after it if the line ends with a colon.
 
-    TFDS's list of all its datasets does not follow a colon.
+    The list of all its datasets that TFDS adds to some messages does not follow a colon, so it is
+    left out.
     """
     first, _, rest = message.partition("\n")
     return f"{first} {' '.join(rest.split())[:400]}" if first.rstrip().endswith(":") else first
 
 
 class _MissingBeamError(ValueError):
-    """The dataset must be built by Apache Beam, which is not installed."""
+    """The dataset must be built with Apache Beam, which is not installed."""
 
 
 def _check_beam(builder: Any, name: str) -> None:

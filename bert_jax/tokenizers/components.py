@@ -1,6 +1,6 @@
 """Inspect and adapt the parts of a tokenizer.
 
-The normalizer changes letters, the pre-tokenizer determines offsets and words, and the
+The normalizer changes characters, the pre-tokenizer determines offsets and words, and the
 post-processor adds special tokens to a text or a pair of texts.
 """
 
@@ -54,8 +54,8 @@ def lowercasing(backend: Any) -> Any:
     return copy
 
 
-# Number of [SEP]s between the texts of a pair for tokenizers that do not define pairs. RoBERTa's
-# release uses `<s> A </s></s> B </s>`.
+# Number of [SEP]s between the texts of a pair, for tokenizers that do not define how pairs are laid
+# out. RoBERTa's release uses `<s> A </s></s> B </s>`.
 DEFAULT_SEPARATORS = {"wordpiece": 1, "byte_bpe": 2, "sentencepiece": 1}
 
 
@@ -75,7 +75,7 @@ def separators_between(backend: Any, specials: SpecialTokens) -> int | None:
 
 
 def with_layout(backend: Any, specials: SpecialTokens, kind: str, *, segments: bool) -> Any:
-    """Return a backend that adds special tokens to texts and pairs; itself if it already does.
+    """Return a backend that adds special tokens to texts and pairs, unchanged if it already does.
 
     Args:
       backend: a `tokenizers.Tokenizer`.
@@ -138,13 +138,13 @@ _IS_SPACE = np.array([chr(code).isspace() for code in range(_LAST_SPACE + 2)])
 # beginning of a text, a suffix at the beginning is not recognized.
 _SUFFIXES = "'s|'t|'re|'ve|'m|'ll|'d"
 _BYTE_LEVEL_WORDS = r"| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-# Pre-tokenizers that split words in the same way before and after ByteLevel, except at punctuation
-# and digits beyond ASCII.
+# Pre-tokenizers that split words in the same way before and after ByteLevel, except at non-ASCII
+# punctuation and digits.
 _AFTER_BYTE_LEVEL = ("BertPreTokenizer", "Digits", "Punctuation", "Whitespace", "WhitespaceSplit")
 
 
 def with_raw_offsets(backend: Any) -> Any:
-    """Return a backend whose post-processor does not change offsets, the same one if it does not.
+    """Return a backend whose post-processor leaves offsets alone: the same one if it already does.
 
     Byte-level BPE's post-processors cut the first character off a token that begins with a space,
     even if the text has no such space.
@@ -171,8 +171,8 @@ def word_finder(backend: Any) -> Any:
 def splitting_characters(splitter: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return a pre-tokenizer, in tokenizer.json's form, that splits characters instead of bytes.
 
-    A pre-tokenizer after ByteLevel sees letters that represent bytes, and treats the second byte of
-    "á" as punctuation.
+    A pre-tokenizer after ByteLevel sees letters that represent bytes. For example, it treats the
+    second byte of "á" as punctuation.
 
     Raises:
       ValueError: a pre-tokenizer after ByteLevel has no equivalent that splits characters.
@@ -203,7 +203,7 @@ def offsets_of(encoding: Any) -> NDArray[np.int32]:
 def without_spaces(offsets: NDArray[np.int32], text: str) -> NDArray[np.int32]:
     """Return offsets [tokens, 2] that exclude white space at the beginning and end of tokens.
 
-    A token of only white space gets an empty span at its end.
+    A token that consists only of white space gets an empty span at its end.
     """
     codes = np.frombuffer(f"{text}.".encode("utf-32-le"), np.uint32)
     is_space = _IS_SPACE[np.minimum(codes, _LAST_SPACE + 1)]
@@ -223,8 +223,8 @@ def without_spaces(offsets: NDArray[np.int32], text: str) -> NDArray[np.int32]:
 def words_of(offsets: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return the nonempty offsets [words, 2], without overlaps.
 
-    A normalizer may make several words of one character, such as three dots of an ellipsis; the
-    character then belongs to the first.
+    A normalizer may turn one character into several words, such as an ellipsis into three dots; the
+    character then belongs to the first one.
     """
     ends = np.maximum.accumulate(offsets[:, 1])
     starts = np.maximum(offsets[:, 0], np.concatenate([[0], ends])[: len(ends)])

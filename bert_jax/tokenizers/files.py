@@ -33,14 +33,14 @@ FILE_NAMES = (
     vocabulary_files.SENTENCEPIECE_NAME,
     vocabulary_files.BYTE_BPE_VOCABULARY_NAME,
 )
-# Tokenizer classes of transformers, without "Tokenizer" or "TokenizerFast", that split text as this
-# package does. The files themselves do not say how to split text.
+# Tokenizer classes of transformers, named without "Tokenizer" or "TokenizerFast", that split text
+# as this package does. The files themselves do not say how to split text.
 _CLASSES = {
     "vocab.txt": ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "SqueezeBert"),
     vocabulary_files.SENTENCEPIECE_NAME: ("Albert",),
     vocabulary_files.BYTE_BPE_VOCABULARY_NAME: ("Roberta", "Longformer", "Bart"),
 }
-# In the first releases of XLM-RoBERTa and CamemBERT.
+# The name of the model file in the first releases of XLM-RoBERTa and CamemBERT.
 _FAIRSEQ_MODEL = "sentencepiece.bpe.model"
 # Boolean keys of tokenizer_config.json; null means the default.
 _BOOLEAN_KEYS = (
@@ -64,12 +64,12 @@ def read_backend(path: Path, lowercase: bool | None) -> Any:
     """Read a tokenizer from a file or a directory, in which tokenizer.json is preferred.
 
     Text is lower-cased if `lowercase` or, if that is None, `do_lower_case` in a
-    tokenizer_config.json in the same directory says so. Without either, a tokenizer.json has its
-    own setting, a vocab.txt is uncased if no entry contains an upper-case ASCII letter, and a
+    tokenizer_config.json in the same directory says so. If neither is set, a tokenizer.json's own
+    setting applies, a vocab.txt is uncased if no entry contains an upper-case ASCII letter, and a
     spiece.model is uncased, like ALBERT's. Byte-level BPE is always cased.
 
     Raises:
-      ValueError: a file is missing, damaged or not supported, or cannot be read in this case.
+      ValueError: a file is missing, damaged or not supported, or does not allow this `lowercase`.
     """
     check_local(path)
     file = _tokenizer_file(path)
@@ -132,7 +132,7 @@ def write_backend(backend: Any, directory: Path, *, segments: bool) -> None:
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     specials = special_tokens_of(vocabulary)
     assert specials is not None
-    # transformers rebuilds a BertTokenizer only from its vocabulary and these settings.
+    # transformers rebuilds a BertTokenizer from nothing but its vocabulary and these settings.
     contiguous = [vocabulary[t] for t in tokens] == list(range(len(tokens)))
     is_bert = _is_bert(state, specials) and contiguous and "\n" not in "".join(tokens)
     config: dict[str, object] = dict(specials.named)

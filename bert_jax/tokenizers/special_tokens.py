@@ -44,7 +44,11 @@ ROBERTA = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
 
 def special_tokens_of(vocabulary: Container[str]) -> SpecialTokens | None:
-    """Return the family's special tokens that a vocabulary contains; None if any are missing."""
+    """Return the special tokens of a vocabulary.
+
+    They are those of BERT, ALBERT or RoBERTa, whichever the vocabulary contains completely; None if
+    it contains no complete set.
+    """
     for specials in (BERT, ALBERT, ROBERTA):
         if all(token in vocabulary for token in specials.tokens):
             return specials

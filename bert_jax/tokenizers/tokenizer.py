@@ -44,9 +44,9 @@ class LocatedTokens(NamedTuple):
     """The tokens of a text and their positions in it.
 
     Attributes:
-      ids: int32 [tokens].
-      offsets: int32 [tokens, 2], the first character of each token in the original text, and the
-        character after its last one.
+      ids: int32 [tokens], the token ids.
+      offsets: int32 [tokens, 2], the positions in the original text of each token's first character
+        and of the character after its last one.
     """
 
     ids: NDArray[np.int32]
@@ -75,10 +75,11 @@ class Tokenizer:
         """Load a tokenizer.json, vocab.txt, spiece.model or vocab.json, or a directory with one.
 
         The directory may also be a work directory or a prepared corpus. A vocab.json needs its
-        merges.txt in the same directory and keeps the case. Other text is lower-cased and stripped
-        of accents if `lowercase` or, if that is None, tokenizer_config.json in the same directory
-        says so. Without either, a tokenizer.json has its own setting, a vocab.txt is uncased if no
-        entry contains an upper-case ASCII letter, and a spiece.model is uncased.
+        merges.txt in the same directory and keeps the case. With any other file, text is
+        lower-cased and stripped of accents if `lowercase` or, if that is None,
+        tokenizer_config.json in the same directory says so. If neither is set, a tokenizer.json's
+        own setting applies, a vocab.txt is uncased if no entry contains an upper-case ASCII letter,
+        and a spiece.model is uncased.
 
         Raises:
           ValueError: the file does not exist or is not a vocabulary of the BERT family.
@@ -103,8 +104,8 @@ class Tokenizer:
         Args:
           texts: the texts.
           specials_as_text: whether "[MASK]" in a text is encoded as brackets around a word, as in
-            BERT's own data preparation, and not as the special token, as in Hugging Face. Text of
-            unknown origin needs this.
+            BERT's own data preparation, rather than as the special token, as in Hugging Face. Set
+            this for text of unknown origin.
 
         Raises:
           ValueError: a text is not a string or has a lone surrogate.
@@ -118,7 +119,8 @@ class Tokenizer:
         """Return the token ids of each text, as `encode_batch` does, with their offsets.
 
         Characters that the tokenizer drops (white space, stripped accents) belong to no token.
-        Tokens into which one character is decomposed (Hangul, if accents are stripped) share it.
+        Tokens into which one character is decomposed (Hangul, if accents are stripped) share its
+        offsets.
         """
         encodings = self._encode(self._offset_backend, texts, specials_as_text)
         located = self._offsets(encodings, texts, specials_as_text)
@@ -130,8 +132,8 @@ class Tokenizer:
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """Return the token ids of words within a sentence, separately for each word.
 
-        Unlike `encode_batch`, it puts a space before every word if spaces are part of the tokens.
-        The ids are the same as from Hugging Face with `is_split_into_words=True` and, for RoBERTa,
+        Unlike `encode_batch`, this puts a space before every word if spaces are part of the tokens.
+        The ids are the same as Hugging Face's with `is_split_into_words=True` and, for RoBERTa,
         `add_prefix_space=True`.
         """
         if self.spaces_are_text:
@@ -142,7 +144,7 @@ class Tokenizer:
         """Return the offsets of every text's words, before they are split into pieces.
 
         Offsets are int32 [words, 2] for each text, in characters of the original text. Punctuation
-        marks are words; special tokens spelled in the text are ordinary text; characters that
+        marks are words; special tokens spelled out in the text are ordinary text; characters that
         `encode_with_offsets` drops belong to no word. SentencePiece splits only at white space.
         """
         encodings = self._encode(self._word_finder, texts, True)
@@ -159,7 +161,7 @@ class Tokenizer:
             yield without_spaces(offsets, text)
 
     def normalize(self, text: str) -> str:
-        """Return a text as it is looked up: cleaned and lower-cased without accents if uncased."""
+        """Return a text as it is looked up: cleaned, and lower-cased without accents if uncased."""
         normalizer = self._backend.normalizer
         return text if normalizer is None else normalizer.normalize_str(text)
 
@@ -233,7 +235,7 @@ class Tokenizer:
 
     @cached_property
     def separators_between(self) -> int:
-        """Number of [SEP]s between the texts of a pair, by the tokenizer's file or its kind."""
+        """Number of [SEP]s between the texts of a pair, from the file or else from the kind."""
         separators = separators_between(self._backend, self.specials)
         return DEFAULT_SEPARATORS[self.kind] if separators is None else separators
 
@@ -291,12 +293,12 @@ class Tokenizer:
 
     @cached_property
     def random_ids(self) -> NDArray[np.int32]:
-        """Ids of all entries but special tokens and unused ones, ascending."""
+        """Ids of all entries except special and unused tokens, in ascending order."""
         return self._ids_where(is_used)
 
     @cached_property
     def continuation_ids(self) -> NDArray[np.int32]:
-        """Ids of entries that continue a word, ascending."""
+        """Ids of entries that continue a word, in ascending order."""
         return self._ids_where(lambda token: continues_word(token, self.kind))
 
     def _ids_where(self, condition: Callable[[str], bool]) -> NDArray[np.int32]:
@@ -305,7 +307,7 @@ class Tokenizer:
         return np.array(ids, np.int32)
 
     def lowercased(self) -> Tokenizer:
-        """Return a copy of this tokenizer that first lower-cases the text and keeps accents."""
+        """Return this tokenizer if it lower-cases text, else a copy that does and keeps accents."""
         return self if self.lowercase else Tokenizer(lowercasing(self._backend))
 
     @cached_property

@@ -26,7 +26,7 @@ from bert_jax.tokenizers.vocabulary_files import (
     read_json,
 )
 
-# BERT's, RoBERTa's and ALBERT's. The last one includes SentencePiece's form of BPE.
+# The kinds of BERT, RoBERTa and ALBERT. The last one includes SentencePiece's form of BPE.
 Kind = Literal["wordpiece", "byte_bpe", "sentencepiece"]
 
 _FORM = "a tokenizer.json of the tokenizers library"
@@ -163,7 +163,7 @@ def _pair(merge: Any) -> tuple[str, str]:
 
 
 def _check_added_tokens(state: Mapping[str, Any], vocabulary: Mapping[str, int]) -> None:
-    """Raise ValueError if the library gave an added token a different id from the file's."""
+    """Raise ValueError if the library gave an added token an id other than the file's."""
     for token in state["added_tokens"] or ():
         content, token_id = token["content"], token["id"]
         if vocabulary.get(content) != token_id:
@@ -209,8 +209,11 @@ def override_normalizer(
 ) -> None:
     """Override the normalizer's settings as transformers does.
 
-    `lowercase` takes precedence over tokenizer_config.json, which applies only to BERT's
-    normalizer; the other normalizers' settings are complete.
+    `lowercase` takes precedence over tokenizer_config.json. Only BERT's normalizer is changed; the
+    settings of any other are those in the file.
+
+    Raises:
+      ValueError: `lowercase` contradicts a normalizer other than BERT's.
     """
     state = json.loads(backend.to_str())["normalizer"] or {}
     if state.get("type") != "BertNormalizer":
@@ -240,15 +243,16 @@ def types_of(part: Any) -> set[str]:
     return {str(part.get("type"))}.union(*map(types_of, inner))
 
 
-# RoBERTa's vocabulary is padded to a multiple of 8; CamemBERT's keeps ids that fairseq moved.
+# RoBERTa's vocabulary is padded to a multiple of 8; CamemBERT's keeps placeholders for ids that
+# fairseq moved.
 _FILLERS = re.compile(r"madeupword\d{4}|<(s|/s|unk)>NOTUSED")
-# Scripts without spaces between words, by the first words of their letters' Unicode names.
+# Scripts without spaces between words, by the first word of their letters' Unicode names.
 _WITHOUT_SPACES = frozenset(("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"))
 _BYTES = decoders.ByteLevel()
 
 
 def is_used(piece: str) -> bool:
-    """Return whether a piece is not an entry that a release left unused."""
+    """Return whether a piece is in use, unlike the placeholders in some released vocabularies."""
     return not UNUSED.fullmatch(piece) and not _FILLERS.fullmatch(piece)
 
 

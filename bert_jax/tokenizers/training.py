@@ -31,11 +31,11 @@ from bert_jax.tokenizers.vocabulary_files import (
 
 logger = logging.getLogger(__name__)
 
-MAX_SAMPLE_BYTES = 1 << 30  # three to five minutes on two cores
+MAX_SAMPLE_BYTES = 1 << 30  # takes three to five minutes on two cores
 # Ten times the largest published vocabularies. The libraries allocate memory for all entries at
 # once.
 MAX_VOCAB_SIZE = 10_000_000
-MAX_COUNT = 2**63 - 1  # the libraries' integer type
+MAX_COUNT = 2**63 - 1  # the maximum of the libraries' integer type
 NO_TEXT = "documents: no text to train a vocabulary on."
 
 
@@ -70,7 +70,8 @@ def warn_if_smaller(size: int, requested: int) -> None:
 def even_sample(documents: Iterable[str], num_bytes: int, max_bytes: int) -> Iterator[str]:
     """Yield documents spread evenly over the text, up to a size.
 
-    A document is taken while the share taken of `max_bytes` is at most the share seen of the text.
+    A document is taken if the share of `max_bytes` used up would then be at most the share of the
+    text seen so far.
 
     Args:
       documents: the documents.
@@ -101,7 +102,7 @@ def utf8_size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8"))
 
 
-_NUM_SLOTS_LOG2 = 27  # one bit per slot, 16 MiB; a million words use less than 1 % of the slots
+_NUM_SLOTS_LOG2 = 27  # one bit per slot, 16 MiB; a million words use less than 1% of the slots
 _HASH_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so it has an inverse modulo 2**64
 _HASH_BASE_INVERSE = np.uint64(pow(int(_HASH_BASE), -1, 2**64))
 _MIX = np.uint64(0xD6E8FEB86659FD93)
@@ -113,8 +114,8 @@ class WordLimit:
     Words longer than `max_word_characters` are always blanked out. Other words pass until the
     distinct words seen so far have `max_total_characters` in total; then only words seen before
     pass. Frequent words are therefore counted exactly over the whole stream, and only words that
-    first occur late are lost. Words are identified by a hash, so a new word may rarely pass as one
-    seen before.
+    first occur late are lost. Words are identified by a hash, so on rare occasions a new word
+    is mistaken for one seen before.
     """
 
     def __init__(
@@ -128,8 +129,8 @@ class WordLimit:
         """Prepare a filter.
 
         Args:
-          inside: bools [0x110000], whether a code point is part of words. Other characters always
-            pass.
+          inside: bools [0x110000], whether each code point is part of words. Other characters
+            always pass.
           max_characters: the length of the longest text that will be filtered.
           max_word_characters: the length of the longest word that passes.
           max_total_characters: the total length of the distinct words that pass.
@@ -172,7 +173,7 @@ class WordLimit:
     def _slots(
         self, codes: NDArray[np.uint32], starts: NDArray[np.intp], ends: NDArray[np.intp]
     ) -> NDArray[np.int64]:
-        """Return the hash of each word: its polynomial modulo 2**64 from running sums, mixed."""
+        """Return each word's slot: its polynomial hash modulo 2**64, from running sums, mixed."""
         sums = np.zeros(len(codes) + 1, np.uint64)
         np.cumsum(codes * self._powers[: len(codes)], out=sums[1:])
         hashes = (sums[ends] - sums[starts]) * self._inverse_powers[starts]
@@ -210,9 +211,9 @@ def train_byte_bpe(
 ) -> Tokenizer:
     """Train a vocabulary of at most `vocab_size` entries.
 
-    The entries are <s>, <pad>, </s>, <unk>, <mask>, the 256 bytes, and then trained pieces. White
-    space counts as one space, as `prepare` reads it. Source: Liu et al. 2019, "RoBERTa", section
-    4.4.
+    The entries are <s>, <pad>, </s>, <unk>, <mask>, the 256 bytes, and then trained pieces. Any
+    run of white space counts as one space, as in `prepare`. Source: Liu et al. 2019, "RoBERTa",
+    section 4.4.
 
     Args:
       documents: the text, which is read twice and must not be an iterator.
@@ -299,9 +300,10 @@ def train_sentencepiece(
     """Train a SentencePiece vocabulary of at most `vocab_size` entries.
 
     The entries are <pad>, <unk>, [CLS], [SEP], [MASK], ALBERT's punctuation, and then trained
-    pieces. Text is normalized as in ALBERT's release: quotes, NFKD without accents, and lower case
-    (only lower case with `keep_accents`, neither unless `lowercase`), then SentencePiece's
-    nmt_nfkc. A vocabulary that is smaller than requested, because of too little text, is logged.
+    pieces. Text is normalized as in ALBERT's release: quotes are unified, accents are stripped
+    after NFKD, letters are lower-cased, and SentencePiece's nmt_nfkc is applied. With
+    `keep_accents`, text keeps its accents; without `lowercase`, it keeps both its accents and its
+    case. A warning is logged if there is too little text for a vocabulary of the requested size.
 
     Args:
       documents: the text, which is read twice and must not be an iterator.
@@ -316,7 +318,7 @@ def train_sentencepiece(
       The tokenizer, and the content of the spiece.model from which it was made.
 
     Raises:
-      ValueError: the type is unknown, there is no text, or the size does not fit the text or the
+      ValueError: the type is unknown, there is no text, or the size does not suit the text or the
         special tokens.
     """
     check_repeatable(documents)
@@ -381,7 +383,7 @@ def sentencepiece_tokenizer(
 
 
 def _sentences(documents: Iterable[str], normalizer: Any) -> Iterator[str]:
-    """Yield lines of normalized text; long ones in parts, which end at spaces if possible."""
+    """Yield lines of normalized text, with long ones split into parts, at spaces if possible."""
     for text in documents:
         for line in text.splitlines():
             rest = normalizer.normalize_str(line).strip()

@@ -23,7 +23,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, pro
 from bert_jax import json_files
 from bert_jax.tokenizers.special_tokens import ALBERT, BERT, ROBERTA
 
-# A hundred times RoBERTa's vocab.json and merges.txt together.
+# A hundred times the size of RoBERTa's vocab.json and merges.txt together.
 MAX_FILE_BYTES = 128 << 20
 # The maximum number of ids without an entry, whose rows of the embedding table are never trained.
 MAX_UNUSED_IDS = 1_000
@@ -60,7 +60,7 @@ def read_json(file: Path, fix: str = "") -> Any:
 
 
 def check_ids(vocabulary: Iterable[tuple[str, Any]]) -> None:
-    """Check pairs of tokens and ids; a pair may occur repeatedly.
+    """Check pairs of tokens and ids; a pair may occur more than once.
 
     Raises:
       ValueError: an id is not a nonnegative integer, two tokens share an id, a token has two ids,
@@ -95,7 +95,7 @@ def check_ids(vocabulary: Iterable[tuple[str, Any]]) -> None:
 def check_merges(
     vocabulary: Mapping[str, Any], merges: Iterable[Sequence[str]], prefix: str = ""
 ) -> None:
-    """Check that a vocabulary contains the two pieces of every BPE merge and their union.
+    """Check that a vocabulary contains both pieces of every BPE merge and their concatenation.
 
     Args:
       vocabulary: the vocabulary.
@@ -127,7 +127,7 @@ def wordpiece_backend(
     strip_accents: bool | None = None,
     separate_cjk: bool = True,
 ) -> Any:
-    """Return BERT's tokenizer: clean, split at spaces, punctuation and CJK, then WordPiece.
+    """Return BERT's tokenizer: cleaning, splitting at spaces, punctuation and CJK, then WordPiece.
 
     Source: Devlin et al. 2018, section 3 ("Input/Output Representations"), and its released code.
 
@@ -171,7 +171,7 @@ def read_vocabulary(file: Path) -> dict[str, int]:
     Raises:
       ValueError: the file is damaged or not BERT's.
     """
-    # Universal line ends would split at a lone "\r", str.splitlines at U+2028 as well.
+    # Universal newlines would split at a lone "\r", and str.splitlines at U+2028 as well.
     lines = [line.rstrip("\r") for line in read_text(file).split("\n")]
     while lines and not lines[-1]:
         lines.pop()
@@ -219,7 +219,7 @@ def byte_bpe_backend(
     *,
     add_prefix_space: bool = False,
 ) -> Any:
-    """Return RoBERTa's tokenizer, whose pieces are bytes and include the space before a word.
+    """Return RoBERTa's tokenizer, whose pieces consist of bytes, including the space before a word.
 
     Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.2;
     Liu et al. 2019, "RoBERTa", section 4.4.
@@ -245,7 +245,7 @@ def read_byte_bpe(file: Path, *, add_prefix_space: bool) -> Any:
     """Return the backend of a vocab.json and the merges.txt in the same directory.
 
     Raises:
-      ValueError: a file is missing, damaged, or not RoBERTa's kind.
+      ValueError: a file is missing, damaged, or not of RoBERTa's kind.
     """
     merges_file = file.with_name(BYTE_BPE_MERGES_NAME)
     if not merges_file.is_file():
@@ -267,12 +267,12 @@ def read_byte_bpe(file: Path, *, add_prefix_space: bool) -> Any:
         raise ValueError(f"{merges_file}: does not fit {file.name}: {error}") from error
     try:
         return byte_bpe_backend(vocabulary, merges, add_prefix_space=add_prefix_space)
-    except Exception as error:  # the library raises no subclass
+    except Exception as error:  # the library raises no more specific type
         raise ValueError(f"{merges_file}: does not fit {file.name}: {error}") from error
 
 
 def with_prefix_space(state: Mapping[str, Any], add: bool) -> dict[str, Any]:
-    """Return a tokenizer, in tokenizer.json's form, with another setting of add_prefix_space."""
+    """Return a tokenizer, in tokenizer.json's form, with add_prefix_space set to `add`."""
     changed = dict(state)
     for part in ("pre_tokenizer", "post_processor"):
         changed[part] = _with_prefix_space(state[part], add)
@@ -289,7 +289,7 @@ def _with_prefix_space(part: Any, add: bool) -> Any:
 
 
 def adds_prefix_space(state: Mapping[str, Any]) -> bool:
-    """Return whether a tokenizer, in tokenizer.json's form, encodes a first word with a space."""
+    """Return whether a tokenizer, in tokenizer.json's form, adds a space before the first word."""
     splitter = state["pre_tokenizer"]
     parts = splitter.get("pretokenizers", [splitter])
     return any(part.get("add_prefix_space") for part in parts if part["type"] == "ByteLevel")
@@ -318,8 +318,8 @@ def _read_merges(file: Path) -> list[tuple[str, str]]:
 
 SENTENCEPIECE_SPACE = "▁"  # represents the space before a word in a vocabulary
 SENTENCEPIECE_NAME = "spiece.model"
-# ALBERT's release splits pieces such as "2,", which are in its vocabulary. This makes them unlikely
-# enough.
+# ALBERT's release splits pieces such as "2,", although they are in its vocabulary. This penalty
+# makes them so unlikely that they are split here too.
 _DIGIT_COMMA_PENALTY = 100.0
 
 
@@ -333,7 +333,8 @@ class _ModelType(IntEnum):
 def albert_normalizer(*, lowercase: bool, keep_accents: bool, charsmap: bytes = b"") -> Any:
     """Return ALBERT's normalizer, followed by the character map of a SentencePiece model.
 
-    Source: Lan et al. 2020, and its released code: quotes, NFKD without accents, lower case.
+    Source: Lan et al. 2020 and its released code, which unify quotes, strip accents after NFKD, and
+    lower-case letters.
     """
     steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     if not keep_accents:
@@ -350,7 +351,7 @@ def read_sentencepiece(file: Path, *, lowercase: bool, keep_accents: bool) -> An
     """Return the backend of a spiece.model.
 
     Raises:
-      ValueError: the file is damaged or not ALBERT's kind.
+      ValueError: the file is damaged or not of ALBERT's kind.
     """
     check_size(file)
     # The module creates its classes dynamically, so mypy does not find them.
@@ -409,7 +410,7 @@ def _score(piece: str, score: float) -> float:
 
 
 def _merges(pieces: Sequence[tuple[str, float]], ids: dict[str, int]) -> list[tuple[str, str]]:
-    """Return all ways to build a piece from two others, the likeliest pieces first."""
+    """Return all ways to build a piece from two other pieces, the likeliest pieces first."""
     candidates = []
     for piece, score in pieces:
         for cut in range(1, len(piece)):

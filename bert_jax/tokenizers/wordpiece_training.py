@@ -62,12 +62,12 @@ def train_wordpiece(
     The entries are [PAD], `num_unused` entries [unusedN], [UNK], [CLS], [SEP], [MASK], then the
     characters, then trained pieces. The 1,000 most frequent characters are included, or fewer in a
     small vocabulary, so that they and their continuations take at most half of it. Lower-cased text
-    loses its accents and other marks, unless `keep_accents`. Memory is bounded by 1 GiB for any
-    text (see `WordLimit`).
+    loses its accents and other marks, unless `keep_accents` is set. Memory is bounded by 1 GiB for
+    any text (see `WordLimit`).
 
-    The library numbers "##" characters, and breaks ties by these numbers, in the order of a hash
-    table with a different seed in every process. Giving it the alphabet beforehand makes the result
-    a function of the text.
+    On its own, the library would number "##" characters in the order of a hash table, whose seed
+    differs in every process, and break ties by these numbers. Giving it the alphabet beforehand
+    makes the result depend on the text alone.
 
     Args:
       documents: the text, which is read twice and must not be an iterator.
@@ -164,7 +164,7 @@ def _reserved_tokens(num_unused: int) -> list[str]:
 
 def _alphabet(survey: _Survey, backend: Any, limit: int, min_frequency: int) -> list[str]:
     """Return the most frequent characters of the normalized text, at most `limit`, sorted."""
-    # BERT's normalizer handles characters independently, so it is enough to normalize each once.
+    # BERT's normalizer handles characters independently, so each one is normalized only once.
     totals: dict[str, int] = {}
     for code_point in np.flatnonzero(survey.code_points):
         for character in backend.normalizer.normalize_str(chr(code_point)):

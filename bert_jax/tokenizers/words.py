@@ -1,6 +1,6 @@
-"""Find the words of a text as its tokenizer separates them.
+"""Find the words of a text as a tokenizer separates them.
 
-Words that become unknown tokens or lose their accents are reported.
+Words that become unknown tokens or lose their accents can be reported.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _split_at_punctuation(text: str, tokens: NDArray[np.int32]) -> NDArray[np.in
 def find_words(tokenizer: Tokenizer, text: str, phrase: str) -> list[tuple[int, int]]:
     """Return the spans of all occurrences of a word, or of consecutive words, in a text.
 
-    Words are equal if they are equal after normalization: an uncased tokenizer finds "python" in
+    Words match if they are equal after normalization: an uncased tokenizer finds "python" in
     "Python".
     """
     words, phrase_words = split_words(tokenizer, [text, phrase])
@@ -159,7 +159,7 @@ class UnknownCounts:
       allowed: whether any share of unknown tokens is accepted.
       tokens: the number of tokens.
       unknown: the number of unknown tokens.
-      checks: how often the share was checked.
+      checks: how often the share has been checked.
     """
 
     allowed: bool
@@ -169,7 +169,7 @@ class UnknownCounts:
 
     @property
     def share(self) -> float:
-        """The share of unknown tokens; 0 without tokens."""
+        """The share of unknown tokens; 0 if there are no tokens."""
         return self.unknown / max(1, self.tokens)
 
     def add(self, tokens: int, unknown: int | None) -> None:
@@ -179,7 +179,8 @@ class UnknownCounts:
           TooManyUnknownError: there are enough tokens for a check, and too many are unknown.
         """
         if unknown is None:
-            self.checks += 1  # finished by an earlier version; a refusal keeps this work
+            # Made by an earlier version. It counts as a check, so that a refusal keeps this work.
+            self.checks += 1
             return
         self.tokens += tokens
         self.unknown += unknown
@@ -199,7 +200,7 @@ class UnknownCounts:
 
 
 def count_unknown(token_ids: NDArray[np.integer], tokenizer: Tokenizer) -> UnknownCounts:
-    """Return the counts of token ids, leaving out [CLS] and [SEP]."""
+    """Return the counts for token ids, excluding [CLS] and [SEP]."""
     ids = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.unk_id)
     cls, sep, unknown = (int(np.count_nonzero(token_ids == token_id)) for token_id in ids)
     return UnknownCounts(allowed=True, tokens=len(token_ids) - cls - sep, unknown=unknown)
@@ -214,7 +215,7 @@ def describe_unknown(
       tokenizer: the tokenizer.
       unknown: the number of unknown tokens.
       tokens: the number of tokens.
-      texts: the texts of the tokens, of which up to 256 K characters are read for examples.
+      texts: the texts of the tokens; up to 256 K characters are searched for examples.
       where: the source of the tokens, such as " of train".
     """
     words = unknown_words(tokenizer, texts)
@@ -226,7 +227,7 @@ def describe_unknown(
 
 
 def unknown_words(tokenizer: Tokenizer, texts: Iterable[str]) -> list[str]:
-    """Return the five most frequent unknown words of the first 256 K characters of `texts`."""
+    """Return the five most frequent unknown words in the first 256 K characters of `texts`."""
     remaining = _SAMPLE_CHARACTERS
     words: Counter[str] = Counter()
     for text in texts:
