@@ -73,7 +73,7 @@ def collectives(hlo: str, num_devices: int) -> dict[str, Traffic]:
             kind = line.opcode.removesuffix("-done")
             if kind not in KINDS:
                 continue
-            # Of an asynchronous pair, the start has the groups and the end the result.
+            # In an asynchronous pair, the start has the groups, and the end has the result.
             start = line
             if line.opcode.endswith("-done"):
                 start = results[line.rest.split(")")[0].strip().lstrip("%")]

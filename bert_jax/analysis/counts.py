@@ -1,4 +1,4 @@
-"""Count a model's parameters and floating-point operations, with two per multiply-add."""
+"""Count a model's parameters and floating-point operations, two for each multiply-add."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def encoder_training_flops(config: EncoderConfig, length: int, trainable_layers:
     Args:
       config: the encoder.
       length: the number of tokens, including padding.
-      trainable_layers: the number of last layers that have a backward pass: all layers if the
+      trainable_layers: the number of final layers that have a backward pass: all layers if the
         embeddings are trainable.
     """
     assert 0 <= trainable_layers <= config.num_layers

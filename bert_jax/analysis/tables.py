@@ -32,7 +32,7 @@ def flops_table(
     predictions: int,
     next_sentence: bool,
 ) -> list[str]:
-    """Return the FLOPs of each part for one sequence, of a training step, and of a phase.
+    """Return the FLOPs of each part for one sequence, and those of a training step and a phase.
 
     Args:
       encoder: the encoder.

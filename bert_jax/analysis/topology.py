@@ -1,4 +1,4 @@
-"""Devices to compile for that need not exist: CPU devices (`cpu:8`), or a TPU slice by name."""
+"""Devices to compile for, which need not exist: CPU devices (`cpu:8`), or a named TPU slice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TPU = re.compile(r"v[2-9][a-z]*|tpu.*")  # does not match NVIDIA's V100
 EXAMPLES = "cpu:8, v5e:4x4, v6e:2x4, v5p:2x2x2 or v4:2x2x4"
 
 # Variables that libtpu otherwise requests from the metadata server of a Cloud TPU host, waiting for
-# an answer. To compile, any values are sufficient, and several processes may load libtpu.
+# an answer. For compiling, any values are sufficient, and several processes may load libtpu.
 _NO_TPU_HOST = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -27,8 +27,8 @@ _NO_TPU_HOST = {
 def topology_devices(name: str) -> list[jax.Device]:
     """Return the devices of a topology, for a mesh to compile for.
 
-    Call this before JAX initializes its devices. On TPU v4, a device is a chip of two cores, as by
-    default on the hardware.
+    Call this before JAX initializes its devices. On TPU v4, a device is a chip of two cores, which
+    is the default on the hardware.
 
     Args:
       name: the name of the topology, such as "v5e:4x4" or "cpu:8".

@@ -26,7 +26,7 @@ class FoundAnswer:
     """The best answer to a question.
 
     Attributes:
-      text: characters `start` to `end` of the passage, "" if the passage contains no words.
+      text: characters `start` to `end` of the passage; "" if the passage contains no words.
       start: the offset of the first character.
       end: the offset after the last character.
       probability: the softmax over the 20 best candidates, or over more if more are requested.

@@ -38,8 +38,8 @@ class Classification:
         the model's order.
       scores: the probability of every label: by softmax if exactly one label applies, by sigmoid if
         any number may; for a regression, the numbers themselves. A model fine-tuned with one score
-        for two labels gives both; if it is imported from another format, the name of its negative
-        label is missing.
+        for two labels gives both labels' probabilities; if it was imported from another format, the
+        name of its negative label is missing.
       truncated: whether the text was truncated because it was too long.
     """
 

@@ -76,7 +76,7 @@ def read_input(
       report: whether to yield an unusable line instead of raising it.
 
     Raises:
-      ValueError: the input has another format, for example SQuAD's.
+      ValueError: the input has a different format, for example SQuAD's.
       UnusableLine: a line is too long, not UTF-8 or not an object, or its fields are missing or
         have the wrong type.
     """

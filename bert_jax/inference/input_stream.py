@@ -75,7 +75,7 @@ class Input:
 
     def check_not_overwritten(self, output: Path) -> None:
         """Raise ValueError if the output file is the file that is read."""
-        # A terminal may be both.
+        # A terminal may be both input and output.
         if not stat.S_ISREG(self.status.st_mode) or not output.exists():
             return
         if os.path.samestat(self.status, output.stat()):
@@ -122,7 +122,7 @@ def chunks(
     """Yield `lines` in parts that double in size, from `first` lines to `largest` lines.
 
     The first part is small so that the first results are available early. A None ends a part early,
-    and so does a line with which the part would exceed `MAX_BYTES`, as measured by `num_bytes`.
+    and so does a line that would make the part exceed `MAX_BYTES`, as measured by `num_bytes`.
     """
     part: list[Line] = []
     size, held = first, 0

@@ -14,9 +14,9 @@ from bert_jax.models.ops import attention_scores, dropout, weighted_values, with
 
 
 def document_mask(document_ids: jax.Array) -> jax.Array:
-    """Return the attention mask [batch, 1, length, length], True within a document.
+    """Return the attention mask [batch, 1, length, length], which is True within a document.
 
-    Padding (document id 0) attends only to padding, so that no softmax is over an empty set.
+    Padding (document id 0) attends only to padding, so that no softmax is taken over an empty set.
     """
     return (document_ids[:, :, None] == document_ids[:, None, :])[:, None]
 
@@ -62,7 +62,7 @@ def xla_attention(
     """
     if document_ids is not None:
         # In a row with one document, padding attends to the tokens, as in cuDNN's kernel and in
-        # other BERT implementations. It matters: a span's softmax includes the scores of padding.
+        # other BERT implementations. This matters: a span's softmax includes the scores of padding.
         visible = document_mask(document_ids) if packed else (document_ids != 0)[:, None, None, :]
         scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
     probabilities = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
@@ -79,15 +79,15 @@ def cudnn_attention(
 ) -> jax.Array:
     """Compute cuDNN's fused attention, without dropout.
 
-    A row with one document needs only its length, a `packed` row the full mask. For the shapes see
-    `xla_attention`; query and key have the shape of `value`.
+    A row with one document needs only its length, but a `packed` row needs the full mask. For the
+    shapes, see `xla_attention`; query and key have the same shape as `value`.
     """
     if document_ids is None:
         return jax.nn.dot_product_attention(query, key, value, implementation="cudnn")
     if packed:
         mask = document_mask(document_ids)
         return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
-    # At least one key even in an empty row, since a softmax over an empty set is NaN.
+    # Keep at least one key even in an empty row, since a softmax over an empty set is NaN.
     lengths = jnp.maximum(jnp.sum(document_ids != 0, axis=1, dtype=jnp.int32), 1)
     return jax.nn.dot_product_attention(
         query, key, value, key_value_seq_lengths=lengths, implementation="cudnn"
@@ -125,10 +125,10 @@ class SelfAttention(nnx.Module):
             with padding at the end.
           packed: whether a row may contain several documents.
           dropout_key: None during evaluation.
-          return_scores: whether to return the attention scores, too.
+          return_scores: whether to also return the attention scores.
 
         Returns:
-          The output, shaped like `x`, and the `scaled_scores` or None.
+          The output, shaped like `x`, and the `scaled_scores`, or None unless requested.
         """
         heads = (*x.shape[:-1], self.config.num_heads, self.config.head_dim)
         axes = ("batch", None, "heads", None)

@@ -331,7 +331,7 @@ TRAINING_KEYS = ("hidden_dropout", "attention_dropout", "initializer_range")
 def incompatible_fields(first: EncoderConfig, second: EncoderConfig) -> list[str]:
     """Return one line for every difference that changes the outputs for the same parameters.
 
-    Dropout and initialization do not, since they only matter in training.
+    Differences in dropout and initialization do not, since these matter only in training.
     """
     return [
         line
@@ -356,7 +356,7 @@ _ROBERTA: dict[str, Any] = dict(
     pooler_dropout=True,
 )
 _ALBERT: dict[str, Any] = dict(vocab_size=30_000, embedding_dim=128, sharing="all")
-# The second release; the first uses the erf form of GELU, and dropout of 0.1 up to xlarge.
+# The second release; the first uses the erf form of GELU, and a dropout of 0.1 up to xlarge.
 _ALBERT_2 = _ALBERT | dict(activation="gelu_tanh", hidden_dropout=0.0, attention_dropout=0.0)
 _DISTILBERT: dict[str, Any] = dict(num_segments=0, pooler_activation="relu")
 

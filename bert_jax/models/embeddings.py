@@ -42,8 +42,8 @@ _STORED = ("vocab", "embed")
 def look_up(table: jax.Array, token_ids: jax.Array, dtype: jnp.dtype) -> jax.Array:
     """Return rows [..., dim] of a float32 `table` [vocab, dim] at `token_ids`, in `dtype`.
 
-    Gradients are accumulated in float32: a batch contains thousands of `[MASK]` tokens, and 4,096
-    additions in bfloat16 had errors of 6 % to 77 %.
+    Gradients are accumulated in float32: a batch contains thousands of `[MASK]` tokens, and after
+    4,096 additions in bfloat16, the errors were 6 % to 77 %.
     """
     rounded = constrain(table.astype(dtype), *_USED)
     return jnp.take(rounded, token_ids, axis=0, mode="clip")
@@ -70,7 +70,7 @@ look_up.defvjp(_look_up_forward, _look_up_backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def spread(rows: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-    """Return float32 `rows` in `dtype`, broadcast to `shape`, whose last dims they have.
+    """Return float32 `rows` in `dtype`, broadcast over new leading dims to `shape`.
 
     The gradient is accumulated in float32, as in `look_up`: a large batch has millions of tokens in
     RoBERTa's only segment, and bfloat16 has only eight significant bits for their sum.
@@ -98,8 +98,8 @@ spread.defvjp(_spread_forward, _spread_backward)
 def select_segments(table: jax.Array, segment_ids: jax.Array) -> jax.Array:
     """Return rows [..., dim] of a small `table` [segments, dim] at `segment_ids`.
 
-    Compares the ids instead of gathering rows: the gradient of a gather from two rows is a scatter
-    into two rows, which took 80 ms of a 180 ms BERT-base step on an H200.
+    The ids are compared instead of gathering rows: the gradient of a gather from two rows is a
+    scatter into two rows, which took 80 ms of a 180 ms BERT-base step on an H200.
     """
     x = jnp.zeros((), table.dtype)
     for segment in range(len(table)):
@@ -141,7 +141,7 @@ select_segments.defvjp(_select_forward, _select_backward)
 class Embeddings(nnx.Module):
     """The sum of token, segment and position embeddings (Devlin et al. 2019, figure 2).
 
-    With `embedding_dim`, a dense layer follows (Lan et al. 2020, section 3.1).
+    If `embedding_dim` is set, a dense layer follows (Lan et al. 2020, section 3.1).
     """
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
@@ -204,8 +204,8 @@ class Embeddings(nnx.Module):
         return logits.reshape(*x.shape[:-1], logits.shape[-1])
 
     def _token_table(self) -> jax.Array:
-        # Every device needs whole rows: with a table split by feature, a lookup would move the
-        # embedded batch between devices, which is larger than the table.
+        # Every device needs whole rows: if the table were split by feature, a lookup would move the
+        # embedded batch, which is larger than the table, between devices.
         return with_ops(gather, self.ops)(self.token[...].astype(self.dtype), _USED, _STORED)
 
     def _positions(self, position_ids: jax.Array | None, shape: tuple[int, ...]) -> jax.Array:

@@ -23,8 +23,8 @@ class EncoderOutput(NamedTuple):
       hidden: [batch, length, hidden_dim], the last layer's output.
       hidden_states: the embeddings and every layer's output, num_layers + 1 arrays shaped like
         `hidden`; None unless requested.
-      attention_scores: the scores of every layer before mask and softmax, num_layers float32 arrays
-        [batch, num_heads, from, to]; None unless requested.
+      attention_scores: the scores of every layer before masking and softmax, num_layers float32
+        arrays [batch, num_heads, from, to]; None unless requested.
     """
 
     hidden: jax.Array
@@ -49,7 +49,7 @@ class FeedForward(nnx.Module):
 
 
 class Layer(nnx.Module):
-    """The modules that a layer owns: self-attention and feed-forward part, each with a LayerNorm.
+    """The modules that a layer owns: attention and a feed-forward part, each with a LayerNorm.
 
     attention, ffn: whether the layer owns this part; if not, it uses another layer's.
     """
@@ -88,13 +88,13 @@ def apply_layer(
     *,
     return_scores: bool = False,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Apply a layer: self-attention and feed-forward part, each with dropout and a residual sum.
+    """Apply a layer: attention and a feed-forward part, each with dropout and a residual sum.
 
-    With norm="post" a part f computes norm(x + f(x)), as in the original (Vaswani et al. 2017);
-    with norm="pre" it computes x + f(norm(x)) (Xiong et al. 2020, "On Layer Normalization in the
+    With norm="post", a part f computes norm(x + f(x)), as in the original (Vaswani et al. 2017);
+    with norm="pre", it computes x + f(norm(x)) (Xiong et al. 2020, "On Layer Normalization in the
     Transformer Architecture").
 
-    Takes the arguments of `SelfAttention.__call__` and returns the same kind of result.
+    The other arguments and the result are the same as those of `SelfAttention.__call__`.
     """
     keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
     rate, ops = config.hidden_dropout, layer.attention.attention.ops
@@ -121,7 +121,7 @@ LayerStep = Callable[[SharedLayer, jax.Array, jax.Array | None], tuple[jax.Array
 
 
 class Pooler(nnx.Module):
-    """A dense layer with the config's activation, normally tanh, on the `[CLS]` vectors.
+    """A dense layer applied to the `[CLS]` vectors, with the config's activation (normally tanh).
 
     Source: Devlin et al. 2019, section 3.1.
     """
@@ -209,9 +209,9 @@ class Encoder(nnx.Module):
           packed: whether a row may contain several documents. False guarantees that no row does and
             that padding comes last, so that attention backends need no full mask.
           dropout_key: None during evaluation; the same key gives the same dropout masks.
-          return_hidden_states: whether to return the output of every layer, too. The layers are
+          return_hidden_states: whether to also return the output of every layer. The layers are
             then unrolled.
-          return_attention_scores: whether to return the attention scores of every layer, too. The
+          return_attention_scores: whether to also return the attention scores of every layer. The
             layers are then unrolled.
         """
         count = self.config.num_layers + 1
@@ -246,7 +246,7 @@ class Encoder(nnx.Module):
     def _layer_step(
         self, document_ids: jax.Array | None, packed: bool, return_scores: bool
     ) -> LayerStep:
-        """Return a function of (layer, x, key) that applies a layer, with the config's `remat`."""
+        """Return a function of (layer, x, key) that applies a layer, using `compute.remat`."""
 
         def step(
             layer: SharedLayer, x: jax.Array, key: jax.Array | None

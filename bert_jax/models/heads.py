@@ -20,7 +20,7 @@ PAIRS_HEAD = "next_sentence."  # prefix of the parameter names of the sentence-p
 
 
 class MaskedLMHead(nnx.Module):
-    """A transform, followed by the transposed token embeddings plus a bias.
+    """A transform, followed by a product with the transposed token embeddings, plus a bias.
 
     The transform is a dense layer to the dimension of the token table, an activation and a
     LayerNorm, as in the release of Devlin et al. 2019.
@@ -46,8 +46,8 @@ class PretrainingOutput(NamedTuple):
     Attributes:
       token_logits: float32 [batch, count, vocab_size] at the masked positions.
       next_sentence_logits: float32 [batch, fragments, 2], one row per fragment (the part of a
-        document in a row); class 0 is next or in order, class 1 random or swapped. None without a
-        sentence-pair head.
+        document in a row); class 0 means next or in order, class 1 random or swapped. None without
+        a sentence-pair head.
       encoder: the encoder's outputs.
     """
 
@@ -157,7 +157,7 @@ class NextSentenceModel(nnx.Module):
 
 
 class EncoderModel(nnx.Module):
-    """An encoder without a head and optionally with a pooler."""
+    """An encoder without a head, with an optional pooler."""
 
     def __init__(
         self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs, *, pooler: bool
@@ -168,12 +168,12 @@ class EncoderModel(nnx.Module):
             self.pooler = Pooler(config, compute, rngs)
 
     def read_out(self, hidden: jax.Array) -> dict[str, jax.Array]:
-        """Return `pooled` [batch, hidden_dim] by name if there is a pooler."""
+        """Return a dict with `pooled` [batch, hidden_dim], or an empty one without a pooler."""
         return {"pooled": self.pooler(hidden)} if self.has_pooler else {}
 
 
 class Classifier(nnx.Module, abc.ABC):
-    """An encoder with a dense layer that computes scores from the subclass's vectors."""
+    """An encoder with a dense layer that scores the vectors chosen by the subclass."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class Classifier(nnx.Module, abc.ABC):
         *,
         dropout_key: jax.Array | None = None,
     ) -> jax.Array:
-        """Return the float32 logits of `read_out` for rows with one document and padding last.
+        """Return the float32 logits of `read_out` for rows of one document followed by padding.
 
         Args:
           token_ids: [batch, length].
@@ -248,7 +248,7 @@ class SentenceClassifier(Classifier):
     def read_out(
         self, hidden: jax.Array, dropout_key: jax.Array | None = None
     ) -> dict[str, jax.Array]:
-        """Return `pooled` [batch, hidden_dim] and float32 `logits` [batch, scores] by name."""
+        """Return a dict with `pooled` [batch, hidden_dim] and float32 `logits` [batch, scores]."""
         if self.drops_pooler_input and dropout_key is not None:
             first, dropout_key = jax.random.split(dropout_key)
             hidden = dropout(hidden[:, :1], self.dropout, first, self.ops)
@@ -265,7 +265,7 @@ class TokenClassifier(Classifier):
     def read_out(
         self, hidden: jax.Array, dropout_key: jax.Array | None = None
     ) -> dict[str, jax.Array]:
-        """Return float32 `logits` [batch, length, scores] by name."""
+        """Return a dict with float32 `logits` [batch, length, scores]."""
         return {"logits": self._logits(hidden, dropout_key)}
 
 
@@ -296,7 +296,7 @@ class ToTeacher(nnx.Module):
 
 
 class StudentModel(PretrainingModel):
-    """A `PretrainingModel` with projections to a teacher that has another `hidden_dim`."""
+    """A `PretrainingModel` with projections to a teacher that has a different `hidden_dim`."""
 
     def __init__(
         self,

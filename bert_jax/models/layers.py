@@ -33,17 +33,17 @@ def use_layout(layout: Layout | None) -> Iterator[None]:
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
-    """Return `x` sharded by its logical axes, one for each dim, inside a `use_layout` block."""
+    """Return `x`, sharded by its logical axes (one per dim) inside a `use_layout` block."""
     layout = _LAYOUT.get()
     return x if layout is None else layout(x, axes)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def gather(parameter: jax.Array, axes: Axes, own_axes: Axes) -> jax.Array:
-    """Return a parameter, stored with the logical axes `own_axes`, sharded by `axes` for its use.
+    """Return a parameter, which is stored sharded by `own_axes`, sharded by `axes` for use.
 
-    The gradient is sharded by `own_axes` again. With `constrain`, the gradient would be sharded by
-    `axes`, too, and every device would sum the whole gradient although it stores only a part.
+    The gradient is sharded by `own_axes` again. With `constrain`, it would be sharded by `axes` as
+    well, and every device would sum the whole gradient although it stores only part of it.
     """
     return constrain(parameter, *axes)
 
@@ -79,7 +79,7 @@ def compute_dtype(compute: ComputeConfig) -> jnp.dtype:
 
 
 def initializer(config: EncoderConfig) -> nnx.Initializer:
-    """Return the initializer of Devlin et al.'s release: normal, truncated at 2 deviations."""
+    """Return Devlin et al.'s initializer: a normal truncated at 2 standard deviations."""
     # `stddev` is the standard deviation before truncation, as in the original code.
     return nnx.initializers.truncated_normal(stddev=config.initializer_range)
 
@@ -146,7 +146,7 @@ def layer_norm(
         dim,
         epsilon=config.layer_norm_epsilon,
         dtype=compute_dtype(compute),
-        # E[(x - E[x])^2] instead of E[x^2] - E[x]^2, which cancels if |mean| >> deviation.
+        # E[(x - E[x])^2] instead of E[x^2] - E[x]^2, which loses precision if |mean| >> deviation.
         use_fast_variance=False,
         scale_metadata={"logical_axes": ("norm",)},
         bias_metadata={"logical_axes": ("norm",)},
@@ -169,8 +169,8 @@ def embedding_table(
 def select_rows(x: jax.Array, positions: jax.Array) -> jax.Array:
     """Return rows [batch, count, dim] of `x` [batch, length, dim] at `positions` [batch, count].
 
-    Multiplies by a one-hot matrix. This is exact, and its gradient is a product, too. The gradient
-    of a gather is a scatter, which is slow on accelerators and nondeterministic on GPUs.
+    Multiplies by a one-hot matrix. This is exact, and its gradient is a product as well. The
+    gradient of a gather is a scatter, which is slow on accelerators and nondeterministic on GPUs.
     """
     one_hot = jax.nn.one_hot(positions, x.shape[1], dtype=x.dtype)
     # HIGHEST keeps float32 inputs exact; the default may round them to bfloat16 or TF32.

@@ -32,14 +32,14 @@ class ClassifierHead:
     """A head that computes scores for fine-tuning tasks (Devlin et al. 2019, figure 4).
 
     name: the head's name in `model.json`.
-    scored: the scored unit: a sequence, by its pooled `[CLS]` vector; every choice, which is a
-      sequence with one score; or every token of a sequence.
+    scored: what the head scores: a sequence, by its pooled `[CLS]` vector; each choice, which is a
+      sequence with one score; or each token of a sequence.
     labels: the names of the scores in order; None if every task has its own.
     dropout: whether the head applies dropout to the vectors that it scores.
-    problems: the meanings that the scores can have.
+    problems: the ways in which the scores can be interpreted.
 
     Raises:
-      ValueError: a value is unknown, or a choice would have several scores.
+      ValueError: a value is unknown, or a choice would have more than one score.
     """
 
     name: str
@@ -169,7 +169,7 @@ class ModelConfig:
 
     @property
     def head_kind(self) -> PretrainingHead | ClassifierHead:
-        """The head as a choice to match exhaustively."""
+        """The head in a form that a `match` statement can cover exhaustively."""
         return self.classifier or cast(PretrainingHead, self.head)
 
     @property
@@ -179,7 +179,7 @@ class ModelConfig:
 
     @property
     def has_pooler(self) -> bool:
-        """Whether the model has a pooler on its `[CLS]` vector."""
+        """Whether the model applies a pooler to its `[CLS]` vector."""
         match self.head_kind:
             case "encoder":
                 return self.pooler
@@ -232,7 +232,7 @@ def define_model(config: ModelConfig, compute: ComputeConfig) -> ModelDefinition
 
 
 def part_of(config: ModelConfig, head: str | None) -> ModelConfig:
-    """Return the model with only some of its heads; None keeps all.
+    """Return the config of a model reduced to `head`; None keeps the whole model.
 
     Raises:
       ValueError: `head` needs parameters that the model does not have.
@@ -262,7 +262,7 @@ def infer(
     *,
     hidden_states: bool = False,
 ) -> dict[str, jax.Array]:
-    """Run a model without dropout, with its head at every position.
+    """Run a model without dropout, and apply its head at every position.
 
     Args:
       model: the model.
@@ -270,8 +270,8 @@ def infer(
         except `logits` have batch * choices rows.
       segment_ids: shaped like `token_ids`; None for all zeros.
       attention_mask: shaped like `token_ids`, 1 for tokens and 0 for padding; None without padding.
-      hidden_states: whether to return `hidden_0` (the embeddings), `hidden_1`, ... (the layers'
-        outputs), too.
+      hidden_states: whether to also return `hidden_0` (the embeddings), `hidden_1`, ... (the
+        layers' outputs).
 
     Returns:
       `hidden` [batch, length, hidden_dim], the last layer's output, and the head's outputs:

@@ -1,7 +1,8 @@
-"""A module as a definition and flat parameters: `{"encoder.layers.0.ffn.up.kernel": array, ...}`.
+"""Split a module into its definition and flat parameters.
 
-All code outside `models` handles parameters in this form: the optimizer, the sharding table,
-checkpoints and foreign formats all use these names.
+Parameters have the form `{"encoder.layers.0.ffn.up.kernel": array, ...}`. All code outside `models`
+handles them in this form: the optimizer, the sharding table, checkpoints and foreign formats all
+use these names.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ ModuleT = TypeVar("ModuleT", bound=nnx.Module)
 
 
 class _Keys(nnx.RngStream):
-    """A Flax stream of keys that counts in Python.
+    """A Flax stream of random keys whose counter is a Python integer.
 
-    Flax counts in an array. While tracing, every increment asks the tracer for its sharding. It has
-    none, and the resulting error prints everything traced so far. That took most of the 3.3 s of
-    defining 24 layers, which now takes 0.35 s (jax 0.10.2, flax 0.12.8).
+    Flax's own counter is an array. During tracing, every increment asks the tracer for its
+    sharding. It has none, and the resulting error prints everything traced so far. This took most
+    of the 3.3 s needed to define 24 layers; with this class, it takes 0.35 s (jax 0.10.2, flax
+    0.12.8).
     """
 
     def __init__(self, key: jax.Array):
@@ -58,7 +60,7 @@ class ModelDefinition(Generic[ModuleT]):
     _shared: bool = False  # whether the module may use a parameter in several places
 
     def init(self, key: jax.Array) -> Parameters:
-        """Return randomly initialized parameters, a pure function of `key`.
+        """Return randomly initialized parameters, which depend only on `key`.
 
         Jit this method with output shardings.
         """
@@ -68,7 +70,7 @@ class ModelDefinition(Generic[ModuleT]):
         """Return the module with these parameters.
 
         Raises:
-          ValueError: names are missing or unexpected.
+          ValueError: parameters are missing or unexpected.
         """
         check_names(parameters, self.shapes)
         leaves, structure = jax.tree.flatten_with_path(self._state)
@@ -115,7 +117,7 @@ def define(
 
 
 def check_names(names: Iterable[str], expected: Iterable[str]) -> None:
-    """Raise ValueError that lists missing (-) and unexpected (+) names unless all names agree."""
+    """Raise a ValueError that lists missing (-) and unexpected (+) names, if there are any."""
     missing = [f"  - {name}" for name in sorted(set(expected) - set(names))]
     unexpected = [f"  + {name}" for name in sorted(set(names) - set(expected))]
     if missing or unexpected:
@@ -139,7 +141,7 @@ def count(shapes: Mapping[str, jax.ShapeDtypeStruct | jax.Array]) -> int:
 def _name(path: tuple) -> str:
     """Return the name of a key path, such as `encoder.layers.0.ffn.up.kernel`.
 
-    The name leaves out the level of the variable itself.
+    The level of the variable itself is left out.
     """
     return ".".join(str(entry.key) for entry in path if isinstance(entry, jax.tree_util.DictKey))
 

@@ -22,13 +22,13 @@ SETTINGS_DROPPED = "its sentence-embedding settings (pooling, prompts) are dropp
 class SentenceEmbedding:
     """The settings of a sentence embedding.
 
-    pooling: the pooling modes of the last layer's token vectors; the vectors of several modes are
-      concatenated in this order.
+    pooling: the modes in which the last layer's token vectors are pooled; the vectors of several
+      modes are concatenated in this order.
     normalize: whether to scale the vector to length 1.
-    max_length: most tokens of a text, including special tokens; None for all of the model's
-      positions.
+    max_length: the maximum number of tokens of a text, including special tokens; None for all of
+      the model's positions.
     prompts: prompts that can be prepended to a text, by name. default_prompt_name: the prompt used
-      by default; None for none.
+      by default; None for no prompt.
     include_prompt: whether to pool the prompt's tokens too.
     truncate_dim: the number of leading values of the vector to keep; None for all.
     similarity: the similarity measure that the vectors were trained for.
@@ -56,7 +56,7 @@ class SentenceEmbedding:
             )
 
     def prompt_for(self, prompt_name: str | None, prompt: str | None) -> str:
-        """Return the prompt to prepend to a text: the given, the named or the default one.
+        """Return the prompt to prepend to a text: the given one, the named one or the default.
 
         Raises:
           ValueError: the model has no such prompt, or both a prompt and a name are given.
@@ -125,7 +125,7 @@ def sentence_vectors(
 
 
 def _pooled(mode: PoolingMode, hidden: jax.Array, kept: jax.Array) -> jax.Array:
-    """Pool hidden [batch, length, hidden_dim] over `kept` [batch, length]; [batch, hidden_dim]."""
+    """Pool `hidden` [batch, length, dim] over `kept` [batch, length], and return [batch, dim]."""
     length = hidden.shape[1]
     weights = kept.astype(jnp.float32)[..., None]
     match mode:
@@ -147,5 +147,5 @@ def _pooled(mode: PoolingMode, hidden: jax.Array, kept: jax.Array) -> jax.Array:
 
 
 def _at(hidden: jax.Array, places: jax.Array) -> jax.Array:
-    """Return the vector [batch, hidden_dim] at one place [batch] of each row."""
+    """Return the vectors [batch, hidden_dim] at `places` [batch], one place for each row."""
     return jnp.take_along_axis(hidden, places[:, None, None], axis=1)[:, 0]

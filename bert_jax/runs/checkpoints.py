@@ -61,8 +61,8 @@ def default_checkpoint_step(work_dir: Path) -> int:
 def best_so_far(work_dir: Path, comparison: Comparison) -> int | None:
     """Return the step of the best existing checkpoint according to the log.
 
-    The later of equal checkpoints is better, as for the run itself. None if the log has no value
-    of the metric for any existing checkpoint.
+    Of equally good checkpoints, the later one is better, as for the run itself. The result is None
+    if the log has no value of the metric for any existing checkpoint.
     """
     log, steps = work_dir / LOG_NAME, steps_in(work_dir / CHECKPOINTS_NAME)
     entries = read_metrics(log) if log.is_file() else []
@@ -139,7 +139,7 @@ class TrainedModel:
 def load_model(work_dir: str | os.PathLike[str], dtype: DTypeName = "auto") -> TrainedModel:
     """Load the model of a work directory as a Flax module.
 
-    It is the best checkpoint of a fine-tuning run, and otherwise the newest one.
+    The best checkpoint of a fine-tuning run is loaded, and otherwise the newest one.
 
     Args:
       work_dir: the directory that `bert-jax pretrain`, `finetune` or `import` wrote.
@@ -179,7 +179,7 @@ def extract(
     """Extract one checkpoint of a run into a new work directory.
 
     The new directory has the parameters, the tokenizer and the run's config, log and manifests, but
-    no optimizer state: a new run can start from it, but none can resume in it.
+    no optimizer state: a new run can start from it, but no run can resume in it.
 
     Args:
       work_dir: the work directory of a pretraining or fine-tuning run, which may be in progress.

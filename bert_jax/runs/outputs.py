@@ -1,6 +1,6 @@
 """Refuse output directories that contain something else, and create new ones atomically.
 
-Imports no JAX.
+This module does not import JAX.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Give a work directory to one run: one writer, no foreign files, a history of its config."""
+"""Reserve a work directory for one run: one writer, no foreign files, a history of its config."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class ResolvedConfig:
 
     Attributes:
       values: the value of every key, as plain JSON values.
-      cls: the dataclass of the config, which has the defaults of keys that an older version lacks.
+      cls: the dataclass of the config, which has the defaults for keys that an older version lacks.
     """
 
     values: dict[str, Any]

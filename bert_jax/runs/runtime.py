@@ -34,7 +34,7 @@ def enable_compilation_cache() -> None:
         jax.config.update("jax_compilation_cache_dir", str(home / "bert_jax" / "programs"))
 
 
-# JAX's names of the steps that are compiled for every length of rows.
+# JAX's names for the steps that are compiled for each length of rows.
 _STEPS = {"jit(train_step)": "to train", "jit(prediction_step)": "to predict"}
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 _CACHE_HIT = "/jax/compilation_cache/cache_hits"
@@ -44,7 +44,8 @@ class Compilations:
     """Counts the programs that JAX compiles or finds in its disk cache inside a `with` block.
 
     Attributes:
-      seconds: the time of all programs in XLA, or to read them from the cache, without tracing.
+      seconds: the time to compile all programs in XLA, or to read them from the cache, without
+        tracing.
     """
 
     def __init__(self) -> None:
@@ -67,7 +68,7 @@ class Compilations:
         jax.monitoring.unregister_event_listener(self._on_event)
 
     def lines(self) -> list[str]:
-        """Return a line about the programs of the steps and the time of all; none without any."""
+        """Return a line with the number of step programs and the total time; [] without any."""
         if not self._programs:
             return []
         counts = [f"{self._programs[name]} {purpose}" for name, purpose in _STEPS.items()]
@@ -89,12 +90,12 @@ class Compilations:
         self._found = False
 
 
-# Linux's names of Intel's AMX and of AVX-512's bfloat16 instructions (AMD since Zen 4).
+# Linux's names for the bfloat16 instructions of Intel's AMX and of AVX-512 (AMD since Zen 4).
 _INSTRUCTIONS = {"amx_bf16", "avx512_bf16"}
 
 
 def multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Return whether the processor multiplies bfloat16 matrices; False on other systems than Linux.
+    """Return whether the processor multiplies bfloat16 matrices; False on non-Linux systems.
 
     BERT-mini's train step of 64 x 128 tokens takes 0.7 s in bfloat16 on 2 cores with AMX, and
     1.3 s in float32 (2026-11); fine-tuning on short sentences is 1.4 times as fast. With AVX-512
@@ -109,7 +110,7 @@ def multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 def dtype_hint(requested: ComputeConfig, platform: str) -> list[str]:
-    """Return a line if "auto" is float32 and bfloat16 would be faster."""
+    """Return a hint, if "auto" means float32 here but bfloat16 would be faster."""
     if requested.dtype != "auto" or platform != "cpu" or not multiplies_bfloat16():
         return []
     return [
@@ -135,7 +136,7 @@ def versions() -> dict[str, str]:
 
 
 def _processor() -> str:
-    """Return the name of the processor from Linux, or else from Python."""
+    """Return the name of the processor as reported by Linux, or else by Python."""
     file = Path("/proc/cpuinfo")
     for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
         if line.startswith("model name"):

@@ -79,7 +79,7 @@ class Trainer:
       mesh: the number of devices on each axis, or a mesh.
       seed: seed of the random parameters and of dropout.
       accumulation_steps: the number of parts in which each batch is processed, one after another.
-      initial: parameters to start from, by name. The others are randomly initialized.
+      initial: parameters to start from, by name. All others are randomly initialized.
 
     Raises:
       ValueError: the mesh does not fit the devices, or `initial` does not fit the model.
@@ -135,7 +135,7 @@ class Trainer:
             process's devices (see `local_rows`).
 
         Returns:
-          The next state and the metrics of the batch, scalars that may still be computing: the
+          The next state and the metrics of the batch, scalars that may not be computed yet: the
           task's own, "loss" and "gradient_norm".
 
         Raises:
@@ -180,8 +180,8 @@ class Trainer:
           save_every: the number of steps between two checkpoints.
 
         Raises:
-          ValueError: `work_dir` belongs to another training, the batch size cannot be split over
-            the mesh, or training diverged.
+          ValueError: `work_dir` belongs to another training run, the batch size cannot be split
+            over the mesh, or training diverged.
           CheckpointNotSaved: a checkpoint could not be written.
         """
         if steps < 1 or save_every < 1:
@@ -258,7 +258,7 @@ class Trainer:
     def _open(
         self, work_dir: Path, loader: StepLoader, closing: ExitStack
     ) -> tuple[Checkpointer, TrainState | None]:
-        """Return the checkpointer and the newest saved state; None if there is none."""
+        """Return the checkpointer and the newest saved state, which is None if there is none."""
         definition = self.task.definition
         identity = {
             "model": {name: list(shape.shape) for name, shape in definition.shapes.items()},

@@ -36,8 +36,9 @@ class SpanDefaults:
     """The windows of passages and the bounds of answers (Devlin et al. 2019, section 4.2).
 
     Attributes:
-      doc_stride: the number of tokens from the beginning of a window to the next one's.
-      max_query_length: the largest number of tokens of a question, whose end is cut off.
+      doc_stride: the number of tokens from the beginning of one window to that of the next.
+      max_query_length: the largest number of tokens of a question; the end of a longer one is cut
+        off.
       max_answer_length: the largest number of tokens of an answer.
     """
 
@@ -53,8 +54,8 @@ class InferenceDefaults:
     Attributes:
       max_length: the largest number of tokens of a sequence, including special tokens.
       spans: the windows and bounds of answers; None unless the head is "span".
-      negative: for a model with one score, the probability of its one label, the label used when
-        that label does not apply; "" for other models.
+      negative: for a model whose only score is the probability of its one label, the label that is
+        used when that label does not apply; "" for other models.
       pairs: whether the texts were pairs; None if unknown.
       document_context: whether sentences were tagged together with their document's other
         sentences.
@@ -100,8 +101,8 @@ def write_model(
       work_dir: the work directory.
       tokenizer: the model's tokenizer, which is saved next to the file and recorded in it by its
         fingerprint.
-      best_step: the step of the checkpoint to use; None for the best existing checkpoint in the
-        log, compared by `compared_by`, or the newest without `compared_by`.
+      best_step: the step of the checkpoint to use; None for the best existing checkpoint according
+        to the log and `compared_by`, or for the newest one without `compared_by`.
       compared_by: the metric that checkpoints are compared by.
       inference_defaults: the settings that predictors use by default; None for a model that was
         not fine-tuned by this package.
@@ -178,7 +179,7 @@ def read_sentence_embedding(work_dir: Path) -> SentenceEmbedding | None:
 
 
 def read_comparison(work_dir: Path) -> Comparison | None:
-    """Return the metric that a fine-tuning run compares checkpoints by; None for another model.
+    """Return the metric that a fine-tuning run compares checkpoints by; None for other models.
 
     Raises:
       ValueError: see `read_model`; also if the metric is damaged.
@@ -187,7 +188,7 @@ def read_comparison(work_dir: Path) -> Comparison | None:
 
 
 def named_step(work_dir: Path) -> int | None:
-    """Return the step of the best checkpoint that a run recorded at its end; None before.
+    """Return the step of the best checkpoint, which a run records at its end; None before that.
 
     Raises:
       ValueError: see `read_model`.
@@ -219,7 +220,7 @@ def _content(work_dir: Path) -> dict[str, Any]:
 def path_advice(work_dir: Path) -> str:
     """Return advice on a path that is not a work directory, in parentheses; "" if there is none.
 
-    The text continues a message that the path has no `model.json`.
+    The text is part of a message that says that the path has no `model.json`.
     """
     if Path(f"{work_dir}.index").is_file():
         return (

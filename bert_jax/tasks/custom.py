@@ -41,8 +41,8 @@ class CustomTask(abc.ABC):
     def build(self, rngs: nnx.Rngs) -> Any:
         """Return the module with randomly initialized parameters.
 
-        Parameters without `logical_axes` metadata are replicated. Modules of this package are
-        sharded as in every run.
+        Parameters without `logical_axes` metadata are replicated. The modules of this package are
+        sharded as usual.
         """
 
     @abc.abstractmethod
@@ -58,8 +58,9 @@ class CustomTask(abc.ABC):
     def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
         """Return the weight of every loss term in the whole batch: by default its number of rows.
 
-        Override this if a metric has another weight, such as a number of tokens. It may depend on
-        the batch only: a batch that is processed in parts is divided by the weight of all parts.
+        Override this if a metric has a different weight, such as a number of tokens. The weight may
+        depend only on the batch: if a batch is processed in parts, the sum of each part is divided
+        by the weight of the whole batch.
         """
         rows = jnp.float32(next(iter(batch.values())).shape[0])
         return dict.fromkeys(self.loss_terms, rows)

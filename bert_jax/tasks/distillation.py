@@ -174,7 +174,7 @@ class DistillationConfig:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """The names of the teacher losses with a weight."""
+        """The names of the teacher losses whose weights are not 0."""
         return tuple(loss for weight, loss in _LOSSES.items() if getattr(self, weight))
 
 

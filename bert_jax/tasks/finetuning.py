@@ -39,11 +39,11 @@ class ClassifierTask(abc.ABC):
 
     @abc.abstractmethod
     def weights(self, batch: Batch) -> Arrays:
-        """Return the weights of the values of every metric, by name."""
+        """Return the weights of each metric's values, by the name of the metric."""
 
     @abc.abstractmethod
     def values(self, logits: jax.Array, batch: Batch) -> Arrays:
-        """Return the values of which every metric is the mean, by name, shaped like `weights`."""
+        """Return the values that each metric averages, by its name, shaped like `weights`."""
 
     def loss_weights(self, batch: Batch) -> Arrays:
         """See `Task.loss_weights`."""
@@ -195,8 +195,8 @@ class Tagging(ClassifierTask):
     """Tagging of tokens with softmax cross-entropy (Devlin et al. 2019, section 5.3).
 
     The targets are `labels` and `label_weights` [batch, length], with weight 1 for the labeled
-    tokens (the first token of every word) and 0 for others. The loss is the mean over all labeled
-    tokens of a batch, so long sentences have more weight than short ones.
+    tokens (the first token of every word) and 0 for all others. The loss is the mean over all
+    labeled tokens of a batch, so long sentences have more weight than short ones.
     """
 
     loss_terms = {"cross_entropy": 1.0}

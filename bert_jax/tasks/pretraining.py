@@ -55,10 +55,10 @@ class Pretraining:
     """The pretraining task: the mean masked-LM loss plus the mean sentence-pair loss.
 
     The sentence-pair loss is a mean over all fragments (the parts of documents in the rows), and
-    fragments without a pair contribute 0. So a pair has the same weight in all batches. With a mean
-    over pairs only, the pair loss would have its full weight even if one of fifty fragments has a
-    pair: three pairs then had the same weight as 1,200 masked tokens, and a small ALBERT did not
-    learn to use context for hundreds of steps.
+    fragments without a pair contribute 0. A pair therefore has the same weight in all batches. If
+    the mean were over pairs only, the pair loss would have its full weight even if only one in
+    fifty fragments had a pair. With such a mean, three pairs had the same weight as 1,200 masked
+    tokens, and a small ALBERT did not learn to use context for hundreds of steps.
 
     Source: Devlin et al. 2019, appendix A.2.
 

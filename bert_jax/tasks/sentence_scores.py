@@ -1,4 +1,4 @@
-"""Metrics of sets of predictions, one per example, as defined by GLUE's scorer.
+"""Metrics that compare predictions, one per example, with labels as GLUE's scorer does.
 
 A prediction is a class, a number, or a set of labels.
 """
@@ -16,14 +16,14 @@ from bert_jax.validation import nearest
 
 
 class Counts(NamedTuple):
-    """The number of predictions of a label or type, of gold answers, and of correct predictions."""
+    """For a label or type, the numbers of predictions, gold answers and correct predictions."""
 
     predicted: int
     gold: int
     correct: int
 
     def scores(self) -> dict[str, float]:
-        """Return precision, recall and F1 as fractions; 0 for divisions by 0."""
+        """Return precision, recall and F1 as fractions, or 0 where they would divide by 0."""
         return {
             "precision": self.correct / max(self.predicted, 1),
             "recall": self.correct / max(self.gold, 1),
@@ -33,7 +33,7 @@ class Counts(NamedTuple):
 
 Needs = Literal["class", "number"]
 
-# The predictions that a metric compares: class indices or numbers.
+# What each metric compares: class indices or numbers.
 METRICS: Mapping[str, Needs] = {
     "accuracy": "class",
     "f1": "class",
@@ -52,7 +52,7 @@ def sentence_scores(
     `f1` is the F1 of class 1 with class 0 as the negative class; `macro_f1` is the mean over all
     classes that occur in predictions or labels. A score that would divide by zero is 0: `f1` if
     class 1 never occurs; `matthews` if all predictions or all labels are the same class; `pearson`
-    and `spearman` if all predictions or all labels are the same number (SciPy returns NaN, with
+    and `spearman` if all predictions or all labels are the same number (SciPy returns NaN, by
     which runs cannot be compared).
 
     Args:
@@ -141,7 +141,7 @@ def label_set_scores(
 
     Args:
       metrics: names in `LABEL_SET_METRICS`.
-      predictions: [examples, labels] booleans, whether an example has a label.
+      predictions: [examples, labels] booleans, which say whether an example has a label.
       labels: like `predictions`.
 
     Raises:

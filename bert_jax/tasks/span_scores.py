@@ -22,7 +22,7 @@ PREFIXES: Mapping[Scheme, str] = {
     "BILOU": "BILU",
     "BMES": "BMES",
 }
-# The letters of BIOES for other schemes' letters for inside, last and single.
+# The BIOES letters that correspond to the other schemes' letters for inside, last and single.
 _IN_BIOES = {"M": "I", "L": "E", "U": "S"}
 # The type of a tag that consists only of a prefix, as in seqeval.
 NO_TYPE = "_"
@@ -173,7 +173,7 @@ def normalized_answer(text: str) -> str:
 def squad_scores(
     predictions: Mapping[str, str], references: Mapping[str, Sequence[str]]
 ) -> dict[str, float]:
-    """Return `exact_match` and `f1` of words in percent, the means over all questions.
+    """Return `exact_match` and the word-level `f1` in percent, averaged over all questions.
 
     A question's score is the best score over its reference answers; a question without a prediction
     has score 0, and predictions for other questions are ignored.

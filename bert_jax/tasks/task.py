@@ -49,7 +49,7 @@ class Task(Protocol):
     def loss_terms(self) -> Mapping[str, float]:
         """The coefficients of the metrics that make up the loss.
 
-        The loss is the sum of coefficient x the metric's sum / its weight in `loss_weights`.
+        The loss is the sum of coefficient x (the metric's sum / its weight in `loss_weights`).
         """
         ...
 
@@ -58,13 +58,13 @@ class Task(Protocol):
 
         This is normally the weight of the metric; for an exception see `Pretraining`.
 
-        The divisors do not depend on the forward pass. So the parts of a batch can be divided by
+        The divisors do not depend on the forward pass, so the parts of a batch can be divided by
         the weight of the whole batch, and their gradients add up to the gradient of the batch.
         """
         ...
 
     def metrics(self, model: Any, batch: Batch, dropout_key: jax.Array | None) -> Metrics:
-        """Return all metrics of a batch, including the loss terms and `tokens`, without padding."""
+        """Return all metrics of a batch, without padding: the loss terms, `tokens` and others."""
         ...
 
 
@@ -205,7 +205,7 @@ def soft_cross_entropy(
 ) -> jax.Array:
     """Return temperature^2 x KL(teacher || student), in float32.
 
-    The student's gradient is the same as with the cross-entropy; the teacher has no gradient.
+    The student's gradient is the same as for the cross-entropy; the teacher has no gradient.
 
     Args:
       student: logits [..., vocab_size].

@@ -31,7 +31,8 @@ from bert_jax.training.state import TrainState
 
 _OPTIMIZER = "optimizer"
 # If several devices hold an array, each writes a part of at least this size: splitting every bias
-# and scale takes longer than writing it. A square kernel of BERT-base is split into 256 parts.
+# and scale takes longer than writing them whole. A square kernel of BERT-base is split into 256
+# parts.
 _PART_BYTES = 1 << 12
 
 
@@ -48,10 +49,11 @@ class Checkpointer:
       identity: the values that make a checkpoint belong to this run (model, corpus, tokenizer, ...)
         as plain JSON values, possibly nested. They are stored with every checkpoint and compared
         when it is restored.
-      evaluated_later: whether the checkpoint of a step is kept although it was saved without
-        metrics: a run that was stopped when an evaluation was due may have stopped at its best
-        checkpoint.
-      verified: the step whose files `recover` has just verified, which `restore` does not repeat.
+      evaluated_later: returns whether the checkpoint of a step is kept although it was saved
+        without metrics: a run that was stopped when an evaluation was due may have stopped at its
+        best checkpoint.
+      verified: the step whose files `recover` has just verified, so that `restore` does not verify
+        them again.
     """
 
     def __init__(
@@ -86,7 +88,7 @@ class Checkpointer:
         try:
             self.close()
         except CheckpointNotSaved:
-            # The run ends because the save failed, or for another reason.
+            # If there is a `kind`, the run is already ending, because of this error or another one.
             if kind is None:
                 raise
 
@@ -115,7 +117,7 @@ class Checkpointer:
         return bool(agreed(latest is not None and bool(latest.metrics)))
 
     def save(self, state: TrainState, metrics: Mapping[str, float] | None) -> None:
-        """Start to save `state` under its own step; writing continues in the background.
+        """Start saving `state` under its own step; writing continues in the background.
 
         The checkpoint gets its final name only when all of it, including checksums, is on disk.
 
@@ -157,13 +159,14 @@ class Checkpointer:
             raise self._not_saved(error) from error
 
     def raise_if_failed(self, *, wait: bool = False) -> None:
-        """Raise the error of the save in progress if it has failed; fast enough for every step.
+        """Raise the error of the save in progress if it has failed; fast enough to call every step.
 
         Args:
           wait: whether to wait for the save to finish.
 
         Raises:
-          CheckpointNotSaved: names the checkpoint, the cause and the newest intact step.
+          CheckpointNotSaved: the save failed; the message names the checkpoint, the cause and the
+            newest intact step.
         """
         if self._save is None or self._save.response is None:
             return
@@ -219,10 +222,10 @@ class Checkpointer:
         """Return the newest checkpoint with the layout of `abstract`.
 
         Raises:
-          DamagedCheckpoint: the checkpoint differs from the saved one; the message names the file.
+          DamagedCheckpoint: the checkpoint is not as it was saved; the message names the file.
           OSError: the checkpoint is intact but cannot be loaded.
           ValueError: the checkpoint belongs to a different model, corpus, tokenizer or optimizer;
-            lists the differences.
+            the message lists the differences.
         """
         newest = self.latest_step()
         assert newest is not None

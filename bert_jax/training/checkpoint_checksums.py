@@ -15,14 +15,14 @@ import xxhash
 from bert_jax.files import sync_directory, write_file
 
 CHECKSUMS_NAME = "checksums.json"
-# A key in a checkpoint's metadata: the checkpoint is incomplete without CHECKSUMS_NAME. Checkpoints
-# of earlier versions have neither.
+# A key in a checkpoint's metadata, which means that the checkpoint is incomplete without
+# CHECKSUMS_NAME. Checkpoints of earlier versions have neither.
 CHECKSUMS_MARK = "checksums"
 PARAMETERS = "params"
 REMOVED = "it was removed during the check; a run removes older checkpoints when it saves"
 _METADATA_NAME = "_CHECKPOINT_METADATA"
 _READ_BYTES = 1 << 20
-# Files up to this size are hashed even in a quick check: all of the metadata, no arrays.
+# Files up to this size are hashed even in a quick check: all of the metadata, but no arrays.
 _SMALL_BYTES = 1 << 16
 # More threads are not faster: two already read 13 GB/s from the page cache.
 _THREADS = 4
@@ -57,8 +57,8 @@ class Verification:
 def write_checksums(checkpoint: Path, step: int, metadata: Mapping[str, Any]) -> None:
     """Record checksums of all files of a checkpoint that is about to get its final name.
 
-    Flushes all files to disk, except for two that Orbax has not finished writing: an empty marker
-    and `_METADATA_NAME`, of which only this package's part is recorded.
+    All files are flushed to disk, except for two that Orbax has not finished writing: an empty
+    marker and `_METADATA_NAME`, of which only this package's part is recorded.
 
     Args:
       checkpoint: the directory of the checkpoint.

@@ -59,7 +59,7 @@ class EvaluatedLater:
     """An Orbax preservation policy that keeps checkpoints whose evaluation is still due.
 
     Attributes:
-      at: whether a step is evaluated.
+      at: returns whether a step is evaluated.
     """
 
     at: Callable[[int], bool]
@@ -70,7 +70,7 @@ class EvaluatedLater:
 
 
 class DamagedCheckpoint(ValueError):
-    """A checkpoint is incomplete or differs from the saved one."""
+    """A checkpoint is incomplete or differs from what was saved."""
 
 
 def steps_in(directory: Path) -> list[int]:
@@ -123,7 +123,8 @@ def identity_of(directory: Path, step: int) -> Mapping[str, Any]:
     """Return the `identity` that was passed to a checkpoint's `Checkpointer`.
 
     Raises:
-      ValueError: the step has no complete checkpoint, or it is damaged; lists the others.
+      ValueError: the step has no complete checkpoint, or it is damaged; the message lists the
+        others.
     """
     require_step(directory, step)
     outcome = verify(directory, step, quick=True)
@@ -136,7 +137,7 @@ def identity_of(directory: Path, step: int) -> Mapping[str, Any]:
 def require_identity(
     directory: Path, step: int, identity: Mapping[str, Any], *, only: Container[str] | None = None
 ) -> None:
-    """Refuse a checkpoint of another run.
+    """Refuse a checkpoint that belongs to another run.
 
     Args:
       directory: the directory of the checkpoints.
@@ -145,8 +146,8 @@ def require_identity(
       only: the keys to compare; None for all.
 
     Raises:
-      ValueError: the checkpoint has another identity; lists the differences. See also
-        `identity_of`.
+      ValueError: the checkpoint has a different identity; the message lists the differences. See
+        also `identity_of`.
     """
     stored = {
         key: value
@@ -163,7 +164,7 @@ def require_identity(
 
 
 def require_step(directory: Path, step: int) -> None:
-    """Raise ValueError if `directory` has no complete checkpoint of `step`; list its steps."""
+    """Raise a ValueError that lists all steps if `directory` has no checkpoint of `step`."""
     steps = steps_in(directory)
     if step not in steps:
         listed = ", ".join(map(str, steps)) or "none"
@@ -197,7 +198,7 @@ def _is_step(name: str) -> bool:
     return name.isascii() and name.isdecimal() and str(int(name)) == name
 
 
-# Next to the `checkpoints` directory of a run.
+# The name of a directory next to a run's `checkpoints` directory.
 ASIDE_NAME = "checkpoints-set-aside"
 _FROM_STEP_NAME = "from-step.json"
 _NOTHING, _REFUSED = -1, -2
@@ -226,8 +227,8 @@ def recover(directory: Path, identity: Mapping[str, Any], from_step: int | None 
     Args:
       directory: the directory of the checkpoints.
       identity: the run's identity, or the part of it that is known so far. The checkpoint of
-        `from_step` must have the same identity, which is checked before others are moved.
-      from_step: the step to return to. Applies once: if the same command is repeated after an
+        `from_step` must have the same identity, which is checked before any others are moved.
+      from_step: the step to return to. It applies once: if the same command is repeated after an
         interruption, the run resumes from its newest checkpoint.
 
     Raises:

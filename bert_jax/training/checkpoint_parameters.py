@@ -52,16 +52,16 @@ def load_parameters(
       step: the checkpoint's step; None for the newest.
 
     Raises:
-      DamagedCheckpoint: the checkpoint differs from the saved one; lists the intact ones.
+      DamagedCheckpoint: the checkpoint is not as it was saved; the message lists the intact ones.
       OSError: the checkpoint is intact but cannot be loaded.
-      ValueError: the step has no checkpoint, or its parameters do not fit; lists the names or
-        shapes.
+      ValueError: the step has no checkpoint, or its parameters do not fit the model; the message
+        lists the names or shapes.
     """
     if not directory.is_dir():
         raise ValueError(
             f"{directory}: no such directory; expected a run's `checkpoints` directory."
         )
-    # All processes must use the same step, although another job may save a checkpoint meanwhile.
+    # All processes must use the same step, even if another job saves a checkpoint meanwhile.
     step = agreed(newest_step(directory) if step is None else step)
     require_step(directory, step)
     require_intact_everywhere(directory, step, PARAMETERS)
@@ -103,9 +103,9 @@ def save_parameters(
       identity: an identity that no run has, so that no run resumes from the checkpoint.
       step: the step of the checkpoint.
     """
-    # The arrays do not change during the save, so they are not copied. The bytes being written at a
-    # time are limited, but not below the largest array, which is written in one piece. Compression
-    # would save 7 % of BERT-large's size on disk and take 0.8 GB more memory during the save.
+    # The arrays do not change during the save, so they are not copied. The number of bytes written
+    # at a time is limited, but to no less than the largest array, which is written in one piece.
+    # Compression would save 7 % of BERT-large's size on disk and take 0.8 GB more memory.
     largest = max(array.nbytes for array in params.values())
     metadata = {"identity": dict(identity), CHECKSUMS_MARK: True}
     context = saving_context(directory, step, metadata)

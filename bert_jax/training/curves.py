@@ -101,7 +101,7 @@ def _draw_panel(axis: Axes, name: str, entries: list[dict[str, Any]]) -> None:
             bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1},
         )
     if axis.get_legend_handles_labels()[1]:
-        # In the line of the title: matplotlib's search for a free place is slow for long curves.
+        # Beside the title, since matplotlib's search for a free place is slow for long curves.
         axis.legend(
             loc="lower right",
             bbox_to_anchor=(1, 1),
@@ -136,7 +136,7 @@ def _format_axis(axis: Axes, name: str) -> None:
 def _points(entries: list[dict[str, Any]], kind: str, name: str) -> Points:
     """Return the steps and values of one metric.
 
-    Missing values are left out, and rates of intervals that include a compilation.
+    Missing values are left out, and so are the speeds of intervals that include a compilation.
     """
     chosen = [
         (entry["step"], entry[name])
@@ -150,7 +150,7 @@ def _points(entries: list[dict[str, Any]], kind: str, name: str) -> Points:
 
 
 def _smooth(points: Points) -> Points:
-    """Return the moving average over about a thirtieth of the curve, less at its ends."""
+    """Return the moving average over about a thirtieth of the curve, or over less at its ends."""
     steps, values = points
     half = len(values) // 60
     sums = np.concatenate([[0.0], np.cumsum(values)])

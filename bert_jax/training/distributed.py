@@ -40,7 +40,7 @@ _USER_MISTAKE = 2
 
 
 def lost_process(error: BaseException) -> str | None:
-    """Return a message for an error caused by the end of another process; None for others."""
+    """Return a message for an error caused by the end of another process; else None."""
     # JAX raises some of these errors as ValueError.
     if not isinstance(error, jax.errors.JaxRuntimeError | ValueError):
         return None
@@ -75,9 +75,9 @@ def _explain(signum: int) -> None:
 _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)(_explain)
 
 
-# The number of processes that a launcher started together. Slurm sets SLURM_NTASKS also in the
-# shell of `salloc` and in a batch script, which are single processes; only `srun` sets the tasks of
-# a step.
+# The number of processes that a launcher started together. SLURM_NTASKS is not used, since Slurm
+# also sets it in the shell of `salloc` and in a batch script, which are single processes; only
+# `srun` sets the number of tasks of a step.
 _SIZE_VARIABLES = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
 _LOCAL_VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 # The time that a failed process waits for the other processes to fail and end too.
@@ -110,9 +110,9 @@ def join(force: bool = False) -> None:
 def leave(code: int, *, lost: bool = False) -> None:
     """End this failed process with an exit code if other processes of the run continue.
 
-    Returns if this is the only process, or if the other processes end too. JAX would wait 5 minutes
-    for them, during which they compute nothing, since they wait for data from this process, and the
-    launcher, which would end them, does not notice the failure.
+    It returns if this is the only process, or if the other processes end too. JAX alone would wait
+    5 minutes for them. During that time they would compute nothing, since they wait for data from
+    this process, and the launcher, which would end them, would not notice the failure.
 
     Args:
       code: the exit code.
@@ -207,7 +207,7 @@ def _cluster_size() -> int:
     return max([int(size) for size in sizes if size.isdigit()] + [len(hosts)])
 
 
-# The exit codes that a shell reports for a command ended by the signal.
+# The exit codes that a shell reports for a command that was ended by one of these signals.
 TERMINATED = 128 + signal.SIGTERM
 INTERRUPTED = 128 + signal.SIGINT
 HUNG_UP = 128 + signal.SIGHUP
@@ -281,8 +281,8 @@ class StopRequest:
         """Return whether to save and end, with the same answer on every process."""
         if jax.process_count() == 1:
             return self._signalled
-        # The number of calls instead of the step: before the first call JAX assumes 0 for every
-        # process, so after a signal while a run resumes at step 1,000 all would wait for 1 forever.
+        # Count calls instead of steps: before the first call, JAX assumes 0 for every process, so
+        # after a signal while a run resumes at step 1,000, all would wait for step 1 forever.
         self._calls += 1
         return multihost_utils.reached_preemption_sync_point(self._calls)
 
@@ -294,8 +294,8 @@ class StopRequest:
     def while_waiting(self) -> None:
         """Raise StopRequested if this process has been signaled and is the run's only one.
 
-        For waits that may never end. One of several processes cannot stop during a wait: the others
-        have already begun the step whose batch it lacks, so their states differ.
+        This is for waits that may never end. One of several processes cannot stop during a wait:
+        the others have already begun the step whose batch it lacks, so their states differ.
         """
         if self._signalled:
             raise StopRequested
@@ -314,7 +314,7 @@ class StopRequest:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self.exit_code = INTERRUPTED
         os.kill(os.getpid(), signal.SIGTERM)
-        # Without print, since the signal may interrupt another one. The reader of a pipe, such as
-        # `tee`, has received the same Ctrl-C and may have ended.
+        # Not with print, since the signal may interrupt another print. The reader of a pipe, such
+        # as `tee`, has received the same Ctrl-C and may have ended.
         with contextlib.suppress(OSError):
             os.write(2, _INTERRUPTED_TEXT)

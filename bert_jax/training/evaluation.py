@@ -30,7 +30,7 @@ class EarlyStopping:
     Attributes:
       metric: the metric to compare.
       patience: the number of evaluations in a row without improvement after which the run ends;
-        0 for never.
+        0 to never end it early.
       lower_is_better: whether a lower metric is better.
     """
 
@@ -59,7 +59,7 @@ class EarlyStopping:
 
     @property
     def best_step(self) -> int | None:
-        """The step of the best evaluation, the last one among equals; None before the first."""
+        """The step of the best evaluation, the last of equally good ones; None before the first."""
         return None if self._best is None else self._best[0]
 
     @property
@@ -170,7 +170,7 @@ def evaluate(
     pending: Metrics | None = None
     for batch in batches:
         metrics = step(params, batch)
-        # Read one batch late, so that the next batch runs before the host waits for this one.
+        # Read metrics one batch late, so that the next batch runs while the host waits for them.
         if pending is not None:
             totals.add(pending)
         pending = metrics
@@ -188,7 +188,7 @@ def evaluate(
 
 @dataclass(frozen=True)
 class HeldOutMetrics:
-    """The metrics of parameters over a held-out split, for `Phase.evaluate`.
+    """Computes the metrics of given parameters on a held-out split, for `Phase.evaluate`.
 
     Attributes:
       mesh: the devices.

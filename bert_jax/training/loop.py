@@ -1,6 +1,6 @@
 """The training loop: an explicit order of operations, the same for every task.
 
-It can trace a few steps for XProf, which shows the work and the waits of the devices.
+It can trace a few steps for XProf, which shows when the devices work and when they wait.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ SKIPPED_STEPS = 10
 
 
 class StepProfiler:
-    """A trace of some steps, after the first ten of a start.
+    """Traces some steps, after the first ten steps since the run started or resumed.
 
     Every process traces its own devices. A run that ends early keeps the steps traced so far.
 
     Args:
       directory: the directory to write to.
-      count: the number of steps to trace; 0 traces none.
+      count: the number of steps to trace; 0 for none.
     """
 
     def __init__(self, directory: Path, count: int):
@@ -70,7 +70,7 @@ class StepProfiler:
         self._stop()
 
     def before_step(self, state: Any) -> None:
-        """Start or stop the trace if due, after waiting for the state of the previous step."""
+        """Start or stop the trace if it is due, after waiting for the previous step's state."""
         if self._count and self._steps == SKIPPED_STEPS:
             jax.block_until_ready(state)
             jax.profiler.start_trace(self._directory)
@@ -94,18 +94,18 @@ HostBatch = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of a run with one kind of batches.
+    """A part of a run with one kind of batch.
 
     Attributes:
       name: the phase's name.
       first_step: the phase's first step, counted over the whole run.
       num_steps: the number of steps of the phase.
       batch_size: the number of rows of a batch, over all processes.
-      batches: returns this process's rows of each batch from a step of the phase on, in a context
-        that ends with the phase.
-      evaluate: returns the metrics of parameters on held-out data, the same on every process. It
-        calls its second argument after every batch, which may raise an exception to end it. None
-        for no evaluation.
+      batches: returns this process's rows of each batch, from a given step of the phase on, in a
+        context that ends with the phase.
+      evaluate: returns the metrics of given parameters on held-out data, which are the same on
+        every process. After every batch, it calls its second argument, which may raise an exception
+        to end the evaluation. None for no evaluation.
       flops: returns the model FLOPs of a step on a batch.
     """
 
@@ -165,7 +165,7 @@ class Intervals:
     save_evaluated: bool = False
 
     def evaluates(self, step: int) -> bool:
-        """Return whether an evaluation is due after `step` steps, apart from the last step."""
+        """Return whether an evaluation is due after `step` steps, even if they are not the last."""
         if not self.evaluate:
             return False
         half = Fraction(1, 2)
@@ -265,10 +265,10 @@ class Trainer:
     def _next_batch(
         self, batches: Iterator[HostBatch], state: TrainState, step: int
     ) -> HostBatch | None:
-        """Return the next batch, or None after a request to stop while it was overdue.
+        """Return the next batch, or None if the run was asked to stop while waiting for it.
 
-        The state is saved before None is returned or an error is raised: a data error does not
-        affect it.
+        The state is saved before None is returned or an error is raised, since a data error does
+        not affect it.
         """
         try:
             return next(batches)
@@ -301,8 +301,8 @@ class Trainer:
     def _evaluation_missed(self, step: int, total: int) -> bool:
         """Return whether the evaluation of the newest checkpoint is due but was not made.
 
-        The run stopped at a step with an evaluation, or it now ends at this step, since it was
-        given fewer steps.
+        This is the case if the run stopped at a step with an evaluation, or if it now ends at this
+        step because it was given fewer steps.
         """
         due = step > 0 and self._evaluation_due(step, total)
         return due and not self.checkpointer.latest_was_evaluated()
@@ -349,10 +349,11 @@ class Trainer:
         Args:
           state: the state to evaluate.
           step: its step.
-          phase: the phase, which evaluates.
-          stoppable: whether a request to stop ends the evaluation. The last one cannot be stopped,
-            since its state could not be saved again with the metrics. With `early`, which takes
-            the metrics from the log, it can, and is made up for when the run resumes.
+          phase: the phase whose `evaluate` is used.
+          stoppable: whether a request to stop ends the evaluation. The last evaluation cannot be
+            stopped, since its state could not be saved again with the metrics. It can be stopped
+            with `early`, which takes the metrics from the log: it is then made up for when the run
+            resumes.
         """
         assert phase.evaluate is not None
         metrics = dict(
@@ -366,7 +367,7 @@ class Trainer:
         return metrics
 
     def _report_pending(self, *, force: bool = False) -> None:
-        """Read the metrics of the previous step, and report if due or forced."""
+        """Read the metrics of the previous step, and report them if due or forced."""
         window = self._window
         if window.pending is not None:
             window.collect()
@@ -388,5 +389,5 @@ class Trainer:
                 stall_seconds=window.stall_seconds,
                 steps=step - window.first_step,
             )
-        # From when the step was seen to be done: the next one ran while this was reported.
+        # It begins when the step was seen to be done: the next one ran while this was reported.
         self._window = ReportWindow(step, began=window.collected)

@@ -39,7 +39,7 @@ class Part:
 def state_parts(
     mesh: Mesh, parameters: int, trained: int, *, moments: int, all_gradients: bool, keys: str
 ) -> list[Part]:
-    """Return the least memory the state needs on one device.
+    """Return the minimum memory that the state needs on one device.
 
     Args:
       mesh: the devices.
@@ -68,7 +68,7 @@ def batch_part(
     arrays: int,
     keys: str,
 ) -> Part:
-    """Return the least memory of one batch on one device: its ids and one layer's activations.
+    """Return the minimum memory of one batch on one device: ids and one layer's activations.
 
     Args:
       mesh: the devices.

@@ -24,16 +24,16 @@ class MetricsLog:
     """A log of entries `{"kind": …, "step": …, metric: value, …}`, one per line.
 
     A run that resumes from a checkpoint repeats the steps after it. Therefore entries after that
-    step are removed when the log is opened, and an entry whose kind and step are in the log is not
-    written again.
+    step are removed when the log is opened, and an entry whose kind and step are already in the log
+    is not written again.
 
     Args:
       path: the file to append to.
       start_step: the step from which the run resumes.
 
     Raises:
-      ValueError: a line other than the last is not an entry. A last line without a line end, as a
-        killed process leaves it, is removed with a warning.
+      ValueError: a line other than the last is not an entry. An unterminated last line, which a
+        killed process may leave, is removed with a warning.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, start_step: int) -> None:
@@ -51,7 +51,7 @@ class MetricsLog:
             self._last_step = {entry["kind"]: entry["step"] for entry in kept}
         self._path = path
         with writing(path):
-            # Unbuffered: closing the file would try again to write a buffer that failed.
+            # Unbuffered, since closing the file would retry writing a buffer that failed.
             self._file = path.open("ab", buffering=0)
 
     def __call__(self, report: Report) -> None:
@@ -115,8 +115,8 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Read the entries of a metrics log in the order they were written.
 
     Raises:
-      ValueError: a line is not an entry; the message names its number. A last line without a line
-        end, as left by a killed process, is left out with a warning.
+      ValueError: a line is not an entry; the message gives its number. An unterminated last line,
+        which a killed process may leave, is skipped with a warning.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")

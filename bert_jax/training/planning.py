@@ -50,7 +50,7 @@ class CompiledStep:
         """The least number of bytes that pass through memory.
 
         The state and the batch are read, the state is written, and the temporaries at their peak
-        have been written and will be read.
+        have been written and are still to be read.
         """
         return 2 * self.arguments + self.outputs + 2 * self.temporaries
 

@@ -78,7 +78,7 @@ def check(
       evaluates: whether the held-out split is used.
 
     Raises:
-      ValueError: lists all problems, one per line, with fixes.
+      ValueError: there are problems; the message lists all of them, one per line, with fixes.
     """
     problems = []
     if len({phase.corpus_tokenizer_fingerprint for phase in phases}) > 1:

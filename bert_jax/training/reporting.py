@@ -32,9 +32,9 @@ _ETA_WINDOW = 50  # reports: long enough to include evaluations and checkpoints
 class TensorBoard:
     """An event file in `work_dir`/tensorboard, written immediately.
 
-    If the file cannot be written, for example because the disk is full, it is abandoned with one
-    warning: `metrics.jsonl` has the same values. (tensorboardX's own writer uses a thread that such
-    an error would end with a traceback, and the run would then wait for it forever.)
+    If the file cannot be written, for example because the disk is full, it is abandoned with a
+    single warning, since `metrics.jsonl` has the same values. (tensorboardX's own writer uses a
+    thread. Such an error would end it with a traceback, and the run would wait for it forever.)
 
     Args:
       work_dir: the run's work directory.
@@ -144,7 +144,7 @@ class Curves:
 
 
 class Progress:
-    """An estimate of the time left, from the wall clock between reports.
+    """An estimate of the time left, based on the wall-clock time between reports.
 
     The first report only starts the clock, since its interval includes the compilation of the step.
     Later intervals include evaluations and checkpoints, as the rest of the run will.

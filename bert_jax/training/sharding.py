@@ -82,7 +82,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
 def mesh_axes(axes: Sequence[str | None], mesh: Mesh) -> list[tuple[str, ...]]:
     """Return the mesh axes that split each dim of a tensor with logical axes; () for none.
 
-    Axes of size 1 are left out, which gives an equal layout and shorter messages.
+    Axes of size 1 are left out, which gives an equivalent layout and shorter messages.
 
     Raises:
       KeyError: a logical axis is not in the table.
@@ -95,7 +95,7 @@ def mesh_axes(axes: Sequence[str | None], mesh: Mesh) -> list[tuple[str, ...]]:
 
 
 def named_sharding(shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh) -> NamedSharding:
-    """Return the layout of a tensor. A dim that its mesh axes do not divide is not split."""
+    """Return a tensor's layout, without splitting dims that their mesh axes do not divide."""
     entries = [
         entry if entry and size % _extent(entry, mesh) == 0 else None
         for size, entry in zip(shape, mesh_axes(axes, mesh), strict=True)
@@ -148,7 +148,7 @@ def batch_extent(mesh: Mesh) -> int:
 
 @contextlib.contextmanager
 def layout(mesh: Mesh) -> Iterator[None]:
-    """Constrain the model's activations to the table while a function is traced."""
+    """Constrain the model's activations according to the table while a function is traced."""
 
     def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
         return jax.lax.with_sharding_constraint(x, named_sharding(x.shape, axes, mesh))
@@ -176,7 +176,7 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 def to_global(
     batch: Mapping[str, np.ndarray], mesh: Mesh, rows: np.ndarray, batch_size: int
 ) -> dict[str, jax.Array]:
-    """Return the global batch, whose `rows` this process places on its devices."""
+    """Return the global batch, of which this process places `rows` on its devices."""
     sharding = batch_sharding(mesh)
 
     def place(local: np.ndarray) -> jax.Array:

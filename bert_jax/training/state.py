@@ -58,7 +58,7 @@ T = TypeVar("T")
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TrainState:
-    """The state that a checkpoint contains. Randomness is a function of (seed, step) instead.
+    """The state that a checkpoint contains. Randomness is a function of (seed, step), not stored.
 
     Attributes:
       step: the number of updates so far, an int32 scalar.
@@ -110,7 +110,7 @@ def abstract_state(
       definition: the model.
       optimizer: the optimizer.
       mesh: the devices.
-      is_trainable: whether the parameter of a name is updated.
+      is_trainable: whether the parameter with a given name is updated.
     """
     shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
     replicated = NamedSharding(mesh, PartitionSpec())
@@ -142,7 +142,7 @@ def init_state(
     seed: int,
     is_trainable: IsTrainable = all_trainable,
 ) -> TrainState:
-    """Return a randomly initialized state, sharded, with the same numbers for all meshes."""
+    """Return a randomly initialized, sharded state with the same numbers for all meshes."""
     return make_init(definition, optimizer, mesh, is_trainable)(parameter_key(seed))
 
 
@@ -155,7 +155,7 @@ def make_init(
     mesh: Mesh,
     is_trainable: IsTrainable = all_trainable,
 ) -> Init:
-    """Return a function from the key of parameters to a state, compiled on the first call."""
+    """Return a function from the parameters' key to a state, compiled on the first call."""
 
     def init(key: jax.Array) -> TrainState:
         params = definition.init(key)

@@ -38,7 +38,7 @@ from bert_jax.training.state import (
 class StepInputs(NamedTuple):
     """The inputs of a train step besides the state and the batch.
 
-    They are not constants of the program, so runs that differ only in them share it.
+    They are not constants of the compiled program, so runs that differ only in them share it.
 
     Attributes:
       seed: the seed of dropout, 0 to 2^32 - 1.
@@ -70,8 +70,8 @@ def make_train_step(
 
     It maps (state, batch, inputs) to the next state and the metrics of the batch: the task's own,
     `loss` and `gradient_norm` (before clipping). Dropout is a function of (seed, step,
-    micro-batch), so a resumed run samples the same as an uninterrupted one. The state's buffers are
-    donated.
+    micro-batch), so a resumed run draws the same masks as an uninterrupted one. The state's buffers
+    are donated.
 
     Args:
       task: the model and the loss.
@@ -79,8 +79,8 @@ def make_train_step(
       mesh: the devices.
       accumulation_steps: the number of parts in which the batch is processed, one after the other.
         The parameters are updated once, with the gradient of the whole batch.
-      is_trainable: whether the parameter of a name is updated; gradients of the others are not
-        computed.
+      is_trainable: whether the parameter with a given name is updated; gradients of the other
+        parameters are not computed.
       teacher: adds its outputs to each part of the batch. Its parameters are among the inputs and
         sharded like the task's.
     """
@@ -151,7 +151,7 @@ def _teachers(teacher: Teacher | None, mesh: Mesh) -> dict[str, Any]:
 def _split(batch: Batch, parts: int, mesh: Mesh) -> dict[str, jax.Array]:
     """Reshape [batch, ...] to [parts, batch / parts, ...] without moving rows between devices.
 
-    Part p has rows p, p + parts, ..., since consecutive rows are on a few devices only.
+    Part p has rows p, p + parts, ..., since consecutive rows are on only a few devices.
     """
 
     def split(x: jax.Array) -> jax.Array:
@@ -210,7 +210,7 @@ def make_evaluation_step(
 def make_prediction_step(task: ScoringTask, mesh: Mesh) -> jax.stages.Wrapped:
     """Return the prediction step, which is compiled on the first call.
 
-    It maps (params, batch without targets) to logits, which are whole on every process.
+    It maps (params, batch without targets) to logits, which every process gets in full.
     """
     definition = task.definition
     param_shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)

@@ -80,7 +80,7 @@ class Tuning:
 
     @property
     def num_trainable_layers(self) -> int:
-        """The number of last layers of the encoder that are trained."""
+        """The number of final layers of the encoder that are trained."""
         return self.num_layers if self.config.top_layers == -1 else self.config.top_layers
 
     def is_trainable(self, name: str) -> bool:
@@ -91,7 +91,7 @@ class Tuning:
         return depth > self.num_layers - self.num_trainable_layers
 
     def rate(self, name: str) -> float:
-        """Return the factor of a parameter's learning rate."""
+        """Return the factor by which a parameter's learning rate is multiplied."""
         return self.config.layer_decay ** (self.num_layers + 1 - self._depth(name))
 
     def _depth(self, name: str) -> int:
