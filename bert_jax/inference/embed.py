@@ -202,7 +202,7 @@ class Embed(Predictor):
         Args:
           text: a text or a list of texts.
           prompt_name: the model's prompt to prepend to every text; None for its default prompt.
-          prompt: another text to prepend to every text; "" for none.
+          prompt: a text to prepend to every text instead; "" for none.
 
         Raises:
           ValueError: `text` is neither a string nor a list, or the prompt does not exist.
@@ -220,7 +220,7 @@ class Embed(Predictor):
         Args:
           texts: the texts.
           prompt_name: the model's prompt to prepend to every text; see `__call__`.
-          prompt: another text to prepend to every text; see `__call__`.
+          prompt: a text to prepend to every text instead; see `__call__`.
 
         Raises:
           ValueError: `texts` is not a list, or the prompt does not exist.

@@ -71,7 +71,7 @@ def read_input(
         that is not blank begins with "{". Otherwise it is plain text, and an object in it is an
         error.
       fields: sets of fields, one of which an object must have; other fields are ignored. A line of
-        plain text is the field "text".
+        plain text counts as the field "text".
       list_fields: the fields that hold an array of strings.
       report: whether to yield an unusable line instead of raising it.
 

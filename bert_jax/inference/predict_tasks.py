@@ -34,7 +34,7 @@ class PredictTask:
     predictor: the class of the model.
     fields: sets of fields; a line must have all fields of one set.
     predict: a function that computes the results of several lines.
-    list_fields: the fields that hold an array of strings; others hold a string.
+    list_fields: the fields that hold an array of strings; all others hold a string.
     top_k: the default number of alternatives; None if the task has none.
     """
 

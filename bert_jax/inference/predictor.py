@@ -62,10 +62,10 @@ class TruncatedTexts(NamedTuple):
 def as_list(values: Any, expected: str = "a string or a list of strings") -> list[Any]:
     """Return the items of a list, another sequence or an array.
 
-    Other iterables are refused, since iterating over a dict gives its keys, and over bytes numbers.
+    Other iterables are refused, since iterating over a dict gives keys, and over bytes, numbers.
 
     Raises:
-      ValueError: the value has another type; the message gives the `expected` one.
+      ValueError: the value has a different type; the message gives the `expected` one.
     """
     if isinstance(values, Sequence) and not isinstance(values, (str, bytes, bytearray, memoryview)):
         return list(values)
@@ -196,8 +196,8 @@ class BatchRunner:
 
     Rows have one of the lengths of `row_lengths`, and a batch has 1, 8 or `batch_size` rows. All
     batches of a call have the same number of rows, except batches of long rows on a CPU, which are
-    faster with fewer. So a call compiles at most one shape per length: 6 for a model with 512
-    positions and 7 for one with 1,024.
+    faster with fewer. A call therefore compiles at most one shape per length: 6 for a model with
+    512 positions and 7 for one with 1,024.
     """
 
     def __init__(self, model: Any, max_length: int, batch_size: int):
@@ -291,8 +291,8 @@ class Predictor:
             texts as in its run.
           batch_size: the maximum number of sequences to compute at once.
           max_length: the maximum number of tokens in a sequence, including special tokens; None for
-            the fine-tuning run's, or for all positions of other models (for questions, at most
-            384).
+            that of the fine-tuning run, or for all positions of other models (for questions, at
+            most 384).
           dtype: the type to compute in. "auto" is bfloat16 on accelerators that have it, else
             float32. On a CPU, "bfloat16" is faster if the processor has instructions to multiply it
             (AMX or AVX-512).

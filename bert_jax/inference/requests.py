@@ -55,7 +55,7 @@ def answers(
         yield line, results[number]
 
 
-# Lines are sorted by length among the lines of this many batches.
+# Lines are sorted by length within groups of this many batches.
 _BATCHES_AT_ONCE = 32
 _PAIR = ("first", "second")
 Answer = tuple[InputLine | UnusableLine, Any]

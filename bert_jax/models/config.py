@@ -331,7 +331,7 @@ TRAINING_KEYS = ("hidden_dropout", "attention_dropout", "initializer_range")
 def incompatible_fields(first: EncoderConfig, second: EncoderConfig) -> list[str]:
     """Return one line for every difference that changes the outputs for the same parameters.
 
-    Differences in dropout and initialization do not, since these matter only in training.
+    Dropout and initialization are ignored, since they matter only in training.
     """
     return [
         line

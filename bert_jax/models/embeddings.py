@@ -98,7 +98,7 @@ spread.defvjp(_spread_forward, _spread_backward)
 def select_segments(table: jax.Array, segment_ids: jax.Array) -> jax.Array:
     """Return rows [..., dim] of a small `table` [segments, dim] at `segment_ids`.
 
-    The ids are compared instead of gathering rows: the gradient of a gather from two rows is a
+    This compares the ids instead of gathering rows: the gradient of a gather from two rows is a
     scatter into two rows, which took 80 ms of a 180 ms BERT-base step on an H200.
     """
     x = jnp.zeros((), table.dtype)

@@ -130,7 +130,7 @@ class PretrainingModel(nnx.Module):
         return PretrainingOutput(token_logits, scores_of(self.next_sentence, pooled), encoded)
 
     def read_out(self, hidden: jax.Array) -> dict[str, jax.Array]:
-        """Return the head's outputs at every position by name.
+        """Return a dict with the heads' outputs at every position.
 
         These are `token_logits` [batch, length, vocab_size] and, with a sentence-pair head,
         `pooled` [batch, hidden_dim] and `next_sentence_logits` [batch, 2].
@@ -151,7 +151,7 @@ class NextSentenceModel(nnx.Module):
         self.next_sentence = dense(config.hidden_dim, 2, ("embed", None), config, compute, rngs)
 
     def read_out(self, hidden: jax.Array) -> dict[str, jax.Array]:
-        """Return `pooled` [batch, hidden_dim] and `next_sentence_logits` [batch, 2] by name."""
+        """Return a dict with `pooled` [batch, hidden_dim] and `next_sentence_logits` [batch, 2]."""
         pooled = self.pooler(hidden)
         return {"pooled": pooled, "next_sentence_logits": scores_of(self.next_sentence, pooled)}
 

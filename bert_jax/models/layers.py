@@ -40,7 +40,7 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def gather(parameter: jax.Array, axes: Axes, own_axes: Axes) -> jax.Array:
-    """Return a parameter, which is stored sharded by `own_axes`, sharded by `axes` for use.
+    """Change a parameter's sharding from `own_axes`, as it is stored, to `axes`, as it is used.
 
     The gradient is sharded by `own_axes` again. With `constrain`, it would be sharded by `axes` as
     well, and every device would sum the whole gradient although it stores only part of it.
@@ -169,7 +169,7 @@ def embedding_table(
 def select_rows(x: jax.Array, positions: jax.Array) -> jax.Array:
     """Return rows [batch, count, dim] of `x` [batch, length, dim] at `positions` [batch, count].
 
-    Multiplies by a one-hot matrix. This is exact, and its gradient is a product as well. The
+    `x` is multiplied by a one-hot matrix. This is exact, and its gradient is a product as well. The
     gradient of a gather is a scatter, which is slow on accelerators and nondeterministic on GPUs.
     """
     one_hot = jax.nn.one_hot(positions, x.shape[1], dtype=x.dtype)

@@ -72,7 +72,7 @@ _CLASSIFIER_HEADS: dict[str, ClassifierHead] = {
 
 
 def register_head(head: ClassifierHead) -> None:
-    """Register a head, so that models can have it and `model.json` can name it.
+    """Register a head, so that models can use it and `model.json` can name it.
 
     Raises:
       ValueError: another head has this name.

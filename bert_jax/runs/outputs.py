@@ -34,7 +34,7 @@ def new_directory(path: Path) -> Iterator[Path]:
 
     Raises:
       ValueError: `path` exists already.
-      NotWritten: the disk is full; names `path` instead of the temporary directory.
+      NotWritten: the disk is full; the message names `path`, not the temporary directory.
     """
     check_local(path)
     check_output(path, "--output")

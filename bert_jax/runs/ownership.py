@@ -125,7 +125,7 @@ class ResolvedConfig:
         return ResolvedConfig(to_plain(config), type(config))
 
     def with_values(self, values: Mapping[str, Any]) -> ResolvedConfig:
-        """Return the config with other values of some keys; a section's values are merged."""
+        """Return the config with new values for some keys; a section's values are merged."""
         merged = dict(self.values)
         for key, value in values.items():
             merged[key] = {**merged[key], **value} if isinstance(value, Mapping) else value

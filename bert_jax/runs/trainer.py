@@ -65,8 +65,8 @@ class StepLoader(Protocol):
 class Trainer:
     """Trains one task with one optimizer on one mesh.
 
-    `fit` runs a whole training, with checkpoints that resume exactly. For a loop of your own, call
-    `init` once and `step` for every batch::
+    `fit` does a whole training run, with checkpoints that resume exactly. For a loop of your own,
+    call `init` once and `step` for every batch::
 
         trainer = Trainer(task, optax.adamw(1e-4))
         state = trainer.init()
@@ -150,7 +150,7 @@ class Trainer:
         Args:
           callback: receives the number of the step and the metrics of its batch. Reading them waits
             for the step, so use a large `every`.
-          every: the number of steps between two calls; the last step calls back too.
+          every: the number of steps between two calls; there is also a call after the last step.
 
         Raises:
           ValueError: `every` is less than 1.

@@ -164,7 +164,7 @@ def read_inference_defaults(work_dir: Path) -> InferenceDefaults | None:
     """Return the inference defaults that `write_model` wrote; None if there are none.
 
     Raises:
-      ValueError: see `read_model`; also if the defaults are damaged.
+      ValueError: see `read_model`; or the defaults are damaged.
     """
     return _read_section(work_dir, "usage", InferenceDefaults)
 
@@ -173,7 +173,7 @@ def read_sentence_embedding(work_dir: Path) -> SentenceEmbedding | None:
     """Return the sentence-embedding settings in `model.json`; None if there are none.
 
     Raises:
-      ValueError: see `read_model`; also if the settings are damaged.
+      ValueError: see `read_model`; or the settings are damaged.
     """
     return _read_section(work_dir, "sentence_embedding", SentenceEmbedding)
 
@@ -182,7 +182,7 @@ def read_comparison(work_dir: Path) -> Comparison | None:
     """Return the metric that a fine-tuning run compares checkpoints by; None for other models.
 
     Raises:
-      ValueError: see `read_model`; also if the metric is damaged.
+      ValueError: see `read_model`; or the metric is damaged.
     """
     return _read_section(work_dir, "compared_by", Comparison)
 

@@ -43,7 +43,7 @@ class ClassifierTask(abc.ABC):
 
     @abc.abstractmethod
     def values(self, logits: jax.Array, batch: Batch) -> Arrays:
-        """Return the values that each metric averages, by its name, shaped like `weights`."""
+        """Return the values that each metric averages, by its name and shaped like `weights`."""
 
     def loss_weights(self, batch: Batch) -> Arrays:
         """See `Task.loss_weights`."""

@@ -34,7 +34,7 @@ def scheme_of(labels: Sequence[str]) -> Scheme | None:
     """Return the scheme that has these labels' prefixes; None if they do not mark entities.
 
     If several schemes have all of the prefixes, they all give the same entities. The result is IOB2
-    for IOB1, too (see `entities_of`), and BIOES for labels with B, E and S but without I or M.
+    even for IOB1 (see `entities_of`), and BIOES for labels with B, E and S but without I or M.
     """
     parts = [label.partition("-") for label in labels if label != "O"]
     if any(bool(hyphen) != bool(kind) for _, hyphen, kind in parts):
@@ -67,7 +67,7 @@ def entities_of(tags: Tags, scheme: Scheme) -> list[Entity]:
         with other letters: L and U for E and S, and M for I.
 
     Raises:
-      ValueError: a tag has another form, or a prefix that the scheme does not have.
+      ValueError: a tag has a different form, or a prefix that the scheme does not have.
     """
     entities: list[Entity] = []
     open_type: str | None = None

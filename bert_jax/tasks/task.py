@@ -135,7 +135,7 @@ def check_metrics(task: Task, metrics: Metrics, weights: Mapping[str, jax.Array]
 
 
 def total_loss(task: Task, metrics: Metrics, weights: Mapping[str, jax.Array]) -> jax.Array:
-    """Return the contribution of `metrics` to the loss of a batch with the weights `weights`."""
+    """Return the contribution of `metrics` to the loss of a batch whose weights are `weights`."""
     loss = jnp.zeros((), jnp.float32)
     for name, coefficient in task.loss_terms.items():
         loss += coefficient * Metric(metrics[name].sum, weights[name]).mean()

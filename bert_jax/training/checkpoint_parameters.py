@@ -40,7 +40,7 @@ def load_parameters(
     shardings: Mapping[str, Any],
     step: int | None = None,
 ) -> Parameters:
-    """Return the parameters of a checkpoint in `directory`, to initialize a run or for inference.
+    """Return the parameters of a checkpoint in `directory`, for inference or to initialize a run.
 
     All processes of a run must call this together. Parameters that only a student's training needs
     (`TRAINING_ONLY`) are not loaded.
@@ -122,8 +122,8 @@ def save_parameters(
 def saving_context(directory: Path, step: int, metadata: Mapping[str, Any]) -> Any:
     """Return an Orbax context in which a save of `step` writes its checksums before its commit.
 
-    Orbax runs the callback on the first process, after every process has written its part and
-    before the checkpoint gets its final name and older ones are removed.
+    Orbax runs the context's callback on the first process, after every process has written its part
+    and before the checkpoint gets its final name and older ones are removed.
     """
 
     def complete() -> None:

@@ -39,7 +39,7 @@ _NOT_DRAWN = {"kind", "step", "steps", "seconds", "compiling", "stall", "utilisa
 def draw_curves(log: str | os.PathLike[str], output: str | os.PathLike[str], *, title: str) -> None:
     """Draw each metric over the steps, for training and held-out text, as a PNG image.
 
-    The image is written atomically. A log without entries draws nothing.
+    The image is written atomically. Nothing is drawn for a log without entries.
 
     Args:
       log: the `metrics.jsonl` of a run.

@@ -237,7 +237,7 @@ class StopRequest:
     shell's background jobs or SIGHUP under `nohup`, remain ignored.
 
     Attributes:
-      exit_code: 143, 130 after Ctrl-C, or 129 after SIGHUP.
+      exit_code: 130 after Ctrl-C, 129 after SIGHUP, otherwise 143.
     """
 
     def __init__(self) -> None:
@@ -251,7 +251,7 @@ class StopRequest:
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is not threading.main_thread():
             return self
-        # With several processes jax.distributed has its own handler, which informs all of them.
+        # With several processes, jax.distributed has its own handler, which informs all of them.
         if jax.process_count() == 1:
             self._previous[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._terminate)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

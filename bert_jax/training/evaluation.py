@@ -81,7 +81,7 @@ class TrainingDiverged(ValueError):
 
 
 def require_finite_metrics(step: int, values: Mapping[str, float]) -> None:
-    """Raise TrainingDiverged if any value is NaN or infinite; name all of them."""
+    """Raise a TrainingDiverged that names all NaN or infinite values, if there are any."""
     offending = [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]
     if offending:
         raise TrainingDiverged(

@@ -152,9 +152,9 @@ class Intervals:
 
     Attributes:
       report: the steps between reports.
-      evaluate: the steps between evaluations; 0 for none. The last step is evaluated too. If it is
-        a fraction, the steps nearest to its multiples are evaluated (a half is rounded up), so that
-        the evaluations of an epoch neither drift nor miss its end.
+      evaluate: the steps between evaluations; 0 for none. The last step is evaluated too. If the
+        number is a fraction, the steps nearest to its multiples are evaluated (a half is rounded
+        up), so that the evaluations of an epoch neither drift nor miss its end.
       save: the steps between checkpoints.
       save_evaluated: whether every evaluated state is saved too, since it may be the best.
     """
@@ -218,7 +218,7 @@ class Trainer:
         Raises:
           TrainingDiverged: a metric or the state to save became NaN or infinite; the message
             names the step and the metric. Earlier checkpoints are intact.
-          CheckpointNotSaved: a checkpoint could not be written; raised at the next step.
+          CheckpointNotSaved: a checkpoint could not be written; this is raised at the next step.
         """
         step = self._saved = int(state.step)
         total = phases[-1].end

@@ -177,7 +177,7 @@ _OF_BERT_LARGE = {
 
 
 def model_size_keys(encoder: EncoderConfig) -> str:
-    """Return the keys that size the embeddings or the layers, whichever have more parameters.
+    """Return the keys that set the size of the embeddings or layers, whichever is larger.
 
     Keys that are no larger than in BERT-large are left out, unless all of them are.
     """

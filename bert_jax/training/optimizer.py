@@ -214,7 +214,9 @@ def _chosen(config: OptimizerConfig, kind: type[_Choice]) -> _Choice:
 
 
 def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
-    """Return the learning rate by step: step 0 of the decay is the first step after warm-up.
+    """Return the learning rate as a function of the step.
+
+    Step 0 of the decay is the first step after the warm-up.
 
     Raises:
       ValueError: the warm-up is longer than the run, or the run has more than `MAX_STEPS` steps.

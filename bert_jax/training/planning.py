@@ -28,7 +28,7 @@ class CompiledStep:
       arguments: the bytes of the arguments.
       outputs: the bytes of the outputs that do not reuse the memory of an argument.
       temporaries: the bytes of temporary buffers.
-      flops: the FLOPs of one run, as the compiler counts them: the body of a loop once.
+      flops: the FLOPs of one run as counted by the compiler: the body of a loop counts once.
       bytes_accessed: the bytes read and written in one run, counted in the same way.
       text: the partitioned program as HLO.
     """
@@ -56,7 +56,7 @@ class CompiledStep:
 
 
 class OutOfMemory(Exception):
-    """The compiler refused a step that needs more bytes per device than available."""
+    """The compiler refused a step that needs more bytes per device than are available."""
 
     def __init__(self, needed: int, available: int):
         super().__init__(f"{needed} bytes needed, {available} available")
@@ -118,7 +118,7 @@ def state_bytes(
 
 
 def read_compiled(compiled: Any) -> CompiledStep:
-    """Return the compiler's figures of a compiled step."""
+    """Return the compiler's figures for a compiled step."""
     memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
     return CompiledStep(
         arguments=memory.argument_size_in_bytes,

@@ -71,7 +71,7 @@ class TensorBoard:
                 assert_never(report)
 
     def add(self, values: Mapping[str, float], step: int) -> None:
-        """Write scalars by their tags."""
+        """Write scalars under their tags."""
         from tensorboardX.summary import scalar
 
         for tag, value in values.items():

@@ -28,7 +28,7 @@ class Linear:
         require_finite("end_learning_rate", self.end_learning_rate)
 
     def build(self, peak: float, warmup: int, decay_steps: int) -> optax.Schedule:
-        """Return the rate by step after the warm-up."""
+        """Return the rate as a function of the step, counted from the end of the warm-up."""
         return optax.linear_schedule(peak, self.end_learning_rate, decay_steps)
 
 
@@ -42,7 +42,7 @@ class Cosine:
         require_finite("end_learning_rate", self.end_learning_rate)
 
     def build(self, peak: float, warmup: int, decay_steps: int) -> optax.Schedule:
-        """Return the rate by step after the warm-up."""
+        """Return the rate as a function of the step, counted from the end of the warm-up."""
         alpha = self.end_learning_rate / peak if peak else 0.0
         return optax.cosine_decay_schedule(peak, decay_steps, alpha=alpha)
 
@@ -52,7 +52,7 @@ class Constant:
     """The peak rate until the end."""
 
     def build(self, peak: float, warmup: int, decay_steps: int) -> optax.Schedule:
-        """Return the rate by step after the warm-up."""
+        """Return the rate as a function of the step, counted from the end of the warm-up."""
         return optax.constant_schedule(peak)
 
 
@@ -61,7 +61,10 @@ class InverseSqrt:
     """Decay with the inverse square root of the step: peak x sqrt(warmup / step)."""
 
     def build(self, peak: float, warmup: int, decay_steps: int) -> optax.Schedule:
-        """Return the rate by step after the warm-up, which must have at least one step."""
+        """Return the rate as a function of the step, counted from the end of the warm-up.
+
+        The warm-up must have at least one step.
+        """
 
         def after(step: Any) -> Any:
             return peak * (warmup / (warmup + step)) ** 0.5

@@ -58,7 +58,9 @@ T = TypeVar("T")
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TrainState:
-    """The state that a checkpoint contains. Randomness is a function of (seed, step), not stored.
+    """The state that a checkpoint contains.
+
+    Random keys are not part of it, since they are a function of (seed, step).
 
     Attributes:
       step: the number of updates so far, an int32 scalar.
@@ -72,13 +74,13 @@ class TrainState:
 
 
 def parameter_key(seed: int) -> jax.Array:
-    """Return the key of randomly initialized parameters."""
+    """Return the random key for initializing the parameters."""
     check_seed(seed)
     return jax.random.fold_in(jax.random.key(seed), 0)
 
 
 def dropout_key(seed: int | np.uint32, step: jax.Array) -> jax.Array:
-    """Return the key of a step's dropout, which is independent of `parameter_key`."""
+    """Return the random key for a step's dropout, which is independent of `parameter_key`."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 1), step)
 
 
