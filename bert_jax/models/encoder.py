@@ -94,7 +94,7 @@ def apply_layer(
     with norm="pre", it computes x + f(norm(x)) (Xiong et al. 2020, "On Layer Normalization in the
     Transformer Architecture").
 
-    The other arguments and the result are the same as those of `SelfAttention.__call__`.
+    The other arguments and the result have the same form as in `SelfAttention.__call__`.
     """
     keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
     rate, ops = config.hidden_dropout, layer.attention.attention.ops

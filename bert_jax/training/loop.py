@@ -43,7 +43,7 @@ SKIPPED_STEPS = 10
 
 
 class StepProfiler:
-    """Traces some steps, after the first ten steps since the run started or resumed.
+    """Traces some steps, skipping the first ten after the run starts or resumes.
 
     Every process traces its own devices. A run that ends early keeps the steps traced so far.
 
