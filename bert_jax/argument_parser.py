@@ -17,10 +17,10 @@ _OVERRIDE = "--config."
 
 
 def free_text(text: str) -> str:
-    """Return an argument unchanged: an argparse type that marks the argument as not being a path.
+    """Return `text` unchanged; as an argparse type, this marks an argument as not being a path.
 
-    Every argument of another type is refused if it begins with `scheme://`, so new options are
-    checked without being listed anywhere.
+    Arguments of any other type are refused if they begin with `scheme://`, so new options are
+    checked without having to be listed anywhere.
     """
     return text
 
@@ -31,14 +31,14 @@ def option_name(parameter: str) -> str:
 
 
 class ArgumentParser(argparse.ArgumentParser):
-    """A parser that raises its errors, and separates overrides of a config from options."""
+    """A parser that raises its errors, and separates config overrides from options."""
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
         self._current_names: dict[str, str] = {}
 
     def error(self, message: str) -> NoReturn:
-        """Raise a message of argparse as a ValueError."""
+        """Raise an argparse error message as a ValueError."""
         problem = message.removeprefix("argument ")
         if "--config" in self.options:
             problem = _key_hint(problem.removeprefix("unrecognized arguments: ")) or problem
@@ -61,7 +61,7 @@ class ArgumentParser(argparse.ArgumentParser):
     ) -> None:
         """Add an option with one value; its help text ends with the default, if there is one.
 
-        `kind` converts the text to the value, as `type` of `add_argument`.
+        `kind` converts the text to the value, like `type` in `add_argument`.
         """
         text = _with_default(help, default)
         self.add_argument(
@@ -104,7 +104,7 @@ class ArgumentParser(argparse.ArgumentParser):
     ) -> None:
         """Add an option with one or more values, which may be repeated.
 
-        `kind` converts each text to a value, as `type` of `add_argument`.
+        `kind` converts each text to a value, like `type` in `add_argument`.
         """
         self.add_argument(
             name,
@@ -129,7 +129,7 @@ class ArgumentParser(argparse.ArgumentParser):
           mixed: whether options may appear between positional arguments.
 
         Returns:
-          The arguments. `config_overrides` has the words that begin with "--config.".
+          The arguments. `config_overrides` contains the words that begin with "--config.".
 
         Raises:
           ValueError: an option is unknown or repeated, an argument is missing or unusable, or a
@@ -199,7 +199,7 @@ def check_repeated(parser: argparse.ArgumentParser, words: Sequence[str]) -> Non
     """Refuse a repeated option if argparse would use only its last value.
 
     Raises:
-      ValueError: an option is repeated; options that collect values (`action="extend"`) may be.
+      ValueError: an option is repeated; options that collect values (`action="extend"`) are exempt.
     """
     single = {
         option: action.option_strings[-1]
@@ -230,7 +230,7 @@ def _name(action: argparse.Action) -> str:
 
 
 def _key_hint(word: str) -> str:
-    """Return how to set a key of the config that was given without "--config.", or ""."""
+    """Return a hint for a config key that was given without "--config."; "" for other words."""
     if not re.fullmatch(r"(--)?\w+(\.\w+)+=.*", word):
         return ""
     return f"{word}: not an option. To set a key, use {_OVERRIDE}{word.removeprefix('--')}"

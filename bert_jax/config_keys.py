@@ -30,7 +30,7 @@ class Section:
 
 
 def sections(cls: type, path: str = "", default: Any = None) -> Iterator[Section]:
-    """Yield the section of a config dataclass and of every dataclass in it, with its defaults."""
+    """Yield a section for a config dataclass and each dataclass nested in it, with defaults."""
     keys = config_keys(cls)
     values = {key.name: key.default for key in keys.values()}
     if default is not None:

@@ -46,7 +46,7 @@ class ConfigKey:
 
 
 def config_keys(cls: type) -> dict[str, ConfigKey]:
-    """Return the keys of a config for a dataclass, by name, in the order of declaration."""
+    """Return the config keys of a dataclass by name, in the order of declaration."""
     hints, keys = typing.get_type_hints(cls), {}
     for field in dataclasses.fields(cls):
         if _SECTIONS in field.metadata:
@@ -63,7 +63,7 @@ def config_keys(cls: type) -> dict[str, ConfigKey]:
 
 
 def values_of(value: Any) -> dict[str, Any]:
-    """Return the values of a dataclass by the keys of its config."""
+    """Return the values of a dataclass by config key."""
     values: dict[str, Any] = {}
     for field in dataclasses.fields(value):
         content = getattr(value, field.name)
@@ -79,7 +79,7 @@ def to_dataclass(cls: type[T], values: Mapping[str, Any], path: str = "config") 
     """Create a dataclass from a nested mapping.
 
     An int becomes a float and a list becomes a tuple if the field has that type; no other values
-    are converted. Omitted keys have the dataclass's defaults.
+    are converted. Omitted keys take the dataclass's defaults.
 
     Raises:
       ValueError: a key is unknown or missing, or a value has the wrong type or is refused by the
@@ -114,7 +114,7 @@ def without_absent_sections(cls: type, values: Mapping[str, Any]) -> dict[str, A
 
 
 def _with_one_section(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `cls`, with the section that is set under its field's name."""
+    """Return the arguments for `cls`, with the one given section stored under its field's name."""
     for field in dataclasses.fields(cls):
         if _SECTIONS not in field.metadata:
             continue
@@ -131,7 +131,7 @@ def _with_one_section(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _keys_of(cls: type, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the dotted keys of a config, with the names of its mappings' parts from `values`."""
+    """Yield the dotted keys of a config; `values` names the entries of its mappings."""
     for key in config_keys(cls).values():
         hint, _ = without_none(key.hint)
         value = values.get(key.name)

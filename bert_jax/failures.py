@@ -1,6 +1,6 @@
-"""Explain errors in one sentence: a full disk, too little memory, errors of other libraries.
+"""Explain errors in one sentence: a full disk, too little memory, errors from other libraries.
 
-Imports none of the libraries that raise them.
+This module imports none of the libraries that raise them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TextIO
 
 from bert_jax.files import NotWritten, full_disk
 
-# XLA, PyTorch, ONNX Runtime, Rust's allocator and Python's threads raise general error classes with
-# these phrases.
+# XLA, PyTorch, ONNX Runtime, Rust's allocator and Python's threads raise general error classes
+# whose messages contain these phrases.
 _PHRASES = (
     *("RESOURCE_EXHAUSTED", "Out of memory", "out of memory", "capacity overflow"),
     *("not enough memory", "can't allocate memory", "Failed to allocate memory"),
@@ -42,7 +42,7 @@ def unwritten_file(error: BaseException, advice: str) -> str | None:
 
 
 def system_error(error: BaseException, output: TextIO) -> str | None:
-    """Return a message for a system error of a file or of the output, or None for other errors.
+    """Return a message for a system error on a file or the output, or None for any other error.
 
     Args:
       error: the error.
@@ -74,14 +74,14 @@ def memory_shortage(error: BaseException, advice: str) -> str | None:
 
 
 def library_panic(error: BaseException) -> str | None:
-    """Return a message for a panic in a Rust library such as tokenizers, or None."""
+    """Return a message for a panic in a Rust library such as tokenizers, or None otherwise."""
     if type(error).__name__ != _LIBRARY_PANIC:
         return None
     return f"a library stopped with an internal error: {' '.join(str(error).split())[:300]}"
 
 
 def raised_by_this_package(error: BaseException) -> bool:
-    """Return whether this package raised the error, and not a library that it calls."""
+    """Return whether the error was raised by this package rather than by a library it calls."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
@@ -120,7 +120,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_shortage(error: BaseException) -> bool:
-    if isinstance(error, MemoryError):  # base class of numpy's and pyarrow's
+    if isinstance(error, MemoryError):  # numpy's and pyarrow's errors derive from it
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM

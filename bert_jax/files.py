@@ -33,7 +33,8 @@ def temporary_beside(path: Path, *, directory: bool = False) -> Iterator[Path]:
         OSError: the file or directory cannot be created.
     """
     _remove_leftovers(path)
-    # The time, since a container may reuse a process ID while a leftover cannot be removed.
+    # The name has the time, not the process ID, which a container may reuse while a leftover that
+    # cannot be removed still exists.
     temporary = path.with_name(f"{_prefix(path)}{time.time_ns()}.tmp")
     descriptor = _create_and_lock(temporary, directory)
     try:
@@ -99,8 +100,8 @@ def _remove(temporary: Path, directory: bool) -> None:
         temporary.unlink(missing_ok=True)
 
 
-# Signs of a full disk: error numbers of the system, and phrases in the errors of libraries (Orbax
-# and TensorStore, array_record, Arrow, safetensors, SentencePiece, SQLite, TensorFlow).
+# Signs of a full disk: system error numbers, and phrases in the errors of libraries (Orbax and
+# TensorStore, array_record, Arrow, safetensors, SentencePiece, SQLite, TensorFlow).
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FULL_WORDS = ("No space left on device", "Disk quota exceeded", "database or disk is full")
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-# The largest tokenizer.json of a published encoder has about 20 MB. Parsing a file takes about ten
+# The largest tokenizer.json of a published encoder is about 20 MB. Parsing a file takes about ten
 # times its size in memory.
 MAX_BYTES = 1 << 28
 MAX_DEPTH = 100  # the limit of the tokenizers library is 128

@@ -151,8 +151,8 @@ def keep_blocks(largest: int) -> None:
         )
         return
     mallopt(_M_TRIM_THRESHOLD, -1)
-    # Use a single arena: one per thread holds blocks of at most 64 MiB, and larger ones would still
-    # be requested from the kernel.
+    # Use a single arena: per-thread arenas hold blocks of at most 64 MiB, so larger blocks would
+    # still be requested from the kernel.
     mallopt(_M_ARENA_MAX, 1)
 
 

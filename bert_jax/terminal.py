@@ -40,9 +40,9 @@ def discard_output(stream: TextIO) -> None:
 
 
 def use_utf8(stream: TextIO) -> None:
-    r"""Let a stream accept any text: JSON is UTF-8 in every locale.
+    r"""Make a stream accept any text, since JSON is UTF-8 in every locale.
 
-    An undecodable byte of a file name is written as an escape that JSON has too, such as "\udcff".
+    An undecodable byte in a file name is written as an escape that JSON also has, such as "\udcff".
     """
     if isinstance(stream, TextIOWrapper):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")

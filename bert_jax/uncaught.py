@@ -12,7 +12,7 @@ _SECONDS_TO_INTERRUPT = 0.05
 
 
 def raise_lost_interrupts() -> None:
-    """Raise KeyboardInterrupts again that Python would only print.
+    """Re-raise KeyboardInterrupts that Python would only print.
 
     Ctrl-C may arrive during a callback of the garbage collector, such as JAX's.
     """
@@ -20,7 +20,7 @@ def raise_lost_interrupts() -> None:
 
     def hook(unraisable: Any) -> None:
         if unraisable.exc_type is KeyboardInterrupt:
-            # Raise it later: Python would only print an exception of this hook as well.
+            # Raise it later: Python would only print an exception raised in this hook as well.
             interrupt = threading.Timer(_SECONDS_TO_INTERRUPT, _thread.interrupt_main)
             interrupt.daemon = True
             interrupt.start()
@@ -33,9 +33,9 @@ def raise_lost_interrupts() -> None:
 def ignore_closed_loops() -> None:
     """Print nothing when a thread reports to an event loop that is closed.
 
-    TensorStore's threads do so when another part of the same save has failed already, and a full
-    disk fails all parts of it. Depending on where they fail, Python gets the error as an uncaught
-    or as an unraisable one. The first error is raised and reported.
+    TensorStore's threads do so when another part of the same save has already failed, and a full
+    disk makes all parts fail. Depending on where they fail, Python treats the error as uncaught or
+    as unraisable. The first error is raised and reported.
     """
     uncaught, unraisable = sys.excepthook, sys.unraisablehook
 

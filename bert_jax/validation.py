@@ -26,7 +26,7 @@ def check_seed(seed: int, name: str = "seed") -> None:
 
 
 def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
-    """Check that a value is one of several.
+    """Check that a value is one of the accepted ones.
 
     Args:
       name: the parameter or config key that contains it.
@@ -84,10 +84,10 @@ def check_label_names(labels: Sequence[str], name: str = "labels") -> None:
 def renamed_in_errors(names: Mapping[str, str]) -> Iterator[None]:
     """Replace parameter names in the messages of ValueErrors raised in the block.
 
-    The error of a function names its parameters, but the user may have set an option or config key.
+    A function's error names its parameters, but the user may have set an option or config key.
 
     Args:
-      names: the option or full config key by parameter name.
+      names: the option or full config key for each parameter name.
     """
     try:
         yield
@@ -113,7 +113,7 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
 _MAX_KEYS = 5  # to list in a hint
 _LENGTH = r"(phases\.\w+\.)?num_steps|num_epochs"
 _BATCH = r"(phases\.\w+\.)?batch_size"
-# Common names in other libraries, with patterns of the equivalent keys of bert_jax.
+# Common names in other libraries, with patterns for the equivalent keys in bert_jax.
 _OTHER_NAMES = {
     "lr": r"(optimizer\.)?peak_learning_rate",
     "learning_rate": r"(optimizer\.)?peak_learning_rate",
@@ -125,7 +125,7 @@ _OTHER_NAMES = {
 
 
 def unknown_key(key: str, keys: Iterable[str]) -> str:
-    """Return an error message about an unknown key, without the key that it follows.
+    """Return the end of an error message about an unknown key; the message begins with the key.
 
     Args:
       key: the dotted key.
@@ -157,7 +157,7 @@ def unknown_key(key: str, keys: Iterable[str]) -> str:
 
 
 def _same_meaning(name: str, keys: Iterable[str], section: str = "") -> list[str]:
-    """Return the keys that are equivalent to `name` in other libraries.
+    """Return the keys that are equivalent to a name from other libraries.
 
     section: the section to search, including its dot; "" for the whole config.
     """
@@ -167,7 +167,7 @@ def _same_meaning(name: str, keys: Iterable[str], section: str = "") -> list[str
 
 
 def _first(keys: Sequence[str]) -> str:
-    """List the first keys and count the others."""
+    """List the first keys and count the rest."""
     listed = ", ".join(keys[:_MAX_KEYS])
     more = len(keys) - _MAX_KEYS
     return f"{listed} and {more} more (`bert-jax keys` lists them)" if more > 0 else listed
@@ -200,7 +200,7 @@ def check_at_least(minimum: int, section: str, **values: int) -> None:
       **values: the integers, by the name of their key.
 
     Raises:
-      ValueError: names the key and its value.
+      ValueError: a value is out of range; the message names its key.
     """
     for name, value in values.items():
         if value < minimum:

@@ -25,9 +25,10 @@ class Verb:
     function: for a module with several commands, the name of the function that runs this one and
       whose docstring describes it; `add_NAME_arguments` declares its options.
     verbs: the verbs of a group by name.
-    repeats: whether it runs one program again and again, whose buffers are worth keeping.
-    converts: whether it converts a model's weights, whose buffers are not.
-    on_cpu: whether it leaves accelerators unused, for exact float32 or since it computes nothing.
+    repeats: whether it runs one program again and again, so that its buffers are worth keeping.
+    converts: whether it converts a model's weights, whose buffers are not worth keeping.
+    on_cpu: whether it leaves accelerators unused, because it needs exact float32 or computes
+      nothing.
     mixed: whether options may appear between its positional arguments, which are all optional.
     """
 
@@ -87,7 +88,7 @@ def run_function(verb: Verb) -> RunCommand:
 
 
 def _import_command(verb: Verb) -> tuple[str | None, AddArguments, RunCommand]:
-    """Import a command's module; return its description, and its functions."""
+    """Import a command's module, and return its description and its functions."""
     module = importlib.import_module(verb.module)
     if not verb.function:
         return module.__doc__, module.add_arguments, module.run

@@ -58,7 +58,7 @@ class ChoiceSet(ExampleSet):
         )
 
     def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
-        """Write a .csv of index and pred, with the choices as in the label column.
+        """Write a .csv with columns index and pred, with choices written as in the label column.
 
         SWAG's evaluator reads this format (https://github.com/allenai/swag-evaluator).
         """

@@ -46,7 +46,7 @@ class CompiledSteps:
     Attributes:
       task: the model with its loss.
       optimizer_config: the optimizer's settings. The peak learning rate is not compiled into the
-        train step, so a variant of the run may have another one.
+        train step, so a variant of the run may have a different one.
       accumulation_steps: the number of parts that a batch is computed in.
       optimizer: the optimizer.
       tuning: the trainable parameters and their learning rates.
@@ -74,7 +74,7 @@ def make_steps(
     task: ClassifierTask,
     mesh: Mesh,
 ) -> CompiledSteps:
-    """Return the steps. Each is compiled when it first gets a batch of a new shape.
+    """Return the steps, each of which is compiled whenever it gets a batch of a new shape.
 
     Raises:
       ValueError: `tuning.top_layers` exceeds the number of layers, or is combined with a scan.
@@ -104,7 +104,7 @@ def make_steps(
 
 
 def _check_scan(compute: ComputeConfig, tuning: Tuning) -> None:
-    """Reject a scan over layers of which some are frozen: it would differentiate all of them."""
+    """Reject a scan over layers if only some are frozen, since it would differentiate all."""
     if compute.scan_layers and 0 < tuning.num_trainable_layers < tuning.num_layers:
         raise ValueError(
             f"compute.scan_layers=True: differentiates all {tuning.num_layers} layers, but only "
@@ -155,7 +155,7 @@ def _check_best_metric(data: TaskData, best_metric: str) -> None:
 
 
 def unknown_lines(features: Mapping[str, Features], tokenizer: Tokenizer) -> list[str]:
-    """Return a line with the share of unknown tokens in every set, and a warning above 1 %."""
+    """Return a line with the share of unknown tokens in every set, and a warning above 1%."""
     sets = {
         name: count_unknown(rows.sequences.token_ids, tokenizer) for name, rows in features.items()
     }
@@ -198,7 +198,7 @@ def check_memory(
       max_length: the config's value, for the message.
 
     Raises:
-      ValueError: see `check_pretraining`.
+      ValueError: see `check_traceable` and `check_fits`.
     """
     counts = parameter_counts(model)
     rows = batch_size * train.sequences_per_example
@@ -210,7 +210,7 @@ def check_memory(
         counts.total,
         trained,
         moments=optimizer.optimizer.moments,
-        # Clipping needs all gradients at once.
+        # Clipping and accumulation need all gradients at once.
         all_gradients=optimizer.clip_norm > 0 or accumulation_steps > 1,
         keys=f"the model's size ({init_from}: {model_size_keys(model.encoder)})",
     )

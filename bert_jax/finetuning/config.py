@@ -147,7 +147,7 @@ class FinetuneConfig:
     mesh: MeshConfig = field(default_factory=MeshConfig)
 
     def __post_init__(self) -> None:
-        kind_of_task(self.task)  # an unknown task would be missing in config.json
+        kind_of_task(self.task)  # an unknown task would be missing from config.json
         check_config_paths(self)
         for name in ("work_dir", "init_from"):
             if not getattr(self, name):

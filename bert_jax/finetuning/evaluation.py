@@ -121,7 +121,7 @@ def evaluate(
 
     Raises:
       ValueError: the directory holds no fine-tuned model or no such checkpoint, a file is missing
-        or has another format, or predictions would replace a file.
+        or has a different format, or predictions would replace a file.
     """
     if config is not None:
         check_config(config, FinetuneConfig)
@@ -209,8 +209,8 @@ def open_evaluation(
 ) -> Evaluation:
     """Open a checkpoint and the sets to evaluate it on.
 
-    The model's own run gives the lengths of rows and the size of batches, so its scores are
-    reproduced bit for bit.
+    Row lengths and the batch size are those of the model's own run, if it has one, so its scores
+    are reproduced bit for bit.
 
     Args:
       work_dir: the work directory of the model.
@@ -284,7 +284,7 @@ def _make_scorer(
     lengths: Sequence[int] | None,
     sets: Mapping[str, ExampleSet],
 ) -> Scorer:
-    """Return the compiled scorer; without `lengths` rows have those of a run on the first set."""
+    """Return the compiled scorer; without `lengths`, rows are as in a run on the first set."""
     mesh = _mesh(settings.mesh)
     if lengths is None:
         features = next(iter(sets.values())).features
@@ -322,8 +322,8 @@ _FORMATS = (
 def named_after(path: str, sets: Mapping[str, ExampleSet]) -> dict[str, ExampleSet]:
     """Return the set that was read from the file `path`, named after the file.
 
-    The name leaves out the extension of a known format but keeps others, as in "eng.testa". The
-    sets of a directory or of TensorFlow Datasets keep their names.
+    The name leaves out the extension of a known format but keeps any other, as in "eng.testa".
+    The sets of a directory or of TensorFlow Datasets keep their names.
     """
     if is_tfds(path) or Path(path).is_dir():
         return dict(sets)
@@ -370,7 +370,7 @@ def _of_run(work_dir: Path) -> tuple[TaskConfig, EvaluationSettings]:
 
 
 def _directory_hint(task: TaskConfig, work_dir: Path) -> str:
-    """Return the end of a message if the task's relative paths are not in this directory."""
+    """Return a hint to append to an error if the task's relative paths do not exist, else ""."""
     if not task.is_missing():
         return ""
     return (

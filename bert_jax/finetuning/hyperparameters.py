@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bert_jax.validation import check_seed
 
-# Whenever a run ends, the directories of all other runs are read.
+# Limited because the directories of all other runs are read whenever a run ends.
 MAX_RUNS = 10_000
 _SWEPT = ("batch_sizes", "learning_rates", "num_epochs")
 

@@ -44,10 +44,10 @@ def check_positions(max_length: int, model: ModelConfig, work_dir: Path) -> None
 def score_order(
     model: ModelConfig, head: HeadConfig, names: Sequence[str], work_dir: Path
 ) -> tuple[int, ...] | None:
-    """Return the index of the model's score for each label of the task; None if the order is equal.
+    """Return the index of the model's score for each task label, or None if the order is the same.
 
-    Labels are matched by name, ignoring case only if necessary: the label order of published models
-    differs. Labels without names (LABEL_0, ...) are assumed to be in the task's order; see
+    Labels are matched by name, ignoring case only if necessary, since the label order of published
+    models varies. Labels without names (LABEL_0, ...) are assumed to be in the task's order; see
     `unnamed`.
 
     Args:
@@ -57,7 +57,7 @@ def score_order(
       work_dir: the model's work directory, for messages.
 
     Raises:
-      ValueError: the model has another kind of head or other labels.
+      ValueError: the model has a different kind of head or different labels.
     """
     if (model.head, model.problem) != (head.head.name, head.problem):
         raise ValueError(

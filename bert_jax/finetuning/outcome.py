@@ -25,8 +25,11 @@ PREDICTIONS_NAME = "predictions"
 class Outcome:
     """The best step of a run, its scores on the validation sets, and its predictions.
 
-    predictions: the files with predictions for the test sets. tests: the fingerprints of the test
-    sets by name.
+    Attributes:
+      step: the best step.
+      scores: the scores at that step, by name.
+      predictions: the files with predictions for the test sets.
+      tests: the fingerprints of the test sets by name.
     """
 
     step: int
@@ -72,7 +75,7 @@ def concluded_with(work_dir: Path, best_step: int | None, tests: Mapping[str, st
     Args:
       work_dir: the run's work directory.
       best_step: the best step; None before the end of the run.
-      tests: the fingerprints of the test sets by name. Test files may have been added or changed.
+      tests: the fingerprints of the test sets by name, since test files may have changed.
     """
     outcome = read_outcome(work_dir)
     if best_step is None or outcome is None:
@@ -127,7 +130,7 @@ INPUTS_NAME = "inputs.json"
 
 
 def claim_files(directory: Path, names: Sequence[str], source: str) -> None:
-    """Record in a directory that files are about to be written for an input and a model.
+    """Record in a directory the source of prediction files that are about to be written.
 
     Args:
       directory: the predictions' directory; created if it is missing.

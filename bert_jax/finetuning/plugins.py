@@ -1,4 +1,4 @@
-"""Register the kinds of tasks of other installed packages."""
+"""Register the kinds of tasks that other installed packages provide."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def register_plugins() -> None:
     JAX is not imported if there are no entry points.
 
     Raises:
-      ValueError: an entry point cannot be loaded, is no `TaskKind`, or conflicts with another kind.
+      ValueError: an entry point cannot be loaded, is not a `TaskKind`, or conflicts with another.
     """
     for entry in entry_points(group=GROUP):
         _register(entry)

@@ -50,12 +50,12 @@ def task_kinds() -> tuple[TaskKind, ...]:
 
 
 def task_sections() -> dict[str, type[TaskConfig]]:
-    """Return the dataclass of each section of a fine-tuning config that describes a task."""
+    """Return the dataclass of each task section of a fine-tuning config, by the section's key."""
     return {kind.section: kind.config for kind in task_kinds()}
 
 
 def kind_of_task(task: TaskConfig) -> TaskKind:
-    """Return the kind of a section of a config.
+    """Return the kind of task that a section of a config describes.
 
     Raises:
       ValueError: no kind has this config.
@@ -70,15 +70,15 @@ def kind_of_task(task: TaskConfig) -> TaskKind:
 
 
 def kind_of_head(head: str) -> TaskKind | None:
-    """Return the first kind of task that trains a head; None for a head of pretraining."""
+    """Return the first kind of task that trains a head; None for a pretraining head."""
     return next((kind for kind in task_kinds() if kind.head.name == head), None)
 
 
 def score_outputs(head: str) -> tuple[str, ...]:
-    """Return the names, as in Hugging Face's library, of the outputs with a head's scores.
+    """Return Hugging Face's names of the outputs that contain a head's scores.
 
-    One output has all scores, or each score has an output of its own. For a head of pretraining
-    the names are ().
+    One output contains all scores, or each score has an output of its own. For a pretraining head,
+    the result is ().
     """
     kind = kind_of_head(head)
     if kind is None:

@@ -146,7 +146,7 @@ class FinetuneRun:
         """Refuse a run that does not fit into this machine's memory.
 
         Raises:
-          ValueError: see `check_pretraining`.
+          ValueError: see the function `check_memory`.
         """
         assert self.data.train is not None
         check_memory(
@@ -236,7 +236,7 @@ class FinetuneRun:
             "batch_size": self.hyperparameters.batch_size,
             "best_metric": self.best_metric,
             "row_lengths": list(self.row_lengths),
-            # A user whose file has changed reads the keys; the values are only compared.
+            # The keys are for users whose files have changed; the values are only compared.
             "training examples (their file, its columns, max_length)": self.data.train.fingerprint,
             "validation examples (likewise)": {
                 name: examples.fingerprint for name, examples in self.data.validation.items()
@@ -247,8 +247,8 @@ class FinetuneRun:
     def first_state(self, checkpointer: Checkpointer) -> tuple[TrainState, str]:
         """Return the state to start from, and a description of its origin.
 
-        It is the state of this run's newest checkpoint. Without a checkpoint, it is random, with
-        the parameters that the model shares with `init_from` unless the run is from scratch.
+        It is the state of this run's newest checkpoint. Without a checkpoint, it is random, except
+        that parameters are taken from `init_from` if it has them and the run is not from scratch.
         """
         step = checkpointer.latest_step()
         if step is not None:

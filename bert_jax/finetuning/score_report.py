@@ -52,7 +52,7 @@ def check_scores_path(output: Path, predictions: str | os.PathLike[str] | None) 
             f"--output={output}: not a regular file, so JSON cannot be written to it. Leave the "
             "option out to print the scores only"
         )
-    if not output.stat().st_size:  # a new file of mktemp
+    if not output.stat().st_size:  # such as a new file from mktemp
         return
     try:
         content = read_json(output)

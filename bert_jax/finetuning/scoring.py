@@ -37,9 +37,15 @@ LOSS = "loss"
 class Scorer:
     """Computes a model's logits for sets of examples.
 
-    batch_size: the maximum number of rows in a batch, over all processes; on a CPU batches of long
-      rows are smaller, which is faster. row_lengths: the lengths that rows are padded to; the last
-      one is extended for a set with longer examples.
+    Attributes:
+      mesh: the devices.
+      task: the model with its loss.
+      step: the step that computes logits.
+      metrics_step: the step that computes the loss from logits.
+      batch_size: the maximum number of rows in a batch, over all processes; on a CPU, batches of
+        long rows are smaller, which is faster.
+      row_lengths: the lengths that rows are padded to; the last one is extended for a set with
+        longer examples.
     """
 
     mesh: Mesh
@@ -78,7 +84,8 @@ class Scorer:
     ) -> tuple[Logits, dict[str, float]]:
         """Return logits [examples, ...] or [tokens, ...], and the loss if there are targets.
 
-        Every example counts once, however the batches are filled. All processes return the same.
+        Every example counts once, however the batches are filled. All processes return the same
+        result.
 
         Args:
           params: the model's parameters.

@@ -1,4 +1,4 @@
-"""Examples of sentences and pairs, the predictions for them and their scores."""
+"""Examples of sentences and sentence pairs, with the predictions for them and their scores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bert_jax.tasks.sentence_scores import (
     sentence_scores,
 )
 
-# The probability that a normal variable exceeds its mean by more standard deviations is 1 in 20.
+# A normal variable exceeds its mean by more than this many standard deviations 1 time in 20.
 _ONE_IN_TWENTY = 1.645
 
 
@@ -67,7 +67,7 @@ class MultiLabelSet(ExampleSet):
     def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
         """Write a .tsv of index and labels, in the layout of the labels in the task's files.
 
-        The labels are in one cell, or each label has a column of 0 and 1.
+        The labels are in one cell, or each label has a column of zeros and ones.
         """
         file, labels = directory / f"{name}.tsv", self.files.labels
         predicted = self.predictions(logits).tolist()
@@ -95,8 +95,14 @@ class MultiLabelSet(ExampleSet):
 class SentenceSet(ExampleSet):
     """Sentences with one class or number each.
 
-    labels: the labels in the files; () for numbers. glue: the GLUE task whose submission format is
-    used for predictions; None for other tables. names: readable names of the labels.
+    Attributes:
+      features: the features of the sentences.
+      examples: the sentences.
+      labels: the labels in the files; () for numbers.
+      metrics: the names of the `scores`.
+      sigmoid: whether two labels share one logit.
+      glue: the GLUE task whose submission format is used for predictions; None for other tables.
+      names: readable names of the labels.
     """
 
     features: Features

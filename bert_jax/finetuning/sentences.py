@@ -205,7 +205,7 @@ class SentencesConfig(FilesTaskConfig):
 
 
 def with_pairs(usage: InferenceDefaults, data: TaskData) -> InferenceDefaults:
-    """Return the settings with whether the validation examples are pairs of texts."""
+    """Return the settings, which now record whether the validation examples are pairs."""
     (sequences, *_) = (examples.features.sequences for examples in data.validation.values())
     pairs = bool((sequences.second_starts < sequences.lengths).any())
     return dataclasses.replace(usage, pairs=pairs)

@@ -84,8 +84,8 @@ def open_source(init_from: str, work_dir: Path, mesh: Mesh, *, from_scratch: boo
     """Open the model in `init_from` that the run in `work_dir` starts from.
 
     Raises:
-      ValueError: `init_from` is not a work directory, and not the deleted source of a run to
-        resume; it has another model's tokenizer, or it is `work_dir`.
+      ValueError: `init_from` is neither a work directory nor the deleted source of a run to
+        resume, it has another model's tokenizer, or it is `work_dir`.
     """
     directory = Path(init_from)
     if work_dir.resolve() == directory.resolve():
@@ -108,7 +108,7 @@ def open_source(init_from: str, work_dir: Path, mesh: Mesh, *, from_scratch: boo
 
 
 def _check_path(directory: Path, work_dir: Path, stored: Any) -> None:
-    """Refuse a directory without a model if the run in `work_dir` started from another one."""
+    """Refuse a directory without a model if the run in `work_dir` started elsewhere."""
     if stored is None:
         return
     began = stored["path"] if isinstance(stored, dict) else stored
@@ -168,7 +168,7 @@ def state_from_source(
 ) -> tuple[TrainState, str]:
     """Return a random state with the source's parameters, and a description of its origin.
 
-    The source's classifier is not used for another task or other labels.
+    The source's classifier is used only for the same task and the same labels.
     """
     params = source.parameters()
     heads = [(each.head, each.labels, each.problem) for each in (model, source.model)]

@@ -110,7 +110,7 @@ def sweep(
     config = replace(config, work_dir=str(output), batch_size=grid.runs[0].batch_size)
     base = FinetuneRun.open(config, make_mesh(config.mesh))
     opened = open_sweep(base, output, grid, keep, command)
-    # Left last, so that a signal can kill the process only after a save has finished.
+    # Exited last, so that a signal can kill the process only after a save has finished.
     with Compilations() as compiled, stop or StopRequest() as stopping, only_writer(output):
         result, lines = _run_to_end(opened, stopping, report)
     all_ended = len(result.results.runs) == len(grid.runs)

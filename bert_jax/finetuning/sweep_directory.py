@@ -1,4 +1,4 @@
-"""Read and write the files of a sweep's directory: its identity and the ends of its runs."""
+"""Read and write the files of a sweep's directory: its identity and how its runs ended."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FREE_KEYS = (
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a run, according to the files in its directory.
+    """How a run ended, according to the files in its directory.
 
     Attributes:
       scores: the scores of the best evaluation; empty if the run diverged.
@@ -76,21 +76,21 @@ def _without_paths(identity: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_new_keys(stored: dict[str, Any], file: Path) -> dict[str, Any]:
-    """Return a stored config with the defaults of keys that its version did not have yet."""
+    """Return a stored config with defaults for keys that did not exist when it was stored."""
     try:
         values = without_absent_sections(FinetuneConfig, stored)
         config = to_dataclass(FinetuneConfig, {**values, "work_dir": "anywhere"}, str(file))
-    except ValueError:  # a key was removed since; the message about differences names it
+    except ValueError:  # a key has since been removed; the message about differences names it
         return stored
     shared: dict[str, Any] = json.loads(json.dumps(shared_config(to_plain(config))))
     return shared
 
 
 def kept_before(output: Path) -> Keep | None:
-    """Return the last value of `keep` of the sweep in `output`, or None if there is no sweep.
+    """Return the last value of `keep` for the sweep in `output`, or None if there is no sweep.
 
     Raises:
-      ValueError: the directory does not record it, as in early versions. A guess could delete
+      ValueError: the directory does not record it, as in early versions. Guessing could delete
         parameters.
     """
     file = output / IDENTITY_NAME
@@ -137,7 +137,7 @@ def _stored(file: Path) -> dict[str, Any]:
 
 
 def ended(directory: Path) -> Ended | None:
-    """Return the end of the run in `directory`, or None if it has not ended."""
+    """Return how the run in `directory` ended, or None if it has not ended."""
     diverged, outcome = directory / DIVERGED_NAME, read_outcome(directory)
     if diverged.is_file():
         fix = "Remove it to repeat the run"
@@ -165,7 +165,7 @@ def write_diverged(directory: Path, message: str) -> None:
 
 
 def has_model(directory: Path) -> bool:
-    """Return whether a directory has a run's parameters, and their removal has not begun."""
+    """Return whether a directory has a run's parameters and their removal has not begun."""
     return (directory / MODEL_NAME).is_file() and (directory / CHECKPOINTS_NAME).is_dir()
 
 

@@ -90,7 +90,7 @@ _COLORS = ("#3b6fb6", "#d9622b", "#3a8f5c", "#8a5ab0", "#b58a1b", "#7a7a7a")
 _INK, _GRID = "#333333", "#e6e6e6"
 # The horizontal distance between two batch sizes, as a fraction of that between learning rates.
 _SHIFT = 0.12
-_ROUNDING = 1e-6  # smaller differences of scores are rounding errors
+_ROUNDING = 1e-6  # smaller differences between scores are rounding errors
 
 
 def draw_sweep(results: SweepResults) -> bytes:
@@ -191,8 +191,8 @@ dt { font-weight: 600; } dd { margin: 0 0 0.5em 0; overflow-wrap: anywhere; }
 def write_report(sweeps: Sequence[SweepResults], directory: Path) -> list[Path]:
     """Write `report.html`, which is self-contained, and each sweep's plot; return the files.
 
-    The plot of a single sweep is `report.png`, the plots of several are `report-1-TASK.png` and so
-    on.
+    The plot of a single sweep is `report.png`; those of several sweeps are `report-1-TASK.png` and
+    so on.
     """
     make_directory(directory)
     pictures = [draw_sweep(each) for each in sweeps]
@@ -215,7 +215,7 @@ def combine_reports(
 
     Args:
       directories: the outputs of the sweeps.
-      output: the directory of the report, which may be the output of the only sweep.
+      output: the directory of the report; for a single sweep, it may be the sweep's output.
 
     Returns:
       The results of the sweeps, and the report's files.

@@ -99,7 +99,7 @@ def best_run(
 ) -> RunResult | None:
     """Return the run with the best value of `metric`, or None if all runs diverged.
 
-    Of several best runs it is the one with the smallest hyperparameters.
+    Ties are broken in favor of the smallest hyperparameters.
     """
     finite = [each for each in results if not each.diverged]
     sign = 1.0 if lower_is_better else -1.0
@@ -161,8 +161,8 @@ class SweepResults:
       task: the name of the task.
       metric: the metric that compares runs.
       lower_is_better: whether a lower value of the metric is better.
-      chance_metric: the metric that recognizes degenerate runs: `metric`, unless that is a loss.
-      chance: `TaskData.chance` of that metric.
+      chance_metric: the metric that identifies degenerate runs: `metric`, unless that is a loss.
+      chance: `TaskData.chance` for that metric.
       num_examples: the number of training examples.
       planned: the number of runs of the whole sweep.
       runs: the results of the runs, in the order of the grid.

@@ -1,4 +1,4 @@
-"""Run a sweep one run after another, with files read once and programs compiled once."""
+"""Run a sweep one run at a time, reading its files once and compiling its programs once."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class Sweep:
       grid: the hyperparameters and seeds.
       keep: the runs whose parameters stay on disk: all, the best so far, or none.
       command: the command that repeats the sweep.
-      chance_metric: the metric that recognizes degenerate runs.
-      chance: `TaskData.chance` of that metric.
+      chance_metric: the metric that identifies degenerate runs.
+      chance: `TaskData.chance` for that metric.
     """
 
     base: FinetuneRun
@@ -97,7 +97,7 @@ class Sweep:
         return True
 
     def _announce(self, report: OnReport) -> None:
-        """Report the runs that ended earlier, and where the others will write."""
+        """Report the runs that ended earlier, and where the others will write their output."""
         planned = len(self.grid.runs)
         if self._results:
             report(Message(f"{len(self._results)} of {planned} runs ended before"))
@@ -243,7 +243,7 @@ class Sweep:
     def _seconds_left(self) -> float | None:
         """Estimate the remaining seconds from the duration of an epoch.
 
-        It is about the same in all runs except the first, which compiles the programs.
+        An epoch takes about as long in every run except the first, which compiles the programs.
         """
         durations = self._durations[1:] or self._durations
         finished = sum(epochs for epochs, _ in durations)
@@ -270,7 +270,7 @@ def open_sweep(base: FinetuneRun, output: Path, grid: Grid, keep: Keep, command:
         run = base.with_hyperparameters(output, hyperparameters)
         make_schedule(run.optimizer, run.total_steps)
         run.check_memory()
-    # A loss has no chance level, so the task's own metric recognizes degenerate runs.
+    # A loss has no chance level, so the task's own metric identifies degenerate runs.
     scored_by = base.data.best_metric if base.best_metric.endswith(LOSS) else base.best_metric
     return Sweep(base, output, grid, keep, command, scored_by, base.data.chance(scored_by))
 

@@ -34,8 +34,11 @@ _ENTITY_METRICS = ("f1", "precision", "recall")
 class TagSet(ExampleSet):
     """Tagged sentences.
 
-    files: the files that the sentences are from. scheme: the scheme of the prefixes that mark
-    entities; None if tags have no prefixes.
+    Attributes:
+      windows: the features of the windows in which the sentences are read.
+      sentences: the sentences and, if they were read, their tags.
+      files: the files that the sentences are from.
+      scheme: the scheme of the prefixes that mark entities; None if tags have no prefixes.
     """
 
     windows: TagFeatures
@@ -186,8 +189,8 @@ class TagsConfig(FilesTaskConfig):
         """Return the task with the model's tag scheme: as written for BIOES, BILOU and BMES.
 
         IOB1 is recognized by a type with I-X but no B-X, since IOB1 writes B-X only between two
-        adjacent entities of a type. If every type has both, only the person who trained the model
-        knows, and sets learn_as='IOB1': a setting other than the default is kept.
+        adjacent entities of a type. If every type has both, only whoever trained the model knows,
+        and can set learn_as='IOB1': a setting other than the default is kept.
         """
         if self.files.learn_as != "IOB2":
             return self

@@ -22,13 +22,16 @@ Logits = NDArray[np.float32]
 
 
 class ExampleSet(abc.ABC):
-    """The examples of one file, with predictions and scores from a model's logits for them.
+    """The examples of one file, with the predictions and scores that follow from a model's logits.
 
     The logits are float32 [examples, ...] or, if the model scores every token, [tokens, ...] in the
     order of `features.sequences.token_ids`.
 
-    metrics: the names of the `scores`. type_is: the name of a type in `scores_by_type`. endings:
-    the endings of the prediction files, after the set's name.
+    Attributes:
+      features: the tokenized examples.
+      metrics: the names of the `scores`.
+      type_is: the word for a type in `scores_by_type`, such as "label".
+      endings: the endings of the prediction files, after the set's name.
     """
 
     features: Features
@@ -69,7 +72,7 @@ class ExampleSet(abc.ABC):
         """Return the score on a labeled set that is possible without reading the examples.
 
         It is the best score of a constant answer. A constant has no correlation, so for
-        correlations it is the score that unrelated numbers reach once in 20 times.
+        correlations it is the score that unrelated numbers reach one time in 20.
         """
 
     def file_names(self, name: str) -> list[str]:
@@ -88,7 +91,7 @@ class ExampleSet(abc.ABC):
 
 
 def fingerprint_with(fingerprint: str, value: object) -> str:
-    """Return a checksum of a checksum and of another value, which JSON can represent."""
+    """Return a checksum of another checksum and of a value that JSON can represent."""
     return hashlib.sha256(json.dumps([fingerprint, value]).encode()).hexdigest()
 
 
@@ -121,9 +124,12 @@ class HeadConfig:
 class TaskData:
     """The tokenized data of a task.
 
-    train: the training examples; None if they were not read. validation, test: the sets by name;
-    test sets have no labels. primary: the metric that compares runs; higher is better for all
-    metrics.
+    Attributes:
+      head: the head of the task.
+      train: the training examples; None if they were not read.
+      validation: the validation sets by name.
+      test: the test sets by name, which have no labels.
+      primary: the metric that compares runs; higher is better for all metrics.
     """
 
     head: HeadConfig
@@ -155,7 +161,7 @@ class TaskData:
         return self.metric_of(next(iter(self.validation)), self.primary)
 
     def chance(self, metric: str) -> float:
-        """Return `ExampleSet.chance` of a metric by its name from `metric_of`."""
+        """Return `ExampleSet.chance` for a metric, given its name from `metric_of`."""
         for name, examples in self.validation.items():
             prefix = self.metric_of(name, "")
             if metric.startswith(prefix):

@@ -67,7 +67,7 @@ class TaskConfig(abc.ABC):
         return self
 
     def matching(self, model: ModelConfig) -> Self:
-        """Return the task with the settings for reading a fine-tuned model's examples."""
+        """Return the task, adapted to read examples for an existing fine-tuned model."""
         return self
 
     @property
@@ -104,7 +104,7 @@ class TaskConfig(abc.ABC):
 
 
 class TaskFiles(Protocol):
-    """The files of a task, a path for each split."""
+    """The files of a task, with one path per split."""
 
     @property
     def train(self) -> str:
@@ -139,14 +139,14 @@ class FilesTaskConfig(TaskConfig):
         *,
         train: Callable[[], Features] | None = None,
     ) -> TaskData:
-        """Return the data of some splits, a set for each split.
+        """Return the data of some splits, with one set per split.
 
         Args:
           head: the head of the task.
           primary: the metric that compares runs.
           splits: the splits to read; a missing test file is skipped.
           read: reads and tokenizes a split.
-          train: reads the training examples, if they differ from a set to evaluate on.
+          train: reads the training examples, if they are not read like a set to evaluate on.
         """
         train = train or (lambda: read("train").features)
         return TaskData(
@@ -205,13 +205,13 @@ class TaskKind:
     """A kind of task that models can be fine-tuned for.
 
     section: the key of the task's section in a fine-tuning config.
-    config: the dataclass of the section, which reads the examples. They compute the metrics: see
-      `ExampleSet`.
+    config: the dataclass of the section, which reads the examples; each `ExampleSet` computes its
+      metrics.
     head: the head that the task trains.
     loss: the loss and the metrics of a training step.
     predict: the task of `predict` for models with the head.
     huggingface: the names in Hugging Face's library; None if it has no such task.
-    example: arguments of a call of the tokenizer as Python source, for model cards.
+    example: arguments for a call to the tokenizer, as Python source, for model cards.
     """
 
     section: str

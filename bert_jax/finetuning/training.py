@@ -119,7 +119,7 @@ def finetune(
     check_same({"the model and the examples": run.identity()})
     with ExitStack() as closing:
         compiled = closing.enter_context(Compilations())
-        # Left last, so that a signal can kill the process only after a save has finished.
+        # Exited last, so that a signal can kill the process only after a save has finished.
         stop = closing.enter_context(stop or StopRequest())
         if jax.process_index() == 0:
             closing.enter_context(only_writer(work_dir))
@@ -233,7 +233,7 @@ def _begin(
 
 def _write_provenance(run: FinetuneRun, start: int, concluded: bool, report: OnReport) -> None:
     if not concluded:
-        # Also if the run had ended, since a later checkpoint may be better.
+        # Done even if the run had ended, since a later checkpoint may be better.
         run.write_model(None)
     changes = keep_config(run.resolved, run.work_dir, start, finished=concluded)
     for line in changes:
@@ -250,8 +250,8 @@ def with_checkpoints(
 ) -> Sequence[Evaluation]:
     """Return the `past` evaluations without the best ones whose checkpoints no longer exist.
 
-    A damaged checkpoint, for example, was moved aside. Evaluations that are not the best never have
-    a checkpoint and count for `patience`.
+    A damaged checkpoint, for example, may have been moved aside. Evaluations that are not the best
+    have no checkpoint in any case, and count towards `patience`.
     """
     steps, lost = steps_in(work_dir / CHECKPOINTS_NAME), []
     while True:

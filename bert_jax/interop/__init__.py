@@ -1,1 +1,1 @@
-"""Models of other frameworks: import, export, and compare."""
+"""Exchange models with other frameworks, and compare them."""

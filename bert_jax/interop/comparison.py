@@ -34,8 +34,11 @@ MOST_POSITIONS = 512
 class ProbeInput:
     """A batch for comparing models.
 
-    token_ids, segment_ids: [batch, length]. attention_mask: [batch, length], 1 for tokens and 0 for
-    padding.
+    Attributes:
+      name: the name of the batch, for messages.
+      token_ids: [batch, length].
+      segment_ids: [batch, length].
+      attention_mask: [batch, length], 1 for tokens and 0 for padding.
     """
 
     name: str
@@ -117,9 +120,10 @@ class Sizes:
 class ComparableModel(Protocol):
     """A model to compare, of any framework.
 
-    title: a description for messages. sizes: the limits of its inputs; None if the file does not
-    specify them. labels: names of the scores; () if there are none or the file does not specify
-    them.
+    Attributes:
+      title: a description for messages.
+      sizes: the limits of its inputs; None if the file does not specify them.
+      labels: names of the scores; () if there are none or the file does not specify them.
     """
 
     title: str
@@ -135,8 +139,11 @@ class ComparableModel(Protocol):
 class Difference:
     """The difference between two models in one output.
 
-    largest: the largest absolute difference. relative: `largest` divided by the root mean square of
-      the second model's values; infinite if the shapes differ or a value is not finite.
+    Both values are infinite if the shapes differ or an output is not finite.
+
+    Attributes:
+      largest: the largest absolute difference.
+      relative: `largest` divided by the root mean square of the second model's values.
     """
 
     largest: float
@@ -157,7 +164,7 @@ def differences(first: Outputs, second: Outputs, probe: ProbeInput) -> dict[str,
 def unequal(first: Outputs, second: Outputs, probe: ProbeInput) -> list[str]:
     """Return the common outputs that are not bitwise equal, ignoring padding.
 
-    0.0 and -0.0 are unequal, and so are different shapes.
+    0.0 and -0.0 count as unequal, and so do outputs of different shapes.
     """
     return [
         name
@@ -167,7 +174,7 @@ def unequal(first: Outputs, second: Outputs, probe: ProbeInput) -> list[str]:
 
 
 def misshapen(first: Outputs, second: Outputs) -> list[str]:
-    """Return a line for every output whose shapes differ, since the heads differ."""
+    """Return a line for every output whose shapes differ because the heads differ."""
     return [
         f"{name} is {list(first[name].shape)} in A and {list(second[name].shape)} in B"
         for name in sorted(first.keys() & second.keys(), key=_order)
@@ -230,7 +237,7 @@ _TITLES = {
 
 
 def title(name: str) -> str:
-    """Return the name of an output for people, such as "last layer"."""
+    """Return a readable name for an output, such as "last layer"."""
     return _TITLES.get(name) or f"layer {name.removeprefix('hidden_')}"
 
 
@@ -238,7 +245,7 @@ def difference_table(by_probe: Mapping[str, Mapping[str, Difference]]) -> list[s
     """Return a line for every output, with two columns for every probe.
 
     Args:
-      by_probe: the differences by the names of the probe and of the output.
+      by_probe: the differences by the name of the probe and then of the output.
     """
     lines = [f"{'':22}" + "".join(f"{name:>26}" for name in by_probe)]
     lines.append(f"{'':22}" + f"{'largest':>14}{'relative':>12}" * len(by_probe))

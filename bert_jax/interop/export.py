@@ -1,4 +1,4 @@
-"""Export a work directory's model to a directory that other frameworks load."""
+"""Export a work directory's model to a directory that other frameworks can load."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def export(
         loader = library(format, config, settings is not None)
         card = model_card(work_dir, config, origin, step, loader, code, stored, settings)
         write_checksums(target)
-        # Without a checksum, since people edit a model card.
+        # Written after the checksums, so it has none: people edit model cards.
         (target / "README.md").write_text(card, encoding="utf-8")
     if settings is not None and format != "huggingface":
         notes.append(
@@ -171,7 +171,7 @@ def _loading_code(
 
 
 def _record_pairs(target: Path, pairs: str) -> None:
-    """Add what the sentence-pair head was trained on to config.json, if there is one."""
+    """Record in config.json, if there is one, what the sentence-pair head was trained on."""
     file = target / "config.json"
     if file.is_file():
         content = read_json_object(file) | {PAIRS_KEY: pairs}

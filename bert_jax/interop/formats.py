@@ -43,7 +43,7 @@ def write(
     dtype: ExportDType,
     sentence_embedding: SentenceEmbedding | None,
 ) -> None:
-    """Write a model to `target`; removes all entries of `parameters` to save memory.
+    """Write a model to `target`, removing all entries of `parameters` to save memory.
 
     Args:
       form: the format.

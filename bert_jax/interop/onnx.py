@@ -68,7 +68,7 @@ def write_onnx(
     metadata = {"head": config.head, "sizes": sizes, "labels": config.labels}
     model.metadata_props[_METADATA] = json.dumps(metadata)
     ir.save(model, target / MODEL, external_data=WEIGHTS)
-    # The graph needs all of them, but a tokenizer may omit some by default (ALBERT's: segments).
+    # The graph needs all inputs, but a tokenizer may omit some by default (ALBERT's: segments).
     names = ("input_ids", "token_type_ids", "attention_mask")
     save_tokenizer(tokenizer, target, config.encoder, inputs=names)
     if refusal_of(config) is None and positions_fit(encoder, tokenizer):  # config.json can hold it
@@ -97,7 +97,7 @@ def _outputs(
     outputs: dict[str, tuple[ir.Value, list[str | int]]] = {}
     pooled = onnx_graph.pooled(graph, hidden) if config.has_pooler else None
     if config.head == "encoder":
-        # A separate value, since the last of the hidden states has another name.
+        # A separate value, since the last of the hidden states has a different name.
         last = graph.op("Identity", hidden)
         outputs["last_hidden_state"] = last, [*every_token, encoder.hidden_dim]
         if pooled is not None:

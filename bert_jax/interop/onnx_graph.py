@@ -85,7 +85,7 @@ class GraphBuilder:
         return self.op("LayerNormalization", x, scale, bias, axis=-1, epsilon=epsilon)
 
     def activation(self, x: ir.Value) -> ir.Value:
-        """Return the config's kind of GELU of `x`."""
+        """Apply the config's variant of GELU to `x`."""
         approximate: dict[Activation, str] = {"gelu": "none", "gelu_tanh": "tanh"}
         return self.op("Gelu", x, approximate=approximate[self.config.encoder.activation])
 
@@ -109,7 +109,7 @@ def embeddings(graph: GraphBuilder, token_ids: ir.Value, segment_ids: ir.Value) 
     rows = graph.op("Slice", table, begin, end, graph.constant([0]))
     x = graph.op("Add", x, rows)
     if encoder.num_segments:
-        # A single segment is added to all tokens regardless of the segment ids.
+        # The embedding of a single segment is added to all tokens regardless of the segment ids.
         ids = graph.constant([[0]]) if encoder.num_segments == 1 else segment_ids
         x = graph.op("Add", x, graph.op("Gather", graph.weight(f"{prefix}.segment"), ids))
     x = graph.norm(x, f"{prefix}.norm")

@@ -91,7 +91,7 @@ def _expanded(program: export.Exported) -> export.Exported:
 
 
 def _check_runs(signature: Any, rank: int) -> None:
-    """Run the program on a token, since only this fails if TensorFlow's StableHLO is too old."""
+    """Run the program on one token: only running it fails if TensorFlow's StableHLO is too old."""
     ids = tf.constant(np.ones((1,) * rank, np.int32))
     try:
         signature(**dict.fromkeys(INPUTS, ids))

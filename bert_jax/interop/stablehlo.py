@@ -1,4 +1,4 @@
-"""Write a model as a StableHLO program with separate weights, which needs only jax, and run it."""
+"""Write a model as a StableHLO program with separate weights, and run it with JAX alone."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _names(program: export.Exported) -> list[str]:
 
 
 class StableHLOModel:
-    """An artifact of `write_stablehlo`, loaded for a comparison."""
+    """An artifact written by `write_stablehlo`, loaded for a comparison."""
 
     title: str
     sizes: Sizes | None

@@ -29,8 +29,10 @@ class ForeignTensors(Protocol):
 class Origin:
     """The foreign tensor that a parameter comes from.
 
-    transposed: whether the parameter is the transposed tensor. rows: the number of leading rows to
-    keep; None for all.
+    Attributes:
+      name: the name of the tensor.
+      transposed: whether the parameter is the transposed tensor.
+      rows: the number of leading rows to keep; None for all.
     """
 
     name: str
@@ -51,9 +53,13 @@ class Origin:
 class Account:
     """The result of matching foreign tensors and parameters, with an entry for each of them.
 
-    taken: the origins of imported parameters. fresh: randomly initialized parameters. left_out: the
-    reasons why foreign tensors are not needed. missing, unexpected, misshapen: lines about
-    parameters without a tensor, tensors without a parameter, and wrong shapes.
+    Attributes:
+      taken: the origins of imported parameters.
+      fresh: the names of randomly initialized parameters.
+      left_out: the reasons why foreign tensors are not needed.
+      missing: lines about parameters without a tensor.
+      unexpected: lines about tensors without a parameter.
+      misshapen: lines about tensors of the wrong shape.
     """
 
     taken: dict[str, Origin]

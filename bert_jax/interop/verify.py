@@ -96,7 +96,7 @@ def verify(
 
 @dataclass(frozen=True)
 class _Outputs:
-    """The differences between two models' outputs; `unequal` are not bitwise equal."""
+    """The differences between two models' outputs; those in `unequal` are not bitwise equal."""
 
     differences: Mapping[str, Mapping[str, Difference]]
     unequal: frozenset[str]
@@ -106,7 +106,7 @@ class _Outputs:
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two models to compare, with their tokenizers; pooling: their differences in pooling."""
+    """Two models to compare, with their tokenizers and the differences in their pooling."""
 
     models: Sequence[ComparableModel]
     tokenizers: Sequence[Tokenizer | None]
@@ -193,7 +193,7 @@ class _Pair:
 
 
 def _describe(models: Sequence[ComparableModel], sizes: Sizes, report: OnReport) -> None:
-    """Report differences between the models' sizes and labels, which do not fail a comparison."""
+    """Report differences in the models' sizes and labels, which do not make a comparison fail."""
     if len({model.sizes for model in models if model.sizes is not None}) > 1:
         report(
             Message(
@@ -215,7 +215,7 @@ def verdict_on(
 
     Args:
       differences_by_probe: differences by probe and output.
-      unequal_outputs: outputs that are not bitwise equal with some probe.
+      unequal_outputs: outputs that are not bitwise equal for some probe.
       tolerance: the largest relative difference that passes; 0 requires bitwise equality.
     """
     differences = [row for rows in differences_by_probe.values() for row in rows.values()]

@@ -157,7 +157,7 @@ def _sentence_embedding(path: Path) -> SentenceEmbedding | None:
         return read_sentence_embedding(path)
     if not (path / "config.json").is_file():
         return None
-    # With any other head, unsupported modules would be dropped instead of refused.
+    # With a head given, unsupported modules are dropped instead of refused.
     settings = read_sentence_model(path, ImportOptions(head="encoder")).settings
     encoder = read_encoder(read_json_object(path / "config.json"), str(path / "config.json"))
     return None if settings is None else within(settings, encoder.max_positions, shortest=1)

@@ -24,8 +24,8 @@ from bert_jax.validation import check_at_least, check_seed
 
 Vocabulary = Literal["any", "wordpiece", "byte_bpe", "sentencepiece"]
 
-# Increased whenever a seed samples other pairs than before or the loss weights pairs differently,
-# so that earlier runs are refused instead of mixed.
+# Increased whenever the same seed samples different pairs than before or the loss weights pairs
+# differently, so that earlier runs are refused rather than continued with a mixture of both.
 _PAIRS_VERSION = 3
 
 

@@ -1,4 +1,4 @@
-"""The first state of a pretraining run: resumed, from another run, from a teacher, or random."""
+"""The first state of a pretraining run: resumed, taken from a run or a teacher, or random."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from bert_jax.training.state import TrainState, abstract_state, init_state
 _POSITIONS = "encoder.embeddings.position"
 # Names and shapes of parameters do not depend on the compute settings.
 _ANY_COMPUTE = ComputeConfig(dtype="float32", attention="xla")
-_MAX_LISTED = 4  # parameters whose shapes differ; the others are counted
+_MAX_LISTED = 4  # parameters to list whose shapes differ; any others are only counted
 _LAYER = re.compile(r"encoder\.layers\.(\d+)\.")
 
 
@@ -67,7 +67,7 @@ def first_state(
       checkpointer: the run's checkpoints.
       seed: the seed of random parameters.
       init_from: a work directory to take parameters from; "" for none.
-      teacher: the run's teacher; None for none.
+      teacher: the run's teacher; None if it has none.
 
     Raises:
       ValueError: a checkpoint does not fit the run.
@@ -91,7 +91,7 @@ def first_state(
 
 
 def check_source(init_from: str, encoder: EncoderConfig, corpora: Sequence[PhaseCorpus]) -> None:
-    """Refuse an `init_from` whose parameters would have another meaning in this run.
+    """Refuse an `init_from` whose parameters would have a different meaning in this run.
 
     Raises:
       ValueError: the directory is not a work directory, its tokenizer is not the corpora's, or its
@@ -130,7 +130,7 @@ def model_values(source: Path) -> dict[str, object]:
 
 
 def _with_positions_of(encoder: EncoderConfig, source: EncoderConfig) -> EncoderConfig:
-    """Return the encoder with as many learned positions as the source if it has more."""
+    """Return the encoder, with only as many learned positions as the source if it has more."""
     if encoder.positions != "learned" or encoder.max_positions <= source.max_positions:
         return encoder
     return dataclasses.replace(encoder, max_positions=source.max_positions)
@@ -172,7 +172,7 @@ def _parameters_of(init_from: str, setup: StepSetup, mesh: Mesh) -> tuple[Parame
 def _repeated(
     table: jax.Array, encoder: EncoderConfig, sharding: jax.sharding.Sharding
 ) -> jax.Array:
-    """Return a table of positions for the encoder, which repeats the rows of a shorter one.
+    """Return a table of positions for the encoder, made by repeating the rows of a shorter one.
 
     A head that attends to neighboring tokens does so among the copies too, and only has to learn
     to distinguish the copies (Beltagy et al. 2020, "Longformer", section 5).
@@ -206,10 +206,11 @@ def teacher_sources(
     pairs: SentencePairs,
     shapes: Mapping[str, jax.ShapeDtypeStruct],
 ) -> dict[str, str | None]:
-    """Return the teacher's parameter that each parameter of a student starts from; None for none.
+    """Return the teacher's parameter, if any, from which each parameter of a student starts.
 
-    Layers start from evenly spaced layers, and other parameters from the ones of the same name. The
-    head for sentence pairs starts from the teacher's only if both are trained on the same kind.
+    The student's layers start from evenly spaced layers of the teacher, and its other parameters
+    from those of the same name. The sentence-pair head starts from the teacher's only if both
+    models are trained on the same kind of pairs.
 
     Args:
       spec: the description of the teacher.
@@ -218,8 +219,8 @@ def teacher_sources(
       shapes: the shapes of the student's parameters, by name.
 
     Raises:
-      ValueError: a parameter of the teacher has another shape or another meaning, or the teacher
-        has too few layers.
+      ValueError: a parameter of the teacher has a different shape or meaning, or the teacher has
+        too few layers.
     """
     teacher, directory = spec.model.encoder, spec.config.teacher
     _check_meaning(teacher, student, directory)
@@ -259,7 +260,7 @@ def student_parameters(
       student: the student's encoder.
       pairs: the kind of the student's sentence pairs.
       initial: randomly initialized parameters, which are used where the teacher has none. The
-        result is sharded like these.
+        result is sharded like them.
 
     Raises:
       ValueError: see `teacher_sources`.
@@ -284,10 +285,11 @@ def student_parameters(
 
 
 def _check_meaning(teacher: EncoderConfig, student: EncoderConfig, directory: str) -> None:
-    """Refuse a teacher whose parameters would have another meaning in the student.
+    """Refuse a teacher whose parameters would have a different meaning in the student.
 
     Raises:
-      ValueError: names the differences.
+      ValueError: the teacher's layers share parameters, or its settings differ; the message names
+        the differences.
     """
     if teacher.sharing != "none":
         raise ValueError(
@@ -296,7 +298,7 @@ def _check_meaning(teacher: EncoderConfig, student: EncoderConfig, directory: st
             "distillation.init_layers=False."
         )
     alike = dataclasses.replace(teacher, **{name: getattr(student, name) for name in _MAY_DIFFER})
-    # Shapes show differences of these sizes, parameter by parameter.
+    # Differences in these sizes show up in the shapes, which are compared for each parameter.
     sizes = ("hidden_dim", "ffn_dim", "embedding_dim")
     lines = [line for line in incompatible_fields(alike, student) if not line.startswith(sizes)]
     if lines:

@@ -18,7 +18,7 @@ from bert_jax.runs.runtime import dtype_hint
 from bert_jax.training.reporting import CURVES_NAME
 from bert_jax.training.sharding import undivided
 
-# More surplus rows of a token table than anyone adds for a round or divisible number.
+# Up to this many surplus rows of a token table count as padding to a round or divisible number.
 _MAX_PADDING = 1_023
 # The share of documents with enough sentences for a pair, below which a run prints a note.
 _MIN_PAIRED = 0.5

@@ -62,7 +62,7 @@ class PhasePlan:
         return self.step is not None and (limit is None or self.step.memory <= limit)
 
     def roofline(self, devices: Sequence[jax.Device]) -> Roofline | None:
-        """Return the least time of a step; None if the chip's figures are unknown."""
+        """Return the least time of a step; None if it was refused or the chip is unknown."""
         chip_figures = chip(devices[0].device_kind)
         peak = peak_flops(devices[0].device_kind, self.dtype)
         if self.step is None or chip_figures is None or peak is None:
@@ -99,7 +99,7 @@ def plan_phase(
       joined: whether the config joins the documents of a row.
       while_compiling: see `WhileCompiling`.
     """
-    # Only the shapes of the batch are needed, and one row has them except for the number of rows.
+    # Only the shapes of the batch are needed. Those of a single row differ in the number of rows.
     row = random_batch(
         phase.sequence_length,
         documents_per_row,
@@ -224,17 +224,17 @@ def _roofline_lines(plan: PhasePlan, devices: Sequence[jax.Device]) -> list[str]
 
 
 def gib(size: float) -> str:
-    """Write a number of bytes in GiB."""
+    """Format a number of bytes in GiB."""
     return f"{size / 2**30:.3f} GiB"
 
 
 def mib(size: float) -> str:
-    """Write a number of bytes in MiB."""
+    """Format a number of bytes in MiB."""
     return f"{size / 2**20:,.2f} MiB"
 
 
 def duration(seconds: float) -> str:
-    """Write a time in days, hours and minutes."""
+    """Format a duration in days, hours and minutes."""
     minutes = round(seconds / 60)
     days, hours = divmod(minutes // 60, 24)
     parts = [f"{days} d"] * bool(days) + [f"{hours} h"] * bool(days or hours)

@@ -190,7 +190,7 @@ def phases_identity(corpora: Sequence[PhaseCorpus]) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class PhaseBatches:
-    """The settings by which a run makes the batches of its phases.
+    """The settings with which a run makes the batches of its phases.
 
     Attributes:
       examples: the settings that determine the examples.
@@ -213,7 +213,7 @@ class PhaseBatches:
         flops: int,
         while_waiting: Callable[[], None],
     ) -> Phase:
-        """Return a phase for the trainer, which reads nothing before the phase begins.
+        """Return a phase for the trainer; nothing is read before the phase begins.
 
         Args:
           corpus: the phase's corpus.

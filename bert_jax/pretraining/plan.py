@@ -80,7 +80,7 @@ def plan(
     Args:
       config: the run's config, whose corpora and work directory are not read.
       topology: a name such as "cpu:8" or "v5e:4x4", which must be given before JAX has used a
-        device; or the devices of `topology_devices`.
+        device; or devices from `topology_devices`.
       documents_per_row: documents packed in a row; 0 for the number that `prepare` packs.
       memory_bytes: memory of a device; None for the chip's (a CPU has no limit).
       tries: the largest number of changes to compile if the run does not fit.
@@ -170,7 +170,7 @@ class _PhaseCompiler:
         *,
         evaluates: bool,
     ) -> None:
-        """Refuse a run that the devices cannot compute, for corpora that satisfy the config."""
+        """Refuse a run that the devices cannot compute, assuming corpora that fit the config."""
         mesh = make_mesh(self.mesh, self.devices)
         for name, phase in phases:
             check_traceable(self.setup.memory_parts(mesh, name, phase), mesh)
@@ -226,7 +226,7 @@ def _search(
     compile_phase: Callable[[str, PhaseConfig, Changes], PhasePlan],
     report: OnReport,
 ) -> Changes | None:
-    """Compile candidates, the cheapest first, until every phase fits; None if none is enough."""
+    """Compile the candidates in turn; return the first with which every phase fits, or None."""
     report(Message(f"does not fit: trying changes (at most {tries})"))
     for changes in candidates:
         for plan in failing:
@@ -261,7 +261,7 @@ def _usual_documents_per_row(phase: PhaseConfig, *, joined: bool) -> int:
 def _facts(
     name: str, phase: PhaseConfig, evaluation_batch_size: int, vocab_size: int, vocabulary: str
 ) -> PhaseFacts:
-    """Return the facts about a phase for a corpus that satisfies the config."""
+    """Return the facts about a phase, assuming a corpus that fits the config."""
     return PhaseFacts(
         name=name,
         corpus=phase.corpus,

@@ -1,4 +1,4 @@
-"""Changes of a config that may make a run fit into the memory of the devices."""
+"""Changes to a config that may make a run fit into the memory of the devices."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ def remedies(
     accumulation_steps: int,
     batch_sizes: Collection[int],
 ) -> Iterator[Changes]:
-    """Yield changes of a config that may make `worst` fit, the cheapest first.
+    """Yield changes to a config that may make `worst` fit, the cheapest first.
 
     Accumulation comes first (the same work in smaller products), then rematerialization (work
-    done twice), then both. State that fills half a device is split over all of them first.
-    Accumulation in k parts is left out if even 1/k of the memory besides the state would not fit.
+    done twice), then both. A state that fills more than half of a device is split over all devices
+    before that. Accumulation in k parts is skipped if the state and 1/k of the remaining memory
+    would not fit.
 
     Args:
       worst: the phase that needs the most memory.
@@ -68,7 +69,7 @@ def remedies(
 
 
 def _split_state(mesh: MeshConfig, num_devices: int) -> Changes:
-    """Return FSDP over all devices that the tensor axis leaves; {} if the mesh has it already."""
+    """Return the changes for FSDP over all devices that the tensor axis leaves; {} if none."""
     tensor = mesh.tensor
     fsdp = num_devices // tensor if tensor > 0 else 1
     if mesh.fsdp in (fsdp, -1):
@@ -94,7 +95,7 @@ def _parts(batch_sizes: Collection[int], extent: int) -> list[int]:
 
 
 def with_changes(settings: Settings, changes: Changes) -> Settings:
-    """Return a dataclass of settings with changes by dotted name, at most one section deep."""
+    """Return settings with changes applied, given by dotted names at most one section deep."""
     for name, value in changes.items():
         section, _, key = name.rpartition(".")
         if section:
@@ -106,5 +107,5 @@ def with_changes(settings: Settings, changes: Changes) -> Settings:
 
 
 def flags(changes: Mapping[str, Any]) -> str:
-    """Return changes of a config as command-line options."""
+    """Return changes to a config as command-line options."""
     return " ".join(f"--config.{name}={value}" for name, value in changes.items())

@@ -216,7 +216,7 @@ class PretrainRun:
             loss = metrics.get("mlm_loss") if self.trains_masked_lm else None
             report(Message("\n".join(conclude(self.work_dir, self.corpora[-1], loss))))
         # JAX gives the first process five minutes after the others have left, and counting words
-        # over a slow network takes longer.
+        # over a slow network may take longer.
         multihost_utils.sync_global_devices("concluded")
         return PretrainResult(finished, step, metrics, self.work_dir)
 
@@ -306,7 +306,7 @@ class PretrainRun:
     def _with_teacher(
         self, saved_identity: Mapping[str, Any]
     ) -> tuple[StepSetup, LoadedTeacher | None]:
-        """Return the setup with its teacher, and the loaded teacher; None for no teacher."""
+        """Return the setup with its teacher, and the loaded teacher or None if there is none."""
         longest = max(corpus.config.sequence_length for corpus in self.corpora)
         setup = self.setup.with_teacher(jax.devices()[0], longest)
         if setup.teacher is None:

@@ -54,7 +54,7 @@ def check_work_dir(
 def _check_same_source(work_dir: Path, init_from: str) -> None:
     """Refuse an `init_from` that is not the one that the run in `work_dir` started from.
 
-    A run that has a checkpoint never reads it again, so another one would be ignored.
+    A run that has a checkpoint never reads its source again, so a different one would be ignored.
     """
     file = work_dir / RESOLVED_NAME
     if not file.is_file():
@@ -94,13 +94,13 @@ def write_run_files(
       finished: whether the run has ended, so that its config is not replaced.
 
     Returns:
-      Lines about changes of the config.
+      Lines about changes to the config.
     """
     tokenizer = corpora[0].tokenizer
     if not step:
         discard_stale_metadata(work_dir, tokenizer)
     origin = {"command": "bert-jax pretrain", PAIRS: sentence_pairs}
-    # Written first, since it marks the other files as a run's.
+    # Written first, since it marks the other files as belonging to a run.
     write_model(model, origin, work_dir, tokenizer=tokenizer)
     lines = keep_config(config, work_dir, step, finished=finished)
     _copy_once(corpora[0].train.directory / TOKENIZER, work_dir / TOKENIZER_NAME)
@@ -132,7 +132,7 @@ def discard_stale_metadata(work_dir: Path, tokenizer: Tokenizer) -> None:
 def _copy_once(source: Path, target: Path) -> None:
     """Copy a file or directory under a temporary name and rename it, unless `target` exists.
 
-    A run resumes only with the corpora it began with, so an existing target is the same.
+    A run resumes only with the corpora it began with, so an existing target has the same content.
     """
     if target.exists():
         return

@@ -99,7 +99,7 @@ class StepSetup:
 
     @cached_property
     def trained_task(self) -> Task:
-        """The task that is trained; with a teacher it has further losses."""
+        """The task that is trained; with a teacher, it has additional losses."""
         return self.task if self.teacher is None else Distillation(self.task, self.teacher.config)
 
     @cached_property

@@ -157,7 +157,7 @@ def _model_flops(setup: StepSetup, phase: PhaseConfig) -> int:
 
 
 def _median_seconds(step: Callable[[TrainState], Any], state: TrainState, steps: int) -> float:
-    """Return the median over the rounds of a step's mean seconds."""
+    """Return the median, over the rounds, of the mean seconds per step."""
     for _ in range(3):
         state, metrics = step(state)
     jax.block_until_ready(metrics)
@@ -181,7 +181,7 @@ def random_batch(
     joined: bool = False,
     seed: int = 0,
 ) -> dict[str, np.ndarray]:
-    """Return a batch of random tokens, whose full rows have documents of equal length.
+    """Return a batch of random tokens in full rows, with documents of equal length.
 
     Args:
       length: the number of tokens in a row.
@@ -193,7 +193,7 @@ def random_batch(
       seed: the seed of the tokens.
 
     Raises:
-      ValueError: there are more documents than tokens, or several although the config joins them.
+      ValueError: there are more documents than tokens, or several that the config joins.
     """
     if documents_per_row > length:
         raise ValueError(

@@ -69,8 +69,8 @@ def describe_teacher(
 
     Raises:
       ValueError: the directory is not a work directory with a masked-LM head, or the teacher has
-        another vocabulary size, too few positions or, where a loss compares them, another
-        `hidden_dim`, another `num_heads` or fewer layers.
+        a different vocabulary size, too few positions or, where a loss compares them, a different
+        `hidden_dim` or `num_heads`, or fewer layers.
     """
     directory = Path(distillation.teacher)
     try:
@@ -87,7 +87,7 @@ def describe_teacher(
     dtype = distillation.dtype
     if dtype == "auto":
         dtype = compute.resolve(device, student).dtype
-    # The teacher has no dropout; a request for XLA's attention holds for both models.
+    # The teacher has no dropout; a request for XLA's attention applies to both models.
     without_dropout = replace(model.encoder, attention_dropout=0.0)
     requested = ComputeConfig(dtype=dtype)
     if compute.attention == "xla":
@@ -113,7 +113,7 @@ def _check_comparable(
     """Refuse a teacher whose sizes the losses cannot compare with the student's.
 
     Raises:
-      ValueError: names the property of the teacher that does not fit the run.
+      ValueError: a property of the teacher does not fit the run; the message names it.
     """
     key = f"distillation.teacher={distillation.teacher}"
     if teacher.vocab_size != student.vocab_size:
@@ -163,11 +163,12 @@ def load_teacher(
       mesh: the devices.
       tokenizer: the student's tokenizer.
       corpus: a corpus that was prepared with it, for the message.
-      identity: the `teacher_identity` of the checkpoint that the run resumes from, whose step of
-        the teacher is loaded again even if the teacher was trained further; {} at the start.
+      identity: the `teacher_identity` of the checkpoint that the run resumes from; {} at the
+        start. It records the teacher's step, which is loaded again even if the teacher has been
+        trained further.
 
     Raises:
-      ValueError: the teacher has another tokenizer, or its step no longer exists.
+      ValueError: the teacher has a different tokenizer, or its step no longer exists.
     """
     directory = Path(spec.config.teacher)
     if read_tokenizer(directory, spec.model.encoder).fingerprint != tokenizer.fingerprint:

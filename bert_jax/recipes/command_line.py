@@ -37,8 +37,8 @@ def pretrain_config(config: str, overrides: Sequence[str], init: str | None) -> 
     Args:
       config: a recipe or a config file.
       overrides: words such as "--config.seed=1".
-      init: the work directory of a model to initialize from; None for none. It sets `init_from`
-        and, unless overridden, every `model.*` key that the model's parameters require.
+      init: the work directory of a model to initialize from, or None. It sets `init_from` and,
+        unless overridden, every `model.*` key that the model's parameters require.
 
     Raises:
       ValueError: the overrides also set `init_from`, the model cannot be read, or `load_config`
@@ -62,8 +62,8 @@ def finetune_config(
     Args:
       config: a recipe or a config file.
       overrides: words such as "--config.seed=1".
-      init: the work directory of a model to initialize from, which sets `init_from`; None for none.
-      data: a training file that replaces the one in the config; None for none.
+      init: the work directory of a model to initialize from, which sets `init_from`, or None.
+      data: a training file that replaces the one in the config, or None.
 
     Raises:
       ValueError: the overrides also set `init_from`, or `load_config` fails.

@@ -101,7 +101,7 @@ def read_config_file(file: Path, *arguments: str) -> ConfigDict:
 
 
 def _problem(error: BaseException) -> str:
-    """Return the message of an error that a config file raised."""
+    """Return a message for an error that a config file raised."""
     cause = error.args[0] if error.args else None
     if not (isinstance(error, AttributeError) and isinstance(cause, KeyError)):
         return f"{type(error).__name__}: {error}"

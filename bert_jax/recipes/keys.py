@@ -23,7 +23,7 @@ def with_all_keys(cls: type, values: Any) -> ConfigDict:
     """Return a copy of a config that has all keys of a dataclass, with their defaults and types.
 
     Every key has a type, even if its value is None, so that it can be overridden from the command
-    line. Values of other types are kept, and are rejected later by `to_dataclass`.
+    line. Values of the wrong type are kept; `to_dataclass` rejects them later.
 
     Args:
       cls: the dataclass.
@@ -79,7 +79,7 @@ def leave_out_sections(tree: ConfigDict, words: Sequence[str], cls: type) -> lis
       cls: the dataclass of the config.
 
     Returns:
-      The other words.
+      The remaining words.
 
     Raises:
       ValueError: a key is given twice, or a section is required.
@@ -251,7 +251,7 @@ def _type_of(key: str, tree: ConfigDict) -> type:
 
 
 def _parse_error(error: str, tree: ConfigDict, values: Mapping[str, str]) -> str:
-    """Return a message that replaces an error of config_flags, which contains one of Python."""
+    """Return a message that replaces an error from config_flags, which quotes one from Python."""
     for key, value in values.items():
         if error.startswith(f"flag --config.{key}="):
             kind = _type_of(key, tree)

@@ -23,7 +23,7 @@ Source: TypeAlias = "str | os.PathLike[str] | ConfigDict | Mapping[str, Any]"
 Overrides: TypeAlias = Mapping[str, object] | Sequence[str]
 T = TypeVar("T")
 
-# Keys of pretraining configs only.
+# Keys that only pretraining configs have.
 _PRETRAINING_KEYS = ("phases", "masking")
 _OTHER = {"pretrain": "finetune", "finetune": "pretrain"}
 

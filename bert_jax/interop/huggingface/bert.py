@@ -156,7 +156,7 @@ BERT = Family(
 def _roberta(config: ModelConfig) -> dict[str, str]:
     names = _encoder(config, "roberta.")
     if config.head == "classification":
-        # Its classifier has a dense layer instead of the pooler.
+        # RoBERTa's classifier has a dense layer instead of the pooler.
         return (
             names
             | dense("pooler.dense", "classifier.dense")
@@ -172,7 +172,7 @@ def _roberta(config: ModelConfig) -> dict[str, str]:
 
 
 def _roberta_positions(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields for positions, which begin after the padding id (RoBERTa's release)."""
+    """Return the fields for positions, which begin after the padding id as in RoBERTa's release."""
     offset = whole_number(content, "pad_token_id") + 1
     return {"position_offset": offset, "max_positions": content["max_position_embeddings"] - offset}
 

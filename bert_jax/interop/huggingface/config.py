@@ -52,8 +52,7 @@ def read_encoder(content: Mapping[str, Any], where: str) -> EncoderConfig:
       where: the file's name, for messages.
 
     Raises:
-      ValueError: the family is not supported, or the architecture differs from all those that
-        `EncoderConfig` can describe.
+      ValueError: the family is not supported, or `EncoderConfig` cannot describe the architecture.
     """
     _check_names(content, where)
     family = family_named(content, where)
@@ -149,7 +148,7 @@ def head_dropout(content: Mapping[str, Any], family: Family, head: str) -> float
 
 
 def read_problem(content: Mapping[str, Any], scores: int) -> Problem:
-    """Return the meaning of a classifier's scores, by default the same as Hugging Face's class."""
+    """Return the meaning of a classifier's scores, by default as in Hugging Face's class."""
     problem = content.get("problem_type")
     if problem is None:
         return "regression" if scores == 1 else "single_label"
@@ -179,15 +178,15 @@ def positions_fit(encoder: EncoderConfig, tokenizer: Tokenizer) -> bool:
 def write_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the content of a config.json from which transformers builds the same model.
 
-    It does not hold the other settings in a fine-tuning run's model.json: the name of the opposite
-    of a single label, and how texts were read.
+    It lacks the other settings in a fine-tuning run's model.json: the name of the negative class if
+    there is a single label, and how texts were read.
 
     Args:
       config: the model's config.
       tokenizer: the tokenizer whose ids of special tokens are written.
 
     Raises:
-      ValueError: transformers would use other positions than those trained.
+      ValueError: transformers would use positions other than the trained ones.
     """
     encoder, family, pad_id = config.encoder, family_of(config.encoder), tokenizer.pad_id
     if not positions_fit(encoder, tokenizer):
@@ -251,8 +250,8 @@ class ImportOptions:
     head: the head to import; None for all heads of the source. A classifier that the source does
       not have is randomly initialized, and other heads of the source are left out.
     labels: label names of a randomly initialized classifier, or new names for the source's.
-    problem: the meaning of a classifier's scores; None for the source's, or, for a new classifier
-      with one label, a regression.
+    problem: the meaning of a classifier's scores; None for the source's or, for a new classifier
+      with one label, for regression.
     max_positions: the number of leading positions to keep; None keeps all.
     """
 
@@ -376,7 +375,7 @@ def holds_pooler(family: Family, shapes: Collection[str]) -> bool:
 def _head_of(
     names: Collection[str], architectures: list[str], family: Family, directory: Path
 ) -> str:
-    """Return the head that uses most of the tensors."""
+    """Return the head that the tensors' names, or else the architectures, imply."""
     masked_lm = any(name.startswith(family.masked_lm) for name in names)
     next_sentence = any(family.pairs and name.startswith(family.pairs) for name in names)
     if masked_lm or next_sentence:

@@ -47,7 +47,7 @@ def family_named(content: Mapping[str, Any], where: str) -> Family:
 
 
 def refusal_of(config: ModelConfig) -> str | None:
-    """Return why Hugging Face's library has no such model; None if it has."""
+    """Return why Hugging Face's library has no such model; None if it has one."""
     family = family_of(config.encoder)
     if config.head not in family.architectures:
         return (

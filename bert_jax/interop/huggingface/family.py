@@ -24,25 +24,29 @@ class Family:
 
     In the following, HF means Hugging Face.
 
-    model_type: the family's `model_type` in config.json. title: its name for messages. prefix:
-      prefix of the encoder's tensors, which the file of a bare model omits.
-    pretraining_classes: HF's class for every pretraining head that it supports.
-    names: returns HF's tensor names by our parameter names for a model without a `refusal`.
-    pooler: prefix of a bare model's pooler; "" without one. masked_lm, pairs: prefixes of the
-      pretraining heads. pairs_are: the task of the sentence-pair head. parts: prefixes of all
-      modules besides the encoder.
-    tied: names of tensors that are copies, and of the original tensors.
-    fields: HF's names by our names of config values that are the same. activation: HF's name of the
-      activation.
-    defaults: HF's values for keys that a config.json omits. constants: our values that config.json
-      cannot express.
-    only: the only supported values of keys for which HF's class supports other values.
-    classifier_dropout: the key of the dropout rate before a classifier. tagger_dropout: the key for
-      classifiers of tokens if it is a different one.
-    names_bounds: whether config.json names the first and the last token of a sequence.
-    read: returns further fields of our config from the content of config.json. write: returns
-      further keys of config.json.
-    refusal: returns an unsupported setting of a model and the reason; None if there are none.
+    Attributes:
+      model_type: the family's `model_type` in config.json.
+      title: the family's name for messages.
+      prefix: the prefix of the encoder's tensors, which the file of a bare model omits.
+      pretraining_classes: HF's class for every pretraining head that the family supports.
+      names: returns HF's tensor names by our parameter names for a model without a `refusal`.
+      pooler: the prefix of a bare model's pooler; "" without one.
+      masked_lm: the prefix of the masked-LM head.
+      pairs: the prefix of the sentence-pair head; "" without one.
+      parts: the prefixes of all modules besides the encoder.
+      tied: the names of tensors that are copies, each with the name of the original tensor.
+      fields: HF's names of config values by our names, where the values are the same.
+      defaults: HF's values for keys that a config.json omits.
+      refusal: returns an unsupported setting of a model and the reason; None if there is none.
+      pairs_are: the task of the sentence-pair head.
+      names_bounds: whether config.json names the first and the last token of a sequence.
+      activation: HF's name of the activation.
+      classifier_dropout: the key of the dropout rate before a classifier.
+      tagger_dropout: the key for classifiers of tokens if it is a different one.
+      constants: our values that config.json cannot express.
+      only: the only values that are supported here for keys where HF's class supports others.
+      read: returns additional fields of our config from the content of config.json.
+      write: returns additional keys of config.json.
     """
 
     model_type: str
@@ -70,7 +74,7 @@ class Family:
 
     @property
     def architectures(self) -> dict[str, str]:
-        """HF's class for every head that it supports."""
+        """HF's class for every head that the family supports."""
         family_name = self.pretraining_classes["encoder"].removesuffix("Model")
         return {**self.pretraining_classes} | {
             kind.head.name: family_name + kind.huggingface.class_suffix
@@ -141,7 +145,7 @@ def classifier(config: ModelConfig) -> dict[str, str]:
 
 
 def odd_encoder(config: ModelConfig) -> Refusal | None:
-    """Return what none of the families supports in an encoder; None if they support it."""
+    """Return a setting of an encoder that no family supports; None if there is none."""
     for name, supported in (("norm", "post"), ("positions", "learned")):
         value = getattr(config.encoder, name)
         if value != supported:

@@ -43,10 +43,17 @@ BUFFERS = (".position_ids", ".token_type_ids")
 
 @dataclass(frozen=True)
 class ForeignModel:
-    """A model of another framework whose tensors are matched, but whose values are not yet read.
+    """A model of another framework whose tensors have been matched but not yet read.
 
-    pairs: the task of its sentence-pair head, if it has one. notes: remarks about the model, one
-    line each. sentence_embedding: the settings of its sentence embedding, if it has any.
+    Attributes:
+      source: the path of the model, for messages.
+      config: the model's config.
+      tokenizer: the model's tokenizer.
+      account: the result of matching its tensors with our parameters.
+      tensors: the model's tensors.
+      pairs: the task of its sentence-pair head, if it has one.
+      notes: remarks about the model, one line each.
+      sentence_embedding: the settings of its sentence embedding, if it has any.
     """
 
     source: Path
@@ -154,7 +161,7 @@ def load_tokenizer(given: Path | None, source: Path) -> Tokenizer:
     """Return the tokenizer given for a model, or else the one in the model's directory.
 
     Raises:
-      ValueError: the tokenizer cannot be read; the message names the option for another one.
+      ValueError: the tokenizer cannot be read; the message names the option to give another one.
     """
     if given is not None:
         return _load_tokenizer(given)

@@ -62,7 +62,7 @@ def write_directory(
       tokenizer: the model's tokenizer.
       target: an existing directory.
       dtype: the stored type of the parameters: float32, float16 or bfloat16.
-      sentence_embedding: if given, also written as the files of sentence-transformers.
+      sentence_embedding: settings to write in the files of sentence-transformers, if any.
 
     Raises:
       ValueError: Hugging Face's library has no class for the model, or a parameter is too large for
@@ -84,9 +84,9 @@ def write_directory(
         del values
     assert not parameters, f"not exported: {sorted(parameters)}"
     save_file(tensors, target / SAFETENSORS, metadata={"format": "pt"})
-    # Only with two segments does the tokenizer have to return segments: BERT's does so by default,
-    # ALBERT's only if configured. Without segments, Hugging Face's class takes no segments, and
-    # with one segment it has no row for segment 1, which tokenizers give to a second text.
+    # The tokenizer has to return segments only if there are several: BERT's does so by default,
+    # ALBERT's only if configured. Without segments, Hugging Face's class does not accept any, and
+    # with one segment it has no row for segment 1, which tokenizers assign to a second text.
     segments = ["token_type_ids"] if config.encoder.num_segments > 1 else []
     save_tokenizer(
         tokenizer, target, config.encoder, inputs=["input_ids", *segments, "attention_mask"]

@@ -16,8 +16,8 @@ from bert_jax.models.sentence_embedding import PoolingMode, SentenceEmbedding
 MODULES_NAME = "modules.json"
 MODEL_NAME = "config_sentence_transformers.json"
 CONFIG_NAME = "config.json"
-# The encoder's settings are in the first of these files that exists; all but the first are from
-# before version 1.
+# The encoder's settings are in the first of these files that exists; all names but the first date
+# from before version 1.
 ENCODER_NAMES = (
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
@@ -31,9 +31,9 @@ SENTENCE_FILES = (MODULES_NAME, MODEL_NAME, *ENCODER_NAMES, f"[0-9]*_*/{CONFIG_N
 # The library's package up to version 5; later versions also load it.
 _PACKAGE = "sentence_transformers.models"
 _SENTENCE = "sentence_embedding"
-# Before version 0.3 Transformer modules had the other names.
+# Before version 0.3, Transformer modules had the other names.
 _ENCODERS = ("Transformer", "BERT", "RoBERTa", "DistilBERT", "ALBERT", "CamemBERT", "XLMRoBERTa")
-# Before version 6 Pooling had a flag per mode; modes are concatenated in this order.
+# Before version 6, Pooling had a flag per mode; modes are concatenated in this order.
 _FLAGS: Mapping[str, PoolingMode] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -157,7 +157,7 @@ def _of_encoder(directory: Path) -> dict[str, Any]:
 
 
 def _length(directory: Path, content: Mapping[str, Any]) -> int | None:
-    """Return the most tokens of a text, from the encoder's file or (version 6) its tokenizer's."""
+    """Return the maximum tokens per text, from the encoder's or (version 6) tokenizer's file."""
     file, key, value = directory / ENCODER_NAMES[0], "max_seq_length", content.get("max_seq_length")
     if value is None:
         file, key = directory / "tokenizer_config.json", "model_max_length"
@@ -231,7 +231,7 @@ def within(settings: SentenceEmbedding, positions: int, shortest: int) -> Senten
 
 
 def write_sentence_model(settings: SentenceEmbedding, hidden_dim: int, target: Path) -> None:
-    """Add modules.json and its modules to an exported encoder, in a form every version loads."""
+    """Add modules.json and its modules to an exported encoder, readable by every version."""
     flags = {flag: mode in settings.pooling for flag, mode in _FLAGS.items()}
     pooling: dict[str, Any] = {"word_embedding_dimension": hidden_dim, **flags}
     pooling["include_prompt"] = settings.include_prompt

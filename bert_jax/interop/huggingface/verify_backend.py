@@ -72,7 +72,7 @@ class HuggingFaceModel:
             )
         self._head = heads[architecture]
         self._torch, self.directory = torch, directory
-        # A bare model of a family with poolers has one by default.
+        # In a family with poolers, the class of the bare model has one by default.
         bare = self._head == "encoder" and family.pooler and not _has_pooler(directory, family)
         options = {"add_pooling_layer": False} if bare else {}
         try:
@@ -152,7 +152,7 @@ class HuggingFaceModel:
         return {name: tensor.numpy().astype(np.float32) for name, tensor in outputs.items()}
 
     def _pooled(self, hidden: Any) -> Any:
-        """Return the output of the pooler, wherever the class has it."""
+        """Return the output of the pooler, wherever the class keeps it."""
         model, first = self._model, hidden[:, 0]
         if hasattr(model, "pre_classifier"):
             return self._torch.relu(model.pre_classifier(first))

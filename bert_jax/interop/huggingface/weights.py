@@ -1,6 +1,6 @@
 """Read the tensors of a Hugging Face directory under their current names.
 
-The tensors are in safetensors files or PyTorch pickles, in one or several files.
+The tensors are in one or more safetensors files or PyTorch pickles.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bert_jax.json_files import read_json
 SAFETENSORS = "model.safetensors"
 PICKLE = "pytorch_model.bin"
 INDEX = ".index.json"
-# Weights that only transformers 4 can read, and the argument of its `from_pretrained` for them.
+# Weights that only transformers 4 can read, and the argument with which `from_pretrained` does so.
 OF_TRANSFORMERS_4 = {"flax_model.msgpack": "from_flax", "tf_model.h5": "from_tf"}
 
 
@@ -97,7 +97,7 @@ class PickleFiles:
 
 
 def open_weights(directory: Path) -> SafetensorsFiles | PickleFiles:
-    """Return the tensors of a directory, from safetensors files rather than pickles.
+    """Return the tensors of a directory, preferring safetensors files to pickles.
 
     Raises:
       ValueError: there are no weights, a file is missing or damaged, or PyTorch is needed but not
