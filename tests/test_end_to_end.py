@@ -200,7 +200,8 @@ def test_ctrl_c_saves_a_checkpoint_and_exits(bert_jax, pretrain, interrupts_enab
     assert finished.code == 130, finished.errors
     assert "stopping after the current step" in finished.errors
     assert "Traceback" not in finished.errors
-    assert re.search(r"model.vocab_size is 1,500: .*--config.model.vocab_size=\d{3} fits", output)
+    advice = r"model.vocab_size=1,500, but .* Set --config.model.vocab_size=\d{3}\n"
+    assert re.search(advice, output)
     step = re.search(r"saved step ([\d,]+);", output).group(1).replace(",", "")
     assert (tmp_path / "checkpoints" / step).is_dir()
     assert not unfinished_saves(tmp_path)

@@ -324,7 +324,7 @@ def test_token_ids_over_65535_are_stored_in_four_bytes(tmp_path, prepare_options
         ({"max_length": 70_000}, "max_length=70000: expected 8 to 65535"),
         ({"max_documents_per_record": 0}, "max_documents_per_record=0: expected 1 to 16"),
         ({"max_documents_per_record": 17}, "max_documents_per_record=17: expected 1 to 16"),
-        ({"heldout_fraction": 1.0}, "heldout_fraction=1.0: expected .* below 1"),
+        ({"heldout_fraction": 1.0}, "heldout_fraction=1.0: expected a fraction .* less than 1"),
         ({"heldout_fraction": -0.1}, "heldout_fraction=-0.1: expected"),
         ({"unit_bytes": 1}, "unit_bytes=1: expected at least 1024"),
         ({"language": "tlh"}, "language='tlh': no sentence rules"),

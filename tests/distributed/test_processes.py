@@ -301,6 +301,7 @@ def test_a_signal_while_a_run_resumes_stops_it(bert_jax, short_run, one_device, 
     assert 4 < int(step.replace(",", "")) < BEYOND
 
 
+@pytest.mark.slow
 def test_two_processes_resume_the_run_of_one_and_one_the_run_of_two(
     bert_jax, bert_jax_here, short_run, one_device, assert_same_history, tmp_path
 ):

@@ -3,7 +3,7 @@
 A change in these losses changes the results of the recipe. If that is intended, say so in the
 commit message, and record the losses again with
 
-    BERT_JAX_WRITE_GOLDEN=1 pytest tests/golden
+    BERT_JAX_WRITE_GOLDEN=1 pytest -m slow tests/golden/test_recipes.py
 """
 
 from __future__ import annotations
@@ -116,6 +116,7 @@ def run(corpora, bert_jax, tmp_path_factory) -> Callable[[str], tuple[list[float
     return losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_the_first_twenty_losses_match_the_recorded_ones(recipe, run) -> None:
     losses, corpus = run(recipe)

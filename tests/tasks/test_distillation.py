@@ -248,6 +248,7 @@ def train(
     return jax.device_get(state.params), jax.device_get(metrics)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "student", "mesh", "devices", "parts"),
     [
