@@ -123,7 +123,7 @@ def _with_one_section(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:
         present = {name: section for name, section in values.items() if section is not None}
         if len(present) != 1:
             raise ValueError(
-                f"the {field.name} requires exactly one of the sections {', '.join(names)}, got "
+                f"the {field.name} requires exactly one of the sections {', '.join(names)}; got "
                 f"{', '.join(present) or 'none'}"
             )
         (arguments[field.name],) = present.values()

@@ -60,7 +60,7 @@ def documented_names(value: object) -> set[str]:
 
 
 def functions_of(value: Any) -> list[Any]:
-    """Return a function, or the public methods that a class defines."""
+    """Return the public methods that a class defines; for a function, a list of only itself."""
     if not inspect.isclass(value):
         return [value]
     return [

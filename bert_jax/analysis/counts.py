@@ -172,7 +172,7 @@ def counts_by_part(shapes: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, int]
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """The numbers of parameters of the embeddings, of all layers, and of everything above them."""
+    """The parameter counts of the embeddings, of all layers, and of everything above them."""
 
     embeddings: int
     layers: int

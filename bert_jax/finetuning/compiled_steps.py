@@ -104,7 +104,7 @@ def make_steps(
 
 
 def _check_scan(compute: ComputeConfig, tuning: Tuning) -> None:
-    """Reject a scan over layers if only some are frozen, since it would differentiate all."""
+    """Reject a scan over layers if only some layers are frozen: it computes gradients for all."""
     if compute.scan_layers and 0 < tuning.num_trainable_layers < tuning.num_layers:
         raise ValueError(
             f"compute.scan_layers=True: differentiates all {tuning.num_layers} layers, but only "

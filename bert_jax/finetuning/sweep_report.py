@@ -211,17 +211,17 @@ def write_report(sweeps: Sequence[SweepResults], directory: Path) -> list[Path]:
 def combine_reports(
     directories: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]
 ) -> tuple[list[SweepResults], list[Path]]:
-    """Write one report of finished or unfinished sweeps.
+    """Write a single report on one or more sweeps, finished or not.
 
     Args:
-      directories: the outputs of the sweeps.
-      output: the directory of the report; for a single sweep, it may be the sweep's output.
+      directories: the sweeps' output directories.
+      output: the directory to write to; for a single sweep, it may be that sweep's own directory.
 
     Returns:
-      The results of the sweeps, and the report's files.
+      The results of the sweeps, and the paths of the report's files.
 
     Raises:
-      ValueError: a directory has no results, or `output` holds something else.
+      ValueError: a directory has no results, or `output` already holds something of another kind.
     """
     output = Path(output)
     own = [output.resolve()] == [Path(directory).resolve() for directory in directories]

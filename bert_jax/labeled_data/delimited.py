@@ -177,7 +177,7 @@ def _index_by_name(name: str, header: Sequence[str], form: TableFormat, path: Pa
     )
 
 
-# The setting for a file whose columns are separated by commas, by the kind that was configured.
+# The setting to suggest when commas separate the columns, keyed by the configured kind of file.
 _COMMAS: dict[Kind, str] = dict.fromkeys(get_args(Kind), 'form.delimiter=","')
 _COMMAS["tsv"] = 'form.kind="csv"'
 

@@ -418,7 +418,7 @@ class FeatureBatches:
         return self._num_epochs * self.plan.steps_per_epoch
 
     def __getitem__(self, step: int) -> Batch:
-        """Return the batch of a step."""
+        """Return the batch for a step."""
         if not 0 <= step < len(self):
             raise IndexError(f"step {step} is not in the range from 0 to {len(self) - 1}")
         examples, length = self.plan.planned_batch(int(step))

@@ -142,14 +142,14 @@ class _ChangeableSettings:
 
 @dataclass(frozen=True)
 class _PhaseCompiler:
-    """Compiles the phases of a run for the devices of a topology, with changed settings.
+    """Compiles a run's phases for the devices of a topology, optionally with changed settings.
 
     Attributes:
-      setup: the settings of the step, without its teacher.
+      setup: the step's settings, without a teacher.
       mesh: the number of devices on each axis.
       devices: the devices.
       longest_sequence: the sequence length of the phase with the longest sequences.
-      documents_per_row: the number of documents in a row; 0 for the number that `prepare` packs.
+      documents_per_row: the number of documents per row; 0 for the number that `prepare` packs.
       joined: whether the config joins the documents of a row.
       while_compiling: see `WhileCompiling`.
     """

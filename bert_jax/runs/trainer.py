@@ -287,8 +287,8 @@ class Trainer:
         for name, value in self._initial.items():
             if tuple(np.shape(value)) != tuple(shapes[name].shape):
                 raise ValueError(
-                    f"initial: {name} has the shape {np.shape(value)}, the model's parameter "
-                    f"{tuple(shapes[name].shape)}. Leave it out, or change the model."
+                    f"initial: {name} has the shape {np.shape(value)}, but the model's parameter "
+                    f"has {tuple(shapes[name].shape)}. Leave it out, or change the model."
                 )
 
 

@@ -92,7 +92,7 @@ def require_finite_metrics(step: int, values: Mapping[str, float]) -> None:
 def require_finite_state(state: TrainState, mesh: Mesh) -> None:
     """Raise TrainingDiverged if a parameter or the optimizer's state is not finite.
 
-    A step's loss is computed before the update, so it may be finite although the update is not.
+    A step's loss is computed before the update, so it may be finite even if the update is not.
     All processes must call this together, and all get the same answer.
     """
     paths, leaves = zip(*jax.tree.leaves_with_path((state.params, state.opt_state)), strict=True)

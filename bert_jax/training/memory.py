@@ -68,7 +68,7 @@ def batch_part(
     arrays: int,
     keys: str,
 ) -> Part:
-    """Return the minimum memory of one batch on one device: ids and one layer's activations.
+    """Return the minimum memory that one batch needs on a device: ids and a layer's activations.
 
     Args:
       mesh: the devices.
@@ -165,7 +165,7 @@ def _excess(parts: list[Part], memory: int) -> Part:
 # Integers per token of a batch: token, segment, position and document; a fine-tuning batch has a
 # mask instead of positions and documents.
 PRETRAINING_ARRAYS, FINETUNING_ARRAYS = 4, 3
-# Sizes of BERT-large, by the names of EncoderConfig's fields.
+# The sizes of BERT-large, keyed by EncoderConfig's field names.
 _OF_BERT_LARGE = {
     "hidden_dim": 1024,
     "embedding_dim": 1024,

@@ -60,7 +60,7 @@ class _Decayed:
     def _with_decay(
         self, precondition: optax.GradientTransformation
     ) -> list[optax.GradientTransformation]:
-        """Return the transformations before the learning rate: clip, precondition, decay."""
+        """Return clipping, preconditioning and decay, which precede the learning-rate scaling."""
         parts = [_clip_by_global_norm(self.clip_norm)] if self.clip_norm else []
         parts.append(precondition)
         if self.weight_decay:
@@ -85,7 +85,7 @@ class _Adam(_Decayed):
             raise ValueError(f"optimizer.epsilon={self.epsilon}: must be positive and finite")
 
     def _adam(self) -> list[optax.GradientTransformation]:
-        """Return AdamW's transformations before the learning rate."""
+        """Return AdamW's transformations up to, but not including, the learning-rate scaling."""
         return self._with_decay(optax.scale_by_adam(self.beta1, self.beta2, self.epsilon))
 
 

@@ -1,4 +1,4 @@
-"""Shard tensors: the table from logical axes to mesh axes, and the layouts that follow from it."""
+"""Shard tensors: the table that maps logical to mesh axes, and the layouts derived from it."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def train(run: FinetuneRun) -> float:
 
 
 def predict(run: FinetuneRun, features: Features) -> tuple[float, float]:
-    """Return the seconds of a pass over the set, and the additional seconds of the first pass."""
+    """Return the seconds that a pass over the set takes, and how many more the first one takes."""
     params, seconds = first_state(run).params, []
     for _ in range(2):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Run one side of a task: a sweep from the pretrained model or from random parameters.
+"""Run one side of a task's comparison: a sweep from the pretrained model or random parameters.
 
 With --after-mnli, the sweep starts from a run on MNLI instead.
 """

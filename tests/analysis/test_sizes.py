@@ -43,7 +43,7 @@ def test_counts_match_the_parameters_of_models(encoder: str, head: str) -> None:
     [("base", 109_482_240), ("large", 335_141_888), ("albert-base-v2", 11_683_584)],
 )
 def test_counts_match_published_encoders(name: str, published: int) -> None:
-    # The numbers of parameters of BertModel and AlbertModel in transformers, including the pooler.
+    # Parameter counts of BertModel and AlbertModel in transformers, including the pooler.
     assert parameter_counts(ModelConfig(variant(name), "encoder")).total == published
 
 

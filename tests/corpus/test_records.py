@@ -1,4 +1,4 @@
-"""Tests that decoded records equal the encoded ones, and that damaged bytes are refused."""
+"""Test that records survive encoding and decoding, and that damaged bytes are rejected."""
 
 from __future__ import annotations
 

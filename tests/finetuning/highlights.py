@@ -99,7 +99,7 @@ class HighlightSet(ExampleSet):
 
 @dataclass(frozen=True)
 class HighlightsConfig(FilesTaskConfig):
-    """Files of texts whose relevant words are marked."""
+    """Text files in which the relevant words are marked."""
 
     files: HighlightFiles
 

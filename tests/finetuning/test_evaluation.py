@@ -260,7 +260,7 @@ def test_scores_are_given_by_entity_type(toy, bert_jax_here, evaluated, tmp_path
 
 @pytest.fixture
 def make_imported(whole, tmp_path):
-    """Return a function that makes the run's model look imported, with other labels and order."""
+    """Return a function that saves the run's model as if imported, with other, reordered labels."""
 
     def make(*labels: str, order: tuple[int, ...] = (0, 1)) -> Path:
         config, _ = read_model(whole)

@@ -125,7 +125,7 @@ def test_a_new_kind_has_keys_and_neighbors(toy: Toy, bert_jax_here, tmp_path: Pa
     config = bj.load_config({"highlights": {"files": {}}}, given)
     assert registry.kind_of_task(config.task) is HIGHLIGHTS
     with pytest.raises(
-        ValueError, match="one of the sections glue, .*, spans, highlights, focal, got"
+        ValueError, match="one of the sections glue, .*, spans, highlights, focal; got"
     ):
         bj.load_config({"highlights": {"files": {}}}, given | {"tags.files.train": "a.txt"})
 

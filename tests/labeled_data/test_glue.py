@@ -1,4 +1,4 @@
-"""Official directories of GLUE, the same rows from TFDS, and submissions."""
+"""Test GLUE's official directories, the same rows read from TFDS, and submissions."""
 
 from __future__ import annotations
 

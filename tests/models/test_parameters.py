@@ -146,7 +146,8 @@ def test_initial_parameters_are_distributed_as_in_the_original_release(
     assert {name: (p.shape, p.dtype) for name, p in params.items()} == {
         name: (s.shape, s.dtype) for name, s in tiny.shapes.items()
     }
-    # A normal truncated at two deviations has 0.8796 of its deviation (Johnson et al. 1994, 13.10).
+    # Truncating a normal distribution at two standard deviations reduces its standard deviation to
+    # 0.8796 of the original (Johnson et al. 1994, 13.10).
     phi = math.exp(-2) / math.sqrt(2 * math.pi)
     expected = 0.02 * math.sqrt(1 - 4 * phi / math.erf(math.sqrt(2)))
     for name, value in jax.device_get(params).items():

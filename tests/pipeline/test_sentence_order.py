@@ -1,4 +1,4 @@
-"""Tests of sentence-order pairs: their halves, and that only the text reveals their order."""
+"""Test the halves of sentence-order pairs, and that only the text reveals their order."""
 
 from __future__ import annotations
 

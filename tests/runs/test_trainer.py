@@ -138,7 +138,8 @@ def test_initial_parameters(make: Callable[..., Trainer]) -> None:
     kernel = np.full((FEATURES, 1), 2.0, np.float32)
     state = make(initial={"kernel": kernel}).init()
     np.testing.assert_array_equal(state.params["kernel"], kernel)
-    with pytest.raises(ValueError, match=r"initial: kernel has the shape \(1, 4\), the model's"):
+    message = r"initial: kernel has the shape \(1, 4\), but the model's parameter has \(4, 1\)"
+    with pytest.raises(ValueError, match=message):
         make(initial={"kernel": kernel.T})
     with pytest.raises(ValueError, match=r"\+ weight"):
         make(initial={"weight": kernel})

@@ -221,7 +221,7 @@ def test_lamb_follows_its_paper(clip_norm: float) -> None:
 
 
 def test_decay_shrinks_only_matrices() -> None:
-    # With a zero gradient only the decay remains: x (1 - rate x decay).
+    # With a zero gradient, only the decay remains: each step multiplies x by 1 - rate * decay.
     config = OptimizerConfig(
         peak_learning_rate=0.1, warmup_steps=0, schedule="constant", weight_decay=0.5
     )

@@ -143,7 +143,7 @@ def _settings(directory: Path, modules: Sequence[_Module]) -> tuple[SentenceEmbe
 
 
 def _of_encoder(directory: Path) -> dict[str, Any]:
-    """Return the content of the encoder's file; {} without one."""
+    """Return the encoder's settings, checked, or {} if its file does not exist."""
     files = [directory / name for name in ENCODER_NAMES if (directory / name).is_file()]
     if not files:
         return {}
