@@ -31,12 +31,12 @@ TIMEOUT = 600
 def xla_flags(devices: int) -> str:
     """Return XLA flags for the given number of CPU devices and fast compilation.
 
-    Compilation takes less than half of the usual time. The resulting programs are slower, which
+    Compilation takes less than half the usual time. The resulting programs are slower, which
     does not matter for tests of this size. Code generation is not split into parts: splitting it,
     the default, takes 10% longer if every core runs its own test.
     """
     flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
-    if version("jaxlib").startswith("0.10."):  # an unknown flag ends the process
+    if version("jaxlib").startswith("0.10."):  # an unknown flag would end the process
         flags += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     return flags
 
@@ -51,7 +51,7 @@ class Finished:
 
 
 class Command:
-    """Runs `bert-jax` with the interpreter of the tests, on CPU devices.
+    """Runs `bert-jax` on CPU devices, with the same Python interpreter as the tests.
 
     Args:
       cache: the directory of the compilation cache, shared by all commands.
@@ -113,7 +113,7 @@ class Command:
         )
 
     def wait_for(self, process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
-        """Wait until a condition holds, and fail if the command ends before."""
+        """Wait until a condition holds, and fail if the command ends first."""
         deadline = time.monotonic() + TIMEOUT
         while not condition():
             assert process.poll() is None, "".join(process.communicate())
@@ -156,7 +156,7 @@ class Command:
 
 
 def _processes_of_session(leader: int) -> Iterator[int]:
-    """Yield the IDs of processes of a session that run `bert-jax`, if /proc exists."""
+    """Yield the IDs of a session's processes that run `bert-jax`, if /proc exists."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             session = int(stat.read_text().rpartition(")")[2].split()[3])

@@ -56,7 +56,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Move the tests of slow files to the front, in the order of `SLOW_FILES`."""
+    """Move the tests in slow files to the front, in the order of `SLOW_FILES`."""
     ranks = {REPOSITORY / "tests" / name: rank for rank, name in enumerate(SLOW_FILES)}
     missing = [path for path in ranks if not path.is_file()]
     assert not missing, f"SLOW_FILES lists missing files: {missing}"
@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Let `--dist loadfile` divide the tests of the documentation's pages among the workers."""
+    """Let `--dist loadfile` divide the tests of documentation pages among the workers."""
     from xdist.scheduler import LoadFileScheduling
 
     class ByFileOrPage(LoadFileScheduling):
@@ -78,7 +78,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Return the directory of public datasets next to the checkout; skip the test if missing."""
+    """Return the directory of public datasets next to the checkout; skip the test if absent."""
     root = Path(os.environ.get("BERT_JAX_SHARED", REPOSITORY.parent / "shared"))
     if not (root / "data").is_dir():
         pytest.skip(f"no datasets in {root} (set BERT_JAX_SHARED to the directory with data/)")
@@ -87,7 +87,7 @@ def shared_data() -> Path:
 
 @dataclass(frozen=True)
 class Document:
-    """A document in a row of a batch, a sentence pair; offsets are relative to its `[CLS]`."""
+    """A sentence pair in a row of a batch; offsets are relative to the document's `[CLS]`."""
 
     token_ids: np.ndarray
     segment_ids: np.ndarray
@@ -206,7 +206,7 @@ def tiny_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def interrupts_enabled() -> Iterator[None]:
     """Enable SIGINT in this process and in subprocesses.
 
-    It would be ignored if the test suite was started in the background.
+    Otherwise, it would be ignored if the test suite was started in the background.
     """
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -267,7 +267,7 @@ def get_config():
 
 @pytest.fixture(scope="session")
 def tiny_config(tmp_path_factory: pytest.TempPathFactory, tiny_text: Path) -> Path:
-    """Return a pretraining config, in a directory with its tokenizer and the corpora 32 and 64."""
+    """Return a pretraining config, next to its tokenizer and its corpora, `32` and `64`."""
     from bert_jax.cli.main import main
 
     directory = tmp_path_factory.mktemp("tiny")

@@ -1,4 +1,4 @@
-"""The declaration of options, and the errors of a command line."""
+"""Test how options are declared, and the errors that an invalid command line causes."""
 
 from __future__ import annotations
 

@@ -16,14 +16,14 @@ TREES = {
     path: ast.parse(path.read_text(encoding="utf-8"))
     for path in sorted((REPOSITORY / "bert_jax").rglob("*.py"))
 }
-# A comparison with one of these values, such as `x == "none"`, is a yes-or-no question, since all
-# other values have something in common.
+# Comparing with one of these values, as in `x == "none"`, is a yes-or-no question, since all other
+# values have something in common.
 EXCEPTIONAL_VALUES = {"none", "auto", "any", "all", "as_written"}
 Values = frozenset[str]
 
 
 def aliases() -> dict[str, set[Values]]:
-    """Return the values of all module-level definitions `Name = Literal[...]` by name."""
+    """Return the values of each module-level definition `Name = Literal[...]`, keyed by name."""
     values_by_name: dict[str, set[Values]] = {}
     for path, tree in TREES.items():
         for node in tree.body:
@@ -40,7 +40,7 @@ def aliases() -> dict[str, set[Values]]:
 
 
 def config_fields() -> dict[str, set[Values]]:
-    """Return the values of all Literal fields of dataclasses by field name."""
+    """Return the values of all Literal fields of dataclasses, keyed by field name."""
     values_by_alias, values_by_field = aliases(), {}
     for tree in TREES.values():
         for kind in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):

@@ -1,4 +1,4 @@
-"""Train students of a teacher given by its work directory, through the command line."""
+"""Test training students, given their teacher's work directory, using the command line."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_student_trains_and_resumes(student, teacher, bert_jax_here, tmp_path)
 
 
 def test_a_resumed_student_requires_its_original_teacher(student, teacher, bert_jax_here, tmp_path):
-    """A later checkpoint, or different parameters of the same shape, are rejected."""
+    """A later checkpoint and different parameters of the same shape are rejected."""
     teacher_dir, student_dir = tmp_path / "teacher", tmp_path / "student"
     shutil.copytree(teacher, teacher_dir)
     later = teacher_dir / f"checkpoints/{newest_step(teacher_dir / 'checkpoints')}"
@@ -139,7 +139,7 @@ def test_a_resumed_student_requires_its_original_teacher(student, teacher, bert_
 
 
 def test_a_student_is_initialized_with_layers_of_its_teacher(teacher):
-    """Compare every parameter with the teacher's, also if the student shares layers in groups."""
+    """Compare every parameter with the teacher's, even if the student shares layers in groups."""
     config, _ = read_model(teacher)
     deep = replace(config.encoder, num_layers=6)
     definition = Pretraining(deep, COMPUTE).definition
@@ -243,7 +243,7 @@ def test_a_teacher_with_another_vocabulary_is_rejected(
 
 
 def test_a_narrower_student_matches_hidden_states_and_attention(student, bert_jax_here, tmp_path):
-    """Trained maps to the teacher's hidden dimension are used, which are not part of the model."""
+    """Training learns maps to the teacher's hidden dimension, which are not part of the model."""
     words = ("model.hidden_dim=8", f"work_dir={tmp_path}/run", "distillation.init_layers=False")
     words += ("distillation.soft_weight=0", "distillation.cosine_weight=0")
     words += ("distillation.hidden_weight=1", "distillation.attention_weight=1")

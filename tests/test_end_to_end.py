@@ -1,4 +1,4 @@
-"""Kill, stop, move and modify runs, through the command line."""
+"""Test runs that are killed, stopped, moved or modified, using the command line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OTHER_FIELDS = {"kind", "tokens_per_second", "stall", "seconds", "compiling", "u
 
 
 def history(work_dir: Path, kind: str) -> dict[int, dict[str, float]]:
-    """Return the logged metrics of the model by step, and check that no step is logged twice."""
+    """Return the model's logged metrics, keyed by step; check that no step is logged twice."""
     entries = [entry for entry in read_metrics(work_dir / "metrics.jsonl") if entry["kind"] == kind]
     metrics = {e["step"]: {k: v for k, v in e.items() if k not in OTHER_FIELDS} for e in entries}
     assert len(metrics) == len(entries)
@@ -59,7 +59,7 @@ def logged_step(work_dir: Path) -> int:
 
 
 def unfinished_saves(work_dir: Path) -> list[Path]:
-    """Return checkpoints that are being written, or were left by a killed process."""
+    """Return checkpoints that are being written or were left unfinished by a killed process."""
     return [path for path in (work_dir / "checkpoints").glob("*") if not path.name.isdigit()]
 
 
@@ -82,7 +82,7 @@ class Interrupted:
 
 @pytest.fixture(scope="module")
 def pretrain(tiny_config) -> Callable[..., list[str]]:
-    """Return a function that returns the words of a `pretrain` command with the tiny config."""
+    """Return a function that builds a `pretrain` command with the tiny config."""
 
     def words(work_dir: Path, *overrides: str, config: Path = tiny_config) -> list[str]:
         named = [f"--config.work_dir={work_dir}", *(f"--config.{word}" for word in overrides)]

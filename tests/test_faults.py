@@ -1,4 +1,4 @@
-"""Tests of the fault injection in `experiments/faults`: its verdicts, and a run of a small part."""
+"""Test the fault injection in `experiments/faults`: its verdicts, and a small part of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Malloc keeps freed buffers of all threads up to a size limit, and only if training on CPUs."""
+"""Test that malloc keeps all threads' freed buffers up to a limit, only when training on CPUs."""
 
 from __future__ import annotations
 

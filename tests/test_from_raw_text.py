@@ -1,4 +1,4 @@
-"""Train from raw text to predictions, and use the finished run, through the command line."""
+"""Test the way from raw text to predictions, and the use of a finished run, on the command line."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_initialization_from_an_incompatible_model_is_rejected(bert_jax_here, tr
     assert not finished.output and not (tmp_path / "run").exists()
 
 
-# Settings to run two steps with a learning rate of 0, which do not change the parameters.
+# Settings that run two steps with a learning rate of 0, so that the parameters do not change.
 UNCHANGED = (
     "phases.only.num_steps=2",
     "optimizer.peak_learning_rate=0.0",
@@ -219,7 +219,7 @@ def test_files_of_others_are_not_overwritten(bert_jax_here, trained, tmp_path):
     rejected = run(other)
     assert rejected.code == 2 and "contains another tokenizer than the run's" in rejected.errors
 
-    # An existing copy of the corpus's tokenizer is kept, with all other files next to it.
+    # An existing copy of the corpus's tokenizer is kept, as are all other files next to it.
     existing = tmp_path / "existing"
     shutil.copytree(trained.corpus / "tokenizer", existing / "tokenizer")
     (existing / "tokenizer/notes.txt").write_text("notes")

@@ -1,4 +1,4 @@
-"""The hash is uniform, depends on every bit of its address, and never changes between versions."""
+"""Test that the hash is uniform, depends on every bit of its address, and never changes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_flipping_any_bit_of_a_part_flips_half_of_the_hash(part):
         flipped_share[bit] = [
             ((changed >> np.uint64(out)) & np.uint64(1)).mean() for out in range(64)
         ]
-    # 4,096 shares of 4,000 samples each: the standard deviation is 0.0079, and 6 of them are 0.047
+    # each of 4,096 shares has 4,000 samples: one standard deviation is 0.0079, and six are 0.047
     assert np.abs(flipped_share - 0.5).max() < 0.047
 
 

@@ -1,4 +1,4 @@
-"""Malformed content of any JSON file is rejected with one sentence that names the file."""
+"""Test that malformed JSON files of any kind are rejected in one sentence that names them."""
 
 from __future__ import annotations
 

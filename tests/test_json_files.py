@@ -1,4 +1,4 @@
-"""JSON files damaged by people, other programs or broken disks."""
+"""Test reading JSON files that people, other programs or broken disks have damaged."""
 
 import json
 from pathlib import Path

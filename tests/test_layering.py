@@ -12,8 +12,8 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 # Exports the public names of all packages.
 PUBLIC = PACKAGE / "__init__.py"
-# The packages that each package may import. Top-level modules may be imported by all packages, and
-# import no package.
+# The packages that each package may import. Every package may import top-level modules, which
+# import no packages themselves.
 MAY_IMPORT = {
     "tokenizers": set(),
     "text": set(),
@@ -50,7 +50,7 @@ def package_of(path: Path) -> str | None:
 
 
 def is_late(node: ast.AST) -> bool:
-    """Return whether imports inside `node` are not executed when the module is imported."""
+    """Return whether importing the module does not execute the imports inside `node`."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
         return True
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
@@ -240,7 +240,7 @@ def test_the_command_line_only_parses_and_prints() -> None:
 
 
 def printing(source: str) -> Iterator[str]:
-    """Yield the expressions that print or refer to a standard stream, other than to flush it."""
+    """Yield the expressions that print, or use a standard stream for anything but flushing it."""
     tree = ast.parse(source)
     flushed = {
         id(node.value)
@@ -271,7 +271,7 @@ sys.stdout.flush()
 
 
 def test_only_the_command_line_prints() -> None:
-    """The library writes to streams that it is given."""
+    """The library writes only to streams that it is given."""
     wrong = [
         f"{name_of(path)}: {text}"
         for path in SOURCES

@@ -1,4 +1,4 @@
-"""Pretrain with each objective that a config can select, through the command line."""
+"""Test pretraining with each objective that a config can select, using the command line."""
 
 from __future__ import annotations
 

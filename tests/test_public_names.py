@@ -1,4 +1,4 @@
-"""Every name of `import bert_jax as bj` resolves, is documented and is typed."""
+"""Test that every public name in `bert_jax` resolves, is documented and is typed."""
 
 import ast
 import inspect
@@ -60,7 +60,7 @@ def documented_names(value: object) -> set[str]:
 
 
 def functions_of(value: Any) -> list[Any]:
-    """Return the public methods that a class defines; for a function, a list of only itself."""
+    """Return the public methods that a class defines, or a list of just the function itself."""
     if not inspect.isclass(value):
         return [value]
     return [
@@ -79,7 +79,7 @@ def test_all_parameters_are_documented(name: str) -> None:
         assert missing <= documented, f"{name}: {sorted(missing - documented)}"
     for function in functions_of(value):
         text = inspect.getdoc(function)
-        # The short docstrings of other methods mention their parameters in the sentence.
+        # Other methods have short docstrings, whose sentence mentions the parameters.
         if "Args:" in text or function is value or function.__name__ == "__call__":
             missing = set(inspect.signature(function).parameters) - {"self"}
             missing -= documented_names(function)

@@ -1,4 +1,4 @@
-"""Runs with a damaged checkpoint, a full disk, a removed work directory or a closed terminal."""
+"""Test runs with a damaged checkpoint, full disk, removed work directory or closed terminal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Words = Callable[..., list[str]]
 
 @pytest.fixture(scope="module")
 def pretrain(tiny_config: Path) -> Words:
-    """Return a function that returns the words of a `pretrain` command with the tiny config."""
+    """Return a function that builds a `pretrain` command with the tiny config."""
 
     def words(work_dir: Path, *overrides: str) -> list[str]:
         named = [f"--config.work_dir={work_dir}", *(f"--config.{word}" for word in overrides)]

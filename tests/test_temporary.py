@@ -1,4 +1,4 @@
-"""Temporary files of killed processes are removed, and files of live processes are kept."""
+"""Test that temporary files of killed processes are removed, and those of live ones kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong arguments are refused, and errors name parameters as the caller does."""
+"""Test that invalid arguments are rejected, and that errors name parameters as the caller does."""
 
 from __future__ import annotations
 

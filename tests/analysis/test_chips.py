@@ -1,4 +1,4 @@
-"""Specifications of chips, and lower bounds for the time of a step."""
+"""Test the table of chip specifications and the lower bounds on step time."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Determine the communication of programs for which it is known."""
+"""Test the communication counted in programs whose communication is known."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ def compiled_text(function, in_spec: PartitionSpec, out_spec: PartitionSpec) -> 
 def test_a_sum_over_rows_is_one_all_reduce() -> None:
     text = compiled_text(lambda x: x.sum(axis=0), PartitionSpec("a"), PartitionSpec())
     size = COLUMNS * 4
-    # In groups of 2, the ring algorithm sends 2 * (2 - 1) / 2 of the bytes.
+    # In groups of 2, the ring algorithm sends 2 * (2 - 1) / 2 times the bytes.
     assert collectives(text, 8) == {"all-reduce": Traffic(1, size, size)}
 
 

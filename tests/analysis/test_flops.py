@@ -63,7 +63,7 @@ def test_flops_of_a_layer_match_the_program() -> None:
 
 @pytest.mark.parametrize("num_trainable", [0, 1, 3, 4])
 def test_frozen_layers_have_no_backward_pass(num_trainable: int) -> None:
-    """Compare with the products in the program of the encoder's gradient."""
+    """Compare with the matrix products in the program that computes the encoder's gradient."""
     config = variant("mini", attention_dropout=0.0, hidden_dropout=0.0)
     definition = define(lambda rngs: Encoder(config, PLAIN, rngs))
     first = config.num_layers - num_trainable

@@ -1,4 +1,4 @@
-"""Peak FLOP/s of devices by their `device_kind`."""
+"""Test the peak FLOP/s found for a device from its `device_kind`."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Parameter counts by arithmetic match the parameters of models and published counts."""
+"""Test that computed parameter counts match those of real models and published ones."""
 
 from __future__ import annotations
 

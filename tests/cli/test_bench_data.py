@@ -1,4 +1,4 @@
-"""`bert-jax bench data` measures loading from a given or a temporary corpus."""
+"""Test that `bert-jax bench data` measures loading from a given or a temporary corpus."""
 
 from __future__ import annotations
 

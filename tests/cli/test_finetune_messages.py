@@ -1,4 +1,4 @@
-"""The messages of `finetune` at the end of a run."""
+"""Test the messages that `finetune` prints at the end of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`inspect` and `bench step`, which use a config without training."""
+"""Test `inspect` and `bench step`, which read a config but do not train."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""`bert-jax keys` lists all config keys with their defaults."""
+"""Test that `bert-jax keys` lists all config keys with their defaults."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_key_that_can_be_set_is_listed(name: str) -> None:
 
 
 def test_defaults_depend_on_the_section(capsys: pytest.CaptureFixture[str]) -> None:
-    """The optimizer of fine-tuning has another warm-up than its class by default."""
+    """Fine-tuning's optimizer has a different default warm-up than its class."""
     assert main(["keys", "finetune", "optimizer"]) == 0
     output = capsys.readouterr().out
     default = FinetuneConfig.__dataclass_fields__["optimizer"].default_factory()

@@ -1,4 +1,4 @@
-"""No command or function treats gs://bucket/x as a directory named "gs:"."""
+"""Test that no command or function treats gs://bucket/x as a directory named "gs:"."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ REFUSAL = "gs:// is not supported"
 TEXTS = {
     "bench prepare --text-field",
     "fill-mask sentence",
-    "fill-mask work_dir",  # may be a sentence, after --work-dir; checked when it is opened
+    "fill-mask work_dir",  # may be a sentence, after --work-dir; a path is checked when opened
     "import --labels",
     "prepare --text-field",
     "train-tokenizer --text-field",
@@ -67,7 +67,7 @@ NOT_PATHS = {
 
 @pytest.fixture(autouse=True)
 def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Run in an empty directory, which must stay empty."""
+    """Change to an empty directory, and check afterward that it is still empty."""
     directory = tmp_path / "here"
     directory.mkdir()
     monkeypatch.chdir(directory)
@@ -81,7 +81,7 @@ def verbs(table: typing.Mapping[str, Verb], before: str = "") -> Iterator[tuple[
 
 
 def takes_text(action: argparse.Action) -> bool:
-    """Return whether an argument's value may be any text."""
+    """Return whether an argument accepts any text as its value."""
     return action.nargs != 0 and action.type not in (int, float) and not action.choices
 
 
@@ -98,7 +98,7 @@ ARGUMENTS = [
 
 
 def words_for(action: argparse.Action, value: str | None = None) -> list[str]:
-    """Return the words that pass an argument a value, by default one of its own kind."""
+    """Return the words that pass a value to an argument, by default a value of its own kind."""
     if value is None:
         value = str(list(action.choices)[0]) if action.choices else "1"
     return [*action.option_strings[-1:], value]
@@ -110,7 +110,7 @@ def words_for(action: argparse.Action, value: str | None = None) -> list[str]:
 def test_every_argument_of_every_verb_is_checked(
     words: str, verb: Verb, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """New options are included automatically; the refusal precedes the command's module."""
+    """New options are included automatically; values are rejected before the module is imported."""
     actions = make_parser(verb, words)._actions
     (chosen,) = (action for action in actions if name_of(action) == name)
     if f"{words} {name}" in TEXTS:
@@ -120,7 +120,7 @@ def test_every_argument_of_every_verb_is_checked(
     for action in actions:
         if action is not chosen and (action.required or not action.option_strings):
             command += words_for(action)
-    if chosen.type not in (None, Path):  # the type itself refuses a URL
+    if chosen.type not in (None, Path):  # the type itself rejects a URL
         assert main([*command, *words_for(chosen, BUCKET)]) == 2
         assert f"error: {name}: " in capsys.readouterr().err
         return
@@ -145,7 +145,7 @@ TASKS: dict[str, dict[str, Any]] = {
 
 
 def smallest(kind: str, section: str) -> dict[str, Any]:
-    """Return the values of the smallest config with this section."""
+    """Return the values of the smallest config that has this section."""
     if kind == "finetune":
         task = section if section in TASKS else "glue"
         return {"work_dir": "x", "init_from": "y", task: TASKS[task]}
@@ -159,7 +159,7 @@ def smallest(kind: str, section: str) -> dict[str, Any]:
 
 
 def with_value(values: dict[str, Any], key: str, value: object) -> dict[str, Any]:
-    """Return the values with another value under a dotted key."""
+    """Return the values with the one under a dotted key replaced."""
     first, _, rest = key.partition(".")
     inner = with_value(values.get(first, {}), rest, value) if rest else value
     return {**values, first: inner}
@@ -239,7 +239,7 @@ def test_every_function_that_opens_or_creates_a_path_checks_it(number: int) -> N
 
 
 def test_directories_are_made_by_one_function() -> None:
-    """It refuses schemes; `mkdir(parents=True)` would make `./gs:`."""
+    """That function rejects URL schemes, whereas `mkdir(parents=True)` would create `./gs:`."""
     made = {
         path.relative_to(REPOSITORY).as_posix()
         for path in (REPOSITORY / "bert_jax").rglob("*.py")

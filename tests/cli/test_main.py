@@ -66,7 +66,7 @@ def test_a_verb_receives_its_arguments_and_overrides(echo: list[argparse.Namespa
 
 
 def test_verbs_may_share_a_module(monkeypatch, capsys) -> None:
-    """The module has functions that declare and run each verb, and docstrings that describe it."""
+    """The module declares and runs each verb with functions whose docstrings describe the verb."""
 
     def add_count_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("first", nargs="?")

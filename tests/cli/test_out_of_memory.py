@@ -1,4 +1,4 @@
-"""Out-of-memory errors of all libraries are reported in one sentence."""
+"""Test that out-of-memory errors from all libraries are reported in one sentence."""
 
 from __future__ import annotations
 

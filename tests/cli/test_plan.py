@@ -1,4 +1,4 @@
-"""Run `bert-jax plan` in a separate process, as a user does."""
+"""Test `bert-jax plan` in a separate process, as a user runs it."""
 
 import os
 import re
@@ -36,7 +36,7 @@ def get_config():
 
 
 def plan(*words: str, config: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the verb without the environment variables that the tests set for JAX."""
+    """Run `plan` without the environment variables that the tests set for JAX."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("JAX", "XLA"))}
     program = "import sys; from bert_jax.cli.main import main; sys.exit(main())"
     return subprocess.run(
@@ -55,7 +55,7 @@ def config_file(tmp_path: Path) -> Path:
 
 
 def parameter_bytes() -> int:
-    """Return the bytes of the model's float32 parameters, by explicit arithmetic."""
+    """Return the size of the model's float32 parameters in bytes, by explicit arithmetic."""
     embeddings = (VOCAB + POSITIONS + 2) * DIM + 2 * DIM
     attention = 4 * (DIM * DIM + DIM) + 2 * DIM
     ffn = DIM * FFN + FFN + FFN * DIM + DIM + 2 * DIM
@@ -185,7 +185,7 @@ def test_the_cheapest_remedies_are_tried_first() -> None:
     config = PretrainConfig(work_dir="w", phases={"phase1": worst.phase}, model=variant("tiny"))
     tried = remedies_of(config, worst, limit=150)
     assert tried[:5] == [
-        # The 400 bytes in addition to the state fit in quarters, but not in halves.
+        # The 400 bytes beyond the state fit if divided by four, but not if divided by two.
         "--config.accumulation_steps=4",
         "--config.compute.remat=dots",
         "--config.compute.remat=layer",

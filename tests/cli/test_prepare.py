@@ -9,7 +9,7 @@ from bert_jax.corpus.manifest import read_manifest
 
 @pytest.fixture
 def files(tmp_path):
-    """Return a vocabulary, and a corpus of forty documents and one duplicate."""
+    """Return a vocabulary, and a corpus of forty documents plus one duplicate."""
     words = [f"w{number}" for number in range(40)]
     vocab = tmp_path / "vocab.txt"
     vocab.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *words]))

@@ -1,4 +1,4 @@
-"""Fixtures: a small prepared corpus of English-like sentences, and helpers that inspect batches."""
+"""Fixtures: a small prepared corpus of English-like sentences, and helpers to inspect batches."""
 
 import hashlib
 import json
@@ -51,7 +51,7 @@ def words() -> list[str]:
 
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory) -> Tokenizer:
-    """Return an uncased tokenizer with most of the words, and with letters for the others."""
+    """Return an uncased tokenizer that has most of the words, and spells the rest in letters."""
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
     path = tmp_path_factory.mktemp("tokenizer") / "vocab.txt"
     entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *".,![]", *WORDS[2:], *letters]
@@ -72,7 +72,7 @@ def write_json_lines() -> WriteJsonLines:
 
 @pytest.fixture(scope="session")
 def checksums() -> Callable[[Path], dict[str, str]]:
-    """Return a function that returns the SHA-256 of all files below a directory."""
+    """Return a function that computes the SHA-256 of every file below a directory."""
 
     def read(directory: Path) -> dict[str, str]:
         return {
@@ -124,7 +124,7 @@ def _random_texts(seed: int, count: int) -> list[str]:
 
 @pytest.fixture(scope="session")
 def make_source() -> Callable[..., ExampleSource]:
-    """Return a function that opens a corpus made by `write_corpus` as an example source."""
+    """Return a function that opens a corpus written by `write_corpus` as an example source."""
 
     def make(directory: Path, split="train", **config) -> ExampleSource:
         corpus = Corpus(directory, split)
@@ -136,7 +136,7 @@ def make_source() -> Callable[..., ExampleSource]:
 
 @pytest.fixture(scope="session")
 def unmasked() -> Callable[[Batch], np.ndarray]:
-    """Return a function that returns the token ids of a batch before masking."""
+    """Return a function that restores the token ids that a batch had before masking."""
 
     def unmask(batch: Batch) -> np.ndarray:
         token_ids = batch["token_ids"].copy()
@@ -156,7 +156,7 @@ def fragments_of(
     """Return a function that yields the fragments of a batch one by one."""
 
     def fragments(batch: Batch) -> Iterator[tuple[np.ndarray, np.ndarray, int, float]]:
-        """Yield the tokens with special tokens, segment ids, label and weight of each fragment."""
+        """Yield each fragment's tokens (with special tokens), segment ids, label and weight."""
         token_ids = unmasked(batch)
         for row in range(len(token_ids)):
             for number in range(int(batch["document_ids"][row].max())):
@@ -186,7 +186,7 @@ def named_documents(num_tokens: int, seed: int = 0) -> list[TokenizedDocument]:
 
 @dataclass(frozen=True)
 class NamedCorpus:
-    """Documents of `named_documents`, and the directory to which they were written."""
+    """The documents made by `named_documents`, and the directory they were written to."""
 
     documents: list[TokenizedDocument]
     directory: Path

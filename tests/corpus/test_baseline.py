@@ -1,4 +1,4 @@
-"""Tests of the unigram baseline: the lowest loss without context, over predicted tokens."""
+"""Test the unigram baseline: the lowest loss that a model without context can reach."""
 
 from __future__ import annotations
 

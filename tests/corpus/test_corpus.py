@@ -1,4 +1,4 @@
-"""Tests of reading records by number, and of refusing a corpus that contradicts its manifest."""
+"""Test that records are read by number, and that a corpus must match its manifest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of training a tokenizer and preparing a corpus from Python, which print nothing."""
+"""Test that tokenizers and corpora can be made from Python, and that nothing is printed."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_tokenizer_or_its_path_gives_the_same_corpus(text, capfd, tmp_path) ->
     assert len(Corpus(first, "heldout")) == first.manifest.heldout.num_records
     second = prepare([text], tmp_path / "tokenizer", str(tmp_path / "second"), **options)
     assert second.manifest.fingerprint == first.manifest.fingerprint
-    # The directory of a corpus contains its tokenizer, like a work directory.
+    # A corpus directory contains its tokenizer, as a work directory does.
     third = prepare(text, first.path, tmp_path / "third", **options)
     assert third.manifest.fingerprint == first.manifest.fingerprint
     assert prepare(text, tokenizer, tmp_path / "first", **options).manifest == first.manifest

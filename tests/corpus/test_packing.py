@@ -36,7 +36,7 @@ def test_every_token_is_packed_once_and_within_the_limits(max_length, max_fragme
             assert len(fragment.token_ids)
             fragments[fragment.document_id].append(fragment)
     for document in documents:
-        # Full fragments come in order, and the packed rest after them.
+        # Full fragments come first, in order, followed by the remainder, which is packed.
         parts = fragments[document.document_id]
         np.testing.assert_array_equal(
             np.concatenate([fragment.token_ids for fragment in parts]), document.token_ids
@@ -67,7 +67,8 @@ def test_fragments_go_where_they_leave_the_least_space():
         TokenizedDocument(key, np.zeros(length, int), np.array([0]))
         for key, length in lengths.items()
     ]
-    # Costs are 17, 21, 4, 7, 11 of 25: by length 21, 17, 11, 7 (in 8, not 14), 4 (in 4).
+    # Documents cost 17, 21, 4, 7 and 11 of 25. They are placed in the order 21, 17, 11, 7 (which
+    # fills a gap of 8, not of 14) and 4 (which fills a gap of 4).
     records = pack_documents(documents, 25, 4)
     assert [[fragment.document_id for fragment in record] for record in records] == [
         [1, 2],

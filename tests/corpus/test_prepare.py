@@ -72,7 +72,7 @@ def test_no_token_is_lost_and_the_manifest_has_the_right_counts(corpus, finished
         assert starts == [0, *stops[:-1]]
     assert manifest.duplicates_removed == corpus.num_repeated
     assert manifest.empty_documents == manifest.bad_lines_skipped == manifest.documents_split == 0
-    # About a tenth, by hash; the bound is 3 standard deviations of a binomial.
+    # The hash selects about a tenth; the bound is 3 standard deviations of a binomial.
     assert abs(manifest.heldout.num_documents - 30) < 16
 
 
@@ -114,7 +114,7 @@ def test_the_split_of_a_document_does_not_depend_on_other_documents(
 def test_skipped_lines_are_counted_and_logged_once(
     corpus, tokenizer, tmp_path, prepare_options, write_json_lines, caplog
 ):
-    """Log skipped lines once, although texts are read twice to find words that lose marks."""
+    """Texts are read twice, to find words that lose marks, but skipped lines are logged once."""
     assert tokenizer.strips_accents
     path = tmp_path / "in.jsonl"
     write_json_lines(path, corpus.texts)
@@ -297,7 +297,7 @@ def test_odd_documents_keep_every_token(
         if name != "one long word"
     ]
     token_ids = [tokens.tolist() for _, (tokens, _) in sorted(documents.items())]
-    # A word that is too long for one call of the tokenizer becomes an [UNK] for each part.
+    # A word that is too long for one tokenizer call becomes one [UNK] per part.
     assert [tokenizer.unk_id] * 2 in token_ids
     token_ids.remove([tokenizer.unk_id] * 2)
     assert token_ids == [ids for ids in expected if ids]
@@ -351,7 +351,8 @@ def test_real_english_is_packed_tightly(shared_data, tmp_path, max_length):
     states = []
     manifest = make_corpus(inputs, tokenizer, tmp_path / "out", options, 2, states.append)
     assert manifest.train.num_documents == 15 + 365
-    # Token counts from a plain tokenizers loop over the lines of the books and of the articles.
+    # These token counts come from a plain loop with the tokenizers library over the lines of the
+    # books and of the articles.
     assert manifest.train.num_tokens == 1_319_572 + 708_553
     assert manifest.train.fill_rate >= 0.99
     assert states[-1].peak_worker_memory < 1 << 30

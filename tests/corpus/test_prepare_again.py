@@ -1,4 +1,4 @@
-"""Tests of preparing into an existing corpus, finished or not: it is continued or refused."""
+"""Test `prepare` with an existing output, finished or not: it continues or is refused."""
 
 import dataclasses
 import gzip

@@ -1,4 +1,4 @@
-"""Tests of preparations that are killed, interrupted or out of disk: none looks finished."""
+"""Test that a preparation that is killed, interrupted or out of disk space never looks finished."""
 
 import multiprocessing
 import os

@@ -14,7 +14,7 @@ UNIT = Unit("train", 3, [0, 1], [b"one two. three four.", b"five"], "digest")
 
 
 class OneIdPerWord:
-    """An encoder whose token ids are the lengths of words."""
+    """An encoder that makes each word one token, whose id is the length of the word."""
 
     spaces_are_text = False
 

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of devices and processes: a short run, and a comparison of logs."""
+"""Fixtures for the tests of devices and processes: a short run, and a way to compare logs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from bert_jax.training.metrics_log import read_metrics
 
-# The logged metrics of the model, not of the machine. The losses differ by rounding, since every
-# mesh adds in another order. The masked tokens are the same, so accuracies are equal unless the
-# order of two logits changes.
+# The metrics that describe the model, not the machine. Losses differ by rounding, since every mesh
+# adds in a different order. The masked tokens are the same, so accuracies are equal unless two
+# logits change their order.
 COMPARED = ("loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy", "gradient_norm")
 
 
@@ -45,7 +45,7 @@ def get_config():
 
 @pytest.fixture(scope="session")
 def short_run(tiny_config) -> Callable[..., list[str]]:
-    """Return a function that returns the arguments of a short run in a work directory."""
+    """Return a function that builds the command for a short run in a work directory."""
     config = tiny_config.with_name("short.py")
     config.write_text(SHORT_CONFIG.format(tiny_config.parent), encoding="utf-8")
 
@@ -58,7 +58,7 @@ def short_run(tiny_config) -> Callable[..., list[str]]:
 
 @pytest.fixture(scope="session")
 def one_device(bert_jax, short_run, tmp_path_factory) -> Path:
-    """Return the work directory of the short run on one device of one process."""
+    """Return the work directory of the short run, trained by one process on one device."""
     work_dir = tmp_path_factory.mktemp("runs") / "one"
     bert_jax(*short_run(work_dir))
     return work_dir

@@ -1,4 +1,4 @@
-"""A run's losses do not depend on the number of devices or on the mesh."""
+"""Test that a run's losses do not depend on the number of devices or on the mesh."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def launch(tmp_path):
     fake_python.chmod(0o755)
 
     def start(count: int | str, *words: str) -> subprocess.Popen[str]:
-        # Test suites in the background ignore SIGINT, and shells that inherit this cannot trap it.
+        # A background test suite ignores SIGINT, and shells that inherit this cannot trap it.
         enable_sigint = "import os, signal as s, sys; s.signal(s.SIGINT, s.SIG_DFL); "
         enable_sigint += "os.execv(sys.argv[1], sys.argv[1:])"
         return subprocess.Popen(

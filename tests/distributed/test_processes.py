@@ -1,4 +1,4 @@
-"""Processes started together train, stop and resume like a single process."""
+"""Test that processes started together train, stop and resume like a single process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BEYOND = 2_000  # more steps than any run here reaches
 
 
 def process_of(launcher: subprocess.Popen[str], index: int) -> int:
-    """Find the process with this JAX process index in /proc (Linux), and return its ID."""
+    """Return the ID of the process that has this JAX process index, found in Linux's /proc."""
     wanted = f"JAX_PROCESS_ID={index}\0".encode()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -43,7 +43,7 @@ def reported(step: int, work_dir: Path) -> bool:
 
 @dataclass(frozen=True)
 class Stopped:
-    """A run of two processes after one of them received SIGTERM."""
+    """A two-process run after one of its processes received SIGTERM."""
 
     work_dir: Path
     code: int
@@ -66,7 +66,7 @@ def stopped(bert_jax, short_run, tmp_path_factory) -> Stopped:
 
 
 def keep_checkpoints(source: Path, target: Path, last: int) -> None:
-    """Copy a work directory in its state after step `last`."""
+    """Copy a work directory as it was after step `last`."""
     shutil.copytree(source, target)
     for checkpoint in (target / "checkpoints").iterdir():
         if int(checkpoint.name) > last:
@@ -194,7 +194,7 @@ def start_together(bert_jax, program: str, *words: str) -> list[subprocess.Popen
 def end_of(
     processes: list[subprocess.Popen[str]], *, which: Sequence[int], seconds: float
 ) -> list[Finished]:
-    """Return the results of processes `which`, with a timeout each, and then end all processes."""
+    """Return the results of processes `which`, each with a timeout, and then end all processes."""
     try:
         ended = []
         for index in which:

@@ -1,4 +1,4 @@
-"""Read the code blocks of a page of the documentation, and the directives before them.
+"""Read the code blocks in a documentation page, and the directives before them.
 
 CONTRIBUTING.md, "How documentation is tested", describes the directives.
 """
@@ -14,10 +14,10 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-# The languages of code, which a test executes, and of everything else.
+# The languages of code, which the tests execute, and the languages of everything else.
 CODE = ("bash", "console", "diff", "python")
 OTHER = ("csv", "ini", "json", "text", "toml", "yaml")
-# Settings with a value, settings without one, and languages for which a setting makes sense.
+# Settings with a value, settings without one, and the languages that a setting applies to.
 WITH_VALUE = ("args", "expect", "file", "replace", "setup")
 WITHOUT_VALUE = ("apply", "fails")
 TRAINING = re.compile(r"\bbert-jax\s+(pretrain|finetune|sweep)\b")
@@ -35,7 +35,7 @@ class PageError(ValueError):
 
 @dataclass
 class Block:
-    """A fenced code block with the settings of the directives before it."""
+    """A fenced code block, with the settings from the directives before it."""
 
     line: int
     language: str
@@ -100,7 +100,7 @@ def parse_page(text: str, path: Path) -> Page:
 
 
 def _tokens(text: str, start: int) -> Iterator[tuple[Token, int]]:
-    """Yield the tokens of a text with their lines, also those inside MyST's directives."""
+    """Yield the tokens of a text with their lines, including those inside MyST directives."""
     for token in MarkdownIt("commonmark").parse(text):
         line = start + (token.map[0] if token.map else 0)
         if token.type == "fence" and token.info.startswith(CODE_DIRECTIVES):

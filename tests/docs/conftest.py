@@ -1,7 +1,7 @@
-"""Prepared directories that the pages of the documentation start with, and how to execute a page.
+"""Prepare the directories that documentation pages start with, and execute the pages.
 
-A page names its setups at its top: <!-- run: setup="corpus run" -->. Each setup below is prepared
-once, with the commands that a reader would use, and copied into the page's directory.
+A page names its setups at the top: <!-- run: setup="corpus run" -->. Each setup below is prepared
+once, with the commands that a reader would use, and then copied into the page's directory.
 """
 
 from __future__ import annotations
@@ -115,6 +115,6 @@ class Pages:
 
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory: pytest.TempPathFactory, tiny_text: Path) -> Pages:
-    """Return an object that executes pages of the documentation."""
+    """Return an object that executes documentation pages."""
     environment = Command(tmp_path_factory.mktemp("compiled")).environment()
     return Pages(environment, tiny_text, tmp_path_factory.mktemp)

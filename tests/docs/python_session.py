@@ -1,7 +1,8 @@
-"""A Python process that executes the blocks of a page, as an interactive session would.
+"""Execute the blocks of a page in a Python process, as an interactive session would.
 
-Blocks are sent to its standard input as JSON, one per line. For each one it writes a line with true
-or false, whether the block succeeded, to the file descriptor that its only argument names.
+Blocks are sent to the process's standard input as JSON, one per line. For each block, the process
+reports whether it succeeded by writing a line with true or false to the file descriptor that is its
+only argument.
 """
 
 import json
@@ -76,7 +77,7 @@ class PythonSession:
 def execute_blocks(replies: int) -> None:
     """Execute blocks until the input ends, and write replies to the given file descriptor."""
     sys.path[0] = ""
-    # Without a file of its own: worker processes must not import this module as their main module.
+    # This main module has no file; otherwise, worker processes would import the file as theirs.
     sys.modules["__main__"] = main_module = types.ModuleType("__main__")
     with os.fdopen(replies, "w") as file:
         for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""Execute the code blocks of a page in a directory that looks like a checkout."""
+"""Execute a page's code blocks in a directory that looks like a checkout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .python_session import PythonSession
 TIMEOUT = 300
 # Copied into the directory of a page, which may change them.
 COPIED = ("configs", "examples", "launch")
-# Copied only for a page that applies changes to the code, which are then imported from there.
+# Copied only for a page that changes the code, which is then imported from the copy.
 COPIED_CODE = ("bert_jax", "tests", "README.md", "CHANGELOG.md", "pyproject.toml", "setup.py")
 LINKED = ("experiments",)
 SHIM = """\
@@ -36,7 +36,7 @@ class BlockFailed(AssertionError):
 
 
 def make_checkout(directory: Path, *, with_code: bool) -> None:
-    """Fill a directory with the parts of a checkout that the commands of a page use."""
+    """Fill a directory with the parts of a checkout that a page's commands use."""
     ignored = shutil.ignore_patterns("__pycache__")
     for name in (*COPIED, *(COPIED_CODE if with_code else ())):
         source = REPOSITORY / name
@@ -49,7 +49,7 @@ def make_checkout(directory: Path, *, with_code: bool) -> None:
 
 
 def remove_checkout(directory: Path) -> None:
-    """Remove what `make_checkout` has put into a directory, except code."""
+    """Remove what `make_checkout` put into a directory, except code."""
     for name in COPIED:
         shutil.rmtree(directory / name)
     for name in LINKED:
@@ -72,12 +72,12 @@ class Runner:
         self._name = name
         programs = Path(sys.executable).parent
         self._environment = {
-            # The variables of pytest concern only the process of the test.
+            # Pytest's variables are meant only for the test's own process.
             **{key: environment[key] for key in environment if not key.startswith("PYTEST_")},
             "PATH": f"{tools}:{programs}:{environment['PATH']}",
             "PYTHONPATH": str(directory if (directory / "bert_jax").exists() else REPOSITORY),
             "PYTHONDONTWRITEBYTECODE": "1",
-            # A patch in a directory below a repository would otherwise concern that one's files.
+            # Otherwise, a patch in a directory inside a repository would apply to its files.
             "GIT_CEILING_DIRECTORIES": str(directory.parent),
             "HF_HUB_OFFLINE": "1",
         }
@@ -111,7 +111,7 @@ class Runner:
         if problem:
             raise BlockFailed(self._report(block, problem, output))
         if block.apply and self._python:
-            # The process has imported the code before the change.
+            # The process imported the code before the change.
             self._python.close()
             self._python = None
         for text in block.expect:
@@ -160,6 +160,6 @@ class Runner:
 
 
 def console_commands(source: str) -> str:
-    """Return the commands of a console block: lines after `$`, and those after `>`."""
+    """Return the commands in a console block: the lines after `$`, and any continued after `>`."""
     lines = [line for line in source.splitlines() if line[:2] in ("$ ", "> ")]
     return "".join(f"{line[2:]}\n" for line in lines)

@@ -1,4 +1,4 @@
-"""Check that the harness executes the blocks of a page, and refuses pages that leave some out."""
+"""Test that the harness executes every block of a page, and rejects pages that skip blocks."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ PAGE = Path("page.md")
 
 
 def fence(language: str, source: str, *directives: str) -> str:
-    """Return the Markdown of a block with its directives."""
+    """Return the Markdown for a block and its directives."""
     comments = "".join(f"<!-- {directive} -->\n" for directive in directives)
     return f"{comments}```{language}\n{source}\n```\n"
 

@@ -1,4 +1,4 @@
-"""Run each example at a tiny size, as a function call."""
+"""Test each example at a tiny size, by calling it as a function."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""Toy tasks that a randomly initialized BERT with one layer can learn, in typical files."""
+"""Fixtures: toy tasks, in typical files, that a randomly initialized one-layer BERT can learn."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *GOOD, *BAD, *NEUTRAL, *P
 WORDS += ["where", "is", "lives", ".", "?"]
 
 TRAIN = 192
-# The settings of every recipe in addition to its task. They suffice for all tasks, and let the runs
-# share their compiled programs.
+# The settings of every recipe besides its task. They suffice for all tasks, and let runs share
+# compiled programs.
 COMMON = dict(
     init_from="",
     max_length=24,
@@ -75,7 +75,7 @@ Maker = Callable[..., Path]
 def make_source(tmp_path_factory: pytest.TempPathFactory) -> Maker:
     """Return a function that creates a work directory with a randomly initialized model.
 
-    The function takes the head, its labels, the seed and changes to the encoder's config.
+    The function takes the head, its labels, a seed, and changes to the encoder's config.
     """
 
     def make(
@@ -133,7 +133,7 @@ def write_reviews(directory: Path, rng: random.Random, flipped: str = "") -> Non
 
 
 def write_scores(directory: Path, rng: random.Random) -> None:
-    """Write JSON Lines of pairs with a number each."""
+    """Write JSON Lines of text pairs, each with a number."""
     directory.mkdir()
     for name, count in (("train", TRAIN), ("validation", 21)):
         rows = [
@@ -230,7 +230,7 @@ def tasks(root: Path) -> dict[str, dict[str, object]]:
 
 @dataclass(frozen=True)
 class Toy:
-    """Recipes of the tasks, and the arguments of `finetune` with one of them."""
+    """The recipes of the tasks, and a way to build `finetune` arguments for one of them."""
 
     root: Path
     source: Path
@@ -258,7 +258,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Toy:
 
 
 def history(work_dir: Path) -> dict[tuple[str, int], dict[str, float]]:
-    """Return the logged metrics of the model by kind and step, and check that none is repeated."""
+    """Return the model's logged metrics, keyed by kind and step; check that none is repeated."""
     entries = read_metrics(work_dir / "metrics.jsonl")
     metrics = {
         (entry["kind"], entry["step"]): {k: v for k, v in entry.items() if k not in NOT_COMPUTED}
@@ -269,7 +269,7 @@ def history(work_dir: Path) -> dict[tuple[str, int], dict[str, float]]:
 
 
 def parameters(work_dir: Path, step: int | None = None) -> dict[str, np.ndarray]:
-    """Return the parameters of the checkpoint of a step, by default of the one to use."""
+    """Return the parameters in a step's checkpoint, by default the one that commands use."""
     compute = ComputeConfig(dtype="float32", attention="xla")
     loaded = load_model_parameters(work_dir, read_model(work_dir)[0], compute, step)
     return {name: np.asarray(x) for name, x in loaded.items()}

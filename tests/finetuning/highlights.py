@@ -1,6 +1,6 @@
-"""A kind of task that bert_jax does not have: mark the words of a text that matter.
+"""Define a kind of task that bert_jax does not have: marking the words of a text that matter.
 
-Everything about the kind is in this module: its files, loss, metrics, predictor and head.
+This module contains everything that the kind needs: its files, loss, metrics, predictor and head.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class HighlightFiles:
 
 
 class HighlightLoss(ClassifierTask):
-    """Sigmoid cross-entropy of the first word piece of every word."""
+    """Sigmoid cross-entropy on the first word piece of every word."""
 
     loss_terms = {"binary_cross_entropy": 1.0}
 

@@ -1,4 +1,4 @@
-"""Mistakes in files and configs are reported in one sentence, before training."""
+"""Test that mistakes in files and configs are reported in one sentence, before training."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_the_initial_model_is_checked(refused, make_source, tmp_path):
 def test_a_model_with_a_different_tokenizer_is_refused(
     refused, bert_jax_here, make_source, words, message
 ):
-    """Its ids would be other tokens or beyond the table, and the lookup reports neither."""
+    """Its ids would mean other tokens or exceed the table, and a lookup reports neither."""
     work_dir = make_source()
     shutil.rmtree(work_dir / "tokenizer")
     vocabulary = work_dir / "other.txt"

@@ -26,7 +26,7 @@ def test_runs_with_other_hyperparameters_share_the_programs_of_each_shape(toy, s
         with StopRequest() as stop:
             assert train(each, stop)
         assert each.compiled.train_step._cache_size() == 2
-        # A batch of evaluation has the length of its longest row.
+        # An evaluation batch is as long as its longest row.
         assert 1 <= each.compiled.prediction_step._cache_size() <= 2
 
 

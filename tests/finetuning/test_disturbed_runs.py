@@ -1,4 +1,4 @@
-"""Runs that are stopped, killed or ended early give the results of an uninterrupted run."""
+"""Test that runs stopped, killed or ended early give the results of uninterrupted runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOTAL = 36
 
 
 class Killed(BaseException):
-    """Like SIGKILL, nothing handles this exception."""
+    """An exception that, like SIGKILL, nothing handles."""
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_run_ends_early_and_its_best_checkpoint_is_kept_and_used(
     work_dir = tmp_path / "run"
     finished = bert_jax_here(*worsening)
     assert finished.code == 0, finished.errors
-    # The classifier is kept, since it has the same labels.
+    # The classifier is kept, since its labels are the same.
     assert "start      the parameters of" in finished.output
     assert "randomly initialized" not in finished.output
     steps = sorted(int(path.name) for path in (work_dir / "checkpoints").iterdir())
@@ -180,7 +180,7 @@ def test_the_best_checkpoint_of_a_killed_run_is_used(worsening, disturbed, bert_
     disturbed(worsening, 5, kill=True)
     steps = sorted(int(path.name) for path in (work_dir / "checkpoints").iterdir())
     assert steps == [2, 4]
-    assert default_checkpoint_step(work_dir) == 2  # although the newest is worse
+    assert default_checkpoint_step(work_dir) == 2  # since the newest is worse
     finished = bert_jax_here("evaluate", work_dir)
     assert finished.code == 0 and "run, step 2\n" in finished.output, finished.errors
     (work_dir / "metrics.jsonl").unlink()  # without the log, only the newest is known
@@ -200,7 +200,7 @@ def test_a_run_killed_while_training_for_longer_has_a_usable_checkpoint(
 def test_the_best_checkpoint_is_kept_if_its_step_is_no_longer_evaluated(
     worsening, disturbed, bert_jax_here, tmp_path
 ):
-    # Step 2 is saved before its evaluation, and evaluated on the way to step 4: it is the best.
+    # Step 2, the best, is saved before its evaluation, which runs on the way to step 4.
     for stop_step in (1, 3):
         stopped = disturbed(worsening, stop_step)
         assert stopped.code == 143 and f"saved step {stop_step + 1}" in stopped.output

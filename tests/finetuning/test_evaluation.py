@@ -1,4 +1,4 @@
-"""The scores of a set depend only on the model, not on batches, devices or file locations."""
+"""Test that scores depend only on the model, not on batches, devices or file locations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .conftest import parameters, scores
 
 @pytest.fixture
 def evaluated(bert_jax_here, tmp_path):
-    """Return a function that runs `evaluate` and returns its output file."""
+    """Return a function that runs `evaluate` and returns the contents of its output file."""
 
     def run(work_dir: Path, *words) -> dict:
         output = tmp_path / "scores.json"
@@ -37,7 +37,7 @@ def evaluated(bert_jax_here, tmp_path):
 
 
 def copy_with(work_dir: Path, target: Path, **changes: object) -> Path:
-    """Copy a work directory, and change its run's config."""
+    """Copy a work directory, and change the config of its run."""
     shutil.copytree(work_dir, target)
     file = target / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
@@ -247,7 +247,7 @@ def test_scores_are_given_by_entity_type(toy, bert_jax_here, evaluated, tmp_path
     assert result["examples"] == 22
     assert result["types"]["DOG"]["recall"] == 0 and result["types"]["DOG"]["gold"] == 1
 
-    # Tags that do not mark entities are refused before training or scoring.
+    # Tags that do not mark entities are rejected before training or scoring.
     plain = tmp_path / "plain.txt"
     plain.write_text(file.read_text().replace("B-", ""))
     line = next(i for i, row in enumerate(plain.read_text().split("\n"), 1) if row[-3:] == "PER")
@@ -260,7 +260,7 @@ def test_scores_are_given_by_entity_type(toy, bert_jax_here, evaluated, tmp_path
 
 @pytest.fixture
 def make_imported(whole, tmp_path):
-    """Return a function that saves the run's model as if imported, with other, reordered labels."""
+    """Return a function that saves the run's model as if imported, with new, reordered labels."""
 
     def make(*labels: str, order: tuple[int, ...] = (0, 1)) -> Path:
         config, _ = read_model(whole)

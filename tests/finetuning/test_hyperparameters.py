@@ -1,4 +1,4 @@
-"""A run follows the config's layer decay, gradient accumulation and evaluations per epoch."""
+"""Test that a run obeys the config's layer decay, gradient accumulation and evaluation schedule."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import pytest
 
 from .conftest import TRAIN, history, parameters
 
-# Without dropout, runs with other programs have the same losses except for rounding.
+# Without dropout, runs with different programs have the same losses except for rounding.
 NO_DROPOUT = ("dropout=0", "head_dropout=0")
 
 
 def test_layer_decay_lowers_the_rate_of_lower_layers(toy, make_source, bert_jax_here, tmp_path):
-    """Take one step from the same parameters on the same batch, so Adam's direction is the same."""
+    """Both take one step from the same parameters on the same batch, so Adam's direction agrees."""
     init = make_source(num_layers=2)
     changes = {}
     for decay in (1.0, 0.5):

@@ -1,4 +1,4 @@
-"""Match the labels of an imported model to the labels of a task."""
+"""Test matching the labels of an imported model to the labels of a task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fine-tuning, sweeps and evaluations called from Python."""
+"""Test fine-tuning, sweeps and evaluations that are called from Python."""
 
 from __future__ import annotations
 

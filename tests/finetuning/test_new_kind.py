@@ -1,4 +1,4 @@
-"""A kind of task outside bert_jax needs one module and one registration."""
+"""Test that a new kind of task outside bert_jax needs only one module and one registration."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SETS = {"train": "train", "validation": "dev"}
 
 
 class FocalConfig(SentencesConfig):
-    """Sentences, trained with another loss than `SentencesConfig`."""
+    """Sentences that are trained with a different loss than in `SentencesConfig`."""
 
 
 class FocalLoss(Classification):
@@ -59,7 +59,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_texts(directory: Path) -> dict[str, str]:
-    """Write texts whose favorable words are marked, and return the files by split."""
+    """Write texts in which favorable words are marked, and return the file of each split."""
     rng, files = random.Random(0), {}
     for split, count in (("train", 192), ("validation", 21), ("test", 5)):
         rows = []

@@ -1,4 +1,4 @@
-"""`finetune --data FILE` with the unchanged recipe for tables, and the commands that follow."""
+"""Test `finetune --data FILE` with the unmodified recipe for tables, and the commands after it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_table_is_trained_on_without_any_settings(
     sets = [json.loads(file.read_text())["sets"] for file in (output, tmp_path / "again.json")]
     assert sets[0]["others"]["scores"]["accuracy"] == sets[1]["others"]["scores"]["accuracy"]
 
-    # The same command has nothing to do; a changed file is another run's.
+    # The same command has nothing to do, whereas a changed file belongs to another run.
     resumed = bert_jax_here(*words(source, run, data))
     assert resumed.code == 0 and "finished: nothing to do" in resumed.output
     write_table(data, 170)

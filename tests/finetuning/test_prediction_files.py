@@ -1,4 +1,4 @@
-"""Predictions for one file never replace those for another."""
+"""Test that predictions for one file never replace those for another."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bert_jax.labeled_data.tags import TagFiles
 
 
 def test_files_with_one_stem_have_separate_predictions(toy, make_source, bert_jax_here, tmp_path):
-    """CoNLL-2003's two test sets share a stem, and files in two folders may share a name."""
+    """CoNLL-2003's two test sets have the same stem, and files in two folders may share a name."""
     model, out = make_source("tagging", ("O", "B-PER", "B-LOC")), tmp_path / "out"
     (tmp_path / "other").mkdir()
     first, second, elsewhere = (

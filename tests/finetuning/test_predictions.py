@@ -1,4 +1,4 @@
-"""`predict` gives the same predictions as `evaluate` for a validation set."""
+"""Test that `predict` and `evaluate` give the same predictions for a validation set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .conftest import sentence
 
 @pytest.fixture
 def predict_twice(bert_jax_here, monkeypatch, tmp_path):
-    """Return a function that runs `evaluate` on a file and `predict` on lines."""
+    """Return a function that gets predictions from `evaluate` and from `predict`."""
     monkeypatch.setattr(predict, "enable_compilation_cache", lambda: None)
 
     def run(work_dir: Path, data: Path, lines: list[dict], ending: str) -> tuple[str, list[dict]]:
@@ -54,7 +54,7 @@ def test_labels_of_a_single_score_are_the_same(toy, bert_jax_here, predict_twice
 
 
 def test_predicted_answers_are_the_same(toy, bert_jax_here, predict_twice, tmp_path):
-    """Passages have several windows, and answers at most two word pieces."""
+    """Passages have several windows, and answers have at most two word pieces."""
     work_dir, rng = tmp_path / "run", random.Random(1)
     words = toy.words("spans", work_dir, "num_epochs=1", "spans.max_answer_length=2")
     assert bert_jax_here(*words).code == 0

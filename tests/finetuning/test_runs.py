@@ -1,4 +1,4 @@
-"""Test finished runs: files that are added or missing, and runs that are refused."""
+"""Test how finished runs handle added or missing files, and which runs are refused."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_another_run_in_its_work_directory_is_refused(toy, whole, bert_jax_here)
     assert finished.code == 2
     assert "belongs to another run" in finished.errors
     assert "batch_size: 16 -> 8" in finished.errors and "seed: 0 -> 1" in finished.errors
-    # It would end before the checkpoint, which is not what is wrong.
+    # With this batch size, the run would end before the checkpoint, but that is not the mistake.
     finished = bert_jax_here(*toy.words("glue", whole, *WHOLE, "batch_size=32"))
     assert finished.code == 2 and "batch_size: 16 -> 32" in finished.errors
 

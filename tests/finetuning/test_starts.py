@@ -24,7 +24,7 @@ from .conftest import history, parameters, scores
 
 @pytest.fixture
 def opened(toy, tmp_path):
-    """Return a function that opens a run without training."""
+    """Return a function that opens a run but does not train it."""
 
     def run(task: str, *overrides: str, **more) -> FinetuneRun:
         _, _, path, _, init, *words = toy.words(task, tmp_path / "run", *overrides, **more)
@@ -38,7 +38,7 @@ def opened(toy, tmp_path):
 
 @pytest.fixture
 def begun(opened, tmp_path):
-    """Return a function that returns a run's first parameters and their description."""
+    """Return a function that computes a run's initial parameters and describes their origin."""
 
     def begin(*words, **more) -> tuple[dict[str, np.ndarray], str]:
         run = opened(*words, **more)
@@ -50,7 +50,7 @@ def begun(opened, tmp_path):
 
 
 def kept(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> set[str]:
-    """Return the names of the parameters that have the same values in both."""
+    """Return the names of the parameters that have the same values in both models."""
     return {
         name
         for name in found.keys() & expected.keys()
@@ -245,7 +245,7 @@ def test_a_model_with_options_of_the_other_families_trains_on_pairs(
 def test_a_run_resumes_without_its_source_and_with_a_moved_source(
     toy, bert_jax_here, make_source, tmp_path
 ):
-    """Resume from a checkpoint, which has all parameters; refuse another source."""
+    """Resume from a checkpoint, which has all parameters, but reject another source."""
     init, moved, work_dir = tmp_path / "model", tmp_path / "moved", tmp_path / "run"
     shutil.copytree(make_source(), init)
 
@@ -253,7 +253,7 @@ def test_a_run_resumes_without_its_source_and_with_a_moved_source(
         return toy.words("glue", into, f"num_epochs={epochs}", init=init)
 
     assert bert_jax_here(*words(1)).code == 0
-    (init / "checkpoints").rename(moved)  # as where space was wanted
+    (init / "checkpoints").rename(moved)  # as a user does to free space
     emptied = bert_jax_here(*words(1))
     assert emptied.code == 0 and "(finished: nothing to do)" in emptied.output
     assert not (init / "checkpoints").exists()

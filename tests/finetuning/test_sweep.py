@@ -1,4 +1,4 @@
-"""Test the grid of a sweep, its statistics against NumPy's, its results and its report."""
+"""Test a sweep's grid, results and report, and compare its statistics with NumPy's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ORIGIN = Provenance("bert-jax sweep <&>", "2026-11-21 12:00", "1 x cpu", {"jax":
 
 
 def results_of(grid: Grid, **changes: object) -> SweepResults:
-    """Return random results of a grid; a third of the runs are at chance."""
+    """Return random results for a grid, in which a third of the runs are at chance."""
     rng = np.random.default_rng(0)
     runs = []
     for number, hyperparameters in enumerate(grid.runs):

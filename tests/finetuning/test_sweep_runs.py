@@ -1,4 +1,4 @@
-"""Test sweeps from a config to a report: stopped, resumed, refused, and their files."""
+"""Test whole sweeps, from a config to a report: stopping, resuming, refusals and output files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def labels(toy, split: str) -> list[str]:
 
 
 def chance(toy) -> float:
-    """Return the share of the most frequent label."""
+    """Return the proportion of examples with the most frequent label."""
     values = labels(toy, "dev")
     return max(map(values.count, "01")) / len(values)
 
@@ -55,7 +55,7 @@ def with_parameters(output: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def undisturbed(toy, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Sweep]:
-    """Return the output of a sweep of four runs, and the sweep."""
+    """Return (output, sweep): the output directory of a sweep of four runs, and the sweep."""
     output, opened = tmp_path_factory.mktemp("sweeps") / "undisturbed", []
 
     def watched(*args: object) -> Sweep:
@@ -94,7 +94,7 @@ def test_all_runs_have_results_and_the_best_one_has_a_model(
 def test_a_run_that_ends_at_chance_is_degenerate_whatever_its_best(
     undisturbed, toy, bert_jax_here, tmp_path: Path
 ) -> None:
-    """As Mosbach et al. 2021 have it."""
+    """Mosbach et al. 2021 define degenerate runs in this way."""
     output = tmp_path / "sweep"
     shutil.copytree(undisturbed[0], output)
     before = ended(output)
@@ -127,7 +127,7 @@ def test_what_it_is_compared_with_is_the_majority(undisturbed, toy) -> None:
 def test_programs_are_compiled_once_for_all_runs(undisturbed) -> None:
     compiled, lengths = undisturbed[1].base.compiled, undisturbed[1].base.row_lengths
     assert compiled.train_step._cache_size() <= 2 * len(lengths)  # of each batch size
-    # With targets and, of the test set, without.
+    # These include the programs with targets and, for the test set, those without.
     assert compiled.prediction_step._cache_size() <= len(lengths)
 
 
@@ -252,7 +252,7 @@ def test_a_larger_grid_keeps_finished_runs_and_another_sweep_is_refused(
         in smaller.output
     )
 
-    # Written by a version that did not have this key yet.
+    # Such a file was written by a version that did not have this key yet.
     stored = json.loads((tmp_path / "sweep.json").read_text())
     del stored["config"]["patience"]
     (tmp_path / "sweep.json").write_text(json.dumps(stored))

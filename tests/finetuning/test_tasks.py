@@ -1,4 +1,4 @@
-"""Train, score and predict every kind of task, from its files to its predictions."""
+"""Test training, scoring and predicting for every kind of task, from files to predictions."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_task_can_be_learned_and_evaluate_gives_the_runs_scores(
     assert {
         k: v for k, v in history(work_dir)["evaluation", result["step"]].items() if k != "step"
     } == result["scores"]
-    if task != "regression":  # has no test set
+    if task != "regression":  # which has no test set
         predicted, right = PREDICTIONS[task](toy.root, work_dir / "predictions")
         assert len(predicted) == len(right) > 4
         assert predicted == right

@@ -1,4 +1,4 @@
-"""Record the frozen values again: all cases or some.
+"""Record the frozen values of all or some cases again.
 
     python -m tests.golden.record [CASE ...]
     python -m tests.golden.record --texts [CASE ...]
@@ -71,7 +71,7 @@ def _record(names: Sequence[str], *, texts: bool) -> None:
 
 
 class _Stopping(io.TextIOBase):
-    """A stream to stderr that sends SIGTERM to this process when a text is written first."""
+    """A stream to stderr that sends SIGTERM to this process when a text is first written."""
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -1,4 +1,4 @@
-"""The losses of every recipe's first twenty steps match the recorded ones.
+"""Test that the losses in every recipe's first twenty steps match the recorded ones.
 
 A change in these losses changes the results of the recipe. If that is intended, say so in the
 commit message, and record the losses again with
@@ -32,17 +32,17 @@ NAMES = ("bert_base", "bert_large", "roberta_base", "albert_base", "distilbert")
 RECIPES = (*NAMES, "tinybert", *(f"small/{name}" for name in NAMES))
 KINDS = {"wordpiece": "wordpiece", "byte_bpe": "byte-bpe", "sentencepiece": "sentencepiece"}
 NUM_STEPS = 20
-# Sizes for recipes for accelerators; recipes for two cores keep their own sizes. All recipes run
-# with a quarter of their sequence lengths.
+# These sizes replace those in recipes for accelerators; recipes for two cores keep their own. All
+# recipes run with a quarter of their sequence lengths.
 REDUCED = {"hidden_dim": 32, "num_heads": 2, "ffn_dim": 64}
-# Losses of small/bert_base changed by 3e-7 if compiled without optimization or for four devices,
-# by 9e-5 with a learning rate 0.1 % higher, and by 0.14 with another seed.
+# The losses of small/bert_base changed by 3e-7 when compiled without optimization or for four
+# devices, by 9e-5 when the learning rate was 0.1 % higher, and by 0.14 with another seed.
 TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module")
 def corpora(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Return a function of (kind, length) that returns a corpus with 300 tokens of that kind."""
+    """Return a function that makes a corpus, given a tokenizer kind (300 tokens) and a length."""
     directory = tmp_path_factory.mktemp("corpora")
 
     def corpus(kind: str, length: int) -> Path:
@@ -62,7 +62,7 @@ def corpora(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Callab
 
 @pytest.fixture(scope="module")
 def run(corpora, bert_jax, tmp_path_factory) -> Callable[[str], tuple[list[float], str]]:
-    """Return a function of a recipe that returns its losses by step and its corpora's checksum.
+    """Return a function that maps a recipe to its losses per step and its corpora's checksum.
 
     The first call for a recipe runs all recipes of its folder in one process, which saves 3 s per
     recipe.
@@ -94,7 +94,7 @@ def run(corpora, bert_jax, tmp_path_factory) -> Callable[[str], tuple[list[float
             teacher = Path(recipe).with_name("bert_base")
             words += [f"distillation.teacher={work_dir_of(str(teacher))}"]
         if not recipe.startswith("small/"):
-            # The published TinyBERT has another hidden dimension than its teacher.
+            # The published TinyBERT has a different hidden dimension than its teacher.
             sizes = REDUCED | ({"hidden_dim": 24} if recipe == "tinybert" else {})
             words += [f"model.{name}={size}" for name, size in sizes.items()]
             words += [f"model.num_layers={config.model.num_layers // 3}", "accumulation_steps=1"]

@@ -1,4 +1,4 @@
-"""Small random Hugging Face BERTs, and the work directories they are imported into."""
+"""Fixtures: small random Hugging Face BERTs, and the work directories imported from them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ModelPair:
 
 @pytest.fixture(scope="module")
 def model_pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ModelPair]:
-    """A function that creates a model with a head and changes to its config, once each."""
+    """Return a function that creates a model with a given head and config, once per combination."""
     from bert_jax.cli.main import main
 
     created: dict[str, ModelPair] = {}

@@ -1,4 +1,4 @@
-"""Compare answers with a slow search over every span of every window."""
+"""Compare answers with those of a slow search over every span of every window."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def answer(model) -> AnswerQuestion:
 def best_span(directory, question, context):
     """Return (score, start, end) of the best span of at most 30 tokens, testing all spans.
 
-    A span counts in the window that has its first token closest to the middle; among equal windows,
-    in the first.
+    A span counts only in the window that gives its first token the most context on both sides, or
+    in the first of several such windows.
     """
     length = 64
     stride, query = window_sizes(length, RELEASED_SPAN_DEFAULTS)

@@ -1,4 +1,4 @@
-"""Sequences run in batches of few shapes, and importing the package does not import JAX."""
+"""Test that sequences run in batches of few shapes, and that the package imports lazily."""
 
 from __future__ import annotations
 

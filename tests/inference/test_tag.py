@@ -1,4 +1,4 @@
-"""Compare the tags of words and the entities they mark with Hugging Face's pipeline."""
+"""Compare the tags of words, and the entities that they mark, with Hugging Face's pipeline."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_the_tags_of_first_pieces_match_hugging_face(tag, pipeline):
 
 
 def test_entities_match_the_groups_of_hugging_face(tag, pipeline):
-    # The pipeline also returns groups of "O". An I- tag after another type begins a group, both in
-    # the pipeline and here.
+    # The pipeline also returns groups of "O". Both in the pipeline and here, an I- tag begins a new
+    # group after a tag of another type.
     theirs = pipeline("first")
     found = 0
     for text in [" ".join(TEXTS[0].split()[first:]) for first in range(6)]:
@@ -161,7 +161,7 @@ def test_entities_depend_on_the_label_prefixes(model_pair, tag):
 
 @pytest.mark.parametrize("letters", ["ILU", "MES"])
 def test_entities_of_bilou_and_bmes_match_seqeval(model_pair, letters, tmp_path):
-    """The tagger is exported and imported again first."""
+    """The tagger is first exported and imported again."""
     inside, last, single = letters
     labels = ["O", *(f"{prefix}-PER" for prefix in ("B", inside, last, single))]
     numbers = {label: number for number, label in enumerate(labels)}

@@ -69,7 +69,7 @@ def quiet() -> None:
 
 @pytest.fixture
 def make_bert(tmp_path: Path) -> Maker:
-    """Return a function that makes a directory of a model with a head and changed settings."""
+    """Return a function that writes a model directory, given a head and changed settings."""
 
     def made(head: str = "pretraining", name: str = "theirs", **changes: object) -> Path:
         make(tmp_path / name, head, **changes)
@@ -79,12 +79,12 @@ def make_bert(tmp_path: Path) -> Maker:
 
 
 def tensors_of(directory: Path) -> dict[str, np.ndarray]:
-    """Return the tensors of a directory."""
+    """Return the tensors in a model directory."""
     return load_file(directory / "model.safetensors")
 
 
 def change_tensors(directory: Path, change: Callable[[dict[str, np.ndarray]], None]) -> None:
-    """Change the tensors of a directory."""
+    """Change the tensors in a model directory."""
     tensors = tensors_of(directory)
     change(tensors)
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
@@ -92,14 +92,14 @@ def change_tensors(directory: Path, change: Callable[[dict[str, np.ndarray]], No
 
 
 def change_config(directory: Path, **changes: object) -> None:
-    """Change keys of a directory's config.json; None removes a key."""
+    """Change keys in a directory's config.json; None removes a key."""
     file = directory / "config.json"
     content = json.loads(file.read_text()) | changes
     file.write_text(json.dumps({k: v for k, v in content.items() if v is not None}))
 
 
 def card_code(exported: Path) -> str:
-    """Return the code in an export's model card, which runs in its directory."""
+    """Return the code in an export's model card, which is meant to run in the export directory."""
     card = (exported / "README.md").read_text()
     found = re.search(r"```python\n(.*?)```", card, re.DOTALL)
     assert found
@@ -109,7 +109,7 @@ def card_code(exported: Path) -> str:
 def run_card(exported: Path, more: str) -> str:
     """Run the code in an export's model card and then `more`, and return the output.
 
-    The code runs in the directory of the export, without any predefined names.
+    The code runs in the export's directory, without any predefined names.
     """
     printed = io.StringIO()
     with contextlib.chdir(exported), contextlib.redirect_stdout(printed):
@@ -119,7 +119,7 @@ def run_card(exported: Path, more: str) -> str:
 
 @pytest.fixture
 def refused(bert_jax_here, tmp_path):
-    """Return a function that expects an import to fail, and returns the error."""
+    """Return a function that runs an import, expects it to fail, and returns the error message."""
 
     def run(source, *words):
         before = set(tmp_path.iterdir())
@@ -136,7 +136,7 @@ def refused(bert_jax_here, tmp_path):
 
 @pytest.fixture
 def imported(bert_jax_here, tmp_path):
-    """Return a function that imports a model and returns the output and the work directory."""
+    """Return a function that imports a model and returns (output, work directory)."""
 
     def run(source, *words, name="ours"):
         finished = bert_jax_here("import", source, "--output", tmp_path / name, *words)

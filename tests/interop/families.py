@@ -1,4 +1,4 @@
-"""Tiny RoBERTa, ALBERT and DistilBERT models of Hugging Face, with random weights."""
+"""Build tiny Hugging Face RoBERTa, ALBERT and DistilBERT models with random weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZES = dict(
     initializer_range=0.1,
 )
 BYTES = ["<s>", "<pad>", "</s>", "<unk>", *sorted(ByteLevel.alphabet()), "<mask>"]
-# The suffixes of Hugging Face's classes by our heads.
+# The suffix of Hugging Face's class for each of our heads.
 HEADS = {
     "encoder": "Model",
     "masked_lm": "ForMaskedLM",
@@ -52,7 +52,7 @@ CASES = [(family, head) for family in CONFIGS for head in HEADS] + [("Albert", "
 
 
 def class_of(family: str, head: str) -> type[transformers.PreTrainedModel]:
-    """Return Hugging Face's class."""
+    """Return Hugging Face's class for a family and a head."""
     return getattr(transformers, family + (HEADS | {"pretraining": "ForPreTraining"})[head])
 
 

@@ -1,4 +1,4 @@
-"""Test the outputs of ONNX files and StableHLO artifacts for any batch size and length."""
+"""Test that ONNX and StableHLO exports give the right outputs for any batch size and length."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLASSIFIERS = ("classification", "multiple_choice", "tagging", "span")
 
 @pytest.fixture
 def exported(make_bert, bert_jax_here, tmp_path):
-    """Return a function that makes a work directory with a head and exports it."""
+    """Return a function that makes a model with a given head, and exports its work directory."""
 
     def run(form, head="pretraining", *words, change=None, **changes):
         ours, out = tmp_path / "ours", tmp_path / form
@@ -104,7 +104,7 @@ def test_models_without_a_hugging_face_class(form, encoder, tmp_path, make_bert,
     words = ("export", ours, "--format", form, "--output", out, "--hidden-states")
     assert bert_jax_here(*words).code == 0
     assert "hidden_1" in agree(open_model(out), open_model(ours), 40, 9)
-    if not config.encoder.num_segments:  # segments are an input nevertheless
+    if not config.encoder.num_segments:  # segments are still an input
         assert int(run_card(out, "print(len(outputs))")) > 3
 
 

@@ -1,4 +1,4 @@
-"""Test which tensors are imported, left out, randomly initialized and refused."""
+"""Test which tensors are imported, left out, randomly initialized or rejected."""
 
 from __future__ import annotations
 

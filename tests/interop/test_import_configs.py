@@ -1,4 +1,4 @@
-"""Test the use of config.json in imports: sizes, labels, meanings of scores, and tokens."""
+"""Test what an import reads from config.json: sizes, labels, the meaning of scores, and tokens."""
 
 from __future__ import annotations
 

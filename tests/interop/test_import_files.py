@@ -1,4 +1,4 @@
-"""Test imports from all layouts of files, and from invalid files."""
+"""Test imports from every supported file layout, and from invalid files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_pickle_from_before_2020(make_bert, imported, bert_jax_here):
 
 
 def num_tensors() -> int:
-    """Return the number of tensors in the memory of this process."""
+    """Return the number of tensors in this process's memory."""
     gc.collect()
     return sum(issubclass(type(kept), torch.Tensor) for kept in gc.get_objects())
 

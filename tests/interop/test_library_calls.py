@@ -1,4 +1,4 @@
-"""Test importing, exporting, extracting and comparing models from Python, without output."""
+"""Test that importing, exporting, extracting and comparing models from Python prints nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .families import make as make_family
 
 @pytest.fixture(scope="module")
 def directories(tmp_path_factory):
-    """Return a directory that transformers wrote, and the work directory imported from it."""
+    """Return a directory written by transformers, and the result of importing it."""
     root = tmp_path_factory.mktemp("models")
     make(root / "theirs", "pretraining")
     return root / "theirs", import_model(root / "theirs", root / "ours")

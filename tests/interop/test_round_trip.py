@@ -184,7 +184,7 @@ def test_the_mesh_does_not_change_the_exported_tensors(axes, make_bert, bert_jax
     kernel = params["encoder.layers.0.ffn.up.kernel"]
     parts = axes.get("fsdp", 1) * axes.get("tensor", 1)
     assert kernel.addressable_shards[0].data.size == kernel.size / parts
-    # As a run with this mesh would save them after a step without changes.
+    # Save them as a run on this mesh would after a step that changes nothing.
     shutil.rmtree(ours / "checkpoints")
     state = TrainState(jnp.int32(1), params, (jnp.zeros(()),))
     with Checkpointer(ours / "checkpoints", CheckpointConfig(), {}) as checkpointer:

@@ -16,7 +16,7 @@ from .conftest import WORDS, run_card
 
 @pytest.fixture
 def exported(make_bert, bert_jax_here, tmp_path):
-    """Return a function that makes a work directory and exports it if TensorFlow can run it."""
+    """Return a function that exports a model, or skips the test if TensorFlow cannot run it."""
 
     def run(head, **changes):
         ours, out = tmp_path / "ours", tmp_path / "saved"

@@ -1,4 +1,4 @@
-"""sentence-transformers models give the same vectors after import and after export."""
+"""Test that sentence-transformers models give the same vectors after import and after export."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Build = Callable[..., Path]
 
 @pytest.fixture
 def build(tmp_path: Path) -> Build:
-    """Return a function that saves a tiny model with the library, given an encoder's family."""
+    """Return a function that saves a tiny model of an encoder family, using the library."""
 
     def saved(
         family: str = "Bert",
@@ -65,7 +65,7 @@ def load(directory: Path) -> SentenceTransformer:
 
 
 def compare(theirs: SentenceTransformer, embed: Embed, **prompt: str) -> None:
-    """Check that the vectors of `Embed` are the library's."""
+    """Check that `Embed` gives the same vectors as the library."""
     expected = theirs.encode(TEXTS, batch_size=2, **prompt)
     vectors = np.stack([each.vector for each in embed.sentences(TEXTS, **prompt)])
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
@@ -161,7 +161,7 @@ def test_prompts(build, imported, bert_jax_here):
 
 
 def old_layout(directory: Path, target: Path, **encoder: object) -> None:
-    """Convert to the layout of versions before 1: a subdirectory for the encoder, mode flags."""
+    """Convert to the layout used before version 1: an encoder subdirectory and mode flags."""
     shutil.copytree(directory, target / "0_Transformer")
     shutil.copytree(directory / "1_Pooling", target / "1_Pooling")
     for name in ("modules.json", "config_sentence_transformers.json"):

@@ -11,7 +11,7 @@ from bert_jax.runs.work_dir import read_model
 
 from .conftest import SIZES, change_tensors, tensors_of
 
-# The names in the release of 2018, to test the importer's patterns. A "kernel" is [in, out]; all
+# The names in the 2018 release, to test the importer's patterns. A "kernel" is [in, out]; all
 # other variables have the same layout as Hugging Face's tensors.
 EMBEDDINGS = {
     "bert/embeddings/word_embeddings": "bert.embeddings.word_embeddings.weight",
@@ -63,7 +63,7 @@ HEADS = {
 
 @pytest.fixture
 def make_release(make_bert, tmp_path):
-    """Return a function that writes the weights of a Hugging Face directory like the release."""
+    """Return a function that writes a Hugging Face model's weights in the release's format."""
 
     def run(head: str, more: dict[str, np.ndarray] | None = None, without: str = ""):
         theirs, release = make_bert(head), tmp_path / "release"
@@ -114,7 +114,8 @@ def test_a_release_is_imported(head, path, make_release, bert_jax_here, tmp_path
     ours = tmp_path / "ours"
     imported = bert_jax_here("import", release / path, "--output", ours)
     assert imported.code == 0, imported.errors
-    # Two slots per variable, including the pooler of the release's span models, and the step.
+    # The variables left out are the step and two slots for each variable, including the pooler of
+    # the release's span models.
     assert "variables of the optimizer are left out" in imported.output
     assert "UNEXPECTED" not in imported.output and "adam" not in imported.output
     compared = bert_jax_here("verify", theirs, ours)
@@ -124,7 +125,7 @@ def test_a_release_is_imported(head, path, make_release, bert_jax_here, tmp_path
 
 @pytest.mark.parametrize("path", ["", "bert_model.ckpt", "bert_model.ckpt.index"])
 def test_a_release_is_compared_without_being_imported(path, make_release, bert_jax_here):
-    """Compare with transformers, with the same weights in a Hugging Face directory."""
+    """Compare with transformers, using the same weights in a Hugging Face directory."""
     theirs, release = make_release("pretraining")
     compared = bert_jax_here("verify", release / path, theirs)
     assert compared.code == 0, compared.output + compared.errors

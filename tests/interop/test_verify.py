@@ -1,4 +1,4 @@
-"""Test that `verify` passes models that agree, and fails models that do not."""
+"""Test that `verify` passes for models that agree, and fails for models that do not."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def ours(make_bert, bert_jax_here, tmp_path):
 
 
 def failing_rows(output: str) -> list[str]:
-    """Return the outputs with a relative difference above 1e-4."""
+    """Return the outputs whose relative difference is above 1e-4."""
     rows = re.findall(r"^(\S.*?)  +(.*)$", output.split("relative\n")[1], re.M)
     return [name for name, cells in rows if max(map(float, cells.split()[1::2])) > 1e-4]
 
@@ -168,7 +168,7 @@ def test_a_different_tokenizer_is_detected(ours, bert_jax_here):
 
 
 def test_a_different_tokenization_by_transformers_is_reported(ours, bert_jax_here, tmp_path):
-    """BertTokenizer of transformers lowercases by default, regardless of tokenizer.json."""
+    """transformers' BertTokenizer lowercases by default, regardless of tokenizer.json."""
     back, words = tmp_path / "back", ("--format", "huggingface")
     assert bert_jax_here("export", ours, *words, "--output", back).code == 0
     assert bert_jax_here("verify", ours, back).code == 0

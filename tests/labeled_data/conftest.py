@@ -1,3 +1,3 @@
-"""Fixtures shared with the tests of `corpus`."""
+"""Make the fixtures of the `corpus` tests available here."""
 
 from ..corpus.conftest import tokenizer, words  # noqa: F401

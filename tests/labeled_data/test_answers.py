@@ -1,4 +1,4 @@
-"""Compare answers with an exhaustive search over spans, and recover gold answers."""
+"""Compare answers with an exhaustive search over spans, and test that gold ones are recovered."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def gold_logits(windows: SpanWindows) -> list[np.ndarray]:
 
 
 def all_spans(windows: SpanWindows, number: int, start, end, longest: int) -> list[tuple]:
-    """Return (-score, begin, end, start logit, end logit) of all allowed spans of a question."""
+    """Return (-score, begin, end, start logit, end logit) for each allowed span of a question."""
     spans = []
     sequences = windows.features.sequences
     for row in np.flatnonzero(windows.examples == number):

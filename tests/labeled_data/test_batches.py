@@ -1,4 +1,4 @@
-"""Batches by length contain each example once, have few shapes, and are the same in every run."""
+"""Test that length-grouped batches contain each example once, have few shapes and never vary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read multiple-choice files, and compare features with Hugging Face's tokenizer."""
+"""Test reading multiple-choice files, and compare features with Hugging Face's tokenizer."""
 
 from __future__ import annotations
 

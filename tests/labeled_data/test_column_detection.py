@@ -1,4 +1,4 @@
-"""Columns and labels are detected in typical tables, and ambiguous tables are rejected."""
+"""Test that columns and labels are detected in typical tables, and ambiguous ones rejected."""
 
 from __future__ import annotations
 

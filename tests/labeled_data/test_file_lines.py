@@ -1,4 +1,4 @@
-"""Lines of files of examples, with a limit on their length and on memory."""
+"""Test reading the lines of example files, with limits on line length and memory."""
 
 from __future__ import annotations
 

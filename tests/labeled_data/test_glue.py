@@ -294,7 +294,7 @@ def test_unknown_names_are_rejected() -> None:
 
 
 def test_submissions_are_sorted_by_id(tmp_path: Path) -> None:
-    """TensorFlow Datasets has another order of rows than the official files."""
+    """TensorFlow Datasets orders the rows differently than the official files."""
     file = tmp_path / "SST-2.tsv"
     write_glue_submission(glue_task("SST-2"), [0, 0, 1, 0], ["2", "0", "10", "1"], file)
     assert file.read_text() == "index\tprediction\n0\t0\n1\t0\n2\t0\n10\t1\n"

@@ -1,4 +1,4 @@
-"""A header is detected if the format has none, also if labels are not read."""
+"""Test that a header is detected in formats that have none, even if labels are not read."""
 
 from __future__ import annotations
 

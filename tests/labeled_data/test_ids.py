@@ -1,4 +1,4 @@
-"""IDs of examples can be written to files of predictions."""
+"""Test that example IDs can be written to prediction files."""
 
 from __future__ import annotations
 

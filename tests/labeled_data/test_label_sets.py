@@ -1,4 +1,4 @@
-"""Rows with several labels: in one delimited field, in a JSON array, or in a column per label."""
+"""Test rows with several labels, in a delimited field, a JSON array, or one column per label."""
 
 from __future__ import annotations
 

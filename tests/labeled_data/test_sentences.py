@@ -1,4 +1,4 @@
-"""Sentences: labels are checked by line, and tokens match Hugging Face's tokenizer."""
+"""Test that labels of sentences are checked line by line, and that tokens match Hugging Face's."""
 
 from __future__ import annotations
 

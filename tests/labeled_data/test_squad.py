@@ -1,4 +1,4 @@
-"""SQuAD files: read questions and answers, and reject malformed files."""
+"""Test reading questions and answers from SQuAD files, and rejecting malformed files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables: contents and locations are the same for all file formats, compressed or not."""
+"""Test that tables have the same contents and locations in all file formats, compressed or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows of tagged sentences match Hugging Face's tokens, and each word is scored once."""
+"""Test that windows of tagged sentences match Hugging Face's tokens and score each word once."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_first_tokens_of_words_match_hugging_face(shared_data: Path, name: str) 
             assert ids[tokens].tolist() == expected_ids
             scored = np.flatnonzero(weights[tokens]).tolist()
             assert scored == [firsts[word] for word in range(len(words))]
-        else:  # an [UNK] is scored for words without tokens
+        else:  # for a word without tokens, an [UNK] is scored
             without_tokens += len(words) - len(firsts)
             unknown = hf_tokenizer.unk_token_id
             kept = [token for token in ids[tokens].tolist() if token != unknown]

@@ -1,4 +1,4 @@
-"""Schemes of entity tags are recognized and converted, and mixed schemes are rejected."""
+"""Test that entity tagging schemes are recognized and converted, and mixed ones rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read, check and write tagged sentences in column files and CoNLL-U."""
+"""Test reading, checking and writing tagged sentences in column files and CoNLL-U."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ BIOES = "a B-PER\nb E-PER\nc S-PER\n\nd O\ne S-LOC\n"
 def test_correct_tags_are_repeated_in_the_scheme_of_the_predictions(
     tmp_path: Path, text: str, labeled: bool
 ) -> None:
-    """For its accuracy, conlleval compares tags one by one."""
+    """To compute its accuracy, conlleval compares tags one by one."""
     sentences = tags_of_text(tmp_path, text, labeled=labeled)
     iob2 = [["B-PER", "I-PER", "B-PER"], ["O", "B-LOC"]]
     out = tmp_path / "out.txt"

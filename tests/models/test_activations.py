@@ -45,7 +45,7 @@ np.savez(file, **{name: np.asarray(array, np.float32) for name, array in results
 
 @pytest.fixture(scope="module")
 def all_computed(tmp_path_factory) -> dict[str, np.ndarray]:
-    """Return the values and slopes of all activations in both dtypes, with default options."""
+    """Return all activations' values and slopes in both dtypes, compiled with default options."""
     directory = tmp_path_factory.mktemp("activations")
     points, results = directory / "points.npy", directory / "results.npz"
     np.save(points, POINTS)
@@ -74,7 +74,7 @@ def test_values_and_gradients_match_pytorch(computed) -> None:
     name, results = computed
     value, slope = expected(name, POINTS)
     assert_allclose(results["float32_value"], value, rtol=1e-6, atol=1e-6)
-    # In the left tail 1 + tanh is a few units of 6e-8, times an inner slope of up to 5 at x = -5.
+    # In the left tail, 1 + tanh is a few units of 6e-8; the inner slope is up to 5 at x = -5.
     assert_allclose(results["float32_slope"], slope, rtol=0, atol=5e-6)
 
 
@@ -83,7 +83,7 @@ def test_bfloat16_is_rounded_once(computed) -> None:
     near = slice(4801)  # where the function is not linear
     x = jnp.asarray(POINTS, jnp.bfloat16)[near]
     value, slope = expected(name, np.asarray(x, np.float64))
-    # Rounding to 8 significant bits errs by up to 2^-9; float32 leaves 1e-6 of the tails.
+    # Rounding to 8 significant bits errs by up to 2^-9; in float32, the tails are off by 1e-6.
     assert_allclose(results["bfloat16_value"][near], value, rtol=2**-8, atol=1e-6)
     assert_allclose(results["bfloat16_slope"][near], slope, rtol=2**-8, atol=5e-6)
 

@@ -116,7 +116,7 @@ def test_unknown_compute_options_are_refused(values: dict[str, Any], message: st
 
 
 def device(name: str) -> Any:
-    """Return a device named by its platform and, for a GPU, its compute capability in JAX."""
+    """Return a device, given its platform and, for a GPU, its compute capability as in JAX."""
     platform, _, capability = name.partition(" ")
     attributes = {"compute_capability": capability} if capability else {}
     return SimpleNamespace(platform=platform, **attributes)

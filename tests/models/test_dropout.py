@@ -35,7 +35,7 @@ def unlikely(statistic: float, freedom: int) -> bool:
 
 
 def pair_statistic(left: np.ndarray, right: np.ndarray, rate: float) -> float:
-    """Return chi-square (3 degrees of freedom) of the four joint outcomes of two masks."""
+    """Return the chi-square (3 degrees of freedom) of the four joint outcomes of two masks."""
     keep = np.array([rate, 1 - rate])
     expected = left.size * keep[:, None] * keep
     counts = np.bincount(2 * left.ravel() + right.ravel(), minlength=4).reshape(2, 2)
@@ -55,7 +55,7 @@ def mask(rate: float) -> np.ndarray:
 def test_the_keep_rate_is_right_everywhere(mask: np.ndarray, rate: float) -> None:
     assert mask.size >= 10**6
     for dims in [(0, 1, 2), (1, 2), (0, 2), (0, 1), (2,)]:
-        # The counts of the whole mask, and of every row, token, feature and vector.
+        # Count over the whole mask, and over every row, token, feature and vector.
         counts = mask.sum(axis=dims)
         size = mask.size // counts.size
         deviations = (counts - size * (1 - rate)) ** 2 / (size * rate * (1 - rate))
@@ -90,7 +90,7 @@ def test_patterns_of_eight_neighbors_have_the_expected_frequencies(
 
 
 def test_keys_are_independent(mask: np.ndarray, rate: float) -> None:
-    # Keys that a run uses together: of consecutive steps, of a split, and of consecutive seeds.
+    # These keys may occur together: those of consecutive steps, a split, and consecutive seeds.
     others = [key_of(0, 1), key_of(0, 2), key_of(1), *jax.random.split(key_of(0), 2)]
     others += [jax.random.key(0), jax.random.key(1)]
     others += [jax.random.wrap_key_data(jnp.array([1, 0], "uint32"))]
@@ -102,8 +102,8 @@ def test_keys_are_independent(mask: np.ndarray, rate: float) -> None:
 
 
 def test_no_row_is_a_shifted_copy_of_itself_or_another(mask: np.ndarray, rate: float) -> None:
-    # Correlation at every circular shift at once (Wiener-Khinchin). 7 deviations in 5 million
-    # draws from a normal distribution have a chance of 10^-5; a shifted copy has hundreds.
+    # Compute the correlation at every circular shift at once (Wiener-Khinchin). The chance of 7
+    # deviations in 5 million normal draws is 10^-5; a shifted copy would have hundreds.
     rows = mask.reshape(ROWS, -1) - (1 - rate)
     spectra = np.fft.rfft(rows / np.sqrt(rate * (1 - rate)))
     size = rows.shape[1]
@@ -121,7 +121,8 @@ def test_many_short_rows_differ() -> None:
     rows = masks.reshape(64 * 16, -1)
     assert len(np.unique(rows, axis=0)) == len(rows)
     alike = (rows.astype(np.float32) @ rows.T)[np.triu_indices(len(rows), 1)]
-    # Both kept: binomial(1024, 0.81). 5.7e5 pairs stay within 6 deviations.
+    # The number of positions that both keep is binomial(1024, 0.81). All 5.7e5 pairs stay within 6
+    # deviations.
     assert np.abs(alike - 1024 * 0.81).max() < 6 * np.sqrt(1024 * 0.81 * 0.19)
 
 
@@ -190,7 +191,7 @@ def test_attention_dropout_depends_only_on_the_key() -> None:
 
 @pytest.fixture
 def keys_used(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[jax.Array]]:
-    """Return a list that receives the keys of all dropouts that the model applies, in order."""
+    """Return a list to which every dropout that the model applies adds its key, in order."""
     used: list[jax.Array] = []
 
     def record(x: jax.Array, rate: float, key: jax.Array | None, ops: Ops) -> jax.Array:
@@ -215,6 +216,7 @@ def test_every_dropout_has_its_own_key(keys_used: list[jax.Array]) -> None:
         return jnp.stack(keys_used)
 
     all_keys = np.asarray(keys())
-    # The embeddings; then attention probabilities, attention and FFN output of three layers.
+    # First the embeddings, then the attention probabilities, attention and FFN output of each of
+    # three layers.
     assert len(all_keys) == 1 + 3 * 3
     assert len(np.unique(all_keys, axis=0)) == len(all_keys)

@@ -67,7 +67,7 @@ def value_and_grad(compute: ComputeConfig) -> Callable[..., Any]:
 
 @pytest.fixture(scope="module")
 def plain(params: Parameters, batch: Batch) -> Any:
-    """Return loss and gradients with dropout from key 2, with the simplest compute options."""
+    """Return loss and gradients for dropout key 2 and the simplest compute options."""
     return jax.device_get(value_and_grad(PLAIN)(params, batch, jax.random.key(2)))
 
 
@@ -101,7 +101,7 @@ def test_rematerialization_recomputes_and_scanning_compiles_one_layer(
         jaxpr = gradient(params, batch, jax.random.key(0)).jaxpr
         return sum(equation.primitive.name == "dot_general" for equation in equations(jaxpr))
 
-    # The forward products of one layer: four projections, two in attention, two in the FFN.
+    # One layer's forward pass has four projections, two products in attention and two in the FFN.
     layer, layers = 8, CONFIG.num_layers
     unrolled = dots()
     assert dots(remat="layer") > unrolled
@@ -127,7 +127,7 @@ def test_returned_hidden_states_match_a_scan(params: Parameters, batch: Batch) -
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_compute_options_do_not_change_attention_scores(norm: str, batch: Batch) -> None:
-    """Also test gradients through the scores, which distillation uses."""
+    """Also test gradients through the scores, which distillation needs."""
     config = dataclasses.replace(CONFIG, norm=norm, sharing="all", num_groups=CONFIG.num_layers)
     inputs = [batch[f"{name}_ids"] for name in ("token", "segment", "position", "document")]
     ways = [{}, {"scan_layers": True}, {"remat": "layer"}, {"remat": "dots"}]
@@ -153,7 +153,7 @@ def test_compute_options_do_not_change_attention_scores(norm: str, batch: Batch)
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:
-    """Yield all operations of a program, also in loops, branches and custom derivatives."""
+    """Yield all operations in a program, even in loops, branches and custom derivatives."""
     for equation in jaxpr.eqns:
         yield equation
         for value in equation.params.values():
@@ -218,7 +218,7 @@ def test_bfloat16_is_near_float32(params: Parameters, batch: Batch, plain: Any) 
     compute = ComputeConfig(dtype="bfloat16", attention="xla")
     (loss, _), grads = jax.device_get(value_and_grad(compute)(params, batch, jax.random.key(2)))
     (expected, _), expected_grads = plain
-    # bfloat16 rounds to 2^-9: the error of about 30 roundings in a row stays within a few percent.
+    # bfloat16's rounding error is 2^-9, so about 30 roundings in a row stay within a few percent.
     assert_allclose(loss, expected, rtol=0.02)
     for name, gradient in grads.items():
         like = expected_grads[name.replace(".key.bias", ".query.bias")]

@@ -51,7 +51,7 @@ def loss_of(task: Task, params: Any, batch: Any) -> tuple[jax.Array, Metrics]:
 
 @pytest.fixture(scope="module")
 def results() -> Results:
-    """Return a function of a batch that returns hidden states, logits, metrics and gradients."""
+    """Return a function that maps a batch to its hidden states, logits, metrics and gradients."""
     task = Pretraining(CONFIG, COMPUTE)
     params, loss = parameters_of(task), partial(loss_of, task)
 
@@ -162,7 +162,8 @@ def test_packing_does_not_change_any_objective(
     for name in task.loss_terms:
         assert_allclose(packed_metrics[name], metrics[name], rtol=1e-5, err_msg=name)
     for name, gradient in gradients.items():
-        # Relative to the largest gradient: squared attention scores are about 100 times a loss.
+        # The tolerance is relative to the largest gradient, since squared attention scores are
+        # about 100 times as large as a loss.
         atol = 1e-5 * max(1.0, float(abs(gradient).max()))
         assert_allclose(packed_gradients[name], gradient, rtol=0, atol=atol, err_msg=name)
 

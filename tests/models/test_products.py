@@ -1,4 +1,4 @@
-"""Test the model's products against einsum differentiated by JAX."""
+"""Test the model's matrix products against einsum, with gradients computed by JAX."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CASES = {
 
 
 def shapes_of(case: str, batch: int, length: int, heads: int, dim: int) -> list[tuple[int, ...]]:
-    """Return the shapes of the operands of a case and of its result."""
+    """Return the shapes of a case's operands and of its result."""
     sequence, pairs = (batch, length, heads, dim), (batch, heads, length, length)
     hidden, wide = heads * dim, 4 * dim
     return {
@@ -69,7 +69,8 @@ def test_bfloat16_products_are_rounded_once(case: str, shape: tuple[int, int, in
     expected = pulled(formula, wide[:-1], wide[-1])
     assert [one.dtype for one in found[1:]] == [one.dtype for one in operands]
     assert found[0].dtype == (jnp.float32 if case == "scores" else jnp.bfloat16)
-    # Half of the last of bfloat16's eight bits; `affine` also rounds its product before the sum.
+    # One rounding is half a unit in the last of bfloat16's eight bits; `affine` also rounds its
+    # product before the sum.
     added = jnp.abs(wide[2]).max() if case in ("affine", "rows") else None
     for number, (one, exact) in enumerate(zip(found, expected, strict=True)):
         rounding = jnp.abs(exact)

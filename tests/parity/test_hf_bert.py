@@ -1,4 +1,4 @@
-"""Compare with Hugging Face's BERT and PyTorch's AdamW, with the same parameters."""
+"""Compare our BERT and AdamW with Hugging Face's and PyTorch's, given the same parameters."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -126,7 +126,7 @@ def theirs_of(model: transformers.BertForPreTraining, batch: Batch):  # noqa: AN
 
 
 def their_loss(model: transformers.BertForPreTraining, batch: Batch) -> torch.Tensor:
-    """Return the mean cross-entropy of masked tokens plus the one of sentence pairs."""
+    """Return the sum of the mean cross-entropies of masked tokens and of sentence pairs."""
     output = theirs_of(model, batch)
     rows, columns = np.nonzero(batch["masked_weights"])
     logits = output.prediction_logits[rows, batch["masked_positions"][rows, columns]]

@@ -168,7 +168,7 @@ def test_states_logits_and_gradients_agree(name: str) -> None:
         # A key's bias has no effect on a softmax: its gradient is only rounding error.
         scale = np.abs(expected_gradients[name.replace(".key.bias", ".query.bias")]).max()
         assert scale > 0, name
-        # In PyTorch, padding's row has no gradient from the embedding; in our model it has one.
+        # PyTorch gives the padding token's row no gradient from the embedding; our model does.
         rows = np.arange(len(wanted)) != case.pad if name.endswith(".token") else slice(None)
         if family.model_type == "roberta" and name.endswith(".position"):
             rows = slice(2, None)  # and padding has no special position in our model

@@ -100,7 +100,7 @@ def from_torch(tensors: dict[str, torch.Tensor], config: ModelConfig) -> Paramet
 
 
 def targets_of(case: Case, rng: np.random.Generator, mask: np.ndarray) -> Batch:
-    """Return targets with all values; a position outside of the row means a truncated answer."""
+    """Return targets that take all values; a position outside the row means a truncated answer."""
     labels = len(case.labels)
     match case.head, case.problem:
         case "multiple_choice", _:
@@ -183,7 +183,7 @@ def scale_of(name: str, head: str, expected: Parameters) -> float:
 
 
 def assert_loss_and_gradients_agree(case: Case, first_token: int = 0) -> None:
-    """Compare all gradients; of the token table, only rows from `first_token` on."""
+    """Compare all gradients, but only the rows of the token table from `first_token` on."""
     theirs, batch = hugging_face(case), batch_of(case)
     assert batch["segment_ids"].any() and bool((batch["attention_mask"] == 0).any()) == case.padded
     params = from_torch(dict(theirs.named_parameters()), case.config)

@@ -78,7 +78,7 @@ def write_theirs(rows: list[tuple[str, str]], directory: Path) -> None:
 
 
 def our_run(directory: Path, init: Path) -> FinetuneRun:
-    """Return a run with the tables in `directory`, on one device."""
+    """Return a run on one device that reads the tables in `directory`."""
     table = dict(first="sentence", label="label", labels=("0", "1"))
     names = {split: str(directory / f"{split}.tsv") for split in ("train", "validation")}
     values: dict[str, Any] = dict(
@@ -101,7 +101,7 @@ def our_run(directory: Path, init: Path) -> FinetuneRun:
 
 
 class AsOurs(transformers.Trainer):
-    """A trainer with given batches, and the rate peak x (n + 1) / (warm-up + 1) in warm-up step n.
+    """A trainer on given batches; warm-up step n has rate peak x (n + 1) / (warm-up + 1).
 
     Trainer's own linear schedule begins at 0, so its first step has no effect.
     """

@@ -1,4 +1,4 @@
-"""Fixtures of the corpus tests: corpora, and helpers that inspect batches."""
+"""Make fixtures of the corpus tests available here: corpora, and helpers to inspect batches."""
 
 from ..corpus.conftest import (  # noqa: F401
     LENGTH,

@@ -1,4 +1,4 @@
-"""Tests that speeds are measured from Python without any output."""
+"""Test that measuring speeds from Python prints nothing."""
 
 from __future__ import annotations
 

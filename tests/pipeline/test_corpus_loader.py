@@ -1,4 +1,4 @@
-"""Tests that a loader for custom loops gives the batches of a pretraining run, from any step."""
+"""Test that the loader for custom loops yields a pretraining run's batches, from any step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that examples follow the papers and are a pure function of (corpus, seed, epoch, index).
+"""Test that examples follow the papers and are a pure function of (corpus, seed, epoch, index).
 
 The tokens of the corpus encode their origin (`named_documents`).
 """
@@ -56,7 +56,7 @@ def rows_of(batch: Batch, rows: np.ndarray) -> Batch:
 
 @pytest.fixture(scope="module")
 def pairs(epochs, documents, fragments_of):
-    """Return the observable properties of the pairs of four epochs, as arrays by name."""
+    """Return the observable properties of all pairs in four epochs, as named arrays."""
     ends = {number + 1: set(d.sentence_starts[1:].tolist()) for number, d in enumerate(documents)}
     sizes = [0, *(len(document.token_ids) for document in documents)]
     rows = []
@@ -73,7 +73,7 @@ def pairs(epochs, documents, fragments_of):
 
 
 def rank_auc(feature: np.ndarray, label: np.ndarray) -> float:
-    """Return the area under the ROC curve of a feature as a score (Mann-Whitney), ties half."""
+    """Return the area under a feature's ROC curve (Mann-Whitney); ties count half."""
     values, inverse, counts = np.unique(feature, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
     positive = int(label.sum())
@@ -138,7 +138,7 @@ def test_rows_have_the_documented_layout(source, epochs, unmasked):
     for row in range(len(documents)):
         present = documents[row][documents[row] > 0]
         edges = np.flatnonzero(np.diff(present, prepend=0))
-        assert (np.diff(present, prepend=0)[edges] == 1).all()  # one run each of 1, 2, ...
+        assert (np.diff(present, prepend=0)[edges] == 1).all()  # one run of 1s, one of 2s, ...
         count = len(edges)
         np.testing.assert_array_equal(batch["cls_positions"][row][:count], edges)
         assert (batch["cls_positions"][row][count:] == 0).all()
@@ -184,7 +184,7 @@ def test_a_length_or_an_end_does_not_predict_the_label(pairs, feature):
 
 
 def test_lengths_and_ends_together_do_not_predict_the_label(pairs):
-    """Draw partners with the same kind of end as the text they replace."""
+    """Random partners have the same kind of end as the text they replace."""
     names = ("a", "b", "ends_document", "ends_sentence")
     table = np.stack([*(pairs[name] for name in names), pairs["a"] + pairs["b"]], axis=1)
     # Evaluate on other documents, since fragments recur in every epoch.
@@ -256,7 +256,7 @@ def test_static_maskings_are_repeated_and_dynamic_ones_are_not(
     prepared, pairs, make_source, unmasked
 ):
     def masks(num_maskings: int) -> list[dict[tuple, tuple]]:
-        """Return the masked rows by their text, of two epochs that share a static masking."""
+        """Return the masked rows of two epochs that share a static masking, keyed by their text."""
         masking = MaskingConfig(num_maskings=num_maskings)
         source = make_source(prepared, sentence_pairs=pairs, masking=masking)
         by_text = []

@@ -1,4 +1,4 @@
-"""Tests of rows whose documents are joined, compared with the same rows of separate documents."""
+"""Compare rows of joined documents with the same rows of separate documents."""
 
 import numpy as np
 import pytest

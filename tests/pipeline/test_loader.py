@@ -1,4 +1,4 @@
-"""Tests that batches by step are the same for any reader, and that each record is used once."""
+"""Test that a step's batch does not depend on how it is read, and that each record is used once."""
 
 from __future__ import annotations
 
@@ -391,7 +391,7 @@ def test_workers_survive_signals_but_not_their_parent(prepared, tmp_path):
             os.kill(int(pid), signal.SIGTERM)
     time.sleep(0.3)
     assert set(workers) <= set(members(process.pid))
-    # Named shared memory would remain if the whole process group were killed.
+    # Named shared memory would remain after the whole process group was killed.
     for pid in (*workers, process.pid):
         assert "/dev/shm/" not in Path(f"/proc/{pid}/maps").read_text()
     process.kill()

@@ -1,4 +1,4 @@
-"""Tests of masked words, n-grams and spans against the distributions in their papers."""
+"""Test the distributions of masked words, n-grams and spans against those in their papers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNITS = ("word", "ngram", "span")
 
 
 def random_rows(num_rows: int, length: int, seed: int = 0, special: float = 0.02) -> np.ndarray:
-    """Return rows of all lengths, in which a third of the tokens continues a word."""
+    """Return rows of all lengths, in which a third of the tokens continue a word."""
     rng = np.random.default_rng(seed)
     kind = rng.random((num_rows, length))
     token_ids = rng.integers(NUM_SPECIAL, 3000, kind.shape)
@@ -116,7 +116,7 @@ PAPERS = {
 
 @pytest.mark.parametrize("unit", PAPERS)
 def test_a_million_lengths_have_the_published_distribution(unit):
-    # The budget allows at least this many runs per row: 8 of 3 words, and 6 of 10.
+    # The budget allows at least this many runs per row: 8 runs of 3 words, or 6 runs of 10 words.
     per_row, budget = {"ngram": (8, 24), "span": (6, 60)}[unit]
     counts = np.zeros(len(PAPERS[unit]), np.int64)
     for part in range(17):
@@ -144,7 +144,7 @@ def test_all_positions_are_equally_likely(unit):
 
 
 def test_words_are_chosen_equally_often_in_a_million_draws():
-    """Choose 8 of the 32 words of two tokens in each row."""
+    """Each row has 32 words of two tokens, of which 8 are chosen."""
     num_rows, size, num_chosen = 130_000, 32, 8
     truth = np.full((num_rows, 2 * size), 7, np.int32)
     truth[:, 1::2] = 3000

@@ -1,4 +1,4 @@
-"""Tests of the tokens that are predicted, and of the tokens that replace them."""
+"""Test which tokens are predicted, and which tokens replace them."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def source(named_corpus, make_source) -> ExampleSource:
 
 @pytest.fixture(scope="module")
 def six_epochs(source, fragments_of):
-    """Return the first segment, second segment, label and weight of the fragments of six epochs."""
+    """Return (first segment, second segment, label, weight) for each fragment in six epochs."""
     fragments = []
     for epoch in range(6):
         batch = source.examples(epoch, np.arange(len(source)))
@@ -43,7 +43,7 @@ def six_epochs(source, fragments_of):
 
 @pytest.fixture(scope="module")
 def starts(documents) -> set[int]:
-    """Return the first tokens of all sentences, and the tokens after the ends of documents."""
+    """Return the first token of every sentence, and the token after the end of every document."""
     return {
         (number + 1) * SPAN + int(start)
         for number, document in enumerate(documents)
@@ -131,8 +131,8 @@ def test_spaces_before_a_half_do_not_predict_the_label(
 ):
     """Check that both labels have equally many leading spaces.
 
-    With byte-level BPE, only the first sentence of a document has none, which could reveal the
-    order.
+    With byte-level BPE, only the first sentence of a document has no leading space, which could
+    reveal the order.
     """
     rng = np.random.default_rng(0)
     words = "cat dog house sea tree run".split()

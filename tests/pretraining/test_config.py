@@ -1,4 +1,4 @@
-"""The config of a pretraining run, and the recipes that fill it in."""
+"""Test the config of a pretraining run, and the recipes that fill it in."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -130,7 +130,7 @@ def test_the_commands_of_a_recipe_can_be_copied(recipe: Path) -> None:
 
 
 def test_a_run_without_pairs_accepts_no_weight_for_them() -> None:
-    """TinyBERT's recipe has pairs without a loss on them, and masks no tokens."""
+    """TinyBERT's recipe has pairs but no loss on them, and masks no tokens."""
     recipe = str(CONFIGS / "tinybert.py")
     loaded = load_config(recipe, kind="pretrain")
     assert loaded.sentence_pairs == "next_sentence"
@@ -180,7 +180,7 @@ def test_invalid_configs_are_refused(changes: dict, message: str) -> None:
 
 
 def test_an_evaluation_batch_has_as_many_rows_as_a_micro_batch() -> None:
-    """A whole batch that training splits to fit into memory would not fit an evaluation either."""
+    """A batch that training splits to fit into memory would not fit in an evaluation either."""
     run = config(accumulation_steps=4)
     (phase,) = run.phases.values()
     assert run.evaluation_batch_size(phase) == phase.batch_size // 4

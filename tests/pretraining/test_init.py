@@ -1,4 +1,4 @@
-"""Sizes and parameters that `pretrain --init DIR` takes from a work directory."""
+"""Test which sizes and parameters `pretrain --init DIR` takes from a work directory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def command(config: Path, work_dir: Path) -> list[str | Path]:
 def test_sizes_and_parameters_come_from_the_source(
     tiny_config: Path, source: Path, bert_jax_here: Run, tmp_path: Path
 ) -> None:
-    other = tmp_path / "other.py"  # a config whose sizes do not fit
+    other = tmp_path / "other.py"  # a config with mismatched sizes
     text = tiny_config.read_text(encoding="utf-8")
     for size in OTHER_SIZES:
         name = size.partition("=")[0]

@@ -1,4 +1,4 @@
-"""Sizes that do not fit are refused at once, with the key to change and the machine's memory."""
+"""Test that sizes too large for memory are refused at once, naming the key to change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The messages of a pretraining run before it starts."""
+"""Test the messages that a pretraining run prints before it starts."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -36,8 +36,8 @@ def test_a_note_warns_of_a_corpus_with_few_pairs() -> None:
     (line,) = few_pairs("sentence_order", pairs)
     assert "at most 45.0% of the documents of corpora/phase1 have three sentences" in line
     assert few_pairs("next_sentence", pairs) == []
-    # In books and Wikipedia, a fiftieth of rows of 32 tokens have an order to learn, and three
-    # quarters of rows of 128.
+    # In books and Wikipedia, one in fifty rows of 32 tokens has an order to learn, as do three
+    # quarters of the rows of 128 tokens.
     short = [corpus("phase1", 1_000, 5_000, length=32)]
     (line,) = few_pairs("sentence_order", short)
     assert "phase1: rows have 32 tokens, and sentences 30 on average" in line

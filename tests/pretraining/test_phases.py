@@ -1,4 +1,4 @@
-"""The phases of a run: their epochs and their identity."""
+"""Test the phases of a run: their epochs, and what identifies them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planning a run from Python, which prints nothing and returns a result."""
+"""Test that planning a run from Python returns a result and prints nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arrays of a random batch."""
+"""Test the arrays of a random batch."""
 
 import numpy as np
 import pytest

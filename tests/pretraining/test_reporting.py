@@ -1,4 +1,4 @@
-"""The reports and traces of a pretraining run."""
+"""Test the reports and traces of a pretraining run."""
 
 import pytest
 from jax.profiler import ProfileData
@@ -26,8 +26,8 @@ def test_the_cost_of_a_step_is_the_flops_of_its_phase(
     assert finished.code == 2 and "stopped by the test" in finished.errors
     [((first_steps, first_cost), (second_steps, second_cost))] = costs
     assert (first_steps, second_steps) == (2, 1)
-    # 32 sequences of 64 tokens instead of 16 of 32: four times as many tokens, each of which
-    # attends to twice as many.
+    # With 32 sequences of 64 tokens instead of 16 of 32, there are four times as many tokens, each
+    # of which attends to twice as many tokens.
     assert 4 < second_cost / first_cost < 8
 
 

@@ -1,4 +1,4 @@
-"""Pretraining from Python: without printing, in any thread, resumed, stopped, with callbacks."""
+"""Test pretraining from Python: silent, in any thread, resumed, stopped, and with callbacks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bert_jax.training.reports import Report, TrainReport
 
 @pytest.fixture(autouse=True)
 def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip the curves, which take half a second at every evaluation."""
+    """Skip drawing the curves, which takes half a second at every evaluation."""
     monkeypatch.setattr("bert_jax.training.reporting.draw_curves", lambda *_, **__: None)
 
 
@@ -42,7 +42,7 @@ def test_a_run_in_a_thread_is_silent_and_resumes(
         if isinstance(report, TrainReport) and report.step == 4:
             stop.request()
 
-    with ThreadPoolExecutor(1) as pool:  # a run can be in another thread than the main one
+    with ThreadPoolExecutor(1) as pool:  # a run need not be in the main thread
         stopped = pool.submit(pretrain, config, on_report=stop_at_step_4, stop=stop).result()
         assert not stopped.finished and 4 <= stopped.step < 6
         num_threads = threading.active_count()
@@ -77,7 +77,7 @@ def test_print_as_the_callback_prints_every_line(
     ]
     assert sum(line.startswith("held out, after step") for line in lines) == 2
     assert lines[-1] == f"curves: {tmp_path / 'run' / 'curves.png'}"
-    # Finished: the same call returns at once, with the metrics of the log.
+    # Now that the run is finished, the same call returns at once, with the metrics from the log.
     again = pretrain(config, on_report=print)
     assert again.finished and again.step == 6 and "mlm_loss" in again.metrics
     assert "(finished: nothing to do)" in capsys.readouterr().out

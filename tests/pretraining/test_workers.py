@@ -1,4 +1,4 @@
-"""Pretraining with data workers that are killed or hang: saved state, messages, exit codes."""
+"""Test the saved state, messages and exit codes when data workers are killed or hang."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def disturb(work_dir: Path, done: threading.Event, *, kill: bool) -> None:
     (worker,) = multiprocessing.active_children()
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGKILL if kill else signal.SIGSTOP)
-    # Before it waits for a batch, the run would stop in any case.
+    # Give the run time to wait for a batch; before that, it would stop in any case.
     if not kill and not done.wait(2):
         os.kill(os.getpid(), signal.SIGTERM)
 

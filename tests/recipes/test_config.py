@@ -1,4 +1,4 @@
-"""Load configs from files, and override their keys with words and Python values."""
+"""Test loading configs from files, and overriding keys with command-line and Python values."""
 
 import json
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Recipes are found by name, and config files can import each other."""
+"""Test that recipes are found by name, and that config files can import each other."""
 
 import shutil
 import sys

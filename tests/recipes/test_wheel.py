@@ -1,4 +1,4 @@
-"""A wheel that is installed outside the checkout has the command, recipes and type marker."""
+"""Test that an installed wheel contains the command, the recipes and the type marker."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ OWN = NARROW.replace("from ..tiny", "from bert_jax.recipes.pretrain.tiny")
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build and install a wheel, and return the directory it was installed to."""
+    """Build and install a wheel, and return the directory it was installed in."""
     directory = tmp_path_factory.mktemp("wheel")
     source = directory / "source"
     for name in ("bert_jax", "configs"):

@@ -1,4 +1,4 @@
-"""The configs of a run are kept, and changes to them are printed."""
+"""Test that the configs of a run are kept, and that changes to them are printed."""
 
 from __future__ import annotations
 

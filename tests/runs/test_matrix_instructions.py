@@ -1,4 +1,4 @@
-"""The hint that bfloat16 would be faster."""
+"""Test the hint that bfloat16 would be faster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_matrix_instructions_are_read_from_the_flags(
     file = tmp_path / "cpuinfo"
     file.write_text(content, encoding="utf-8")
     assert multiplies_bfloat16(file) is expected
-    assert not multiplies_bfloat16(tmp_path / "absent")  # another system than Linux
+    assert not multiplies_bfloat16(tmp_path / "absent")  # as on systems other than Linux
 
 
 def test_the_hint_appears_only_if_nobody_chose_the_dtype(monkeypatch: pytest.MonkeyPatch) -> None:

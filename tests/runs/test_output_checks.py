@@ -1,4 +1,4 @@
-"""Outputs are never written into a directory whose files show that it is something else."""
+"""Test that no output is written into a directory that clearly contains something else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..commands import REPOSITORY
 
 @pytest.fixture
 def directories(tmp_path: Path) -> dict[str, Path]:
-    """Return a directory of each kind, with the files that identify it."""
+    """Return a directory of each kind, containing the files that identify it."""
     files = {
         "sweep": ["sweep.json", "results.json"],
         "work directory": ["model.json", "config.json"],

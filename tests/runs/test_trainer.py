@@ -1,4 +1,4 @@
-"""Training a custom task: like plain optax, with exact resumes, and on any mesh."""
+"""Test training a custom task: it matches plain optax, resumes exactly, and runs on any mesh."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages about paths that are not work directories, and about missing parts of a model."""
+"""Test the messages about paths that are not work directories, and about incomplete models."""
 
 from __future__ import annotations
 

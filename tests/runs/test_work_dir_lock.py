@@ -1,4 +1,4 @@
-"""The lock that allows one run at a time in a work directory."""
+"""Test the lock that allows only one run at a time in a work directory."""
 
 from __future__ import annotations
 

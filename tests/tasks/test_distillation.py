@@ -133,7 +133,7 @@ def test_the_loss_is_the_weighted_sum_over_real_tokens(soft_targets: str, batch:
 
 @pytest.mark.parametrize("weight", [0.0, 3.0])
 def test_sentence_pairs_have_the_configured_weight(weight: float, batch: Batch) -> None:
-    """Test that models with weight 0 also read pairs, with two segments."""
+    """Test that models with weight 0 still read pairs, with two segments."""
     config = dataclasses.replace(CONFIG, pairs_weight=weight)
     student = dataclasses.replace(STUDENT, num_segments=2)
     task = Distillation(Pretraining(student, COMPUTE, sentence_pairs="next_sentence"), config)
@@ -273,7 +273,7 @@ def test_mesh_and_accumulation_do_not_change_training(
         assert_allclose(metrics[name].sum, single[1][name].sum, rtol=2e-5, err_msg=name)
     for name, value in single[0].items():
         if name.endswith(".key.bias"):
-            continue  # no effect on a softmax: the gradient is rounding error, scaled by Adam
+            continue  # has no effect on a softmax: its gradient is rounding error, scaled by Adam
         assert_allclose(params[name], value, rtol=0, atol=2e-5, err_msg=name)
 
 

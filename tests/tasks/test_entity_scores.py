@@ -1,4 +1,4 @@
-"""Test entities and their scores against seqeval, for valid and for invalid tag sequences."""
+"""Compare entities and their scores with seqeval's, for both valid and invalid tag sequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test the losses and metrics of fine-tuning tasks, with padding and with batches in parts."""
+"""Test the losses and metrics of fine-tuning tasks, with padding and with split batches."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def whole(name: str) -> Result:
-    """Return the result for the five examples without padding."""
+    """Return the result for all five examples in one batch, without padding rows."""
     return result_of(name, batch_of(name, list(range(EXAMPLES))))
 
 

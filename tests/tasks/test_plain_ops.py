@@ -69,7 +69,7 @@ def batch(draw_document: Callable, lay_out: Callable) -> dict[str, Any]:
 
 
 def loss_of(make_task: MakeTask, ops: Ops, batch: Any, dtype: Any = "float32") -> tuple[Loss, Any]:
-    """Return a task's loss with dropout as a function of its parameters, and parameters."""
+    """Return (loss, parameters): a task's loss with dropout as a function, and its parameters."""
     task = make_task(ComputeConfig(dtype=dtype, attention="xla", ops=ops))
 
     def loss(params: Any) -> jax.Array:
@@ -88,7 +88,7 @@ def directions(params: Any) -> Any:
 
 
 def distance(actual: Any, expected: Any) -> float:
-    """Return the norm of the difference of two trees relative to the norm of the second."""
+    """Return the norm of the difference between two trees, relative to the norm of the second."""
     pairs = [(np.asarray(actual[name], np.float64), expected[name]) for name in expected]
     difference = sum(float(np.sum((x - y) ** 2)) for x, y in pairs)
     return (difference / sum(float(np.sum(np.square(y))) for _, y in pairs)) ** 0.5
@@ -96,7 +96,7 @@ def distance(actual: Any, expected: Any) -> float:
 
 @pytest.mark.parametrize("make_task", TASKS)
 def test_derivatives_match_the_fast_operations(make_task: MakeTask, batch: Any) -> None:
-    """Compare the gradient, and its derivative with a difference of two fast gradients."""
+    """Compare gradients, and compare their derivative with a difference of two fast gradients."""
     plain, params = loss_of(make_task, "plain", batch)
     fast = jax.jit(jax.value_and_grad(loss_of(make_task, "fast", batch)[0]))
     tangent = directions(params)

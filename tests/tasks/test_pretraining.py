@@ -1,4 +1,4 @@
-"""Test the weight of sentence pairs in the pretraining loss if only some fragments have a pair."""
+"""Test how sentence pairs are weighted in the pretraining loss if only some fragments are pairs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +35,7 @@ def loss_and_gradients() -> Callable[[Any], Any]:
 def test_the_weight_of_a_pair_does_not_depend_on_fragments_without_pairs(
     loss_and_gradients: Callable[[Any], Any], draw_document: Callable, lay_out: Callable
 ) -> None:
-    """Compare with the mean of single rows, which all have the same number of masked tokens."""
+    """Compare with the mean over single rows, which all have the same number of masked tokens."""
     rng = np.random.default_rng(1)
     documents = [draw_document(rng, length, CONFIG.vocab_size) for length in LENGTHS]
 

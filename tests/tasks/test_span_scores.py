@@ -1,7 +1,7 @@
 """Test answer scores against the results of SQuAD's official evaluation script.
 
-The figures were made by evaluate-v1.1.py (git blob 0137fbca04cf93b3dbb5744832d25723420a4861), which
-is not part of this repository.
+The figures were computed with evaluate-v1.1.py (git blob
+0137fbca04cf93b3dbb5744832d25723420a4861), which is not part of this repository.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def test_empty_references_are_refused() -> None:
 def test_the_official_dev_set(shared_data: Path) -> None:
     examples = read_squad(shared_data / "squad/dev-v1.1.json.xz", labeled=True)
     references = {example.id: example.answer_texts for example in examples}
-    # Mediocre predictions: an annotator's answer if it is short, else the passage's first words.
+    # Make mediocre predictions: an annotator's answer if short, or else the passage's first words.
     predictions = {
         example.id: min(example.answer_texts, key=len)
         if len(example.answer_texts[-1]) < 12

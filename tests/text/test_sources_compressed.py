@@ -1,4 +1,4 @@
-"""Tests of compressed inputs: archives are read completely, and damaged ones are never skipped."""
+"""Test that compressed inputs are read completely, and that damaged ones are never skipped."""
 
 import gzip
 import hashlib
@@ -94,7 +94,7 @@ def test_the_checksum_covers_bytes_after_an_archive(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.xz", "a.txt.zst", "a.parquet"])
 def test_the_checksum_covers_the_compressed_file(tmp_path, name):
-    """Hash a file with two concatenated archives to its end."""
+    """A file of two concatenated archives is hashed to its end."""
     path = tmp_path / name
     if path.suffix == ".parquet":
         pq.write_table(pa.table({"text": ["one", "two"], "other": [1, 2]}), path)

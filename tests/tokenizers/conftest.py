@@ -1,4 +1,4 @@
-"""Fixtures of the corpus tests: a tokenizer and a small corpus."""
+"""Make fixtures of the corpus tests available here: a tokenizer and a small corpus."""
 
 from ..corpus.conftest import (  # noqa: F401
     corpus,

@@ -1,4 +1,4 @@
-"""Tests of training byte-level BPE and SentencePiece vocabularies."""
+"""Test training byte-level BPE and SentencePiece vocabularies."""
 
 import subprocess
 import sys

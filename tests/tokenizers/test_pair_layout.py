@@ -1,4 +1,4 @@
-"""Tests that the layout of texts and pairs comes from the tokenizer's own file, not its kind."""
+"""Test that the layout of texts and pairs comes from the tokenizer's own file, not its kind."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_words_do_not_include_the_space_before_them(backend, tmp_path) -> None:
 
 
 def test_do_lower_case_applies_only_to_berts_normalizer(tmp_path) -> None:
-    """Ignore the key for other normalizers, as transformers does."""
+    """For other normalizers, the key is ignored, as in transformers."""
     backend = unigram(ALBERT, split=True)
     template(backend, SINGLE["[CLS]"], ONE)
     config = {"do_lower_case": True, "tokenizer_class": "PreTrainedTokenizerFast"}

@@ -1,4 +1,4 @@
-"""Tests that special tokens spelled out in a text are text, also for SentencePiece."""
+"""Test that special tokens spelled out in a text are treated as text, even by SentencePiece."""
 
 from __future__ import annotations
 

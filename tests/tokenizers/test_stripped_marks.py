@@ -1,4 +1,4 @@
-"""Tests that accents are kept as with strip_accents=False, or stripped with a warning."""
+"""Test that accents are kept as with strip_accents=False, or stripped with a warning."""
 
 from __future__ import annotations
 

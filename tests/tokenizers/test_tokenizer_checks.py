@@ -1,4 +1,4 @@
-"""Tests that damaged tokenizer files are refused before memory is allocated for them."""
+"""Test that damaged tokenizer files are rejected before memory is allocated for them."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_huge_id_allocates_no_memory(tmp_path: Path):
 
 
 def test_small_gaps_are_kept(tmp_path: Path):
-    """Accept gaps, as in some releases, whose ids are unused rows of the table."""
+    """Some releases have gaps, whose ids are unused rows of the embedding table."""
     tokenizer = Tokenizer.load(written(tmp_path, with_pieces(c=900)))
     assert tokenizer.vocab_size == 901
     assert tokenizer.encode_batch(["a c"]) == [[5, 900]]

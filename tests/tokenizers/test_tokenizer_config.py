@@ -1,4 +1,4 @@
-"""Tests of values with the wrong type in tokenizer_config.json."""
+"""Test values of the wrong type in tokenizer_config.json."""
 
 import json
 from pathlib import Path

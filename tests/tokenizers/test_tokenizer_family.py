@@ -1,4 +1,4 @@
-"""Tests of RoBERTa's and ALBERT's tokenizers against Hugging Face's, and of their words."""
+"""Compare RoBERTa and ALBERT tokenizers with Hugging Face's, and test how they split words."""
 
 import json
 import lzma
@@ -69,7 +69,7 @@ def test_byte_bpe_gives_robertas_ids(roberta):
 
 @pytest.mark.parametrize("form", ["vocab.json", "tokenizer.json"])
 def test_add_prefix_space_is_read_from_tokenizer_config(roberta, form, tmp_path):
-    """Follow tokenizer_config.json, whatever tokenizer.json says."""
+    """Follow tokenizer_config.json, regardless of what tokenizer.json says."""
     if form == "vocab.json":
         for name in ("vocab.json", "merges.txt"):
             (tmp_path / name).write_bytes(roberta.with_name(name).read_bytes())
@@ -171,7 +171,7 @@ def test_words_begin_at_spaces_and_at_punctuation(name, request):
 
 @pytest.mark.parametrize("kind", ["byte_bpe", "sentencepiece"])
 def test_pieces_are_words_in_scripts_without_spaces(kind):
-    """Split words as BERT's WordPiece does for ideographs, so that a line is not one word."""
+    """Split such scripts as BERT's WordPiece splits ideographs, so that a line is not one word."""
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False)
 
     def continues(text: str) -> bool:

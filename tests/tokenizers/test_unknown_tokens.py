@@ -1,4 +1,4 @@
-"""Tests that unknown tokens are counted, and a corpus with too many is refused early."""
+"""Test that unknown tokens are counted, and that a corpus with too many is rejected early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that words and their offsets match Hugging Face's pre-tokenizer."""
+"""Test that words and their offsets match Hugging Face's pre-tokenizer."""
 
 from __future__ import annotations
 

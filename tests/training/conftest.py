@@ -1,4 +1,4 @@
-"""A task that compiles quickly, and runs of it that can be stopped at any step."""
+"""Fixtures: a task that compiles quickly, and runs of it that can be stopped at any step."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -106,7 +106,7 @@ class Recorder:
 
 @dataclass
 class Bench:
-    """The compiled step that the runs of these tests share."""
+    """The compiled step that the runs in these tests share."""
 
     mesh: Mesh
     task: Task
@@ -131,7 +131,7 @@ class Bench:
                     yield batch
 
             def held_out() -> Iterator[HostBatch]:
-                # Seven rows in batches of four: the last is ragged.
+                # There are seven rows in batches of four, so the last batch is ragged.
                 yield example_batch([99, 0], 4)
                 yield example_batch([99, 1], 4, counted=3)
 
@@ -179,7 +179,7 @@ class Bench:
         poison: int | None = None,
         change: Callable[[Phase], Phase] = lambda phase: phase,
     ) -> tuple[TrainState, bool]:
-        """Start or resume a run as the command does, with changed phases."""
+        """Start or resume a run as the command does, with changes to its phases."""
         with Checkpointer(directory, KEEP_ALL, {}) as checkpointer:
             if checkpointer.latest_step() is None:
                 state = self.fresh()

@@ -1,4 +1,4 @@
-"""A checkpoint is restored bit for bit on any mesh, or refused with a reason."""
+"""Test that a checkpoint is restored bit for bit on any mesh, or rejected with a reason."""
 
 import dataclasses
 import json
@@ -106,7 +106,7 @@ def assert_equal(state: TrainState, expected: TrainState) -> None:
 def test_only_stop_requests_report_a_step_to_jax(
     tmp_path: Path, state: TrainState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """JAX keeps the last reported number, which only `StopRequest` may report."""
+    """JAX remembers the last number reported to it, which must come only from `StopRequest`."""
     asked: list[int] = []
     monkeypatch.setattr(multihost_utils, "reached_preemption_sync_point", asked.append)
     save(tmp_path, state)
@@ -144,7 +144,7 @@ def test_a_state_is_restored_on_another_mesh(
 def test_training_may_donate_the_buffers_of_a_state_being_saved(
     tmp_path: Path, make_task: Callable[[int], Task], mesh: Mesh
 ) -> None:
-    # 48 MiB, so that the bytes are still being written when the next step donates the buffers.
+    # Save 48 MiB, so that the bytes are still being written when the next step donates the buffers.
     definition = make_task(1_048_576).definition
     abstract = abstract_state(definition, OPTIMIZER, mesh)
     state = init_state(definition, OPTIMIZER, mesh, seed=1)
@@ -165,7 +165,7 @@ def test_training_may_donate_the_buffers_of_a_state_being_saved(
     [
         (CheckpointConfig(keep_last=2, keep_best=0), {50, 60}),
         (CheckpointConfig(keep_last=1, keep_every=20, keep_best=0), {20, 40, 60}),
-        # Lowest loss at 30, then 20; 10 was never evaluated.
+        # Step 30 has the lowest loss, followed by 20; step 10 was never evaluated.
         (CheckpointConfig(keep_last=1, keep_best=1), {30, 60}),
         (CheckpointConfig(keep_last=1, keep_best=2), {20, 30, 60}),
         (

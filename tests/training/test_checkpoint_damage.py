@@ -1,4 +1,4 @@
-"""Damaged checkpoints are named and never used, and a run resumes from the previous one."""
+"""Test that damaged checkpoints are named and never used, and runs resume from the one before."""
 
 import gc
 import json
@@ -59,7 +59,7 @@ def at(state: TrainState, step: int) -> TrainState:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory, task: Task, mesh: Mesh) -> Path:
-    """Return a work directory to copy, with checkpoints of steps 10, 20 and 30."""
+    """Return a work directory for tests to copy, with checkpoints of steps 10, 20 and 30."""
     directory = tmp_path_factory.mktemp("saved") / "run" / "checkpoints"
     state = init_state(task.definition, OPTIMIZER, mesh, seed=0)
     with Checkpointer(directory, KEEP_ALL, IDENTITY) as checkpointer:
@@ -84,7 +84,7 @@ def flip_bit(path: Path, rng: random.Random) -> None:
 
 
 def test_every_flipped_bit_of_the_data_is_detected(checkpoints: Path) -> None:
-    """Without checksums, all of 40 random flips loaded without an error."""
+    """Without checksums, all of 40 checkpoints with random flips loaded without an error."""
     rng = random.Random(0)
     for part in ("params", "optimizer", "metrics"):
         files = [path for path in files_of(checkpoints / "30" / part) if path.stat().st_size]
@@ -125,7 +125,7 @@ def test_flipped_bits_of_the_checksums_are_detected(checkpoints: Path) -> None:
 @pytest.fixture(params=["truncated", "emptied", "removed", "part removed", "no metadata",
                         "no checksums", "empty directory", "renamed"])  # fmt: skip
 def damaged(checkpoints: Path, request: pytest.FixtureRequest) -> tuple[Path, int, str]:
-    """Return checkpoints, the damaged newest one's step and a part of the message."""
+    """Return checkpoints, the step of the newest, damaged one, and part of the error message."""
     newest = checkpoints / "30"
     (data,) = (newest / "params" / "d").iterdir()
     name = data.relative_to(newest).as_posix()
@@ -228,7 +228,7 @@ def test_parameters_load_although_the_optimizer_is_damaged(
 
 @pytest.fixture
 def earlier_version(checkpoints: Path) -> Path:
-    """Return checkpoints in the form of versions without checksums."""
+    """Return checkpoints as earlier versions wrote them, without checksums."""
     for checkpoint in checkpoints.iterdir():
         (checkpoint / CHECKSUMS_NAME).unlink()
         path = checkpoint / "_CHECKPOINT_METADATA"
@@ -252,7 +252,7 @@ def test_checkpoints_of_earlier_versions_still_load(
 
 @pytest.fixture
 def orbax_left_behind() -> Iterator[None]:
-    """Collect the coroutines of a failed load or save, whose warnings would fail another test."""
+    """Collect coroutines left by failed loads and saves, whose warnings would fail other tests."""
     yield
     gc.collect()
 
@@ -282,7 +282,7 @@ def test_returning_to_a_step_moves_later_checkpoints_aside_once(checkpoints: Pat
     assert recovery.lines == (f"from step  10: later checkpoints (20, 30) moved to {aside}",)
     assert verify(aside, 30).problem is None and verify(aside, 20).problem is None
     assert (aside / "metrics-up-to-30.jsonl").read_text().count("\n") == 1
-    # The run has continued training when a scheduler repeats the command.
+    # By the time a scheduler repeats the command, the run has continued training.
     shutil.copytree(aside / "20", checkpoints / "20")
     again = recover(checkpoints, IDENTITY, from_step=10)
     assert again.step == 20 and "was already applied by an earlier command" in again.lines[0]
@@ -382,7 +382,7 @@ def test_a_failed_save_is_reported_at_the_next_step(
 
 
 def test_a_save_that_times_out_is_a_failure(checkpoints: Path) -> None:
-    """A future that is not done raises the same error without a message."""
+    """A future that is not done raises the same error, but without a message."""
 
     class Response:
         def result(self, timeout: float | None) -> None:

@@ -1,4 +1,4 @@
-"""When a process joins others, depending on the variables of its launcher."""
+"""Test when a process joins others, depending on its launcher's environment variables."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     ("variables", "expected"),
     [
         ({}, []),
-        # The shell of an allocation for eight tasks is not a task itself.
+        # The shell in which eight tasks were allocated is not itself a task.
         ({"SLURM_NTASKS": "8"}, []),
         ({"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1"}, []),
         ({"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "8"}, [()]),

@@ -1,4 +1,4 @@
-"""Metrics over a split count every example once, for every batch size."""
+"""Test that the metrics of a split count every example once, at any batch size."""
 
 import math
 

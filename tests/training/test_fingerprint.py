@@ -1,4 +1,4 @@
-"""The fingerprint of parameters: the same on every mesh, and different after every change."""
+"""Test that the parameters' fingerprint is the same on every mesh and differs after any change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training loop: the order of its operations, its reports, and its stops."""
+"""Test the training loop: the order of its operations, what it reports, and how it stops."""
 
 import time
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def test_the_order_of_operations(bench: Any) -> None:
     events = recorder.events
 
     def train_step(state: TrainState, batch: Any, inputs: Any) -> Any:
-        # A counter instead of `state.step`, which would wait for the previous step.
+        # Count the steps, since reading `state.step` would wait for the previous step.
         events.append(("step", sum(kind == "step" for kind, _ in events)))
         return bench.train_step(state, batch, inputs)
 
@@ -50,9 +50,9 @@ def test_the_order_of_operations(bench: Any) -> None:
     assert finished and int(state.step) == bench.num_steps
     expected = []
     for step in range(bench.num_steps):
-        # Batches and steps are numbered by the updates before them; reports, evaluations and saves
-        # by the updates that they include. A step is reported while the next one runs, unless an
-        # evaluation or a save needs its metrics.
+        # A batch's or step's number is the count of updates before it; the number of a report,
+        # evaluation or save includes its own update. A step is reported while the next one runs,
+        # unless an evaluation or a save needs its metrics.
         decided = step % 3 == 0
         expected += [("batch", step), ("step", step)]
         expected += [("report", step)] if step and not decided else []
@@ -116,7 +116,7 @@ def test_reports_add_up(bench: Any) -> None:
     by_step = {line["step"]: line for line in recorder.details}
     assert list(by_step) == [4, 8, 10]
     assert [line["steps"] for line in recorder.details] == [4, 4, 2]
-    # Four rows a step, eight from step 6 on; one "token" and 100 FLOPs a row.
+    # A step has four rows, or eight from step 6 on; each row has one "token" and 100 FLOPs.
     assert [line["real_tokens"] for line in recorder.details] == [16, 24, 16]
     assert [line["flops"] for line in recorder.details] == [1600, 2400, 1600]
     for step, line in by_step.items():

@@ -1,4 +1,4 @@
-"""Lower bounds of memory, compared with the compiler's count and with a device's limit."""
+"""Compare lower bounds on memory with the compiler's count and with a device's limit."""
 
 from __future__ import annotations
 

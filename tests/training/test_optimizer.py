@@ -1,4 +1,4 @@
-"""Schedules at selected steps, and optimizers compared with their papers."""
+"""Test schedules at selected steps, and compare optimizers with their papers."""
 
 import dataclasses
 import math
@@ -51,7 +51,7 @@ def test_linear_decay_reaches_its_end() -> None:
 
 
 def test_the_schedule_of_the_original_recipe() -> None:
-    # Devlin et al. 2019, appendix A.2: 1e-4, 10,000 steps of warm-up, 1,000,000 in all.
+    # Devlin et al. 2019, appendix A.2: 1e-4, 10,000 warm-up steps, 1,000,000 steps in total.
     schedule = make_schedule(OptimizerConfig(), 1_000_000)
     assert float(schedule(10_000)) == pytest.approx(1e-4)
     assert float(schedule(505_000)) == pytest.approx(5e-5)
@@ -111,7 +111,7 @@ def test_impossible_optimizers_are_refused(values: dict[str, Any], message: str)
 
 @dataclasses.dataclass(frozen=True)
 class WithoutBeta2:
-    """An optimizer without one of the settings of the others."""
+    """An optimizer that lacks a setting that the other optimizers have."""
 
     beta1: float = 0.9
 
@@ -120,7 +120,7 @@ def test_settings_of_another_optimizer_must_keep_their_defaults(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(optimizer, "OPTIMIZERS", {**optimizer.OPTIMIZERS, "lamb": WithoutBeta2})
-    # A config with every key, such as config.json, has the default.
+    # A config that lists every key, such as config.json, has the default here.
     config = OptimizerConfig(name="lamb", beta1=0.5, beta2=0.999)
     assert config.optimizer == WithoutBeta2(beta1=0.5)
     message = (
@@ -186,9 +186,9 @@ def run(config: OptimizerConfig, gradients: list[Tree]) -> Tree:
 
 @pytest.mark.parametrize("clip_norm", [0.0, 1.0])
 def test_lamb_follows_its_paper(clip_norm: float) -> None:
-    """You et al. 2020, algorithm 2, in float64, with phi(z) = z and a clipped gradient.
+    """Compare with You et al. 2020, algorithm 2, in float64: phi(z) = z and a clipped gradient.
 
-    Biases and LayerNorm take the plain step of Adam, as in the released implementations.
+    Biases and LayerNorm parameters take a plain Adam step, as in the released implementations.
     """
     config = OptimizerConfig(
         name="lamb",

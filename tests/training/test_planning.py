@@ -1,4 +1,4 @@
-"""Compile a step from the shapes of its inputs, without allocating them."""
+"""Test that a step can be compiled from its input shapes, without allocating the inputs."""
 
 from collections.abc import Callable
 
@@ -23,17 +23,18 @@ def test_figures_are_per_device(make_task: Callable[[int], Task]) -> None:
         "weight": jax.ShapeDtypeStruct((ROWS,), np.float32),
     }
     step = compile_step(task, optimizer, mesh, batch, accumulation_steps=1)
-    # The kernel [24, 4] is split over fsdp and tensor, the bias [4] over tensor; Adam keeps two
-    # moments of each and counts its steps, as the state does.
+    # The kernel [24, 4] is split over fsdp and tensor, and the bias [4] over tensor. Adam keeps two
+    # moments of each. Both Adam and the state count the steps.
     state = 3 * 4 * (DIM * 4 // 4 + 4 // 2) + 4 + 4
     rows = ROWS // 4 * (DIM + 4 + 1) * 4
     assert state_bytes(task.definition, optimizer, mesh) == state
-    seed = 4  # among the inputs; Optax's own Adam contains its learning rate
+    seed = 4  # is an input; the learning rate is not, since Optax's own Adam contains it
     assert step.arguments == state + rows + seed
     assert step.memory == step.arguments + step.outputs + step.temporaries
     # The state is updated in place; the other outputs are a few scalar metrics.
     assert 0 < step.outputs < 256
-    # The products of the forward pass and of the kernel's gradient on one device, and the noise.
+    # One device computes the matrix products of the forward pass and the kernel's gradient, and
+    # the noise.
     assert step.flops >= 2 * (ROWS // 4 * DIM * 2 * 2)
     assert "ENTRY" in step.text
 

@@ -1,4 +1,4 @@
-"""A run that cannot work is refused before step 0, with all of its mistakes."""
+"""Test that a run that cannot work is refused before step 0, with a list of all its mistakes."""
 
 import dataclasses
 from typing import Any
@@ -58,7 +58,7 @@ def problems(
 
 
 def test_a_run_that_just_fits_is_accepted(mesh: Mesh) -> None:
-    # Two phases whose batches are as large as the corpus, and as small as the mesh allows.
+    # The batches of one phase are as large as the corpus; the other's are the mesh's minimum.
     second = dataclasses.replace(PHASE, name="phase2", corpus="data/b", batch_size=8)
     assert (
         check(MODEL, [PHASE, second], mesh, accumulation_steps=2, sentence_pairs="next_sentence")

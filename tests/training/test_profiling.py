@@ -1,4 +1,4 @@
-"""The trace of some steps of a run."""
+"""Test the profiler trace of some of a run's steps."""
 
 import jax.numpy as jnp
 import pytest

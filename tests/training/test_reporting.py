@@ -164,7 +164,7 @@ def test_curves_draw_every_metric_in_its_panel(
     assert held_out == [0.5]
     assert panels["Real tokens per second"] == [
         [1e4] * 198
-    ]  # without the interval of the compilation
+    ]  # excluding the interval that includes the compilation
 
 
 def test_the_console_shows_messages_on_stdout_and_progress_on_stderr(

@@ -1,4 +1,4 @@
-"""A run that was stopped or killed resumes to the same result as a whole run, bit for bit."""
+"""Test that a stopped or killed run resumes to the bit-exact result of an uninterrupted run."""
 
 import errno
 import logging
@@ -62,7 +62,7 @@ def test_a_stopped_run_resumes_exactly(
     assert recorder.losses == expected.losses
     assert recorder.held_out == expected.held_out
     assert_same_state(state, expected_state)
-    # The third time the run is finished.
+    # The third time, the run is finished.
     before = list(recorder.events)
     state, finished = bench.run(tmp_path, recorder)
     assert finished and recorder.events == before
@@ -98,7 +98,7 @@ def test_a_missed_evaluation_is_made_up_for(
     with pytest.raises(ended) if ended else nullcontext():
         bench.run(tmp_path, recorder, intervals=both, stop=stop)
     assert list(recorder.held_out) == ([] if 4 in evaluated else [4])
-    if 4 in evaluated:  # asked to stop again while the evaluation is made up for
+    if 4 in evaluated:  # asked to stop again while making up for the evaluation
         _, finished = bench.run(tmp_path, recorder, intervals=both, stop=StopAt(1))
         assert not finished and not recorder.held_out and max(recorder.losses) == 4
     again = bench.recorder()
@@ -115,14 +115,14 @@ def test_a_killed_run_repeats_from_its_checkpoint(bench: Any, whole: Any, tmp_pa
     state, finished = bench.run(tmp_path, again)
     assert finished
     expected_state, expected = whole
-    # Saved after step 4: steps 5 and 6 are repeated with the same numbers.
+    # The last save was after step 4, so steps 5 and 6 are repeated, with the same numbers.
     assert again.losses == {step: expected.losses[step] for step in range(5, 11)}
     assert {5: again.losses[5], 6: again.losses[6]} == {s: recorder.losses[s] for s in (5, 6)}
     assert_same_state(state, expected_state)
 
 
 def signalling(bench: Any, signum: int, *steps: int) -> Any:
-    """A reporter that sends this process a signal when one of the steps is reported."""
+    """A reporter that sends this process a signal when one of the given steps is reported."""
 
     class Signalling(bench.recorder):
         def train(self, step: int, metrics: Any, **details: Any) -> None:
@@ -138,7 +138,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @pytest.fixture
 def hearing_hang_ups() -> Iterator[None]:
-    """Restore the default SIGHUP handler, since a suite started by `nohup` ignores SIGHUP."""
+    """Restore the default SIGHUP handler, since a suite started with `nohup` ignores SIGHUP."""
     previous = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, previous)
@@ -156,7 +156,7 @@ def test_a_signal_requests_a_stop(
         state, finished = bench.run(tmp_path, signalling(bench, signum, 3), stop=stop)
     assert stop.exit_code == code
     assert handlers == [signal.getsignal(number) for number in SIGNALS]
-    # Reported while step 4 was running; its update is kept.
+    # The signal arrived while step 4 was running; that step's update is kept.
     assert not finished and int(state.step) == 4
     state, finished = bench.run(tmp_path, bench.recorder())
     assert finished

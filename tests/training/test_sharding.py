@@ -1,4 +1,4 @@
-"""The table of axes, and the layout of states and batches on the mesh."""
+"""Test the table of axes, and how states and batches are laid out on the mesh."""
 
 import math
 import re

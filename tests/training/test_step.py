@@ -1,4 +1,4 @@
-"""A step gives the same result on any mesh and for any number of micro-batches."""
+"""Test that a step gives the same result on any mesh and with any number of micro-batches."""
 
 import dataclasses
 from collections.abc import Callable
@@ -28,8 +28,8 @@ CONFIG = EncoderConfig(
 )
 NO_DROPOUT = dataclasses.replace(CONFIG, hidden_dropout=0.0, attention_dropout=0.0)
 COMPUTE = ComputeConfig(dtype="float32", attention="xla", scan_layers=True)
-# Key biases do not change a softmax: their gradients are rounding errors of about 1e-9, which with
-# an epsilon of 1e-6 moved them 3e-5 apart.
+# Key biases do not change a softmax: their gradients are rounding errors of about 1e-9. With an
+# epsilon of 1e-6, these moved the biases 3e-5 apart.
 OPTIMIZER = OptimizerConfig(peak_learning_rate=1e-2, warmup_steps=0, clip_norm=0.5, epsilon=1e-5)
 STEPS = 3
 
@@ -39,7 +39,7 @@ Result = tuple[dict[str, np.ndarray], list[Metrics]]
 
 @pytest.fixture(scope="module")
 def batches(draw_document: Callable, lay_out: Callable) -> list[Batch]:
-    """Return rows of one, two and no documents: all micro-batches have different weights."""
+    """Return rows of one, two and no documents, so that all micro-batches differ in weight."""
     rng = np.random.default_rng(0)
     result = []
     for _ in range(STEPS):
@@ -135,7 +135,7 @@ def test_accumulation_equals_the_step_of_the_whole_batch(
 
 @pytest.fixture(scope="module")
 def frozen() -> tuple[Any, Callable[[int], TrainState]]:
-    """Return a train step with learning rate 0, and states that differ only in their step."""
+    """Return a train step with learning rate 0, and a function that makes a state at any step."""
     task = Pretraining(CONFIG, COMPUTE)
     optimizer = make_optimizer(OPTIMIZER)
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])

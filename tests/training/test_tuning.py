@@ -1,4 +1,4 @@
-"""Frozen parameters stay and cost nothing; the others are trained as usual."""
+"""Test that frozen parameters stay unchanged and cost nothing, and the rest train as usual."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def batch() -> dict[str, np.ndarray]:
 
 
 class Run:
-    """Some steps of fine-tuning, and the FLOPs of one as the compiler counts them."""
+    """Some fine-tuning steps, and the FLOPs of one step as counted by the compiler."""
 
     def __init__(self, task: Pretraining, batch: Any, config: TuningConfig | None, steps: int = 1):
         tuning = Tuning(config or TuningConfig(), ENCODER)
@@ -92,7 +92,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def tuned(task: Any, batch: Any) -> Callable[[TuningConfig], Run]:
-    """Return a cached run of one step with a config."""
+    """Return a cached function that runs one step with a given config."""
     return cache(lambda config: Run(task, batch, config))
 
 

@@ -1,4 +1,4 @@
-"""Models for `predict`, and functions that run it."""
+"""Fixtures for the tests of `predict`: models, and functions that run the command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...interop.conftest import make, quiet  # noqa: F401
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory) -> dict[str, Path]:
-    """Work directories by head."""
+    """Return the work directory of a model with each head, keyed by the head."""
     work_dirs = {}
     for head in ("pretraining", "classification", "tagging", "span", "multiple_choice"):
         directory = tmp_path_factory.mktemp(head)
@@ -34,7 +34,7 @@ def no_compilation_cache(monkeypatch) -> None:
 
 @pytest.fixture
 def standard_input(monkeypatch, tmp_path_factory):
-    """A function that replaces the content of standard input."""
+    """Return a function that replaces the content of standard input."""
 
     def replace(data: bytes) -> None:
         path = tmp_path_factory.mktemp("input") / "standard"
@@ -47,7 +47,7 @@ def standard_input(monkeypatch, tmp_path_factory):
 
 @pytest.fixture
 def predicted(bert_jax_here, standard_input):
-    """A function that runs `predict` on an input, expects success and returns the results."""
+    """Return a function that runs `predict`, expects success, and returns the results."""
 
     def run(*words, text=None):
         if text is not None:
@@ -61,7 +61,7 @@ def predicted(bert_jax_here, standard_input):
 
 @pytest.fixture
 def refused(bert_jax_here, standard_input):
-    """A function that runs `predict` on bytes, expects failure and returns the error message."""
+    """Return a function that runs `predict`, expects it to fail, and returns the error message."""
 
     def run(*words, data=b""):
         if data is not None:

@@ -1,4 +1,4 @@
-"""`predict` reads files and pipes, and never overwrites its input."""
+"""Test that `predict` reads files and pipes, and never overwrites its input."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_the_output_cannot_be_the_input(models, refused, monkeypatch, tmp_path, 
     (tmp_path / "link.txt").hardlink_to(source)
     error = refused(models["classification"], "--input", source, "--output", written)
     assert f"--output={Path(written)}: this is the input file ({source})" in error
-    # The same holds for the name that the output has until it is complete.
+    # The same holds for the temporary name of an incomplete output.
     source = source.rename("out.jsonl.partial")
     refused(models["classification"], "--input", source, "--output", "out.jsonl")
     assert source.read_text() == "a\nb\n"

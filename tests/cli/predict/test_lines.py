@@ -1,4 +1,4 @@
-"""`predict` gives a result for every line, in order, and names unusable lines."""
+"""Test that `predict` gives a result for every line, in order, and names unusable lines."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ def test_unusable_documents_are_reported_but_a_wrong_format_is_an_error(
     assert ["sentences" in result for result in found] == [True, False, False, True]
     assert found[1]["id"] == 1 and "in.jsonl:2: sentence 1: a lone" in found[1]["error"]
     assert "words" in found[2]
-    # If a file is not JSON Lines, the file is wrong, not each of its lines.
+    # If a file is not JSON Lines at all, the error is about the file, not about each of its lines.
     source = tmp_path / "in.txt"
     source.write_text("who?\nwhere?\n")
     words = (models["span"], "--unusable", "report", "--input", source)
