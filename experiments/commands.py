@@ -1,4 +1,4 @@
-"""Helpers of all experiments: run commands, and check which runs a folder contains."""
+"""Helpers for all experiments: run commands, and check which runs a folder contains."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def get_config():
 
 
 def run_words(*words: str | Path) -> None:
-    """Run a command with this interpreter; exit if it fails, and end it on SIGTERM."""
+    """Run a command with this Python interpreter; exit if it fails, and end it on SIGTERM."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = subprocess.Popen([sys.executable, *map(str, words)], env=environment, cwd=ROOT)
     before = signal.signal(signal.SIGTERM, lambda *_: command.terminate())
@@ -51,14 +51,14 @@ def write_config(values: dict[str, Any], file: Path) -> None:
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Lock `file` exclusively, and wait if another process has locked it."""
+    """Lock `file` exclusively, waiting while another process holds the lock."""
     with file.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def claim(work: Path, settings: dict[str, Any]) -> None:
-    """Record the settings of a folder's runs, and refuse a folder with other settings."""
+    """Record the settings of a folder's runs, and refuse a folder that has different settings."""
     work.mkdir(parents=True, exist_ok=True)
     file = work / "settings.json"
     if not file.is_file():
@@ -68,7 +68,7 @@ def claim(work: Path, settings: dict[str, Any]) -> None:
 
 
 def claim_config(values: dict[str, Any], file: Path) -> None:
-    """Write a run's config, and refuse a run that was started with another config."""
+    """Write a run's config, and refuse a run that was started with a different config."""
     file.parent.mkdir(parents=True, exist_ok=True)
     if not file.is_file():
         write_config(values, file)

@@ -1,9 +1,9 @@
-"""Measure how long the verification of a checkpoint takes, relative to restoring it.
+"""Measure how long verifying a checkpoint takes, relative to restoring it.
 
     python experiments/checksums/run.py --work DIR
 
-Saves a BERT-base with the state of AdamW in DIR (1.2 GB), unless it is there, then restores and
-verifies it in turn. The restore is the one that a resumed run does, without its verification.
+Saves a BERT-base with AdamW's state in DIR (1.2 GB) unless it is already there, then alternates
+between restoring and verifying it. It restores as a resumed run does, but without the verification.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONFIG = CheckpointConfig(keep_best=0)
 
 
 def main() -> None:
-    """Print the time of both in every round, and the median ratio."""
+    """Print the times of both operations in every round, and the median ratio."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=7)
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _without_zeros(state: TrainState) -> TrainState:
-    """Replace the optimizer's zeros, which would be compressed to nothing."""
+    """Replace the zeros in the optimizer's state, which would compress to nothing."""
     key = jax.random.key(1)
     filled = [
         jax.random.normal(jax.random.fold_in(key, place), leaf.shape, leaf.dtype)

@@ -1,16 +1,16 @@
-r"""Compare the accuracy of fine-tuning with dropout with Hugging Face's Trainer.
+r"""Compare the accuracy that our fine-tuning and Hugging Face's Trainer reach with dropout.
 
     python experiments/dropout_agreement/run.py MODEL --data DATA --work runs/agreement
 
 MODEL is the work directory of `bert-jax pretrain` or `import`. DATA contains glue/SST-2. Both sides
 start from MODEL's weights, and train on the same sentences with the same hyperparameters and with
 seeds 0, 1, ... Each side has its own tokenizer, classifiers, dropout and order of the examples. The
-result of a run is its accuracy and loss on the development set after the last epoch. Two other
-sides are the Trainer on our batches, which only differs in classifiers, dropout and the code, and
-ours without dropout, which shows the difference that missing dropout would make. If the command is
-killed, repeat it to resume; each model and each set of options needs its own folder --work. It
-prints the table and writes results.json, or writes to --work with --check, which uses fewer
-sentences and seeds.
+result of a run is its accuracy and loss on the development set after the last epoch. There are two
+more sides: the Trainer on our batches, which differs from ours only in its classifiers, dropout and
+code; and ours without dropout, which shows the difference that missing dropout would make. If the
+command is killed, repeat it to resume; each model and each set of options needs its own --work
+folder. It prints the table and writes results.json. With --check, which uses fewer sentences and
+seeds, it writes to --work instead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from scipy.stats import ttest_ind
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-# For the shared modules, and for the package if the checkout is not installed.
+# Find the shared modules, and the package if the checkout is not installed.
 sys.path[:0] = [str(HERE.parent), str(ROOT)]
 
 from commands import bert_jax, claim, run_words, write_config  # noqa: E402
@@ -43,7 +43,7 @@ from bert_jax.runs.checkpoints import default_checkpoint_step  # noqa: E402
 BATCH, EPOCHS, LENGTH, DROPOUT = 32, 3, 64, 0.1
 MEASURED = ("accuracy", "loss")
 OURS, THEIRS, ON_OURS = "bert_jax", "Trainer", "Trainer on our batches"
-# The scores of every seed by metric.
+# The scores of every seed, keyed by metric.
 Scores = Mapping[str, Sequence[float]]
 
 
@@ -162,7 +162,7 @@ def compared(*sides: Sequence[float]) -> dict[str, float]:
 
 
 def table(results: dict) -> Iterator[str]:
-    """Yield the Markdown tables."""
+    """Yield the lines of the Markdown tables."""
     yield "| side | accuracies | mean ± standard deviation | loss |"
     yield "|---|---|---|---|"
     for side, found in results["scores"].items():

@@ -38,7 +38,7 @@ SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def make(directory: Path, size: str) -> int:
-    """Write the model's directory, and return the size of its float32 weights in bytes."""
+    """Write the model directory, and return the size of its float32 weights in bytes."""
     import torch
     import transformers
 
@@ -54,12 +54,12 @@ def make(directory: Path, size: str) -> int:
 
 
 def run(*words: str | Path) -> dict[str, float | str]:
-    """Run a `bert-jax` command; return its seconds, peak memory in bytes and last line."""
+    """Run a `bert-jax` command; return its seconds, peak memory in bytes and last output line."""
     code = (
         "import sys\n"
         "from bert_jax.cli.main import main\n"
         "code = main()\n"
-        # Not getrusage, which counts the parent's memory at the time of the fork for the child.
+        # Avoid getrusage, which counts the parent's memory at the time of the fork as the child's.
         "status = dict(line.split(':', 1) for line in open('/proc/self/status'))\n"
         "print(int(status['VmHWM'].split()[0]) * 1024)\n"
         "sys.exit(code)"

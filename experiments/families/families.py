@@ -1,4 +1,4 @@
-"""Define the models to compare: one recipe with two phases, and the changes of each model."""
+"""Define the models to compare: one recipe with two phases, and each model's changes to it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Family:
 
     name: the name of the model.
     title: the title in tables and pictures.
-    changes: the changes to the recipe's config.
-    teacher: the name of the model to distill; "" for none.
+    changes: what the model changes in the recipe's config.
+    teacher: the name of the model to distill from; "" for none.
     init_from_teacher: whether to initialize the model with every second layer of the teacher.
-    at_equal_flops: whether to train it with the FLOPs of the reference as well, since the cost of
+    at_equal_flops: whether to also train the model with the reference's FLOPs, since the cost of
       its steps is different.
     """
 
@@ -93,7 +93,7 @@ REFERENCE = FAMILIES["bert"]
 def config_of(
     family: Family, work_dir: Path, corpora: Path, num_steps: int, dtype: str, teacher: Path | None
 ) -> dict[str, Any]:
-    """Return the config of a run of `num_steps`, half of them in each phase."""
+    """Return the config for a run of `num_steps` steps, half of them in each phase."""
     config: dict[str, Any] = {
         "work_dir": str(work_dir),
         "model": {

@@ -1,4 +1,4 @@
-"""Measure how well pretrained models predict the same masks of a held-out text."""
+"""Measure how well pretrained models predict the same masked tokens in a held-out text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROWS, _EXAMPLES = 32, ExampleConfig(seed=0, sentence_pairs="none", masking=Mask
 
 
 def probe(work_dir: Path, corpus: Path) -> dict[str, float]:
-    """Return mlm_loss (nats) and mlm_accuracy of a model on the held-out split of a corpus.
+    """Return a model's mlm_loss (nats) and mlm_accuracy on the held-out split of a corpus.
 
     The computation is in float32.
     """

@@ -1,4 +1,4 @@
-"""Make the table and the picture from the results."""
+"""Make the table and the plot from the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read and write results.json, whose rows may be measured by several processes."""
+"""Read and write results.json, whose rows may come from several processes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def add_row(
     measured_with: Mapping[str, Any],
     recipes: Mapping[str, dict],
 ) -> dict[str, dict]:
-    """Add a row (its name and results) to a file, and return all rows."""
+    """Add a row (a name and its results) to a file, and return all rows."""
     name, result = row
     with locked(lock):
         rows = read_rows(file, measured_with, recipes)

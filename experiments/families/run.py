@@ -3,12 +3,12 @@ r"""Compare objectives and architectures of the BERT family at equal tokens and 
     python experiments/families/run.py --data DATA --work runs/families --dtype bfloat16
 
 DATA contains corpus_small/ and glue/. Models with one vocabulary and recipe are pretrained on the
-same number of tokens. Models whose steps have another cost are also pretrained with the same FLOPs
-as the first model. Each model is then fine-tuned on two tasks, as are models without pretraining.
-If the command is killed, repeat it to resume; each set of options needs its own folder --work. It
-prints the table, and writes results.json and comparison.png, or to the folder --work with --fast,
-which is a check that takes minutes. Other models keep their results, so several commands can
-measure different models at the same time:
+same number of tokens. Models whose steps have a different cost are also pretrained with as many
+FLOPs as the first model. Each model is then fine-tuned on two tasks, as are models without
+pretraining. If the command is killed, repeat it to resume; each set of options needs its own --work
+folder. It prints the table, and writes results.json and comparison.png; with --fast, a check that
+takes minutes, it writes them to the --work folder. Other models keep their results, so several
+commands can measure different models at the same time:
 
     taskset -c 0 run.py ... --models bert bert_static & taskset -c 1 run.py ... --models bert_again
 """
@@ -29,7 +29,7 @@ import jax
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-# For this folder's modules, the shared modules, and the package if the checkout is not installed.
+# Find this folder's modules, the shared modules, and the package if the checkout is not installed.
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "finetuning"), str(ROOT)]
 
 from commands import bert_jax, claim, claim_config, locked, write_config  # noqa: E402
@@ -60,11 +60,11 @@ from bert_jax.runs.checkpoints import default_checkpoint_step  # noqa: E402
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, read_model  # noqa: E402
 from bert_jax.training.metrics_log import read_metrics  # noqa: E402
 
-# The number of epochs by task.
+# The number of epochs for each task.
 EPOCHS = {"SST-2": 1, "STS-B": 4}
 # The size of a fixed sample of SST-2's training set.
 SENTENCES = 16_000
-# The share of held-out documents; a small text has few, and this includes a whole book.
+# The fraction of documents to hold out; a small text has few, and this includes a whole book.
 HELD_OUT = "0.07"
 # The models whose sizes are also fine-tuned from random parameters.
 NOT_PRETRAINED = ("bert", "student")
@@ -85,7 +85,7 @@ class Run:
 
 
 def prepare(data: Path, work: Path) -> Path:
-    """Prepare the corpora with one vocabulary; a second process waits."""
+    """Prepare the corpora with one vocabulary, while any second process waits."""
     with locked(work / "corpora.lock"):
         return _prepared(data, work)
 
@@ -111,7 +111,7 @@ def _prepared(data: Path, work: Path) -> Path:
 
 
 def flops_per_step(config: PretrainConfig) -> float:
-    """Return the mean training FLOPs per step over the phases, with a teacher's forward pass."""
+    """Return the mean training FLOPs per step over all phases, with a teacher's forward pass."""
     device = jax.devices()[0]
     setup = config.step_setup(device).with_teacher(device, config.longest_sequence)
     total = 0
@@ -147,7 +147,7 @@ def load(run: Run, corpora: Path, args: argparse.Namespace) -> PretrainConfig:
 
 
 def pretrain(family: Family, budget: str, corpora: Path, args: argparse.Namespace) -> dict:
-    """Finish a run, unless it is finished already, and return its results."""
+    """Finish a run, unless it is already finished, and return its results."""
     directory = args.work / f"{family.name}-{budget}"
     run = Run(family, budget, args.steps, directory / "run")
     config = load(run, corpora, args)
@@ -183,9 +183,9 @@ def parameters(work_dir: Path) -> int:
 def finetune(
     name: str, model: Path, output: Path, args: argparse.Namespace, *, pretrained: bool = True
 ) -> tuple[dict, SweepResults]:
-    """Fine-tune a model, or random parameters of its sizes, on a task with every seed.
+    """Fine-tune a model, or random parameters of the same sizes, on a task with every seed.
 
-    The result has the scores at the learning rate that is best on average.
+    The result contains the scores at the learning rate that is best on average.
     """
     task = TASKS[name]
     files = task_files(name, args)
@@ -215,7 +215,7 @@ def finetune(
 
 
 def task_files(name: str, args: argparse.Namespace) -> Files:
-    """Return the files of a task; for SST-2 a sample, which suffices to distinguish the models."""
+    """Return a task's files; for SST-2, use a sample, which is enough to distinguish the models."""
     task, work = TASKS[name], args.work / "data" / name
     with locked(args.work / "corpora.lock"):
         files = files_of(task, args.data, work, fast=args.fast)
@@ -280,7 +280,7 @@ def main() -> None:
     corpora = prepare(args.data, args.work)
     output = args.work if args.fast else HERE
     file, measured_with = output / "results.json", settings(corpora, args)
-    read_rows(file, measured_with, recipes(args))  # refuse other settings now, not after hours
+    read_rows(file, measured_with, recipes(args))  # reject other settings now, not after hours
     for key, result, model, pretrained in measured(corpora, args):
         for task in EPOCHS:
             to = args.work / key / task

@@ -1,4 +1,4 @@
-"""Make the assets of the cases: small texts, tokenizers, corpora, runs and exported models."""
+"""Make the assets for the cases: small texts, tokenizers, corpora, runs and exported models."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Assets:
         return self.root / name
 
     def words(self, verb: str, config: str, *overrides: str) -> tuple[str, ...]:
-        """Return the words of a `pretrain` command, or of a `finetune` of the tiny run."""
+        """Return the words of a `pretrain` command, or of a `finetune` command for the tiny run."""
         init = () if verb == "pretrain" else ("--init", str(self / "run"))
         values = (f"--config.{word}" for word in overrides)
         return (verb, "--config", str(self / f"{config}.py"), *init, *values)
@@ -97,7 +97,7 @@ def _tokenizers(assets: Assets) -> dict[str, Job]:
 
 
 def prepare_words(inputs: Path, tokenizer: Path, output: Path, *more: str) -> tuple[str, ...]:
-    """Return the words that prepare a corpus with one worker."""
+    """Return the command that prepares a corpus with one worker."""
     words = ("--input", str(inputs), "--tokenizer", str(tokenizer), "--output", str(output))
     return ("prepare", *words, "--max-length", "32", "--held-out", "0.1", "--workers", "1", *more)
 
@@ -182,7 +182,7 @@ def tagged(rng: random.Random) -> str:
 
 
 def choice(rng: random.Random, number: int) -> str:
-    """Return a row with a context, two endings and the right one's number."""
+    """Return a row with a context, two endings and the number of the right one."""
     right = number % 2
     endings = (rng.choice(GOOD), rng.choice(BAD))
     first, second = endings if right == 0 else endings[::-1]

@@ -42,7 +42,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended; `memory` is the peak of its process tree in bytes."""
+    """How a process ended; `memory` is the peak memory of its process tree in bytes."""
 
     code: int
     seconds: float
@@ -64,7 +64,7 @@ Steps = Generator[Job, Ended, list[str]]
 class Case:
     """A name that is unique in its group, and the jobs to run in a separate folder.
 
-    `steps` yields jobs, is sent the end of every job, and returns the problems it noticed.
+    `steps` yields jobs, receives how each job ended, and returns the problems that it noticed.
     """
 
     group: str
@@ -97,9 +97,9 @@ def command_case(
     Args:
         words: a function that returns the command, given the folder.
         write: a function that writes the files, given the folder.
-        mentions: a regular expression that a refusal must match, such as the file's name.
-        check: a function that checks an accepted command's output; returns a problem, or "".
-        must_not_exist: a name in the folder that a refused command must not leave behind.
+        mentions: a regular expression that an error message must match, such as the file's name.
+        check: a function that checks a successful command's output; returns a problem, or "".
+        must_not_exist: a name in the folder that a failed command must not leave behind.
     """
 
     def steps(here: Path) -> Steps:
@@ -117,7 +117,7 @@ def command_case(
 
 
 def problems_of(ended: Ended, expectation: Expectation, mentions: str = "") -> list[str]:
-    """Return the problems with a command's end; every problem begins with its kind and a colon."""
+    """Return the problems with how a command ended; each begins with its kind and a colon."""
     problems = faults_of(ended)
     refused = ended.code == USER_MISTAKE
     match expectation:
@@ -158,7 +158,7 @@ def faults_of(ended: Ended) -> list[str]:
 
 
 def has_traceback(ended: Ended) -> bool:
-    """Return whether a Python traceback, or a panic or abort of a library, was printed."""
+    """Return whether the output contains a Python traceback, or a library's panic or abort."""
     signs = ("Traceback (most recent call last)", "panicked at", "Fatal Python error")
     return any(sign in ended.errors for sign in signs)
 

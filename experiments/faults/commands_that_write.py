@@ -20,7 +20,7 @@ class Writing:
         words: a function that returns the command, given the output.
         result: a function that returns the output's contents for comparison, in its own process.
         seconds: the approximate duration.
-        resumes: whether the command resumes a killed command and may be repeated when finished.
+        resumes: whether repeating the command resumes a killed one, and is allowed after the end.
         size: the output's size in bytes, which determines the sizes of disks.
     """
 
@@ -40,7 +40,7 @@ def _imported(work_dir: Path) -> Any:
 
 
 def _exported(directory: Path) -> Any:
-    # Serialized programs are not always the same bytes.
+    # A program is not always serialized to the same bytes.
     programs = ("model.stablehlo", "signature.json", "fingerprint.pb", "saved_model.pb")
     return files_of(directory, "README.md", "SHA256SUMS", *programs)
 
@@ -52,7 +52,7 @@ def _sweep(directory: Path) -> Any:
 
 
 def writing_commands(assets: Assets) -> dict[str, Writing]:
-    """Return the commands by name."""
+    """Return the commands, keyed by name."""
     run, tuned, text = str(assets / "run"), str(assets / "tuned-table"), str(assets / "text.txt")
 
     def tokenizer(kind: str, size: int) -> Callable[[Path], tuple[str, ...]]:

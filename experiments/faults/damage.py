@@ -14,7 +14,7 @@ LFS_POINTER = (
     + b"4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n"
 )
 WEB_PAGE = b"<!DOCTYPE html><html><head><title>404</title></head><body>Not found</body></html>\n"
-# Replacements for a JSON value, of several types.
+# Values of several types that replace a JSON value.
 ODD_VALUES = (None, True, [], {}, "", "abc", -1, 0, 1.5, 10**30, [1, 2], {"a": 1})
 
 
@@ -45,12 +45,12 @@ def truncations(data: bytes, rng: random.Random, count: int) -> Iterator[tuple[s
 
 
 def deep_json(depth: int = 100_000) -> bytes:
-    """Return nested arrays, deeper than any parser recurses."""
+    """Return arrays that are nested more deeply than any parser recurses."""
     return b"[" * depth + b"]" * depth
 
 
 def not_json(data: bytes, rng: random.Random) -> Iterator[tuple[str, bytes]]:
-    """Yield damaged or different variants of a JSON object that are not JSON objects."""
+    """Yield variants of a JSON object that are damaged, or are not objects."""
     yield from not_a_file_of_its_kind(rng)
     yield from truncations(data.rstrip(b"}\n "), rng, 4)
     yield "an array", b"[1, 2, 3]"

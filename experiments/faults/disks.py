@@ -12,21 +12,21 @@ from cases import Case, Job, Steps, problems_of, sentence_of
 from commands_that_write import Writing, writing_commands
 from kills import leftovers
 
-# Sizes of the disk, as shares of a command's output.
+# Disk sizes, as fractions of the size of a command's output.
 _SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 0.95)
 _ENOUGH = "size=256m"
 _LONGEST_ERROR = 3  # lines on standard error, not counting progress
 
 
 def cannot_mount() -> str:
-    """Return the reason why no small disk can be mounted, "" if one can be."""
+    """Return the reason why no small disk can be mounted, or "" if one can be."""
     if os.geteuid() != 0:
         return "mounting a tmpfs requires root"
     return ""
 
 
 def disk_cases(assets: Assets, seed: int) -> Iterator[Case]:
-    """Yield commands that write to disks of several sizes; none if nothing can be mounted."""
+    """Yield commands that write to disks of several sizes, or none if nothing can be mounted."""
     del seed  # nothing is random
     if reason := cannot_mount():
         print(f"disks: skipped, {reason}")
@@ -55,7 +55,7 @@ def _full(command: Writing, here: Path, disk: Path) -> Steps:
     words = command.words(disk / "out")
     ended = yield Job(words)
     problems = []
-    if ended.code:  # it may have fit
+    if ended.code:  # the output may have fit
         problems += problems_of(ended, "refused", r"disk/")
         sentence = sentence_of(ended)
         if len(sentence.splitlines()) > 1:

@@ -36,7 +36,7 @@ def checkpoint_files(assets: Assets) -> list[str]:
 
 
 def flip_cases(assets: Assets, seed: int) -> Iterator[Case]:
-    """Yield commands that use copies with one flipped bit in one file."""
+    """Yield commands that read copies with one flipped bit in one file."""
     rng = random.Random(f"{seed}/flips")
     for number, make in enumerate(_all(assets, rng), 1):
         yield make(f"{number:03d}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-# Google's names of 2018, by patterns of Hugging Face's; a "kernel" is transposed.
+# Google's 2018 names for patterns of Hugging Face's names; a "kernel" is transposed.
 _NAMES = (
     (r"\.layer\.(\d+)\.", r"/layer_\1/"),
     (r"_embeddings\.weight$", "_embeddings"),

@@ -1,8 +1,8 @@
 """Run jobs in processes forked from this one, which has imported everything commands import.
 
-A fork takes a hundredth of the time of a new interpreter that imports JAX, and a crash in one
-process does not affect the others. JAX starts its threads on first use, and this process never uses
-it.
+A fork takes a hundredth of the time that a new interpreter takes to import JAX, and a crash in one
+process does not affect the others. Forking is safe, since JAX starts its threads on first use, and
+this process never uses it.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def warm_up(cache: Path) -> None:
 
 
 def run_cases(cases: Iterator[Case], work: Path, lanes: int) -> Iterator[Outcome]:
-    """Run `lanes` cases at once, each in a separate folder, and yield their outcomes."""
+    """Run `lanes` cases at a time, each in a separate folder, and yield their outcomes."""
     free, active = set(range(lanes)), list[_Active]()
     more = True
     try:
@@ -202,8 +202,8 @@ def _become(active: _Active) -> None:
         code = end.code if isinstance(end.code, int) else 1
     except BaseException:
         traceback.print_exc()
-    # Exit handlers of libraries that only this process imports, such as PyTorch, are not the
-    # command's, so they must not be interrupted.
+    # Libraries that only this process imports, such as PyTorch, have exit handlers that do not
+    # belong to the command, so they must not be interrupted.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading._shutdown()
     atexit._run_exitfuncs()
@@ -213,7 +213,7 @@ def _become(active: _Active) -> None:
 
 
 def _look(active: _Active) -> Ended | None:
-    """Return the end of the process, or None while it runs; send due signals and stop it if due."""
+    """Return how the process ended, or None while it runs; send signals and stop it when due."""
     pid, status, usage = os.wait4(active.pid, os.WNOHANG)
     seconds = time.monotonic() - active.started
     if pid == 0:

@@ -1,4 +1,4 @@
-"""Models, work directories and manifests that are invalid, or unusual but valid."""
+"""Make models, work directories and manifests that are invalid, or unusual but valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Invalid paths, names and options: schemes, hub-like names, repeated and odd options."""
+"""Make invalid paths, names and options: URL schemes, hub-like names, repeated and odd options."""
 
 from __future__ import annotations
 

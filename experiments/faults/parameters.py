@@ -6,12 +6,12 @@ import hashlib
 import json
 from pathlib import Path
 
-# Keys of the log's entries that the model did not compute.
+# Keys in log entries whose values the model did not compute.
 _NOT_COMPUTED = {"tokens_per_second", "stall", "seconds", "compiling", "utilisation"}
 
 
 def digest(work_dir: Path, step: int | None = None) -> str:
-    """Return a hash of the parameters of a work directory's chosen checkpoint, using JAX."""
+    """Return a hash of the parameters in a checkpoint, by default the one that commands use."""
     import numpy as np
 
     from bert_jax.models.config import ComputeConfig

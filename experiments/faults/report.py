@@ -43,7 +43,7 @@ class Results:
 
     @property
     def done(self) -> set[str]:
-        """The keys of the cases that have a result."""
+        """The keys of the cases that already have a result."""
         return {row["case"] for row in self.rows}
 
     @property
@@ -106,7 +106,7 @@ def processor() -> str:
 
 
 def write(results: Results, path: Path) -> None:
-    """Write all results with the date, the hardware and the versions of libraries."""
+    """Write all results, with the date, the hardware and the library versions."""
     content = {
         "date": str(datetime.date.today()),
         "hardware": f"{os.cpu_count()} cores of {processor()}",

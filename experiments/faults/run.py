@@ -4,11 +4,11 @@ r"""Does bert-jax corrupt anything silently, or answer a user's mistake with a t
 
 Kills commands at random moments and repeats them, flips bits in their inputs, truncates and removes
 parts of them, fills disks, and feeds commands hundreds of generated inputs that are invalid, or
-unusual but valid. A killed command must resume and end with the same parameters bit for bit;
-damaged or invalid input must be refused in a sentence with exit code 2; unusual but valid input
-must be accepted with the correct result. The campaign can be killed at any moment and resumed with
-the same command. Writes results.json and prints the table; with --fast or --only, writes to the
---work folder.
+unusual but valid. A killed command must resume and end with the same parameters, bit for bit;
+damaged or invalid input must be rejected with a one-sentence message and exit code 2; unusual but
+valid input must be accepted, and give the correct result. The campaign can be killed at any moment
+and resumed with the same command. Writes results.json and prints the table; with --fast or --only,
+writes to the --work folder.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> int:
     parser.add_argument("--fast", action="store_true", help="only every eighth case of each group")
     parser.add_argument("--lanes", type=int, default=2, help="parallel cases (default: 2)")
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that processes and disks go, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # to clean up processes and disks
     work = args.work.resolve()
     warm_up(work / "programs")
     assets = make_assets(work / "assets", args.lanes)

@@ -1,4 +1,4 @@
-"""Invalid config files, and overrides with values that their keys do not accept."""
+"""Make invalid config files, and overrides with values that their keys do not accept."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ _FINETUNE = _COMMON | {
     "tuning.embeddings": "truth",
     "tuning.layer_decay": "positive",
 }
-# Keys whose values may be very large, since they only limit numbers of epochs, steps or records.
+# Keys whose values may be very large, since they only limit the number of epochs, steps or records.
 _MAY_BE_LARGE = {
     "checkpoint.every_steps", "checkpoint.keep_last", "checkpoint.keep_every",
     "checkpoint.keep_best", "evaluation.every_steps", "evaluation.max_records",
@@ -121,7 +121,7 @@ _MAY_BE_LARGE = {
 
 
 def setting_cases(assets: Assets, seed: int) -> Iterator[Case]:
-    """Yield runs with invalid configs, which must be refused before they train or write."""
+    """Yield runs with invalid configs, which must be rejected before they train or write."""
     rng = random.Random(f"{seed}/settings")
     made = [*_overrides("pretrain", _PRETRAIN, rng), *_overrides("table", _FINETUNE, rng)]
     for number, (config, word) in enumerate(made, 1):

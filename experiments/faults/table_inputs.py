@@ -1,4 +1,4 @@
-"""Files of fine-tuning tasks: tables in all formats, tagged sentences, choices and questions."""
+"""Make files for fine-tuning tasks: tables in all formats, tagged sentences, choices, questions."""
 
 from __future__ import annotations
 

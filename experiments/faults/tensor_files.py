@@ -1,4 +1,4 @@
-"""Safetensors files whose header or tensors are invalid, or unusual but valid."""
+"""Make safetensors files whose header or tensors are invalid, or unusual but valid."""
 
 from __future__ import annotations
 

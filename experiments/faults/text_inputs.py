@@ -1,4 +1,4 @@
-"""Raw text for `prepare` and lines for `predict`: encodings, archives, JSON Lines and Parquet."""
+"""Make raw text for `prepare` and lines for `predict`: encodings, archives, JSON Lines, Parquet."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _predict(assets: Assets, model: str, file: str, here: Path) -> tuple[str, ..
 
 
 def _same_corpus(assets: Assets, here: Path, _: Ended) -> str:
-    """Compare with the corpus of the same text as a plain file."""
+    """Compare with the corpus made from the same text as a plain file."""
     given, expected = (
         json.loads((corpus / "manifest.json").read_text())
         for corpus in (here / "corpus", assets / "corpus")
@@ -84,7 +84,7 @@ def _a_result_for_each(here: Path, _: Ended) -> str:
 
 
 def _texts(assets: Assets, rng: random.Random) -> Iterator[Made]:
-    """Yield the asset's plain text in other forms, and files that are not text."""
+    """Yield the asset's plain text in other forms, as well as files that are not text."""
     text = (assets / "text.txt").read_bytes()
     packed = {
         "gz": gzip.compress(text),

@@ -1,7 +1,7 @@
 """Time a run of `bert-jax finetune` and a prediction, and print a line of JSON.
 
-The training time is the sum of the seconds in the run's log. Each shape is compiled before by two
-steps, whose difference is reported separately as the compilation time.
+The training time is the sum of the seconds in the run's log. Beforehand, two steps compile each
+shape; the difference between their times is reported separately as the compilation time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def first_state(run: FinetuneRun) -> TrainState:
 
 
 def compile_train_step(run: FinetuneRun, features: Features) -> dict[int, float]:
-    """Return the compilation seconds by row length: the difference between the first two steps."""
+    """Return the compilation seconds for each row length: the first step minus the second."""
     state, size = first_state(run), run.hyperparameters.batch_size
     rows, results = local_rows(run.mesh, size), {}
     for length in sorted({run.plan.planned_batch(step).length for step in range(run.total_steps)}):
@@ -54,7 +54,7 @@ def compile_train_step(run: FinetuneRun, features: Features) -> dict[int, float]
 
 
 def train(run: FinetuneRun) -> float:
-    """Return the seconds of an epoch without evaluations and checkpoints."""
+    """Return the seconds that an epoch takes, without evaluations and checkpoints."""
     if not training.train(run, StopRequest()):
         raise SystemExit("the run was stopped")
     log = (run.work_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
@@ -67,7 +67,7 @@ def train(run: FinetuneRun) -> float:
 
 
 def predict(run: FinetuneRun, features: Features) -> tuple[float, float]:
-    """Return the seconds that a pass over the set takes, and how many more the first one takes."""
+    """Return the seconds that a pass over the set takes, and how many more the first pass takes."""
     params, seconds = first_state(run).params, []
     for _ in range(2):
         start = time.perf_counter()
@@ -77,7 +77,7 @@ def predict(run: FinetuneRun, features: Features) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Measure the run of `config.py` in a directory, with a dtype."""
+    """Measure the run that a directory's `config.py` describes, with the given dtype."""
     tune_malloc_for_training()  # like `bert-jax` before training
     directory, dtype = Path(sys.argv[1]), sys.argv[2]
     config = load_config(
@@ -88,7 +88,7 @@ def main() -> None:
     run = FinetuneRun.open(config, make_mesh(config.mesh))
     examples, predicted = run.data.train, run.data.validation["validation"].features
     assert examples is not None
-    # Before training, whose evaluation would already compile these programs.
+    # Do this before training, since its evaluation would already compile these programs.
     prediction_seconds, prediction_compilation = predict(run, predicted)
     compilation = compile_train_step(run, examples)
     seconds = train(run)

@@ -1,15 +1,15 @@
-r"""Compare the speed of fine-tuning and prediction with Hugging Face's Trainer.
+r"""Compare our speed in fine-tuning and prediction with that of Hugging Face's Trainer.
 
     python experiments/finetune_speed/run.py tiny mini --data DATA
     python experiments/finetune_speed/run.py base --data DATA --device cuda --steps 200
 
 DATA contains glue/SST-2, squad/{train-v1.1-prefix,dev-v1.1}.json.xz and vocab/bert-base-uncased. In
-every round, each side runs once in a separate process on the same tokenized examples; ours is the
-first side in one round and the last in the next. On a CPU, each side runs in float32 and in
-bfloat16 (bf16=True), and the ratio of a round compares the faster modes. On a GPU, both run only in
-bfloat16. On a CPU, our command configures malloc to keep freed buffers; --same-malloc does the same
-for the Trainer. The first round compiles the programs, and the others load them from a cache.
-Writes results.json, or results_cuda.json.
+every round, each side runs once in a separate process on the same tokenized examples; ours runs
+first in one round and last in the next. On a CPU, each side runs in float32 and in bfloat16
+(bf16=True), and a round's ratio compares the faster modes. On a GPU, both run only in bfloat16. On
+a CPU, our command configures malloc to keep freed buffers; --same-malloc does the same for the
+Trainer. The first round compiles the programs, and later rounds load them from a cache. Writes
+results.json, or results_cuda.json.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-# For the modules of this folder, and for the package if the checkout is not installed.
+# Find the modules in this folder, and the package if the checkout is not installed.
 sys.path[:0] = [str(HERE), str(ROOT)]
 
 from prepared import SIZES, Work, write_examples, write_features, write_model  # noqa: E402
@@ -39,7 +39,7 @@ from bert_jax.processes import largest_block, memory_bytes  # noqa: E402
 BATCHES = {"sst2": 32, "squad": 16}
 MODES = {"cpu": ("float32", "bfloat16"), "cuda": ("bfloat16",)}
 SPEEDS = ("train_examples_s", "predict_examples_s")
-# The malloc settings of bert_jax.processes, for the environment of another program.
+# The malloc settings of bert_jax.processes, as environment variables for another program.
 KEEPING = (
     f"glibc.malloc.mmap_threshold={largest_block(memory_bytes())}:glibc.malloc.arena_max=1:"
     "glibc.malloc.trim_threshold=1000000000000"
@@ -57,14 +57,14 @@ def last_json(*words: str | Path, **variables: str) -> dict:
 
 
 def ours(directory: Path, args: argparse.Namespace) -> Iterator[tuple[str, dict]]:
-    """Yield a measurement of each of our modes; the compilation cache is in `directory`."""
+    """Yield one measurement per mode of ours; the compilation cache is in `directory`."""
     programs = str(directory / "programs")
     for mode in MODES[args.device]:
         yield mode, last_json(HERE / "ours.py", directory, mode, JAX_COMPILATION_CACHE_DIR=programs)
 
 
 def theirs(directory: Path, work: Work, args: argparse.Namespace) -> Iterator[tuple[str, dict]]:
-    """Yield a measurement of each of the Trainer's modes."""
+    """Yield one measurement per mode of the Trainer."""
     words = [HERE / "theirs.py", directory, "--task", work.task, "--device", args.device]
     words += ["--batch", str(work.batch_size)]
     malloc = {"GLIBC_TUNABLES": KEEPING} if args.same_malloc else {}
@@ -73,9 +73,9 @@ def theirs(directory: Path, work: Work, args: argparse.Namespace) -> Iterator[tu
 
 
 def measure(work: Work, directory: Path, number: int, args: argparse.Namespace) -> dict:
-    """Measure every mode of both sides once, and the ratios of the faster modes."""
+    """Measure every mode of both sides once, and compute the ratios between the faster modes."""
     row: dict = {"task": work.task, "size": work.size, "round": number}
-    row["load"] = os.getloadavg()[0]  # above the number of cores, other programs are running
+    row["load"] = os.getloadavg()[0]  # if above the number of cores, other programs are running
     if number % 2 == 0:
         row["ours"] = dict(ours(directory, args))
     row["theirs"] = dict(theirs(directory, work, args))
@@ -98,7 +98,7 @@ def ratio_name(speed: str) -> str:
 
 
 def processor() -> str:
-    """Return the name of the processor, on Linux from /proc."""
+    """Return the name of the processor, read from /proc on Linux."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
@@ -106,7 +106,7 @@ def processor() -> str:
 
 
 def lines_of(rows: list[dict]) -> Iterator[str]:
-    """Yield the table lines of one task and size: medians, and the range of the ratio."""
+    """Yield the table lines for one task and size: medians, and the range of the ratio."""
     for speed in SPEEDS:
         measured = speed.removesuffix("_examples_s")
         ratios = [row[ratio_name(speed)] for row in rows]
@@ -134,7 +134,7 @@ def compilation_line(rows: list[dict]) -> str:
 
 
 def measure_all(args: argparse.Namespace) -> list[dict]:
-    """Measure all rounds of all sizes and tasks."""
+    """Measure all rounds for all sizes and tasks."""
     rows = []
     for size in args.sizes:
         for task in args.tasks:

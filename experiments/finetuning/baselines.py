@@ -1,4 +1,4 @@
-"""Linear models without an encoder: on bags of words, and on words in context."""
+"""Train linear baselines without an encoder, on bags of words and on words in context."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from bert_jax.labeled_data.tags import TagFiles, TagSentences, read_tags
 from bert_jax.tasks.sentence_scores import sentence_scores
 from bert_jax.tasks.span_scores import entity_scores, squad_scores
 
-# Penalties and class weights. They are chosen on the validation set, like the learning rates of the
-# networks, but from more values.
+# Penalties and class weights, which are chosen on the validation set. The networks' learning rates
+# are chosen in the same way, but from fewer values.
 _LINEAR = ParameterGrid({"C": [0.1, 1.0, 10.0, 100.0], "class_weight": [None, "balanced"]})
 _RIDGE = ParameterGrid({"alpha": [0.1, 1.0, 10.0]})
 _WORD = r"\w+|[^\w\s]"
@@ -57,9 +57,9 @@ def baseline_scores(
 ) -> dict[str, list[float]]:
     """Return the scores (fractions) of a task's baselines on the validation set of each of `sets`.
 
-    They are trained on the first of the sets and chosen on its validation set.
+    The baselines are trained on the first of the sets, and chosen on its validation set.
 
-    mnli: pairs that one of the baselines is also trained on.
+    mnli: MNLI pairs that one of the baselines is also trained on.
     """
     by_name = {
         BAG: lambda: _sentences(task, sets, longest=1),
@@ -82,7 +82,7 @@ def _compared(task: Task, sets: Sequence[Files]) -> list[float]:
 def _scores_of_best(
     fits: Sequence[_Fit], scorers: Sequence[Callable[[_Fit], float]]
 ) -> list[float]:
-    """Return the score by each function of the fit that is best by the first one."""
+    """Return each function's score for the fit that is best according to the first function."""
     best = max(fits, key=scorers[0])
     return [scorer(best) for scorer in scorers]
 
@@ -150,7 +150,7 @@ def _with_mnli(
 
 
 def _bag(words: TfidfVectorizer, examples: SentenceExamples, compared: bool) -> sparse.csr_matrix:
-    """Return [examples, features], the words of every sentence.
+    """Return the words of every sentence as a matrix [examples, features].
 
     compared: whether to return the words that both sentences share, the words in which they differ,
       and their similarity instead.
@@ -206,13 +206,13 @@ def _words(sentences: Sequence[Sequence[str]], capitals: bool) -> list[dict[str,
 
 
 def _shape(word: str) -> str:
-    """Return the shape of a word without repetitions: "XxXx'x" for "McDonald's", "9" for "2019"."""
+    """Return a word's shape without repetitions: "XxXx'x" for "McDonald's", "9" for "2019"."""
     kinds = re.sub(r"[^\W\d_]", lambda c: "X" if c[0].isupper() else "x", word)
     return re.sub(r"(.)\1+", r"\1", re.sub(r"\d", "9", kinds))
 
 
 def _spans(sets: Sequence[Files], *, compared: bool) -> list[float]:
-    """Score two logistic regressions, for the first and for the last word of answers."""
+    """Score two logistic regressions, one for the first and one for the last word of answers."""
     rng = np.random.default_rng(0)
     rows, ends = [], []
     for example in read_squad(Path(sets[0].train), labeled=True):

@@ -16,7 +16,8 @@ from tasks import FAST_TRAIN, FAST_VALIDATION, table_text
 # The available parts of the training set, and the number of rows of the matched dev set.
 _TRAINING = ("train_part1k", "train_part9k", "train_extra_llmsknow")
 _VALIDATION, _VALIDATED = "dev_matched", 2_000
-# Not tuned: the pretrained side's batch size and rate for SST-2, and BERT's number of epochs.
+# These values are not tuned: the batch size and rate are the pretrained side's for SST-2, and the
+# number of epochs is BERT's.
 _BATCH_SIZE, _RATE, _EPOCHS = 32, 3e-4, 3
 
 
@@ -44,7 +45,7 @@ def mnli_run(work: Path, side: str) -> Path:
 
 
 def learn_mnli(side: str, args: argparse.Namespace) -> dict[str, float]:
-    """Fine-tune a side on MNLI, unless finished, and return the accuracy of its best epoch."""
+    """Fine-tune a side on MNLI, unless it is finished, and return its best epoch's accuracy."""
     training = _training(args.work)
     validation = training.with_name("validation.jsonl")
     rows = [row for name in _TRAINING for row in _rows(args.data, name)]

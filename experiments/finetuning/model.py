@@ -1,4 +1,4 @@
-"""Describe the model of the results."""
+"""Describe the model that the results are for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bert_jax.training.state import fingerprint
 def describe(model: Path) -> dict[str, Any]:
     """Return a model's sizes, tokenizer and parameters, and how it was pretrained if known.
 
-    The source of its initial parameters is only identified by the parameters.
+    The source of its initial parameters is identified only by those parameters.
 
     Raises:
       SystemExit: the model was fine-tuned.

@@ -1,4 +1,4 @@
-"""Make the tables and pictures from the results."""
+"""Make the tables and plots from the results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STYLES = ("--", "-.", "-", (0, (8, 3)))
 
 
 def table(results: dict[str, dict]) -> Iterator[str]:
-    """Yield the Markdown table of the validation sets: means and standard deviations in %."""
+    """Yield the Markdown table for the validation sets: means and standard deviations in %."""
     yield (
         "| task | metric | pretrained | from scratch | difference | "
         "without an encoder (difference) | without reading | training, dev examples | batch | "
@@ -62,7 +62,7 @@ def test_table(results: dict[str, dict]) -> Iterator[str]:
 
 
 def _comparison(sides: Sequence[dict], baselines: Mapping[str, float]) -> Iterator[str]:
-    """Yield the cells that compare the pretrained side with the other one and the baselines."""
+    """Yield the cells that compare the pretrained side with the other side and the baselines."""
     yield from map(_spread, sides)
     means = [_mean(side) for side in sides]
     yield f"{100 * (means[0] - means[1]):+.1f}"
@@ -74,7 +74,7 @@ def _comparison(sides: Sequence[dict], baselines: Mapping[str, float]) -> Iterat
 
 
 def draw(name: str, result: dict, file: Path) -> None:
-    """Draw the seeds of one task as dots, and means, baselines and chance as lines."""
+    """Draw one task's seeds as dots, and its means, baselines and chance as lines."""
     figure = Figure(figsize=(5.6, 3.6), dpi=110, layout="constrained")
     axis = figure.subplots()
     measured = {side: colour for side, colour in SIDES.items() if side in result}

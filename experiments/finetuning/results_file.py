@@ -1,4 +1,4 @@
-"""Read and write results.json, whose tasks may be measured by several commands."""
+"""Read and write results.json, whose tasks may come from several commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tasks import TASKS
 
 from bert_jax.files import write_file
 
-# The parts of a description that identify a model; the others describe its origin.
+# The parts of a description that identify a model; the other parts describe its origin.
 _SAME = ("encoder", "tokenizer", "parameters")
 
 
@@ -37,7 +37,7 @@ class ResultsFile:
         """Return the tasks in the file, or {} if it does not exist.
 
         Raises:
-          SystemExit: the results have another model or other options.
+          SystemExit: the results are for a different model or have different options.
         """
         if not self.file.is_file():
             return {}

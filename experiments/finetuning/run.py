@@ -1,4 +1,4 @@
-r"""Compare pretraining with no pretraining and with no encoder on seven tasks.
+r"""Compare pretraining with training from scratch and with encoder-free baselines on seven tasks.
 
     python experiments/finetuning/run.py MODEL --data DATA --work runs/finetuning --output results
 
@@ -8,18 +8,18 @@ parameters of the same sizes with the same learning rates and seeds, and baselin
 have test sets with public answers (glue/MRPC/msr_paraphrase_test.txt,
 ner_wnut17/emerging.test.annotated): models with the learning rate and epoch that are best on the
 validation set are trained again and scored on them. If the command is killed, repeat it to resume.
-It prints the table, and writes results.json and a picture per task to --output. The default is the
-folder of this file, or --work with --fast, which is a check that takes minutes.
+It prints the table, and writes results.json and a plot per task to --output. The default output is
+the folder of this file or, with --fast, a check that takes minutes, the --work folder.
 
 Each task has its own epochs, batch size and learning rates (tasks.py), which options override. The
 experiment can be run in parts: the results of other tasks and sides are kept if they are for the
-same model, and a side only if the other one was trained in the same way:
+same model and, for a task's other side, if that side was trained in the same way:
 
     run.py MODEL ... --tasks SQuAD --learning-rates 3e-4 --epochs 4
     run.py MODEL ... --tasks SQuAD --sides from_scratch
 
-With --after-mnli, both sides are first trained on MNLI, of which DATA/mnli/ contains a part
-(mnli.py), and the results are written to after-mnli/ in the folder of this file.
+With --after-mnli, both sides are first trained on the part of MNLI in DATA/mnli/ (mnli.py), and the
+results are written to after-mnli/ in the folder of this file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-# For the modules of this folder, and for the package if the checkout is not installed.
+# Find the modules in this folder, and the package if the checkout is not installed.
 sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT)]
 
 from baselines import baseline_scores, sizes  # noqa: E402
@@ -55,7 +55,7 @@ SETTINGS = ("seeds", *TASK_OPTIONS, "max_length", "doc_stride", "dropout", "dtyp
 
 
 def resolve(task: Task, args: argparse.Namespace, positions: int) -> argparse.Namespace:
-    """Return the arguments with the task's defaults, for a model with this number of positions."""
+    """Return the arguments with a task's defaults filled in, for a model with so many positions."""
     own = {name: getattr(task, name) for name in TASK_OPTIONS if getattr(args, name) is None}
     recipe = load_config(
         str(ROOT / f"configs/finetune/{task.recipe}.py"),
@@ -191,7 +191,7 @@ def main() -> None:
         *(args.output / "results.json", args.work / "results.lock"),
         *(model, args.fast, args.after_mnli),
     )
-    results.tasks()  # refuse results of another model before hours of work
+    results.tasks()  # reject another model's results before hours of work
     for name in settings:
         if (test := TASKS[name].test) and not has_file(args.data / test):
             raise SystemExit(f"{args.data / test} does not exist; {name} is also scored on it")

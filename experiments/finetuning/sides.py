@@ -49,7 +49,7 @@ def _start(side: str, args: argparse.Namespace) -> list[str | Path]:
 def side_of(results: SweepResults, output: Path) -> dict:
     """Return the scores of all seeds at the learning rate and epoch that are best on average.
 
-    Like in `bert_jax.finetuning.sweep_results.summarize`, a learning rate at which a seed
+    As in `bert_jax.finetuning.sweep_results.summarize`, a learning rate at which a seed
     diverged is chosen only if seeds diverged at every rate.
     """
     metric, learned = results.metric, {}
@@ -88,7 +88,7 @@ def side_of(results: SweepResults, output: Path) -> dict:
 
 
 def on_test_set(results: SweepResults, output: Path, epoch: int) -> dict:
-    """Return the seeds' scores after an epoch, for a sweep of one rate that uses the test set.
+    """Return the seeds' scores after an epoch of a sweep over one rate that uses the test set.
 
     Parameters depend on the seed and the rate, but not on the evaluated set, so these are the
     models whose rate and epoch were chosen on the validation set. Diverged runs have no scores.
@@ -102,7 +102,7 @@ def on_test_set(results: SweepResults, output: Path, epoch: int) -> dict:
 
 
 def made_of(output: Path, settings: dict) -> str:
-    """Return a checksum of everything that both sides must have in common to be compared.
+    """Return a checksum of everything that two sides must have in common to be compared.
 
     This includes the recipe, examples, vocabulary, precision, learning rates and seeds.
     """

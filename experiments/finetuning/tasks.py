@@ -1,4 +1,4 @@
-"""Define the tasks: their recipes, and their files from a folder of public datasets."""
+"""Define the tasks: their recipes, and their files in a folder of public datasets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Task:
     name: the name of the task.
     recipe: the name of a config in configs/finetune.
     metric: the metric to report.
-    baselines: the descriptions of the baselines by name.
+    baselines: the descriptions of the baselines, keyed by name.
     glue: the official name of a GLUE task; "" for others.
     test: the file of a test set with public answers; "" for none.
     epochs, batch_size, learning_rates: the defaults for training.
@@ -63,7 +63,7 @@ TASKS = {
         Task("MRPC", "mrpc", "F1", _PAIRED, "MRPC", test="glue/MRPC/msr_paraphrase_test.txt"),
         Task("RTE", "rte", "accuracy", _PAIRED, "RTE"),
         Task("STS-B", "stsb", "Spearman correlation", _SCORED, "STS-B", epochs=6, batch_size=32),
-        # One seed of the pretrained side had an F1 of 22.7, and 16.8 with batches of 32.
+        # With this batch size, one seed of the pretrained side had an F1 of 22.7; with 32, 16.8.
         Task("SQuAD", "squad", "F1", _SPANS, epochs=2, batch_size=8, learning_rates=(3e-4,)),
         Task(
             *("WNUT-17", "wnut17", "F1", _TAGGED),
@@ -96,7 +96,7 @@ class Files:
     validation: str = ""
 
     def overrides(self, task: Task) -> list[str]:
-        """Return the overrides of the recipe that set the files."""
+        """Return the recipe overrides that set the files."""
         if task.glue:
             return [f"--config.glue.directory={self.directory}"]
         section = "spans" if task.name == "SQuAD" else "tags"
@@ -115,7 +115,7 @@ class Files:
 
 
 def files_of(task: Task, data: Path, work: Path, *, fast: bool) -> Files:
-    """Return the files of a task, and write joined or shortened files to `work`."""
+    """Return a task's files; those that must be joined or shortened are written to `work`."""
     work.mkdir(parents=True, exist_ok=True)
     if task.name == "SQuAD":
         return _squad(data, work, fast)
@@ -134,7 +134,7 @@ def files_of(task: Task, data: Path, work: Path, *, fast: bool) -> Files:
 
 
 def test_files_of(task: Task, files: Files, data: Path, work: Path, *, fast: bool) -> Files:
-    """Return the same training files, with the test set as validation set."""
+    """Return the same training files, with the test set as the validation set."""
     work.mkdir(parents=True, exist_ok=True)
     test = data / task.test
     if not task.glue:
@@ -151,7 +151,7 @@ def test_files_of(task: Task, files: Files, data: Path, work: Path, *, fast: boo
 
 
 def table_text(file: Path) -> str:
-    """Return the content of a file or of its compressed version."""
+    """Return the contents of a file, or of its compressed version."""
     if file.is_file():
         return file.read_text(encoding="utf-8")
     with lzma.open(f"{file}.xz", "rt", encoding="utf-8") as stream:

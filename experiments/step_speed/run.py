@@ -1,16 +1,16 @@
-r"""Compare the speed of the train step with Hugging Face's BERT in PyTorch.
+r"""Compare the speed of our train step with that of Hugging Face's BERT in PyTorch.
 
     python experiments/step_speed/run.py tiny mini --same-malloc
     python experiments/step_speed/run.py base large --device cuda --batch 128 --length 512 \
         --without-attention-dropout
 
 The peer is `yardsticks/peer_torch_bert.py` in the folder BERT_JAX_SHARED (default: `shared` next to
-the repository): `BertForPreTraining` with the masked-LM head only at the masked positions, AdamW
-and clipping, eager and compiled. In every round, each side runs once in a separate process. The
-ratio of a round is our tokens/s relative to the peer's faster mode in that round. The peer also has
-dropout on attention probabilities; --without-attention-dropout measures ours with and without it.
-On a CPU, our command configures malloc to keep freed buffers; --same-malloc also measures the peer
-with this setting. Writes results.json, or results_cuda.json.
+the repository): `BertForPreTraining`, whose masked-LM head runs only at the masked positions, with
+AdamW and clipping, both eager and compiled. In every round, each side runs once in a separate
+process. The ratio of a round is our tokens/s relative to the peer's faster mode in that round. The
+peer also has dropout on attention probabilities; --without-attention-dropout measures ours with and
+without it. On a CPU, our command configures malloc to keep freed buffers; --same-malloc also
+measures the peer with this setting. Writes results.json, or results_cuda.json.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bert_jax.processes import largest_block, memory_bytes
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CONFIGS = {"tiny": "tiny", "mini": "mini", "base": "bert_base", "large": "bert_large"}
-# The malloc settings of bert_jax.processes, for the environment of another program.
+# The malloc settings of bert_jax.processes, as environment variables for another program.
 KEEPING = (
     f"glibc.malloc.mmap_threshold={largest_block(memory_bytes())}:glibc.malloc.arena_max=1:"
     "glibc.malloc.trim_threshold=1000000000000"
@@ -48,7 +48,7 @@ def last_json(command: list[str], **variables: str) -> dict:
 
 
 def ours(size: str, args: argparse.Namespace, *overrides: str) -> dict:
-    """Return a measurement by `bert-jax bench step`."""
+    """Return a measurement made by `bert-jax bench step`."""
     return last_json(
         [sys.executable, "-m", "bert_jax.cli.main", "bench", "step"]
         + ["--config", f"configs/pretrain/{CONFIGS[size]}.py", "--steps", str(args.steps)]
@@ -77,7 +77,7 @@ def peer(size: str, compiled: int, args: argparse.Namespace, **variables: str) -
 
 
 def processor() -> str:
-    """Return the name of the processor, on Linux from /proc."""
+    """Return the name of the processor, read from /proc on Linux."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
@@ -105,7 +105,7 @@ def measure(size: str, args: argparse.Namespace) -> dict:
 
 
 def table_line(name: str, sides: tuple[str, ...], ratio_name: str, rows: list[dict]) -> str:
-    """Return the table line of one size: medians of all rounds, and the range of the ratio."""
+    """Return the table line for one size: medians over all rounds, and the range of the ratio."""
     speeds = [f"{statistics.median(row[column]['tok_s'] for row in rows):,.0f}" for column in sides]
     ratios = [row[ratio_name] for row in rows]
     ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
