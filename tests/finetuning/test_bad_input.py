@@ -149,10 +149,10 @@ def test_exactly_one_task_is_required(toy, refused):
     one = (toy.root / "glue.py").read_text()
     none = toy.root / "none.py"
     none.write_text(one.replace("'glue': ", "'report_every_steps': 1 or "))
-    assert "spans, got none" in refused("none")
+    assert "spans; got none" in refused("none")
     two = toy.root / "two.py"
     two.write_text(one.replace("'glue': ", "'spans': {'files': {'train': 'x'}}, 'glue': "))
-    assert "spans, got glue, spans" in refused("two")
+    assert "spans; got glue, spans" in refused("two")
 
 
 def test_the_initial_model_is_checked(refused, make_source, tmp_path):
