@@ -50,10 +50,10 @@ TENSORFLOW = [
     "tensorflow>=2.21,<3; sys_platform != 'linux'",
 ]
 
-# What builds the documentation and reads its pages for their tests.
+# These packages build the documentation, and parse its pages in the tests.
 DOCS = ["sphinx>=9.0.4,<10", "myst-parser>=5.2,<6", "furo>=2025.12.19"]
 
-# What the test of the pages in a browser drives Chromium with, which pip does not install.
+# The browser test controls Chromium with this package; pip does not install Chromium itself.
 BROWSER = ["playwright>=1.50,<2"]
 
 DEV = [

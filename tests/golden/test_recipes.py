@@ -124,7 +124,7 @@ def test_the_first_twenty_losses_match_the_recorded_ones(recipe, run) -> None:
     file = STORED / f"{recipe.replace('/', '-')}.json"
     if RECORDING:
         made = {
-            "how": "BERT_JAX_WRITE_GOLDEN=1 pytest tests/golden",
+            "how": "BERT_JAX_WRITE_GOLDEN=1 pytest -m slow tests/golden/test_recipes.py",
             "date": datetime.now(UTC).date().isoformat(),
             "versions": {name: version(name) for name in ("jax", "flax", "optax", "numpy")},
             "processor": platform.machine(),
