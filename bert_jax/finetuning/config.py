@@ -14,7 +14,6 @@ from bert_jax.finetuning.task_kind import TaskConfig
 from bert_jax.labeled_data.files import Split
 from bert_jax.local_paths import LocalPath, check_config_paths
 from bert_jax.models.config import ComputeConfig
-from bert_jax.models.model import ModelConfig
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.loop import Intervals
 from bert_jax.training.optimizer import OptimizerConfig
@@ -196,19 +195,15 @@ class FinetuneConfig:
             tensorboard=self.tensorboard,
         )
 
-    def open(
-        self, tokenizer: Tokenizer, splits: Collection[Split], labels: tuple[str, ...] = ()
-    ) -> TaskData:
+    def open(self, tokenizer: Tokenizer, splits: Collection[Split]) -> TaskData:
         """Read the task's files of these splits; see `TaskConfig.open`."""
-        return self.task.open(tokenizer, self.max_length, splits, labels)
+        return self.task.open(tokenizer, self.max_length, splits)
 
     def with_file(self, path: str, split: Split) -> FinetuneConfig:
         """Return the config with another file of the task; see `TaskConfig.with_file`."""
         return replace(self, task=self.task.with_file(path, split))
 
-    def with_columns(
-        self, split: Split = "train", model: ModelConfig | None = None
-    ) -> FinetuneConfig:
-        """Return the config with detected columns; see `TaskConfig.with_columns`."""
-        task = self.task.with_columns(split, model)
+    def with_columns(self) -> FinetuneConfig:
+        """Return the config with the training file's columns; see `TaskConfig.with_columns`."""
+        task = self.task.with_columns("train")
         return self if task is self.task else replace(self, task=task)

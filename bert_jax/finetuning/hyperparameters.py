@@ -33,24 +33,18 @@ class Combination:
 
 
 @dataclass(frozen=True, order=True)
-class Hyperparameters:
+class Hyperparameters(Combination):
     """The hyperparameters of a run that leave its compiled programs unchanged.
 
     Attributes:
-      batch_size: the number of examples per step.
-      learning_rate: the peak learning rate.
-      num_epochs: the number of epochs.
       seed: the seed of random parameters, the order of the examples and dropout.
     """
 
-    batch_size: int
-    learning_rate: float
-    num_epochs: int
     seed: int
 
     def __str__(self) -> str:
         """Return the hyperparameters in words."""
-        return f"{self.combination}, seed {self.seed}"
+        return f"{super().__str__()}, seed {self.seed}"
 
     @property
     def combination(self) -> Combination:
