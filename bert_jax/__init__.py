@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bert_jax.corpus.corpus import Corpus
     from bert_jax.corpus.prepare import PreparedCorpus, prepare
     from bert_jax.corpus.train_tokenizer import train_tokenizer
-    from bert_jax.finetuning.config import FinetuneConfig
+    from bert_jax.finetuning.config import EvaluationConfig, FinetuneConfig
     from bert_jax.finetuning.evaluation import evaluate
     from bert_jax.finetuning.sweep import sweep
     from bert_jax.finetuning.training import finetune
@@ -56,6 +56,7 @@ __all__ = [
     "Embed",
     "Encoder",
     "EncoderConfig",
+    "EvaluationConfig",
     "EvaluationReport",
     "FillMask",
     "FinetuneConfig",
@@ -102,6 +103,7 @@ _MODULES = {
     "Embed": "inference.embed",
     "Encoder": "models.encoder",
     "EncoderConfig": "models.config",
+    "EvaluationConfig": "finetuning.config",
     "EvaluationReport": "training.reports",
     "FillMask": "inference.fill_mask",
     "FinetuneConfig": "finetuning.config",

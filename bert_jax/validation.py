@@ -41,22 +41,24 @@ def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
         raise ValueError(f"{name}={value!r}: expected one of {expected}.")
 
 
-def check_config(config: object, cls: type) -> None:
+_LOAD_CONFIG = "Load one with `load_config`, for example from a recipe."
+
+
+def check_config(config: object, cls: type, fix: str = _LOAD_CONFIG) -> None:
     """Check that a function got the config that it expects.
 
     Args:
       config: the value given by the user, who may have passed a recipe's name or another config.
       cls: the expected dataclass, such as PretrainConfig.
+      fix: the sentence that says how to get one.
 
     Raises:
       ValueError: the value is not an instance of `cls`.
     """
     if not isinstance(config, cls):
         value = repr(config) if isinstance(config, str) else f"a {type(config).__name__}"
-        raise ValueError(
-            f"config: expected a {cls.__name__}, got {value}. Load one with `load_config`, for "
-            "example from a recipe."
-        )
+        article = "an" if cls.__name__[0] in "AEIOU" else "a"
+        raise ValueError(f"config: expected {article} {cls.__name__}, got {value}. {fix}")
 
 
 def check_label_names(labels: Sequence[str], name: str = "labels") -> None:

@@ -51,7 +51,14 @@ FINETUNING = load_config("finetune/sst2", {"init_from": "models/base"})
         (lambda: plan(FINETUNING, "cpu:1"), "expected a PretrainConfig, got a FinetuneConfig"),
         (lambda: finetune(PRETRAINING), "expected a FinetuneConfig, got a PretrainConfig"),
         (lambda: sweep(PRETRAINING, "x"), "expected a FinetuneConfig, got a PretrainConfig"),
-        (lambda: evaluate("x", config="sst2"), "expected a FinetuneConfig, got 'sst2'"),
+        (
+            lambda: evaluate("x", config="sst2"),
+            "expected an EvaluationConfig, got 'sst2'. Pass the",
+        ),
+        (
+            lambda: evaluate("x", config=FINETUNING),
+            "expected an EvaluationConfig, got a FinetuneConfig. Pass the `evaluation` of",
+        ),
     ],
 )
 def test_a_config_of_another_type_is_refused(call: Callable[[], Any], problem: str) -> None:

@@ -32,22 +32,31 @@ def default_optimizer() -> OptimizerConfig:
 
 
 @dataclass(frozen=True)
-class EvaluationSettings:
+class EvaluationConfig:
     """The part of a fine-tuning config that an evaluation of the model uses.
 
     Attributes:
-      max_length: the maximum number of tokens of a sequence.
+      task: the section of the task.
+      max_length: the maximum number of tokens in a sequence.
       batch_size: the maximum number of examples per batch.
       max_shapes: the maximum number of lengths that rows are padded to.
       compute: the settings of the computation.
       mesh: the mesh of devices.
     """
 
-    max_length: int
-    batch_size: int
-    max_shapes: int
-    compute: ComputeConfig
-    mesh: MeshConfig
+    task: TaskConfig
+    max_length: int = 128
+    batch_size: int = 128
+    max_shapes: int = 6
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+
+    def __post_init__(self) -> None:
+        kind_of_task(self.task)
+        check_config_paths(self)
+        for name in ("batch_size", "max_shapes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -172,10 +181,15 @@ class FinetuneConfig:
         return self.evaluation_batch_size or 4 * (self.batch_size // self.accumulation_steps)
 
     @property
-    def evaluation_settings(self) -> EvaluationSettings:
-        """The settings for evaluations of the run's model."""
-        return EvaluationSettings(
-            self.max_length, self.rows_evaluated, self.max_shapes, self.compute, self.mesh
+    def evaluation(self) -> EvaluationConfig:
+        """The config for evaluating the run's model."""
+        return EvaluationConfig(
+            task=self.task,
+            max_length=self.max_length,
+            batch_size=self.rows_evaluated,
+            max_shapes=self.max_shapes,
+            compute=self.compute,
+            mesh=self.mesh,
         )
 
     @property

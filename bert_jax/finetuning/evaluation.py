@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import jax
@@ -17,7 +17,7 @@ from bert_jax.conversion import (
     without_absent_sections,
 )
 from bert_jax.finetuning.compiled_steps import unknown_lines
-from bert_jax.finetuning.config import EvaluationSettings, FinetuneConfig
+from bert_jax.finetuning.config import EvaluationConfig, FinetuneConfig
 from bert_jax.finetuning.label_matching import (
     check_head,
     check_positions,
@@ -101,7 +101,7 @@ def evaluate(
     step: int | None = None,
     labeled: bool = True,
     predictions: str | os.PathLike[str] | None = None,
-    config: FinetuneConfig | None = None,
+    config: EvaluationConfig | None = None,
 ) -> EvaluationResult:
     """Score a fine-tuned model on its validation set, or on another file of its task.
 
@@ -113,8 +113,8 @@ def evaluate(
       labeled: whether the examples have labels. Without labels, nothing is scored, and the task's
         test sets are used if `data` is None.
       predictions: a directory for files with the predictions; process 0 writes them.
-      config: the task of a model that was fine-tuned elsewhere and imported; None takes the task
-        of the model's own run.
+      config: the task, for a model that was fine-tuned by other software and imported; the
+        `evaluation` of a `FinetuneConfig` is one. None takes the config of the model's own run.
 
     Returns:
       An `EvaluationResult`: the scores of every set, by name.
@@ -124,7 +124,8 @@ def evaluate(
         or has a different format, or predictions would replace a file.
     """
     if config is not None:
-        check_config(config, FinetuneConfig)
+        fix = "Pass the `evaluation` of a FinetuneConfig, which `load_config` returns."
+        check_config(config, EvaluationConfig, fix)
     into = None if predictions is None else Path(predictions)
     if into is not None:
         if into.is_file():
@@ -134,7 +135,7 @@ def evaluate(
         check_output(into, "--predictions")
     opened = open_evaluation(
         Path(work_dir),
-        None if config is None else (config.task, config.evaluation_settings),
+        config,
         data=None if data is None else os.fspath(data),
         step=step,
         labeled=labeled,
@@ -200,7 +201,7 @@ class Evaluation:
 
 def open_evaluation(
     work_dir: Path,
-    elsewhere: tuple[TaskConfig, EvaluationSettings] | None = None,
+    config: EvaluationConfig | None = None,
     *,
     data: str | None = None,
     step: int | None = None,
@@ -214,8 +215,8 @@ def open_evaluation(
 
     Args:
       work_dir: the work directory of the model.
-      elsewhere: the task and the settings for a model that was fine-tuned elsewhere; None takes
-        those of the model's own run.
+      config: the task, for a model that was fine-tuned by other software and imported; None takes
+        the config of the model's own run.
       data: a file or directory to evaluate on instead of the task's validation or test sets.
       step: the step of the checkpoint; None takes the best one.
       labeled: whether to evaluate on the validation sets; otherwise on the test sets, without
@@ -226,11 +227,13 @@ def open_evaluation(
       ValueError: the model was not fine-tuned, there is no such checkpoint, a file is missing or
         malformed, or predictions could replace a file of the task.
     """
-    task, settings = _of_run(work_dir) if elsewhere is None else elsewhere
+    imported = config is not None
+    config = config or _config_of_run(work_dir)
+    task = config.task
     model, _ = read_model(work_dir)
-    if elsewhere is not None:
+    if imported:
         check_head(task, model, work_dir)
-    check_positions(settings.max_length, model, work_dir)
+    check_positions(config.max_length, model, work_dir)
     step = agreed(default_checkpoint_step(work_dir)) if step is None else step
     identity = identity_of(work_dir / CHECKPOINTS_NAME, step)
     split: Split = "validation" if labeled else "test"
@@ -238,11 +241,11 @@ def open_evaluation(
     if into is not None:
         _check_separate(task.paths(), into)
     tokenizer = read_tokenizer(work_dir, model.encoder)
-    if elsewhere is not None:
+    if imported:
         task = task.matching(model).with_columns(split, model)
-    hint = _directory_hint(task, work_dir) if elsewhere is None and data is None else ""
+    hint = "" if imported or data is not None else _directory_hint(task, work_dir)
     try:
-        task_data = task.open(tokenizer, settings.max_length, [split], model.labels)
+        task_data = task.open(tokenizer, config.max_length, [split], model.labels)
     except ValueError as error:
         raise ValueError(f"{error}{hint}") from error
     sets = _sets_of(task_data, split, work_dir, data)
@@ -251,16 +254,15 @@ def open_evaluation(
         check_files(into, [file for name in sets for file in sets[name].file_names(name)], source)
     check_same(
         {
-            "the task": to_plain(task),
-            "the settings": to_plain(settings),
+            "the config": to_plain(replace(config, task=task)),
             "the examples": {name: examples.fingerprint for name, examples in sets.items()},
             "the versions": versions(),
         }
     )
-    lengths = identity["row_lengths"] if elsewhere is None else None
-    compute = settings.compute.resolve(jax.devices()[0], model.encoder)
+    lengths = None if imported else identity["row_lengths"]
+    compute = config.compute.resolve(jax.devices()[0], model.encoder)
     loss = loss_of(task, model, compute)
-    scorer = _make_scorer(loss, settings, lengths, sets)
+    scorer = _make_scorer(loss, config, lengths, sets)
     params = load_parameters(
         work_dir / CHECKPOINTS_NAME,
         scorer.task.definition,
@@ -270,7 +272,7 @@ def open_evaluation(
         step,
     )
     notes = unknown_lines({name: each.features for name, each in sets.items()}, tokenizer)
-    if elsewhere is not None:
+    if imported:
         names = next(iter(sets.values())).labels_in_files
         order = score_order(model, task_data.head, names, work_dir)
         params = params if order is None else with_scores_in_order(params, order)
@@ -280,17 +282,17 @@ def open_evaluation(
 
 def _make_scorer(
     loss: ClassifierTask,
-    settings: EvaluationSettings,
+    config: EvaluationConfig,
     lengths: Sequence[int] | None,
     sets: Mapping[str, ExampleSet],
 ) -> Scorer:
     """Return the compiled scorer; without `lengths`, rows are as in a run on the first set."""
-    mesh = _mesh(settings.mesh)
+    mesh = _mesh(config.mesh)
     if lengths is None:
         features = next(iter(sets.values())).features
-        lengths = row_lengths(features, settings.max_shapes, loss.config.encoder.max_positions)
+        lengths = row_lengths(features, config.max_shapes, loss.config.encoder.max_positions)
     extent = batch_extent(mesh)
-    rows = -(-settings.batch_size // extent) * extent
+    rows = -(-config.batch_size // extent) * extent
     steps = make_prediction_step(loss, mesh), make_metrics_step(loss, mesh)
     return Scorer(mesh, loss, *steps, rows, tuple(lengths))
 
@@ -333,8 +335,8 @@ def named_after(path: str, sets: Mapping[str, ExampleSet]) -> dict[str, ExampleS
     return {file.stem if file.suffix.lower() in _FORMATS else file.name: examples}
 
 
-def _of_run(work_dir: Path) -> tuple[TaskConfig, EvaluationSettings]:
-    """Return the task and the evaluation settings of a fine-tuning run.
+def _config_of_run(work_dir: Path) -> EvaluationConfig:
+    """Return the evaluation config of a fine-tuning run.
 
     Raises:
       ValueError: the directory is not the work directory of a fine-tuning run.
@@ -365,8 +367,7 @@ def _of_run(work_dir: Path) -> tuple[TaskConfig, EvaluationSettings]:
             f"{file}: the section {sections[0]!r} belongs to a kind of task that is not "
             "registered. Import the module that registers it first."
         )
-    config = to_dataclass(FinetuneConfig, values, str(file))
-    return config.task, config.evaluation_settings
+    return to_dataclass(FinetuneConfig, values, str(file)).evaluation
 
 
 def _directory_hint(task: TaskConfig, work_dir: Path) -> str:

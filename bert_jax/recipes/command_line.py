@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.config import EvaluationConfig, FinetuneConfig
 from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.pretraining.initial_state import model_values
 from bert_jax.recipes.load import load_config
@@ -74,7 +74,7 @@ def finetune_config(
     return loaded.with_file(data, "train") if data else loaded
 
 
-def evaluation_config(config: str, overrides: Sequence[str], work_dir: Path) -> FinetuneConfig:
+def evaluation_config(config: str, overrides: Sequence[str], work_dir: Path) -> EvaluationConfig:
     """Load the config of a task on which the model of a work directory is evaluated.
 
     Args:
@@ -87,7 +87,7 @@ def evaluation_config(config: str, overrides: Sequence[str], work_dir: Path) -> 
     """
     for key in ("init_from", "work_dir"):
         overrides = add_override(overrides, key, str(work_dir), "WORKDIR")
-    return load_config(config, overrides, kind="finetune")
+    return load_config(config, overrides, kind="finetune").evaluation
 
 
 def _initial_model(config: str, overrides: Sequence[str], init: Path) -> Path:
