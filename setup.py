@@ -1,4 +1,4 @@
-"""Package metadata: a range begins at a version the tests passed on and ends before the next."""
+"""Define the package; each range starts at a tested version and ends before the next series."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ REQUIRES = [
     "jax>=0.10.2,<0.13",
     "flax>=0.12.8,<0.13",
     "optax>=0.2.8,<0.3",
-    "flatbuffers>=25.12",  # what jax.export writes with
+    "flatbuffers>=25.12",  # jax.export needs it to serialize programs
     "orbax-checkpoint>=0.12.8,<0.13",
     "numpy>=2.4,<3",
     "xxhash>=4.1,<5",  # checksums of checkpoints
@@ -27,7 +27,7 @@ REQUIRES = [
     "huggingface_hub>=2.4,<3",
     "tokenizers>=0.23.3,<0.24",
     "sentencepiece>=0.2.3,<0.3",
-    "protobuf>=7.36,<8",  # what sentencepiece's models are written in
+    "protobuf>=7.36,<8",  # parses sentencepiece models
     "sentencex>=1.0.32,<2",
     # scoring
     "scikit-learn>=1.9,<2",
@@ -39,10 +39,10 @@ REQUIRES = [
     "tensorboardX>=2.6.5,<3",
 ]
 
-# What tensorflow-datasets builds tfds:wikipedia with, and does not install itself.
+# tensorflow-datasets needs these packages to build tfds:wikipedia but does not install them.
 WIKIPEDIA = ["apache-beam>=2.77,<3", "mwparserfromhell>=0.6,<1", "mwxml>=0.3,<1"]
 
-# What other frameworks' models are read, written and run with; installed for the formats in use.
+# These packages read, write and run models in other formats. Users install only the ones they need.
 TORCH = ["torch>=2.6", "transformers>=5.23,<6"]
 ONNX = ["onnx>=1.23,<2", "onnx-ir>=1.1,<2", "onnxruntime>=1.31,<2"]
 TENSORFLOW = [
@@ -64,15 +64,15 @@ DEV = [
     "pytest>=9.2,<10",
     "pytest-xdist>=3.8,<4",
     "ruff>=0.17.5,<0.18",
-    # the yardsticks the tests compare against
-    "accelerate>=1.15,<2",  # which transformers' Trainer needs
+    # reference implementations for the tests
+    "accelerate>=1.15,<2",  # required by the Trainer in transformers
     "sentence-transformers>=6.2,<7",
     "seqeval>=1.2.2,<2",
     "torch==2.13.*",
     "transformers>=5.23,<6",
 ]
 
-# Recipes stay at the top of a checkout; wheels have them in bert_jax/recipes.
+# In a checkout, recipes are in configs/ at the top level; in a wheel, they are in bert_jax/recipes.
 RECIPES = {
     f"bert_jax.recipes.{package}": f"configs/{package.replace('.', '/')}"
     for package in find_namespace_packages("configs", exclude=["*__pycache__*"])
@@ -102,8 +102,9 @@ setup(
         "browser": BROWSER,
         "dev": DEV,
     },
-    # An entry of sys.path, not a finder of its own: Python asks those last, and takes a checkout in
-    # the current directory, which is called as the package is, for a package without files.
+    # Add the checkout to sys.path instead of installing an import finder. Python asks such finders
+    # last, so a checkout in the current directory, which has the same name as the package, would be
+    # imported first, as an empty namespace package.
     options={"editable_wheel": {"mode": "compat"}},
     entry_points={"console_scripts": ["bert-jax = bert_jax.cli.main:main"]},
 )

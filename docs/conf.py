@@ -1,4 +1,4 @@
-"""Configuration of the documentation; `make docs` builds it into docs/_build."""
+"""Configure Sphinx, with which `make docs` builds the documentation into docs/_build."""
 
 import sys
 from pathlib import Path
@@ -19,7 +19,7 @@ exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 
-# Names in single backticks are names of Python, as in the docstrings of the package.
+# Docstrings in the package put Python names in single backticks.
 default_role = "py:obj"
 add_module_names = False
 autoclass_content = "both"
@@ -28,7 +28,7 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 80
 napoleon_use_rtype = False
-# Quotation marks around values stay as they are typed.
+# Keep straight quotation marks, since many of them are part of config values.
 smartquotes = False
 napoleon_custom_sections = [("Attributes", "params_style")]
 
@@ -41,19 +41,19 @@ html_show_sphinx = False
 html_copy_source = False
 html_show_sourcelink = False
 html_favicon = "_static/icon.svg"
-# Results of a search with an excerpt would be fetched, which browsers refuse for local files.
+# Showing excerpts requires fetching pages, which browsers do not allow for file:// URLs.
 html_show_search_summary = False
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"
 
 
 def remove_directives(app: Any, doctree: nodes.document) -> None:
-    """Remove the comments for the tests of the pages (see CONTRIBUTING.md) from the HTML."""
+    """Strip the comments that control documentation tests (see CONTRIBUTING.md) from the HTML."""
     for node in list(doctree.findall(nodes.raw)):
         if node.astext().lstrip().startswith(("<!-- run", "<!-- needs")):
             node.parent.remove(node)
 
 
 def setup(app: Any) -> None:
-    """Connect the handlers of Sphinx's events."""
+    """Register the event handlers with Sphinx."""
     app.connect("doctree-read", remove_directives)
