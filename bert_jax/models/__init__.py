@@ -1,1 +1,1 @@
-"""The encoder, its heads, and the config that describes them."""
+"""Define the encoder, its heads and the configs that describe them."""

@@ -1,4 +1,4 @@
-"""Multi-head self-attention over rows that may contain several documents."""
+"""Compute multi-head self-attention over rows that may pack several documents."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from bert_jax.models.ops import attention_scores, dropout, weighted_values, with
 
 
 def document_mask(document_ids: jax.Array) -> jax.Array:
-    """Return the attention mask [batch, 1, length, length], which is True within a document.
+    """Return the mask [batch, 1, length, length] that lets tokens attend within their document.
 
-    Padding (document id 0) attends only to padding, so that no softmax is taken over an empty set.
+    Padding (document id 0) attends only to padding, so no softmax is taken over an empty set.
     """
     return (document_ids[:, :, None] == document_ids[:, None, :])[:, None]
 
 
 def scaled_scores(query: jax.Array, key: jax.Array, ops: Ops = "fast") -> jax.Array:
-    """Return the scaled dot products of all queries and keys, without a mask.
+    """Return the scaled dot product of every query with every key, unmasked.
 
     Args:
       query: [batch, length, num_heads, head_dim].
-      key: like `query`.
+      key: same shape as `query`.
       ops: see `ComputeConfig`.
 
     Returns:
@@ -51,9 +51,9 @@ def xla_attention(
     Args:
       scores: see `scaled_scores`.
       value: [batch, length, num_heads, head_dim].
-      document_ids: [batch, length]; None if every token attends to every token.
+      document_ids: [batch, length], or None to let every token attend to every token.
       packed: see `SelfAttention.__call__`.
-      dropout_rate: dropout rate of the attention probabilities.
+      dropout_rate: dropout rate for the attention probabilities.
       dropout_key: None during evaluation.
       ops: see `ComputeConfig`.
 
@@ -61,8 +61,9 @@ def xla_attention(
       [batch, length, num_heads, head_dim] in the dtype of `value`.
     """
     if document_ids is not None:
-        # In a row with one document, padding attends to the tokens, as in cuDNN's kernel and in
-        # other BERT implementations. This matters: a span's softmax includes the scores of padding.
+        # In a row with one document, padding attends to the tokens, as it does in cuDNN's kernel
+        # and in other BERT implementations. This matters because the softmax over span positions
+        # includes padding.
         visible = document_mask(document_ids) if packed else (document_ids != 0)[:, None, None, :]
         scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
     probabilities = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
@@ -77,17 +78,17 @@ def cudnn_attention(
     document_ids: jax.Array | None,
     packed: bool,
 ) -> jax.Array:
-    """Compute cuDNN's fused attention, without dropout.
+    """Compute attention with cuDNN's fused kernel, without dropout.
 
-    A row with one document needs only its length, but a `packed` row needs the full mask. For the
-    shapes, see `xla_attention`; query and key have the same shape as `value`.
+    The kernel needs only the length of a row with one document, but the full mask of a `packed`
+    row. For the shapes, see `xla_attention`; `query` and `key` have the same shape as `value`.
     """
     if document_ids is None:
         return jax.nn.dot_product_attention(query, key, value, implementation="cudnn")
     if packed:
         mask = document_mask(document_ids)
         return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
-    # Keep at least one key even in an empty row, since a softmax over an empty set is NaN.
+    # Keep at least one key even in an empty row: the softmax over an empty set is NaN.
     lengths = jnp.maximum(jnp.sum(document_ids != 0, axis=1, dtype=jnp.int32), 1)
     return jax.nn.dot_product_attention(
         query, key, value, key_value_seq_lengths=lengths, implementation="cudnn"
@@ -120,15 +121,15 @@ class SelfAttention(nnx.Module):
 
         Args:
           x: [batch, length, hidden_dim].
-          document_ids: [batch, length]; 0 for padding, and the same number for all tokens of a
-            document. An ordinary 0/1 attention mask is the special case of one document per row
-            with padding at the end.
+          document_ids: [batch, length]; 0 for padding, and one positive number for all tokens of a
+            document. An ordinary 0/1 attention mask is the special case in which each row holds one
+            document followed by padding.
           packed: whether a row may contain several documents.
           dropout_key: None during evaluation.
           return_scores: whether to also return the attention scores.
 
         Returns:
-          The output, shaped like `x`, and the `scaled_scores`, or None unless requested.
+          The output, which has the shape of `x`, and the `scaled_scores` (None unless requested).
         """
         heads = (*x.shape[:-1], self.config.num_heads, self.config.head_dim)
         axes = ("batch", None, "heads", None)
@@ -154,8 +155,8 @@ class SelfAttention(nnx.Module):
                 )
             case "auto":
                 raise ValueError(
-                    "compute.attention='auto': depends on the device. Set 'xla' or 'cudnn', or "
-                    "pass ComputeConfig.resolve(jax.devices()[0], config)"
+                    "compute.attention='auto': the backend depends on the device. Set 'xla' or "
+                    "'cudnn', or pass ComputeConfig.resolve(jax.devices()[0], config)"
                 )
             case _:
                 assert_never(self.backend)

@@ -1,6 +1,6 @@
-"""An encoder's architecture (`EncoderConfig`) and how to compute it (`ComputeConfig`).
+"""Describe an encoder's architecture (`EncoderConfig`) and how to compute it (`ComputeConfig`).
 
-`variant` returns the published architectures by name.
+`variant` returns a published architecture, given its name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_DIM = 2**31 - 1
 # segments are traced one by one; just naming the parameters takes 19 ms per layer (2026-11).
 MAX_LAYERS = 2_000
 MAX_SEGMENTS = 1_000
-# NVIDIA GPUs support bfloat16 products and cuDNN's fused attention from Ampere on.
+# NVIDIA GPUs support bfloat16 matmuls and cuDNN's fused attention from Ampere on.
 _AMPERE = (8, 0)
 
 
@@ -53,44 +53,47 @@ def _require_choice(name: str, value: Any, choices: Any) -> None:
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """The architecture of a BERT-family encoder, including all shapes of its parameters.
+    """The architecture of a BERT-family encoder, which determines every parameter's shape.
 
     The defaults describe BERT-base (Devlin et al. 2019, section 3 and appendix A.2). RoBERTa,
     ALBERT and DistilBERT differ only in these values.
 
     Attributes:
-      vocab_size: number of entries of the vocabulary.
+      vocab_size: number of entries in the vocabulary.
       hidden_dim: dimension of the hidden states.
       num_layers: number of layers.
-      num_heads: number of attention heads in a layer.
-      ffn_dim: dimension of the feed-forward part's inner layer.
+      num_heads: number of attention heads per layer.
+      ffn_dim: dimension of the feed-forward block's inner layer.
       max_positions: length of the longest sequence.
-      num_segments: 0 for no segment table; with 1, its only row is added to every token regardless
-        of the segment ids (RoBERTa's release).
-      hidden_dropout: dropout rate of the embeddings and of the output of every part of a layer.
-      attention_dropout: dropout rate of the attention probabilities.
-      activation: activation of the feed-forward part and of the masked-LM head.
-      layer_norm_epsilon: number that LayerNorm adds to the variance.
+      num_segments: number of rows in the segment table, or 0 for no table. If 1, the only row is
+        added to every token regardless of its segment id (as in RoBERTa's release).
+      hidden_dropout: dropout rate for the embeddings and for the output of every block in a layer.
+      attention_dropout: dropout rate for the attention probabilities.
+      activation: activation function in the feed-forward blocks and the masked-LM head.
+      layer_norm_epsilon: constant that LayerNorm adds to the variance.
       initializer_range: standard deviation of the truncated normal distribution of initial weights.
       positions: "learned" or "sinusoidal" position vectors.
       norm: "post" for LayerNorm after each residual addition (BERT), or "pre" for LayerNorm before
         each part of a layer.
       embedding_dim: dimension of the three embedding tables and of the masked-LM head's transform;
         a dense layer projects the embeddings to `hidden_dim` (Lan et al. 2020, section 3.1,
-        "factorized embedding parameterization"). None for `hidden_dim` and no projection.
-      position_offset: number of unused rows at the beginning of the position table: 2 in RoBERTa's
-        release.
-      sharing: the parameters that the layers of a group share: none, all, or only the parameters of
-        attention or of the feed-forward part, with the part's LayerNorm (Lan et al. 2020, section
-        3.1). Hugging Face's ALBERT supports only "none" and "all", and needs an `embedding_dim`.
-      num_groups: number of equally large groups of consecutive layers that share parameters.
-      pooler_activation: activation of the dense layer on `[CLS]`: "tanh", or "relu" in DistilBERT.
+        "factorized embedding parameterization"). If None, it is `hidden_dim` and there is no
+        projection.
+      position_offset: number of unused rows at the start of the position table (2 in RoBERTa's
+        release).
+      sharing: parameters that the layers in a group share: "none", "all", or only those of the
+        "attention" or "ffn" (feed-forward) block and its LayerNorm (Lan et al. 2020, section 3.1).
+        Hugging Face's ALBERT supports only "none" and "all", and needs an `embedding_dim`.
+      num_groups: number of groups into which the layers are split. A group consists of consecutive
+        layers that share parameters, and all groups have the same size.
+      pooler_activation: activation function of the pooler, the dense layer applied to `[CLS]`:
+        "tanh", or "relu" in DistilBERT.
       pooler_dropout: whether a sequence classifier also applies dropout to the pooler's input
         (RoBERTa's release).
 
     Raises:
-      ValueError: a value is out of range, `hidden_dim` does not split over `num_heads`, or the
-        layers do not divide into groups.
+      ValueError: a value is out of range, `hidden_dim` is not divisible by `num_heads`, or
+        `num_layers` is not divisible by `num_groups`.
     """
 
     vocab_size: int = 30_522
@@ -172,13 +175,13 @@ class EncoderConfig:
     def _check_groups(self) -> None:
         _require(
             self.num_groups == 1 or self.sharing != "none",
-            f"num_groups={self.num_groups}: has no effect with sharing='none'. Set sharing to "
+            f"num_groups={self.num_groups}: has no effect if sharing='none'. Set sharing to "
             "'all', 'attention' or 'ffn'",
         )
         _require(
             1 <= self.num_groups <= self.num_layers and self.num_layers % self.num_groups == 0,
             f"num_groups={self.num_groups}: does not divide num_layers={self.num_layers}, but all "
-            f"groups have equally many layers. Use one of {', '.join(map(str, self._divisors()))}",
+            f"groups must be the same size. Use one of {', '.join(map(str, self._divisors()))}",
         )
 
     def _divisors(self) -> list[int]:
@@ -195,9 +198,9 @@ class EncoderConfig:
         return self.hidden_dim // self.num_heads
 
     def parameter_owners(self, layer: int) -> tuple[int, int]:
-        """Return the layers that own the attention and the feed-forward parameters of a layer.
+        """Return the layers that own the attention and feed-forward parameters used by `layer`.
 
-        Layers are counted from 0. The first layer of a group owns the group's shared parameters.
+        Layers are numbered from 0. The first layer of a group owns the group's shared parameters.
         """
         size = self.num_layers // self.num_groups
         first = layer - layer % size
@@ -216,24 +219,25 @@ class EncoderConfig:
 
 @dataclass(frozen=True)
 class ComputeConfig:
-    """How to compute an encoder; affects speed and memory but not the parameters.
+    """Options for computing an encoder, which affect speed and memory but not the parameters.
 
     Attributes:
-      dtype: type of activations and matrix products; parameters, softmax, LayerNorm statistics and
-        losses stay in float32. "auto" is bfloat16 on accelerators that support it, and float32 on
-        CPUs and on NVIDIA GPUs before Ampere (T4, V100).
-      attention: "auto" selects cuDNN's fused attention on NVIDIA GPUs with bfloat16 if `ops` is
-        "fast", `attention_dropout` is 0 (through JAX, cuDNN cannot draw a new dropout mask in each
-        step) and the head size is supported (a multiple of 8, at most 128), and XLA otherwise.
-      remat: the activations that the backward pass recomputes: "none"; "dots" recomputes all but
-        the results of matrix products with parameters; "layer" keeps only the input of every layer.
-      scan_layers: whether to loop over one compiled layer, which compiles faster, instead of
-        unrolling the layers, which runs faster (607k instead of 432k tokens/s for BERT-base on an
-        H200).
+      dtype: dtype of activations and matmuls. Parameters, softmax, LayerNorm statistics and losses
+        stay in float32. "auto" means bfloat16 on accelerators that support it, and float32 on CPUs
+        and on NVIDIA GPUs older than Ampere (T4, V100).
+      attention: attention implementation. "auto" selects cuDNN's fused attention for bfloat16 on
+        NVIDIA GPUs, provided that `ops` is "fast", `attention_dropout` is 0 (when called through
+        JAX, cuDNN cannot draw a new dropout mask at each step) and the head size is supported (a
+        multiple of 8, at most 128). Otherwise it selects XLA.
+      remat: which activations the backward pass recomputes: "none", all except the outputs of dense
+        layers ("dots"), or all except each layer's input ("layer").
+      scan_layers: whether to compile one layer and loop over it, instead of unrolling the layers. A
+        loop compiles faster, but unrolled layers run faster (607k instead of 432k tokens/s for
+        BERT-base on an H200).
       ops: "fast" operations have custom backward passes, which support neither forward-mode
-        differentiation nor second derivatives. "plain" operations compute the same values and leave
-        differentiation to JAX, for `jax.jvp`, `jax.linearize` and Hessian-vector products; they
-        cannot be combined with `attention="cudnn"`.
+        differentiation nor second derivatives. "plain" operations compute the same values but leave
+        differentiation to JAX, so that `jax.jvp`, `jax.linearize` and Hessian-vector products work.
+        They cannot be combined with `attention="cudnn"`.
     """
 
     dtype: DTypeName = "auto"
@@ -249,12 +253,12 @@ class ComputeConfig:
         _require_choice("ops", self.ops, Ops)
         _require(
             self.ops == "fast" or self.attention != "cudnn",
-            f"compute.ops={self.ops!r}: cuDNN's attention does not support it. Set "
+            f"compute.ops={self.ops!r}: not supported by cuDNN's attention. Set "
             "compute.attention='xla' (or 'auto')",
         )
 
     def resolve(self, device: Device, config: EncoderConfig) -> ComputeConfig:
-        """Return the config with every "auto" replaced by its value for `device`.
+        """Return the config with every "auto" replaced by the best choice for `device`.
 
         Raises:
           ValueError: cuDNN's attention is requested but does not support the device, the dtype or
@@ -277,7 +281,7 @@ class ComputeConfig:
 
 def _nvidia_capability(device: Device) -> tuple[int, ...] | None:
     """Return the compute capability of an NVIDIA GPU, such as (8, 6); None for other devices."""
-    # AMD's GPUs have capabilities such as "gfx90a".
+    # AMD GPUs have capabilities such as "gfx90a".
     parts = str(getattr(device, "compute_capability", "")).split(".")
     if device.platform != "gpu" or not all(part.isdigit() for part in parts):
         return None
@@ -285,16 +289,16 @@ def _nvidia_capability(device: Device) -> tuple[int, ...] | None:
 
 
 def _fits_cudnn(head_dim: int) -> bool:
-    """Return whether cuDNN supports heads of this size on every GPU with bfloat16."""
+    """Return whether cuDNN supports this head size on every GPU that supports bfloat16."""
     return head_dim % 8 == 0 and head_dim <= 128
 
 
 def _check_cudnn(
     platform: str, capability: tuple[int, ...] | None, dtype: str, config: EncoderConfig
 ) -> None:
-    """Raise ValueError, with a fix, if cuDNN's fused attention does not support the arguments."""
+    """Raise a ValueError that suggests a fix if cuDNN's fused attention cannot be used."""
     if capability is None:
-        device = "a GPU of another vendor" if platform == "gpu" else platform
+        device = "another vendor's GPU" if platform == "gpu" else platform
         raise ValueError(
             f"compute.attention='cudnn' runs only on NVIDIA GPUs, not on {device}. "
             "Set compute.attention='xla' (or 'auto')"
@@ -324,14 +328,14 @@ def _check_cudnn(
     )
 
 
-# Fields of an encoder that matter only in training.
+# Encoder fields that matter only during training.
 TRAINING_KEYS = ("hidden_dropout", "attention_dropout", "initializer_range")
 
 
 def incompatible_fields(first: EncoderConfig, second: EncoderConfig) -> list[str]:
-    """Return one line for every difference that changes the outputs for the same parameters.
+    """Describe, in one line each, the differences that change the outputs for given parameters.
 
-    Dropout and initialization are ignored, since they matter only in training.
+    Dropout rates and the initializer are ignored because they matter only during training.
     """
     return [
         line
@@ -341,13 +345,14 @@ def incompatible_fields(first: EncoderConfig, second: EncoderConfig) -> list[str
 
 
 def _sizes(num_layers: int, hidden_dim: int, num_heads: int) -> dict[str, Any]:
-    """Return the sizes of an encoder whose feed-forward part has 4 x `hidden_dim` features."""
+    """Return the sizes of an encoder whose feed-forward dimension is 4 x `hidden_dim`."""
     return dict(
         num_layers=num_layers, hidden_dim=hidden_dim, num_heads=num_heads, ffn_dim=4 * hidden_dim
     )
 
 
-# A byte-level vocabulary; in the release, positions begin at row 2 and there is one segment.
+# RoBERTa has a byte-level vocabulary. In its release, positions start at row 2 of the table and
+# there is one segment.
 _ROBERTA: dict[str, Any] = dict(
     vocab_size=50_265,
     num_segments=1,
@@ -356,7 +361,8 @@ _ROBERTA: dict[str, Any] = dict(
     pooler_dropout=True,
 )
 _ALBERT: dict[str, Any] = dict(vocab_size=30_000, embedding_dim=128, sharing="all")
-# The second release; the first uses the erf form of GELU, and a dropout of 0.1 up to xlarge.
+# The second release. The first uses the erf form of GELU, and dropout of 0.1 in all sizes up to
+# xlarge.
 _ALBERT_2 = _ALBERT | dict(activation="gelu_tanh", hidden_dropout=0.0, attention_dropout=0.0)
 _DISTILBERT: dict[str, Any] = dict(num_segments=0, pooler_activation="relu")
 
@@ -388,7 +394,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def variant(name: str, **changes: Any) -> EncoderConfig:
-    """Return a published encoder by name, with `changes` applied.
+    """Return the published encoder called `name`, with `changes` applied.
 
     Raises:
       ValueError: there is no such variant.

@@ -1,4 +1,4 @@
-"""Token, segment and position embeddings, followed by LayerNorm and dropout."""
+"""Embed tokens, segments and positions, then apply LayerNorm and dropout."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bert_jax.models.ops import affine_float32, dropout, with_ops
 
 
 def sinusoidal_positions(num_positions: int, dim: int) -> np.ndarray:
-    """Return the fixed table [num_positions, dim] of Vaswani et al. 2017, section 3.5.
+    """Return the fixed table [num_positions, dim] from Vaswani et al. 2017, section 3.5.
 
     Even features are sines and odd features are cosines.
     """
@@ -33,17 +33,17 @@ def sinusoidal_positions(num_positions: int, dim: int) -> np.ndarray:
     return np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(num_positions, dim)
 
 
-# The logical axes of the token table when it is used, and when it is stored.
+# Logical axes of the token table: as it is used, and as it is stored.
 _USED = ("vocab", None)
 _STORED = ("vocab", "embed")
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def look_up(table: jax.Array, token_ids: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """Return rows [..., dim] of a float32 `table` [vocab, dim] at `token_ids`, in `dtype`.
+    """Look up rows [..., dim] of a float32 `table` [vocab, dim] and return them in `dtype`.
 
     Gradients are accumulated in float32: a batch contains thousands of `[MASK]` tokens, and after
-    4,096 additions in bfloat16, the errors were 6 % to 77 %.
+    4,096 additions in bfloat16, the gradient was off by 6 % to 77 %.
     """
     rounded = constrain(table.astype(dtype), *_USED)
     return jnp.take(rounded, token_ids, axis=0, mode="clip")
@@ -70,10 +70,11 @@ look_up.defvjp(_look_up_forward, _look_up_backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def spread(rows: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-    """Return float32 `rows` in `dtype`, broadcast over new leading dims to `shape`.
+    """Cast float32 `rows` to `dtype` and broadcast them over new leading dims to `shape`.
 
-    The gradient is accumulated in float32, as in `look_up`: a large batch has millions of tokens in
-    RoBERTa's only segment, and bfloat16 has only eight significant bits for their sum.
+    The gradient is accumulated in float32, as in `look_up`: in RoBERTa, which has only one segment,
+    it is a sum over the millions of tokens in a large batch, and bfloat16 has only eight
+    significant bits.
     """
     return jnp.broadcast_to(rows.astype(dtype), shape)
 
@@ -96,10 +97,10 @@ spread.defvjp(_spread_forward, _spread_backward)
 
 @jax.custom_vjp
 def select_segments(table: jax.Array, segment_ids: jax.Array) -> jax.Array:
-    """Return rows [..., dim] of a small `table` [segments, dim] at `segment_ids`.
+    """Look up rows [..., dim] of a small `table` [segments, dim] at `segment_ids`.
 
-    This compares the ids instead of gathering rows: the gradient of a gather from two rows is a
-    scatter into two rows, which took 80 ms of a 180 ms BERT-base step on an H200.
+    The implementation compares ids instead of gathering rows: the gradient of a gather from two
+    rows is a scatter into two rows, which took 80 ms of a 180 ms BERT-base step on an H200.
     """
     x = jnp.zeros((), table.dtype)
     for segment in range(len(table)):
@@ -127,7 +128,8 @@ def _select_backward(
         return jnp.stack([jnp.sum(x, axis=leading, dtype=jnp.float32) for x in selected])
 
     def multiplied(segment_ids: jax.Array, cotangent: jax.Array) -> jax.Array:
-        # XLA's CPU compiler computes such sums one column at a time: 1.7 ms of a 62 ms step.
+        # XLA's CPU compiler would compute the sums one column at a time, taking 1.7 ms of a 62 ms
+        # step.
         one_hot = jax.nn.one_hot(segment_ids, len(table), dtype=cotangent.dtype)
         return jnp.einsum("bls,bld->sd", one_hot, cotangent, preferred_element_type=jnp.float32)
 
@@ -148,7 +150,7 @@ class Embeddings(nnx.Module):
         self.config = config
         self.dtype = compute_dtype(compute)
         self.ops = compute.ops
-        # With plain operations, JAX accumulates gradients in the dtype of the rows; see `look_up`.
+        # With plain operations, JAX accumulates gradients in the rows' dtype (see `look_up`).
         rows: dict[Ops, jnp.dtype] = {"fast": self.dtype, "plain": jnp.dtype(jnp.float32)}
         self.rows_dtype = rows[compute.ops]
         dim = config.table_dim
@@ -175,7 +177,7 @@ class Embeddings(nnx.Module):
 
         Args:
           token_ids: [batch, length] integers.
-          segment_ids: [batch, length], or None for all zeros; ignored unless there are at least two
+          segment_ids: [batch, length], or None for all zeros; ignored if there are fewer than two
             segments.
           position_ids: [batch, length], all less than `length`, or None for 0, 1, 2, ...
           dropout_key: None during evaluation.
@@ -195,25 +197,25 @@ class Embeddings(nnx.Module):
         return x if self.config.embedding_dim is None else self.projection(x)
 
     def attend(self, x: jax.Array, bias: jax.Array) -> jax.Array:
-        """Return the products of `x` [..., table_dim] and all token embeddings plus `bias` [vocab].
+        """Return the dot products of `x` [..., table_dim] with all token embeddings, plus `bias`.
 
-        The result is float32 [..., vocab_size].
+        `bias` has the shape [vocab_size], and the result is float32 [..., vocab_size].
         """
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         logits = with_ops(affine_float32, self.ops)(rows, self._token_table(), bias)
         return logits.reshape(*x.shape[:-1], logits.shape[-1])
 
     def _token_table(self) -> jax.Array:
-        # Every device needs whole rows: if the table were split by feature, a lookup would move the
-        # embedded batch, which is larger than the table, between devices.
+        # Every device needs whole rows: if the table were split by feature, every lookup would move
+        # the embedded batch, which is larger than the table, between devices.
         return with_ops(gather, self.ops)(self.token[...].astype(self.dtype), _USED, _STORED)
 
     def _positions(self, position_ids: jax.Array | None, shape: tuple[int, ...]) -> jax.Array:
         length = shape[1]
         if length > self.config.max_positions:
             raise ValueError(
-                f"sequences of {length} tokens, but model.max_positions={self.config.max_positions}"
-                ": shorten the sequences or raise max_positions"
+                f"model.max_positions={self.config.max_positions}: too small for sequences of "
+                f"{length} tokens. Shorten the sequences or raise max_positions"
             )
         table = self._position_table()[:length]
         if position_ids is None:
@@ -221,7 +223,7 @@ class Embeddings(nnx.Module):
         table = table.astype(self.dtype)
         # A gather's gradient would scatter a whole batch into `length` rows.
         one_hot = jax.nn.one_hot(position_ids, length, dtype=self.dtype)
-        # HIGHEST, as in `select_rows`, so that float32 rows are exact.
+        # HIGHEST keeps float32 rows exact, as in `select_rows`.
         return jnp.einsum("blp,pd->bld", one_hot, table, precision=jax.lax.Precision.HIGHEST)
 
     def _position_table(self) -> jax.Array:

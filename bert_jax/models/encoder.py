@@ -1,4 +1,4 @@
-"""The transformer encoder: embeddings, a stack of layers, and the pooler."""
+"""Define the transformer encoder: embeddings, a stack of layers, and the pooler."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class EncoderOutput(NamedTuple):
 
     Attributes:
       hidden: [batch, length, hidden_dim], the last layer's output.
-      hidden_states: the embeddings and every layer's output, num_layers + 1 arrays shaped like
-        `hidden`; None unless requested.
-      attention_scores: the scores of every layer before masking and softmax, num_layers float32
-        arrays [batch, num_heads, from, to]; None unless requested.
+      hidden_states: the embeddings and each layer's output: num_layers + 1 arrays shaped like
+        `hidden`. None unless requested.
+      attention_scores: each layer's scores before masking and softmax: num_layers float32 arrays
+        [batch, num_heads, from, to]. None unless requested.
     """
 
     hidden: jax.Array
@@ -49,9 +49,14 @@ class FeedForward(nnx.Module):
 
 
 class Layer(nnx.Module):
-    """The modules that a layer owns: attention and a feed-forward part, each with a LayerNorm.
+    """The modules that a layer owns: attention and a feed-forward block, each with a LayerNorm.
 
-    attention, ffn: whether the layer owns this part; if not, it uses another layer's.
+    Args:
+      config: the architecture.
+      compute: how to compute it.
+      rngs: the keys for randomly initialized parameters.
+      attention: whether the layer has its own attention. If not, it uses another layer's.
+      ffn: whether the layer has its own feed-forward block. If not, it uses another layer's.
     """
 
     def __init__(
@@ -72,7 +77,7 @@ class Layer(nnx.Module):
 
 
 class SharedLayer(NamedTuple):
-    """The owners of a layer's attention and feed-forward part, which may be other layers."""
+    """The layers whose attention and feed-forward block a layer uses (its own or another's)."""
 
     attention: Layer
     ffn: Layer
@@ -88,13 +93,13 @@ def apply_layer(
     *,
     return_scores: bool = False,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Apply a layer: attention and a feed-forward part, each with dropout and a residual sum.
+    """Apply attention and a feed-forward block, each with dropout and a residual connection.
 
-    With norm="post", a part f computes norm(x + f(x)), as in the original (Vaswani et al. 2017);
-    with norm="pre", it computes x + f(norm(x)) (Xiong et al. 2020, "On Layer Normalization in the
-    Transformer Architecture").
+    With norm="post", a block f computes norm(x + f(x)), as in the original Transformer (Vaswani et
+    al. 2017); with norm="pre", it computes x + f(norm(x)) (Xiong et al. 2020, "On Layer
+    Normalization in the Transformer Architecture").
 
-    The other arguments and the result have the same form as in `SelfAttention.__call__`.
+    For the other arguments and the result, see `SelfAttention.__call__`.
     """
     keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
     rate, ops = config.hidden_dropout, layer.attention.attention.ops
@@ -121,7 +126,7 @@ LayerStep = Callable[[SharedLayer, jax.Array, jax.Array | None], tuple[jax.Array
 
 
 class Pooler(nnx.Module):
-    """A dense layer applied to the `[CLS]` vectors, with the config's activation (normally tanh).
+    """A dense layer applied to the `[CLS]` vectors, followed by an activation (normally tanh).
 
     Source: Devlin et al. 2019, section 3.1.
     """
@@ -135,7 +140,8 @@ class Pooler(nnx.Module):
 
         Args:
           hidden: [batch, length, hidden_dim].
-          cls_positions: [batch, count] positions of `[CLS]`; None for position 0 of every row.
+          cls_positions: positions of the `[CLS]` tokens [batch, count], or None for position 0 in
+            every row.
 
         Returns:
           [batch, count, hidden_dim], or [batch, hidden_dim] if `cls_positions` is None.
@@ -166,8 +172,9 @@ class Encoder(nnx.Module):
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
         if compute.scan_layers and config.sharing in ("attention", "ffn"):
             raise ValueError(
-                f"compute.scan_layers=True: model.sharing={config.sharing!r} gives layers "
-                "different parameters, so they cannot be scanned. Set compute.scan_layers=False"
+                f"compute.scan_layers=True: model.sharing={config.sharing!r} gives the "
+                "layers different parameters, so they cannot be scanned. Set "
+                "compute.scan_layers=False"
             )
         self.config = config
         self.compute = compute
@@ -203,16 +210,16 @@ class Encoder(nnx.Module):
           token_ids: [batch, length] integers.
           segment_ids: [batch, length], or None for all zeros.
           position_ids: [batch, length], or None for 0, 1, 2, ...
-          document_ids: [batch, length]; 0 for padding, and the same number for all tokens of a
-            document, which attend only to each other. May be an ordinary 0/1 attention mask; None
-            if every token attends to every token.
-          packed: whether a row may contain several documents. False guarantees that no row does and
-            that padding comes last, so that attention backends need no full mask.
+          document_ids: [batch, length]; 0 for padding, and one positive number for all tokens of a
+            document, which attend only to each other. May be an ordinary 0/1 attention mask, or
+            None to let every token attend to every token.
+          packed: whether a row may contain several documents. If False, each row must be one
+            document followed by padding, so that no attention backend needs a full mask.
           dropout_key: None during evaluation; the same key gives the same dropout masks.
-          return_hidden_states: whether to also return the output of every layer. The layers are
-            then unrolled.
-          return_attention_scores: whether to also return the attention scores of every layer. The
-            layers are then unrolled.
+          return_hidden_states: whether to also return the output of every layer; if so, the layers
+            are unrolled.
+          return_attention_scores: whether to also return every layer's attention scores; if so, the
+            layers are unrolled.
         """
         count = self.config.num_layers + 1
         keys = None if dropout_key is None else jax.random.split(dropout_key, count)
@@ -246,7 +253,7 @@ class Encoder(nnx.Module):
     def _layer_step(
         self, document_ids: jax.Array | None, packed: bool, return_scores: bool
     ) -> LayerStep:
-        """Return a function of (layer, x, key) that applies a layer, using `compute.remat`."""
+        """Return a function of (layer, x, key) that applies a layer as `compute.remat` demands."""
 
         def step(
             layer: SharedLayer, x: jax.Array, key: jax.Array | None
@@ -276,7 +283,7 @@ class Encoder(nnx.Module):
     ) -> jax.Array:
         """Run the layers as one `lax.scan` over their stacked parameters.
 
-        An inner scan repeats a layer whose parameters are shared by its whole group.
+        If a group of layers shares its parameters, an inner scan applies that layer repeatedly.
         """
         step = self._layer_step(document_ids, packed, return_scores=False)
         owners = sorted({self.config.parameter_owners(n)[0] for n in range(self.config.num_layers)})

@@ -1,4 +1,4 @@
-"""Encoders with a head: pretraining models, classifiers, and students in distillation."""
+"""Define encoders with heads: pretraining models, classifiers and students for distillation."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ PAIRS_HEAD = "next_sentence."  # prefix of the parameter names of the sentence-p
 
 
 class MaskedLMHead(nnx.Module):
-    """A transform, followed by a product with the transposed token embeddings, plus a bias.
+    """A transform, followed by dot products with the token embeddings, plus a bias.
 
-    The transform is a dense layer to the dimension of the token table, an activation and a
-    LayerNorm, as in the release of Devlin et al. 2019.
+    As in the code released with Devlin et al. 2019, the transform consists of a dense layer that
+    maps to the dimension of the token table, an activation and a LayerNorm.
     """
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
@@ -45,9 +45,10 @@ class PretrainingOutput(NamedTuple):
 
     Attributes:
       token_logits: float32 [batch, count, vocab_size] at the masked positions.
-      next_sentence_logits: float32 [batch, fragments, 2], one row per fragment (the part of a
-        document in a row); class 0 means next or in order, class 1 random or swapped. None without
-        a sentence-pair head.
+      next_sentence_logits: float32 [batch, fragments, 2], one pair of logits per fragment (a
+        fragment is the part of a document that lies in one row). Class 0 means that the second
+        sentence comes next or the sentences are in order; class 1 means that the second sentence is
+        random or the sentences are swapped. None without a sentence-pair head.
       encoder: the encoder's outputs.
     """
 
@@ -57,10 +58,10 @@ class PretrainingOutput(NamedTuple):
 
 
 class PretrainingModel(nnx.Module):
-    """An encoder with a masked-LM head and optionally a pooler and a sentence-pair head.
+    """An encoder with a masked-LM head and, optionally, a pooler and a sentence-pair head.
 
     Args:
-      config: the encoder.
+      config: the encoder's architecture.
       compute: how to compute it.
       rngs: the keys for randomly initialized parameters.
       next_sentence: whether the model has a pooler and a sentence-pair head.
@@ -95,16 +96,15 @@ class PretrainingModel(nnx.Module):
         return_hidden_states: bool = False,
         return_attention_scores: bool = False,
     ) -> PretrainingOutput:
-        """Return logits at the masked positions and for the sentence pair of every fragment.
+        """Compute logits for the masked positions and for each fragment's sentence pair.
 
         Args:
           token_ids: see `Encoder.__call__`.
           segment_ids: see `Encoder.__call__`.
           position_ids: see `Encoder.__call__`.
           document_ids: see `Encoder.__call__`.
-          masked_positions: [batch, count], the positions for which to compute token logits. Other
-            positions skip the product with the token table.
-          cls_positions: [batch, fragments], the positions of the fragments' `[CLS]` tokens.
+          masked_positions: [batch, count], the only positions at which token logits are computed.
+          cls_positions: [batch, fragments], the position of each fragment's `[CLS]` token.
           packed: see `Encoder.__call__`.
           dropout_key: see `Encoder.__call__`.
           return_hidden_states: see `Encoder.__call__`.
@@ -130,10 +130,11 @@ class PretrainingModel(nnx.Module):
         return PretrainingOutput(token_logits, scores_of(self.next_sentence, pooled), encoded)
 
     def read_out(self, hidden: jax.Array) -> dict[str, jax.Array]:
-        """Return a dict with the heads' outputs at every position.
+        """Apply the heads to the last layer's output `hidden` [batch, length, hidden_dim].
 
-        These are `token_logits` [batch, length, vocab_size] and, with a sentence-pair head,
-        `pooled` [batch, hidden_dim] and `next_sentence_logits` [batch, 2].
+        Returns:
+          A dict with `token_logits` [batch, length, vocab_size] and, if the model has a
+          sentence-pair head, `pooled` [batch, hidden_dim] and `next_sentence_logits` [batch, 2].
         """
         outputs = {"token_logits": self.masked_lm(hidden, self.encoder.embeddings)}
         if self.has_next_sentence:
@@ -168,12 +169,12 @@ class EncoderModel(nnx.Module):
             self.pooler = Pooler(config, compute, rngs)
 
     def read_out(self, hidden: jax.Array) -> dict[str, jax.Array]:
-        """Return a dict with `pooled` [batch, hidden_dim], or an empty one without a pooler."""
+        """Return a dict with `pooled` [batch, hidden_dim], or an empty dict without a pooler."""
         return {"pooled": self.pooler(hidden)} if self.has_pooler else {}
 
 
 class Classifier(nnx.Module, abc.ABC):
-    """An encoder with a dense layer that scores the vectors chosen by the subclass."""
+    """An encoder with a dense layer that scores the vectors that the subclass selects."""
 
     def __init__(
         self,
@@ -197,12 +198,13 @@ class Classifier(nnx.Module, abc.ABC):
         *,
         dropout_key: jax.Array | None = None,
     ) -> jax.Array:
-        """Return the float32 logits of `read_out` for rows of one document followed by padding.
+        """Compute float32 logits for rows that each hold one document followed by padding.
 
         Args:
           token_ids: [batch, length].
           segment_ids: [batch, length], or None for all zeros.
-          attention_mask: [batch, length], 1 for tokens and 0 for padding; None without padding.
+          attention_mask: [batch, length], 1 for tokens and 0 for padding; None if there is no
+            padding.
           dropout_key: None during evaluation; the same key gives the same dropout masks.
         """
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
@@ -215,7 +217,7 @@ class Classifier(nnx.Module, abc.ABC):
     def read_out(
         self, hidden: jax.Array, dropout_key: jax.Array | None = None
     ) -> dict[str, jax.Array]:
-        """Return the head's outputs by name for the last layer's output `hidden`.
+        """Apply the head to the last layer's output and return a dict of outputs.
 
         Args:
           hidden: [batch, length, hidden_dim].
@@ -227,9 +229,11 @@ class Classifier(nnx.Module, abc.ABC):
 
 
 class SentenceClassifier(Classifier):
-    """A classifier of sequences by their pooled `[CLS]` vectors (Devlin et al. 2019, section 4.1).
+    """A classifier that scores a sequence's pooled `[CLS]` vector.
 
-    In multiple choice (section 4.4), every choice is a sequence with one score.
+    In multiple choice, each choice is a sequence with one score.
+
+    Source: Devlin et al. 2019, sections 4.1 (sequences) and 4.4 (multiple choice).
     """
 
     def __init__(
@@ -257,7 +261,7 @@ class SentenceClassifier(Classifier):
 
 
 class TokenClassifier(Classifier):
-    """A classifier of tokens, for tags or the ends of a span.
+    """A classifier that scores every token, for tagging or for finding the ends of a span.
 
     Source: Devlin et al. 2019, sections 5.3 (tags) and 4.2 (spans).
     """
@@ -269,12 +273,12 @@ class TokenClassifier(Classifier):
         return {"logits": self._logits(hidden, dropout_key)}
 
 
-# Prefix of the names of parameters that are only used in training.
+# Name prefix of the parameters that are used only in training.
 TRAINING_ONLY = "to_teacher."
 
 
 class ToTeacher(nnx.Module):
-    """Two trainable projections to a teacher's dimension: for the embeddings and for all layers.
+    """Two trainable projections to a teacher's dimension: one for the embeddings, one for layers.
 
     Source: Jiao et al. 2020 ("TinyBERT"), equations 8 and 9.
     """
@@ -296,7 +300,7 @@ class ToTeacher(nnx.Module):
 
 
 class StudentModel(PretrainingModel):
-    """A `PretrainingModel` with projections to a teacher that has a different `hidden_dim`."""
+    """A `PretrainingModel` with projections to the `hidden_dim` of a teacher of another size."""
 
     def __init__(
         self,
@@ -307,6 +311,7 @@ class StudentModel(PretrainingModel):
         next_sentence: bool,
         teacher_dim: int,
     ):
-        # The model comes first, so that its initial parameters are the same as without a teacher.
+        # Initialize the model first, so that its initial parameters are the same as without a
+        # teacher.
         super().__init__(config, compute, rngs, next_sentence=next_sentence)
         self.to_teacher = ToTeacher(config, compute, rngs, teacher_dim)

@@ -1,4 +1,4 @@
-"""Layers whose parameters have logical axes, and sharding constraints for activations."""
+"""Build layers whose parameters have logical axes, and constrain the sharding of activations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LAYOUT: ContextVar[Layout | None] = ContextVar("layout", default=None)
 
 @contextlib.contextmanager
 def use_layout(layout: Layout | None) -> Iterator[None]:
-    """Make `constrain` apply `layout` within the block; None leaves arrays as they are."""
+    """Make `constrain` apply `layout` within the block; None leaves arrays unchanged."""
     token = _LAYOUT.set(layout)
     try:
         yield
@@ -40,10 +40,10 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def gather(parameter: jax.Array, axes: Axes, own_axes: Axes) -> jax.Array:
-    """Change a parameter's sharding from `own_axes`, as it is stored, to `axes`, as it is used.
+    """Reshard a parameter from `own_axes`, by which it is stored, to `axes`, by which it is used.
 
-    The gradient is sharded by `own_axes` again. With `constrain`, it would be sharded by `axes` as
-    well, and every device would sum the whole gradient although it stores only part of it.
+    The gradient is again sharded by `own_axes`. With `constrain`, it would be sharded by `axes`,
+    and every device would sum the whole gradient even though it stores only part of it.
     """
     return constrain(parameter, *axes)
 
@@ -65,30 +65,30 @@ nnx.set_graph_updates(False)
 
 
 def compute_dtype(compute: ComputeConfig) -> jnp.dtype:
-    """Return the dtype of activations.
+    """Return the dtype of the activations.
 
     Raises:
       ValueError: the dtype is still "auto".
     """
     if compute.dtype == "auto":
         raise ValueError(
-            "compute.dtype='auto': depends on the device. Set 'float32' or 'bfloat16', or pass "
-            "ComputeConfig.resolve(jax.devices()[0], config)"
+            "compute.dtype='auto': the dtype depends on the device. Set 'float32' or 'bfloat16', "
+            "or pass ComputeConfig.resolve(jax.devices()[0], config)"
         )
     return jnp.dtype(compute.dtype)
 
 
 def initializer(config: EncoderConfig) -> nnx.Initializer:
-    """Return Devlin et al.'s initializer: a normal truncated at 2 standard deviations."""
+    """Return Devlin et al.'s initializer, a normal truncated at 2 standard deviations."""
     # `stddev` is the standard deviation before truncation, as in the original code.
     return nnx.initializers.truncated_normal(stddev=config.initializer_range)
 
 
-DENSE = "dense"  # the name by which rematerialization knows the results of dense layers
+DENSE = "dense"  # checkpoint name of dense layers' outputs, for rematerialization
 
 
 class Dense(nnx.Linear):
-    """A dense layer computed by `affine`, which has a custom backward pass."""
+    """A dense layer that calls `affine`, which has a custom backward pass."""
 
     def __init__(self, in_features: int, out_features: int, *, ops: Ops, **options: Any):
         super().__init__(in_features, out_features, **options)
@@ -113,7 +113,7 @@ def dense(
     compute: ComputeConfig,
     rngs: nnx.Rngs,
 ) -> Dense:
-    """Return a dense layer whose kernel [in_dim, out_dim] has the logical axes `axes`."""
+    """Return a dense layer with a kernel [in_dim, out_dim] whose logical axes are `axes`."""
     return Dense(
         in_dim,
         out_dim,
@@ -129,7 +129,7 @@ def dense(
 def scores_of(layer: Dense, x: jax.Array) -> jax.Array:
     """Apply a dense layer to `x` [..., in_dim] and return float32 scores [..., out_dim].
 
-    Scores are not rounded to bfloat16, since losses and rankings depend on them.
+    Scores are not rounded to bfloat16 because losses and rankings depend on them.
     """
     assert layer.bias is not None
     rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
@@ -146,7 +146,7 @@ def layer_norm(
         dim,
         epsilon=config.layer_norm_epsilon,
         dtype=compute_dtype(compute),
-        # E[(x - E[x])^2] instead of E[x^2] - E[x]^2, which loses precision if |mean| >> deviation.
+        # Compute E[(x - E[x])^2]: E[x^2] - E[x]^2 loses precision if |mean| >> standard deviation.
         use_fast_variance=False,
         scale_metadata={"logical_axes": ("norm",)},
         bias_metadata={"logical_axes": ("norm",)},
@@ -161,17 +161,18 @@ def embedding_table(
     config: EncoderConfig,
     rngs: nnx.Rngs,
 ) -> nnx.Param[jax.Array]:
-    """Return a float32 table [num_embeddings, dim] with the logical axes `axes`."""
+    """Return a float32 table [num_embeddings, dim] whose logical axes are `axes`."""
     value = initializer(config)(rngs.params(), (num_embeddings, dim), jnp.float32)
     return nnx.Param(value, logical_axes=axes)
 
 
 def select_rows(x: jax.Array, positions: jax.Array) -> jax.Array:
-    """Return rows [batch, count, dim] of `x` [batch, length, dim] at `positions` [batch, count].
+    """Select rows [batch, count, dim] of `x` [batch, length, dim] at `positions` [batch, count].
 
-    `x` is multiplied by a one-hot matrix. This is exact, and its gradient is a product as well. The
-    gradient of a gather is a scatter, which is slow on accelerators and nondeterministic on GPUs.
+    The implementation multiplies `x` by a one-hot matrix, which is exact and whose gradient is a
+    matmul too. The gradient of a gather is a scatter, which is slow on accelerators and
+    nondeterministic on GPUs.
     """
     one_hot = jax.nn.one_hot(positions, x.shape[1], dtype=x.dtype)
-    # HIGHEST keeps float32 inputs exact; the default may round them to bfloat16 or TF32.
+    # HIGHEST keeps float32 inputs exact; the default precision may round them to bfloat16 or TF32.
     return jnp.einsum("bkl,bld->bkd", one_hot, x, precision=jax.lax.Precision.HIGHEST)

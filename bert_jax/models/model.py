@@ -1,4 +1,4 @@
-"""The config of a model (an encoder with its head), its construction and its outputs."""
+"""Configure, build and run a model, which is an encoder with a head."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bert_jax.models.heads import (
 from bert_jax.models.parameters import ModelDefinition, define
 
 Problem = Literal["single_label", "multi_label", "regression"]
-# The heads that are pretrained, and the encoder without a head.
+# The pretraining heads, and "encoder" for an encoder without a head.
 PretrainingHead = Literal["encoder", "pretraining", "masked_lm", "next_sentence"]
 PRETRAINING_HEADS: tuple[PretrainingHead, ...] = get_args(PretrainingHead)
 Scored = Literal["sequence", "choices", "tokens"]
@@ -31,12 +31,13 @@ Scored = Literal["sequence", "choices", "tokens"]
 class ClassifierHead:
     """A head that computes scores for fine-tuning tasks (Devlin et al. 2019, figure 4).
 
-    name: the head's name in `model.json`.
-    scored: what the head scores: a sequence, by its pooled `[CLS]` vector; each choice, which is a
-      sequence with one score; or each token of a sequence.
-    labels: the names of the scores in order; None if every task has its own.
-    dropout: whether the head applies dropout to the vectors that it scores.
-    problems: the ways in which the scores can be interpreted.
+    Attributes:
+      name: the head's name in `model.json`.
+      scored: what the head scores: a "sequence", using its pooled `[CLS]` vector; "choices", each
+        of which is a sequence with one score; or all "tokens" of a sequence.
+      labels: the names of the scores, in order; None if every task has its own.
+      dropout: whether the head applies dropout to the vectors that it scores.
+      problems: the ways in which the scores can be interpreted.
 
     Raises:
       ValueError: a value is unknown, or a choice would have more than one score.
@@ -58,7 +59,7 @@ class ClassifierHead:
                 f"problems={self.problems}: expected some of {', '.join(get_args(Problem))}"
             )
         if self.scored == "choices" and (self.labels is None or len(self.labels) != 1):
-            raise ValueError(f"labels={self.labels}: a choice has one score. Give one label")
+            raise ValueError(f"labels={self.labels}: a choice has one score. Expected one label")
 
 
 CLASSIFICATION = ClassifierHead("classification", "sequence", problems=get_args(Problem))
@@ -72,23 +73,23 @@ _CLASSIFIER_HEADS: dict[str, ClassifierHead] = {
 
 
 def register_head(head: ClassifierHead) -> None:
-    """Register a head, so that models can use it and `model.json` can name it.
+    """Register a head so that models can use it and `model.json` can refer to it.
 
     Raises:
-      ValueError: another head has this name.
+      ValueError: another head already has this name.
     """
     if head.name in PRETRAINING_HEADS or _CLASSIFIER_HEADS.get(head.name, head) != head:
-        raise ValueError(f"head={head.name!r}: another head has this name. Choose another name")
+        raise ValueError(f"head={head.name!r}: another head already has this name. Choose another")
     _CLASSIFIER_HEADS[head.name] = head
 
 
 def classifier_heads() -> tuple[ClassifierHead, ...]:
-    """Return the heads of all fine-tuning tasks."""
+    """Return the heads for all kinds of fine-tuning task."""
     return tuple(_CLASSIFIER_HEADS.values())
 
 
 def scores_choices(head: str) -> bool:
-    """Return whether a head scores choices, so that inputs are [batch, choices, length]."""
+    """Return whether a head scores choices and therefore takes inputs [batch, choices, length]."""
     classifier = _CLASSIFIER_HEADS.get(head)
     return classifier is not None and classifier.scored == "choices"
 
@@ -104,22 +105,25 @@ def _heads_with_dropout() -> str:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """An encoder and its head, which together determine a model's parameters.
+    """The architecture of a model, which is an encoder with a head.
 
-    head: "encoder" is the encoder without a head; "pretraining" has a masked-LM and a sentence-pair
-      head, "masked_lm" and "next_sentence" only one of them; the others are `classifier_heads`:
-      "classification" scores `labels` for a sequence, "tagging" scores them for every token,
-      "multiple_choice" computes one score per sequence, and "span" scores every token as the start
-      and as the end of an answer (Devlin et al. 2019, figure 4).
-    labels: names of the scores in order, for heads whose tasks name them.
-    pooler: whether "encoder" has a pooler; the other heads determine this themselves.
-    head_dropout: dropout rate in training on the vectors that the head scores (0.1 in the paper);
-      0 for heads without dropout.
-    problem: meaning of the scores: exactly one label is true, any number of labels may be true, or
-      the scores are the predicted numbers themselves.
+    Attributes:
+      encoder: the encoder's architecture.
+      head: "encoder" means no head. "pretraining" has a masked-LM and a sentence-pair head, while
+        "masked_lm" and "next_sentence" have only one of them. All other values name one of the
+        `classifier_heads`: "classification" scores every label for a sequence, "tagging" scores
+        every label for each token, "multiple_choice" computes one score per sequence, and "span"
+        scores each token as the start and as the end of an answer (Devlin et al. 2019, figure 4).
+      labels: names of the scores, in order, for heads whose labels depend on the task.
+      pooler: whether "encoder" has a pooler; all other heads determine this themselves.
+      head_dropout: dropout rate during training for the vectors that the head scores (0.1 in the
+        paper); must be 0 for heads without dropout.
+      problem: what the scores mean: exactly one label applies ("single_label"), any number of
+        labels may apply ("multi_label"), or the scores are the predicted numbers ("regression").
 
     Raises:
-      ValueError: the head is unknown, or the labels, pooler, dropout or problem do not fit it.
+      ValueError: the head is unknown, or it does not support the labels, pooler, dropout or
+        problem.
     """
 
     encoder: EncoderConfig
@@ -136,14 +140,14 @@ class ModelConfig:
         named_by_task = classifier is not None and classifier.labels is None
         if named_by_task != bool(self.labels):
             raise ValueError(
-                f"head={self.head!r}: needs labels, the names of its scores"
+                f"head={self.head!r}: needs labels. Give a name for each score"
                 if named_by_task
                 else f"head={self.head!r}: does not take labels, got {self.labels}"
             )
         if len(set(self.labels)) != len(self.labels):
             raise ValueError(f"labels={self.labels}: label names must be unique")
         if not self.pooler and self.head != "encoder":
-            raise ValueError(f"pooler=False: only for head='encoder', not for {self.head!r}")
+            raise ValueError(f"pooler=False: requires head='encoder', not {self.head!r}")
         if self.problem not in get_args(Problem):
             raise ValueError(
                 f"problem={self.problem!r}: expected one of {', '.join(get_args(Problem))}"
@@ -151,30 +155,30 @@ class ModelConfig:
         if self.problem not in (classifier.problems if classifier else ("single_label",)):
             fitting = (head for head in classifier_heads() if self.problem in head.problems)
             raise ValueError(
-                f"problem={self.problem!r}: only for head="
+                f"problem={self.problem!r}: not supported by head={self.head!r}. Use head="
                 + " or ".join(repr(head.name) for head in fitting)
             )
         if not 0.0 <= self.head_dropout < 1.0:
             raise ValueError(f"head_dropout={self.head_dropout}: a dropout rate must be in [0, 1)")
         if self.head_dropout and not (classifier and classifier.dropout):
             raise ValueError(
-                f"head_dropout={self.head_dropout}: head={self.head!r} has no dropout. Set it to 0 "
-                f"or use one of the heads {_heads_with_dropout()}"
+                f"head_dropout={self.head_dropout}: head={self.head!r} has no dropout. Set "
+                f"head_dropout=0 or use one of these heads: {_heads_with_dropout()}"
             )
 
     @property
     def classifier(self) -> ClassifierHead | None:
-        """The head if it is a classifier; None for a pretraining head."""
+        """The head if it is a classifier head, otherwise None."""
         return _CLASSIFIER_HEADS.get(self.head)
 
     @property
     def head_kind(self) -> PretrainingHead | ClassifierHead:
-        """The head in a form that a `match` statement can cover exhaustively."""
+        """The head in a form that a `match` statement can match exhaustively."""
         return self.classifier or cast(PretrainingHead, self.head)
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """The names of a classifier's scores in order; () for other heads."""
+        """The names of a classifier's scores, in order; () for all other heads."""
         return self.labels or (self.classifier and self.classifier.labels) or ()
 
     @property
@@ -232,7 +236,7 @@ def define_model(config: ModelConfig, compute: ComputeConfig) -> ModelDefinition
 
 
 def part_of(config: ModelConfig, head: str | None) -> ModelConfig:
-    """Return the config of a model reduced to `head`; None keeps the whole model.
+    """Return the config of a model that keeps only `head`, or the whole model if `head` is None.
 
     Raises:
       ValueError: `head` needs parameters that the model does not have.
@@ -248,7 +252,7 @@ def part_of(config: ModelConfig, head: str | None) -> ModelConfig:
     if part is None or not define_model(part, compute).shapes.keys() <= whole.keys():
         parts = ["encoder", *(("masked_lm",) if config.head == "pretraining" else ())]
         raise ValueError(
-            f"head={head!r}: not part of a model with head={config.head!r}. Expected "
+            f"head={head!r}: not contained in a model with head={config.head!r}. Expected "
             f"{config.head!r} or {' or '.join(map(repr, parts))}"
         )
     return part
@@ -262,22 +266,23 @@ def infer(
     *,
     hidden_states: bool = False,
 ) -> dict[str, jax.Array]:
-    """Run a model without dropout, and apply its head at every position.
+    """Run a model and its head on every position, without dropout.
 
     Args:
       model: the model.
-      token_ids: [batch, length]; for multiple choice [batch, choices, length], and all outputs
-        except `logits` have batch * choices rows.
+      token_ids: [batch, length], or [batch, choices, length] for multiple choice, in which case all
+        outputs except `logits` have batch * choices rows.
       segment_ids: shaped like `token_ids`; None for all zeros.
-      attention_mask: shaped like `token_ids`, 1 for tokens and 0 for padding; None without padding.
+      attention_mask: shaped like `token_ids`, 1 for tokens and 0 for padding; None if there is no
+        padding.
       hidden_states: whether to also return `hidden_0` (the embeddings), `hidden_1`, ... (the
         layers' outputs).
 
     Returns:
-      `hidden` [batch, length, hidden_dim], the last layer's output, and the head's outputs:
-      `pooled` [batch, hidden_dim], `token_logits` [batch, length, vocab_size],
-      `next_sentence_logits` [batch, 2], and `logits` [batch, labels], [batch, choices] or
-      [batch, length, labels].
+      A dict with `hidden` [batch, length, hidden_dim], the last layer's output, and those of the
+      following that the head computes: `pooled` [batch, hidden_dim], `token_logits` [batch, length,
+      vocab_size], `next_sentence_logits` [batch, 2], and `logits` [batch, labels],
+      [batch, choices] or [batch, length, labels].
     """
     choices = token_ids.shape[:-1] if token_ids.ndim == 3 else None
     if choices:

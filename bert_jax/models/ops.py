@@ -1,8 +1,9 @@
-"""Matrix products, activations and dropout with custom backward passes.
+"""Implement matmuls, activations and dropout with custom backward passes.
 
-Products are arranged for fast backward passes and accumulate in float32. For the backward pass,
-activations keep only their input, and dropout keeps only its key, since the mask is a hash of the
-key and the position. `with_ops` returns the same operations without custom backward passes.
+Matmuls accumulate in float32, and their backward passes are laid out for speed. For the backward
+pass, an activation stores only its input, and dropout stores only its key because its mask is a
+hash of the key and the position. `with_ops` returns the same operations without custom backward
+passes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _R = TypeVar("_R")
 
 
 def with_ops(function: Callable[_P, _R], ops: Ops) -> Callable[_P, _R]:
-    """Return a `jax.custom_vjp` function, or the function that it wraps if `ops` is "plain"."""
+    """Return the `jax.custom_vjp` function itself, or the function it wraps if `ops` is "plain"."""
     match ops:
         case "fast":
             return function
@@ -36,17 +37,17 @@ def with_ops(function: Callable[_P, _R], ops: Ops) -> Callable[_P, _R]:
 def product(
     subscripts: str, left: jax.Array, right: jax.Array, dtype: jnp.dtype | None = None
 ) -> jax.Array:
-    """Return the `jnp.einsum` of two arrays of the same dtype, accumulated in float32.
+    """Compute the `jnp.einsum` of two arrays of the same dtype, accumulating in float32.
 
-    The result has the dtype of the operands, or `dtype` if given. If `dtype` is wider, accelerators
-    first round to the operands' dtype, which halves the data that devices exchange to sum the
-    result; on a CPU this would take two more passes over the result.
+    The result has the operands' dtype, or `dtype` if given. If `dtype` is wider, accelerators still
+    round to the operands' dtype first, which halves the data that devices exchange to sum the
+    result. CPUs do not, since rounding would take two more passes over the result.
 
-    The functions that use `product` define their own gradients; do not differentiate it directly.
+    Do not differentiate `product`; the functions that use it define their own gradients.
 
-    In `subscripts`, the result must have the dims of `left` before the dims of `right`. Otherwise a
-    transposition follows, for which XLA's CPU compiler (jax 0.10 and 0.11) swaps the operands after
-    choosing a multiplication kernel, and may fail with "Unsupported element type for DotThunk".
+    In `subscripts`, the result's dims from `left` must come before those from `right`. Otherwise
+    the result has to be transposed, so XLA's CPU compiler (jax 0.10 and 0.11) swaps the operands
+    after choosing a matmul kernel and may fail with "Unsupported element type for DotThunk".
     """
     assert left.dtype == right.dtype, (left.dtype, right.dtype)
     if left.dtype != jnp.bfloat16:
@@ -65,10 +66,10 @@ def product(
 
 @jax.custom_vjp
 def affine(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
-    """Return `x` [rows, in] or [batch, length, in] times `kernel` [in, out] plus `bias` [out].
+    """Multiply `x` [rows, in] or [batch, length, in] by `kernel` [in, out] and add `bias` [out].
 
-    Parameters are rounded to the dtype of `x`, which is also the dtype of the result. Gradients
-    have the dtype of their parameter; the gradient of the bias is summed in float32.
+    Parameters are rounded to the dtype of `x`, which is also the dtype of the result. Each gradient
+    has the dtype of its parameter; the bias gradient is summed in float32.
     """
     rows = _rows(x)
     leading = _LEADING[rows.ndim]
@@ -80,12 +81,12 @@ _LEADING = {2: "r", 3: "bl"}
 
 
 def _rows(x: jax.Array) -> jax.Array:
-    """Return `x` [..., dim] reshaped for the fastest computation of the kernel's gradient.
+    """Reshape `x` [..., dim] to the shape that makes the kernel's gradient fastest to compute.
 
-    In float32, XLA's CPU compiler contracts a single dim without copying an operand, but for two
-    dims it first transposes a copy of the larger operand. For 32 x 128 tokens with 256 features and
-    a [256, 1024] kernel, this takes 30 ms instead of 9 ms. In bfloat16, only the contraction of two
-    dims is fast: 7 ms instead of 27 ms for 64 x 128 tokens.
+    In float32, XLA's CPU compiler contracts one dim without copying an operand, but to contract two
+    dims, it first makes a transposed copy of the larger operand. For 32 x 128 tokens with 256
+    features and a [256, 1024] kernel, this takes 30 ms instead of 9 ms. In bfloat16, only
+    contracting two dims is fast: 7 ms instead of 27 ms for 64 x 128 tokens.
     """
     return x if x.dtype == jnp.bfloat16 else x.reshape(-1, x.shape[-1])
 
@@ -113,15 +114,15 @@ affine.defvjp(_affine_forward, _affine_backward)
 
 @jax.custom_vjp
 def attention_scores(query: jax.Array, key: jax.Array) -> jax.Array:
-    """Return the dot products of each head's queries and keys, float32 [batch, heads, from, to].
+    """Return the dot products of queries and keys as float32 [batch, heads, from, to].
 
     Args:
       query: [batch, length, heads, head_dim].
-      key: an array of the same shape and dtype as `query`.
+      key: same shape and dtype as `query`.
 
-    The cotangent is rounded to the operands' dtype, as in every other product of the model. With
-    JAX's own derivative, a float32 cotangent would be multiplied by bfloat16 operands, and both
-    products of the backward pass would be computed in float32.
+    The cotangent is rounded to the operands' dtype, as in all other matmuls in the model. JAX's own
+    derivative would multiply a float32 cotangent by bfloat16 operands, so both matmuls in the
+    backward pass would run in float32.
     """
     return jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
 
@@ -146,11 +147,11 @@ attention_scores.defvjp(_scores_forward, _scores_backward)
 
 @jax.custom_vjp
 def weighted_values(weights: jax.Array, value: jax.Array) -> jax.Array:
-    """Return the weighted sums of the vectors in `value`, [batch, from, heads, head_dim].
+    """Return weighted sums of the vectors in `value`, shaped [batch, from, heads, head_dim].
 
     Args:
       weights: [batch, heads, from, to].
-      value: [batch, to, heads, head_dim], of the same dtype.
+      value: [batch, to, heads, head_dim], with the same dtype.
     """
     return product("bhqk,bkhd->bqhd", weights, value)
 
@@ -174,12 +175,12 @@ weighted_values.defvjp(_values_forward, _values_backward)
 
 @jax.custom_vjp
 def affine_float32(x: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array:
-    """Return `x` [rows, dim] times the rows of `table` [classes, dim] plus `bias`, in float32.
+    """Multiply `x` [rows, dim] by the transposed `table` [classes, dim] and add `bias`, in float32.
 
     `bias` has the shape [classes], and the result has the shape [rows, classes]. The backward pass
-    rounds the cotangent as in `attention_scores`. It computes the gradient of the bias as a product
-    of ones and the rounded cotangent, since a sum over the rows of 640 x 30,522 logits took longer
-    on a CPU (48 ms) than either of the other two products (20 and 27 ms).
+    rounds the cotangent as in `attention_scores`. It computes the bias gradient by multiplying a
+    vector of ones by the rounded cotangent, because summing 640 x 30,522 logits over the rows took
+    longer on a CPU (48 ms) than either of the other two matmuls (20 and 27 ms).
     """
     return jnp.einsum("nd,vd->nv", x, table, preferred_element_type=jnp.float32) + bias
 
@@ -199,7 +200,7 @@ def _affine_float32_backward(
     to_x = product("nv,vd->nd", rounded, table)
     to_table = product("nv,nd->vd", rounded, x)
     ones = jnp.ones(len(rounded), rounded.dtype)
-    # HIGHEST: float32 numbers must not be rounded to TF32 or bfloat16 before they are summed.
+    # HIGHEST keeps float32 numbers from being rounded to TF32 or bfloat16 before they are summed.
     to_bias = jnp.einsum(
         "n,nv->v",
         ones,
@@ -214,7 +215,7 @@ affine_float32.defvjp(_affine_float32_forward, _affine_float32_backward)
 
 
 def activation_function(name: Activation, ops: Ops = "fast") -> Callable[[jax.Array], jax.Array]:
-    """Return GELU, exact (erf) or the tanh approximation (Hendrycks and Gimpel 2016, section 2)."""
+    """Return exact (erf) GELU or its tanh approximation (Hendrycks and Gimpel 2016, section 2)."""
     match name:
         case "gelu":
             return with_ops(gelu, ops)
@@ -228,9 +229,9 @@ def activation_function(name: Activation, ops: Ops = "fast") -> Callable[[jax.Ar
 def gelu(x: jax.Array) -> jax.Array:
     """Return x times the standard normal CDF at x, computed in float32.
 
-    The result has the dtype of `x`. In bfloat16, 1 + erf(x) would lose the left tail: erf(-2) would
-    have only two digits. In float32, the error is below 1e-6, as in PyTorch: gelu(-5) is -1.34e-6,
-    and the exact value is -1.43e-6.
+    The result has the dtype of `x`. In bfloat16, 1 + erf(x) would lose the left tail, since erf(-2)
+    would have only two digits. In float32, the error is below 1e-6, as in PyTorch: gelu(-5) comes
+    out as -1.34e-6, while the exact value is -1.43e-6.
     """
     wide = x.astype(jnp.float32)
     return (wide * _normal_cdf(wide)).astype(x.dtype)
@@ -276,7 +277,7 @@ def _gelu_tanh_backward(x: jax.Array, cotangent: jax.Array) -> tuple[jax.Array]:
 gelu_tanh.defvjp(_gelu_tanh_forward, _gelu_tanh_backward)
 
 
-# The multipliers of Wellons' "lowbias32" integer hash (2018), the pair with the lowest bias found.
+# Multipliers from Wellons' "lowbias32" integer hash (2018), the least biased pair that he found.
 _MULTIPLIER_1 = 0x7FEB352D
 _MULTIPLIER_2 = 0x846CA68B
 _GOLDEN = 0x9E3779B9
@@ -290,7 +291,7 @@ def _mix(x: jax.Array) -> jax.Array:
 
 
 def _iota(shape: tuple[int, ...], dims: range) -> jax.Array:
-    """Return the row-major index over `dims` of `shape`, broadcastable to `shape`."""
+    """Return row-major indices over `dims` of `shape`, broadcastable to `shape`."""
     index_shape = tuple(size if dim in dims else 1 for dim, size in enumerate(shape))
     index = jnp.zeros(index_shape, jnp.uint32)
     for dim in dims:
@@ -302,14 +303,14 @@ def _iota(shape: tuple[int, ...], dims: range) -> jax.Array:
 def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
     """Return a mask whose elements are independently True with probability 1 - rate.
 
-    The probability is accurate to within 2^-32. An element depends only on the key and its *global*
-    index, so the mask is the same under any sharding. The index over the last two dims has 32 bits.
-    Each index over the leading dims has 64 bits of hashed state, injected in two places, so that
-    the counters do not overlap.
+    The probability is accurate to within 2^-32. Each element depends only on the key and the
+    element's *global* index, so the mask is the same under any sharding. The index over the last
+    two dims has 32 bits. Each index over the leading dims is hashed into 64 bits of state, which
+    enter in two places so that the counters do not overlap.
 
     Args:
       key: a typed JAX key (`jax.random.key`).
-      rate: the probability of False, in [0, 1).
+      rate: the probability that an element is False, in [0, 1).
       shape: the shape of the mask, of any rank, with fewer than 2^32 elements in the last two dims
         and fewer than 2^32 in the leading dims.
     """
@@ -330,8 +331,8 @@ def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
 def dropout(x: jax.Array, rate: float, key: jax.Array | None, ops: Ops = "fast") -> jax.Array:
     """Zero elements with probability `rate` and scale the rest by 1 / (1 - rate).
 
-    The result is `x` if `key` is None (evaluation) or `rate` is 0. With "fast" `ops`, the backward
-    pass recomputes the mask instead of storing it; with "plain" ops, JAX stores the same mask.
+    If `key` is None (in evaluation) or `rate` is 0, the result is `x`. With "fast" `ops`, the
+    backward pass recomputes the mask; with "plain" ops, JAX stores it.
 
     Source: Srivastava et al. 2014.
     """

@@ -1,4 +1,4 @@
-"""Sentence embeddings as in sentence-transformers: the settings and the pooling."""
+"""Define the settings and the pooling of sentence embeddings, as in sentence-transformers."""
 
 from __future__ import annotations
 
@@ -11,27 +11,29 @@ import jax.numpy as jnp
 
 from bert_jax.validation import nearest
 
-# The library's names, in the order in which it concatenates modes given as flags.
+# Names from sentence-transformers, in the order in which it concatenates modes given as flags.
 PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
-# A run that starts from such a model drops the settings, which do not apply to the trained encoder.
+# A run that starts from a sentence-embedding model drops the settings, since they do not apply to
+# the encoder that it trains.
 SETTINGS_DROPPED = "its sentence-embedding settings (pooling, prompts) are dropped"
 
 
 @dataclass(frozen=True)
 class SentenceEmbedding:
-    """The settings of a sentence embedding.
+    """Settings for computing sentence embeddings.
 
-    pooling: the modes in which the last layer's token vectors are pooled; the vectors of several
-      modes are concatenated in this order.
-    normalize: whether to scale the vector to length 1.
-    max_length: the maximum number of tokens of a text, including special tokens; None for all of
-      the model's positions.
-    prompts: prompts that can be prepended to a text, by name. default_prompt_name: the prompt used
-      by default; None for no prompt.
-    include_prompt: whether to pool the prompt's tokens too.
-    truncate_dim: the number of leading values of the vector to keep; None for all.
-    similarity: the similarity measure that the vectors were trained for.
+    Attributes:
+      pooling: how the last layer's token vectors are pooled. If there are several modes, their
+        results are concatenated in this order.
+      normalize: whether to scale the sentence vector to length 1.
+      max_length: the maximum number of tokens in a text, including special tokens; if None, all of
+        the model's positions can be used.
+      prompts: prompts that can be prepended to a text, keyed by name.
+      default_prompt_name: the name of the prompt to use by default; None for no prompt.
+      include_prompt: whether pooling includes the prompt's tokens.
+      truncate_dim: how many leading values of the vector to keep; None for all.
+      similarity: the similarity measure for which the vectors were trained.
     """
 
     pooling: tuple[PoolingMode, ...] = ("mean",)
@@ -51,12 +53,12 @@ class SentenceEmbedding:
                 raise ValueError(f"{name}={number}: expected 1 or more")
         if self.default_prompt_name is not None and self.default_prompt_name not in self.prompts:
             raise ValueError(
-                f"default_prompt_name={self.default_prompt_name!r}: no such prompt. Expected one "
-                f"of: {', '.join(map(repr, self.prompts)) or 'no prompts'}"
+                f"default_prompt_name={self.default_prompt_name!r}: no such prompt. Available "
+                f"prompts: {', '.join(map(repr, self.prompts)) or 'none'}"
             )
 
     def prompt_for(self, prompt_name: str | None, prompt: str | None) -> str:
-        """Return the prompt to prepend to a text: the given one, the named one or the default.
+        """Return the prompt to prepend: `prompt`, the one called `prompt_name`, or the default.
 
         Raises:
           ValueError: the model has no such prompt, or both a prompt and a name are given.
@@ -64,8 +66,8 @@ class SentenceEmbedding:
         if prompt is not None:
             if prompt_name is not None:
                 raise ValueError(
-                    f"prompt={prompt!r} and prompt_name={prompt_name!r} are both given. Give only "
-                    "one of them"
+                    f"prompt={prompt!r} and prompt_name={prompt_name!r} are both set. Set only one "
+                    "of them"
                 )
             return prompt
         name = self.default_prompt_name if prompt_name is None else prompt_name
@@ -77,7 +79,7 @@ class SentenceEmbedding:
         return self.prompts[name]
 
     def described(self) -> dict[str, str]:
-        """Return the settings in readable form, by name, without those that have no effect."""
+        """Return a dict from setting to readable value, omitting settings that have no effect."""
         rows = {
             "pooling": " + ".join(self.pooling),
             "normalized": "yes" if self.normalize else "no",
@@ -91,7 +93,7 @@ class SentenceEmbedding:
         return {name: value for name, value in rows.items() if value}
 
 
-# Lower bound on the length that normalization divides by.
+# Lower bound on the vector length by which normalization divides.
 _SHORTEST = 1e-12
 
 
@@ -106,8 +108,8 @@ def sentence_vectors(
     Args:
       hidden: [batch, length, hidden_dim], the last layer's output.
       attention_mask: [batch, length], 1 for tokens and 0 for the padding that follows them.
-      skipped: the number of tokens at the beginning that are not pooled.
-      settings: the settings, of which pooling, normalize and truncate_dim are used.
+      skipped: the number of leading tokens to exclude from pooling.
+      settings: the settings; only `pooling`, `normalize` and `truncate_dim` are used.
 
     Returns:
       float32 [batch, number of modes * hidden_dim], truncated to `truncate_dim` values per row.
@@ -125,7 +127,7 @@ def sentence_vectors(
 
 
 def _pooled(mode: PoolingMode, hidden: jax.Array, kept: jax.Array) -> jax.Array:
-    """Pool `hidden` [batch, length, dim] over `kept` [batch, length], and return [batch, dim]."""
+    """Pool the vectors in `hidden` [batch, length, dim] that are `kept` [batch, length]."""
     length = hidden.shape[1]
     weights = kept.astype(jnp.float32)[..., None]
     match mode:
@@ -140,12 +142,13 @@ def _pooled(mode: PoolingMode, hidden: jax.Array, kept: jax.Array) -> jax.Array:
         case "mean_sqrt_len_tokens":
             return (hidden * weights).sum(axis=1) / jnp.sqrt(jnp.maximum(weights.sum(axis=1), 1))
         case "weightedmean":
-            # Weighted by position, from 1: in a decoder, later tokens have more context.
+            # Weight each token by its position, counted from 1, since a decoder's later tokens have
+            # more context.
             weights = weights * jnp.arange(1, length + 1, dtype=jnp.float32)[:, None]
             return (hidden * weights).sum(axis=1) / jnp.maximum(weights.sum(axis=1), 1)
     assert_never(mode)
 
 
 def _at(hidden: jax.Array, places: jax.Array) -> jax.Array:
-    """Return the vectors [batch, hidden_dim] at `places` [batch], one place for each row."""
+    """Return the vectors [batch, hidden_dim] at `places` [batch], one per row."""
     return jnp.take_along_axis(hidden, places[:, None, None], axis=1)[:, 0]

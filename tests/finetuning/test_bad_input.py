@@ -125,7 +125,7 @@ def test_every_split_is_read_before_training(refused, tmp_path, task, text, over
         (
             "spans",
             ["head_dropout=0.5"],
-            "head_dropout=0.5: head='span' has no dropout. Set it to 0",
+            "head_dropout=0.5: head='span' has no dropout. Set head_dropout=0",
         ),
         ("glue", ["head_dropout=1"], "head_dropout=1.0: expected 0 <= x < 1, or -1"),
         ("spans", ["spans.n_best=0"], "n_best=0: must be at least 1"),

@@ -217,7 +217,7 @@ def test_names_that_are_taken_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ValueError, match="section='seed': FinetuneConfig has a key with this na"):
         bj.load_config("finetune/sst2", {"work_dir": "w", "init_from": "i"})
     head = model.ClassifierHead("tagging", "sequence")
-    with pytest.raises(ValueError, match="head='tagging': another head has this name"):
+    with pytest.raises(ValueError, match="head='tagging': another head already has this name"):
         model.register_head(head)
 
 
@@ -226,7 +226,7 @@ def test_names_that_are_taken_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     [
         ({"scored": "words"}, "scored='words': expected one of sequence, choices, tokens"),
         ({"problems": ("ranking",)}, r"problems=\('ranking',\): expected some of single_label"),
-        ({"scored": "choices", "labels": ("a", "b")}, "a choice has one score. Give one label"),
+        ({"scored": "choices", "labels": ("a", "b")}, "a choice has one score. Expected one label"),
     ],
 )
 def test_a_head_that_cannot_be_is_refused(values: dict[str, Any], message: str) -> None:

@@ -1,4 +1,4 @@
-"""Test the values and gradients of GELU, including its tails, against PyTorch in float64."""
+"""Compare GELU and its gradient, including the tails, with PyTorch in float64."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ POINTS = np.concatenate([np.linspace(-12, 12, 4801), [-1e4, -40.0, 0.0, 40.0, 1e
 APPROXIMATION = {"gelu": "none", "gelu_tanh": "tanh"}
 
 
-# The compiler options of the test process favor speed, and its tanh has errors of 9e-6. Compute the
-# functions in a process with the default options, as users do.
+# The test process compiles with options that favor speed, under which tanh is off by up to 9e-6.
+# Compute the functions in a process that has the default options, like a user's.
 PROGRAM = """
 import sys
 
@@ -45,7 +45,7 @@ np.savez(file, **{name: np.asarray(array, np.float32) for name, array in results
 
 @pytest.fixture(scope="module")
 def all_computed(tmp_path_factory) -> dict[str, np.ndarray]:
-    """Return all activations' values and slopes in both dtypes, compiled with default options."""
+    """Compute all activations and their slopes in both dtypes, with default compiler options."""
     directory = tmp_path_factory.mktemp("activations")
     points, results = directory / "points.npy", directory / "results.npz"
     np.save(points, POINTS)
@@ -57,7 +57,7 @@ def all_computed(tmp_path_factory) -> dict[str, np.ndarray]:
 
 @pytest.fixture(params=list(APPROXIMATION))
 def computed(request, all_computed) -> tuple[str, dict[str, np.ndarray]]:
-    """Return the name of an activation, and its values and slopes."""
+    """Return (name, results), where `results` holds the activation's values and slopes."""
     start = f"{request.param}_"
     kinds = [f"{dtype}_{what}" for dtype in ("float32", "bfloat16") for what in ("value", "slope")]
     return request.param, {kind: all_computed[start + kind] for kind in kinds}
@@ -74,16 +74,18 @@ def test_values_and_gradients_match_pytorch(computed) -> None:
     name, results = computed
     value, slope = expected(name, POINTS)
     assert_allclose(results["float32_value"], value, rtol=1e-6, atol=1e-6)
-    # In the left tail, 1 + tanh is a few units of 6e-8; the inner slope is up to 5 at x = -5.
+    # In the left tail, 1 + tanh is a small multiple of 6e-8, which is multiplied by inner slopes of
+    # up to 5 (at x = -5).
     assert_allclose(results["float32_slope"], slope, rtol=0, atol=5e-6)
 
 
 def test_bfloat16_is_rounded_once(computed) -> None:
     name, results = computed
-    near = slice(4801)  # where the function is not linear
+    near = slice(4801)  # where the function is nonlinear
     x = jnp.asarray(POINTS, jnp.bfloat16)[near]
     value, slope = expected(name, np.asarray(x, np.float64))
-    # Rounding to 8 significant bits errs by up to 2^-9; in float32, the tails are off by 1e-6.
+    # Rounding to 8 significant bits causes relative errors of up to 2^-9; in float32, the tails are
+    # off by 1e-6.
     assert_allclose(results["bfloat16_value"][near], value, rtol=2**-8, atol=1e-6)
     assert_allclose(results["bfloat16_slope"][near], slope, rtol=2**-8, atol=5e-6)
 

@@ -1,4 +1,4 @@
-"""Test the inputs, the dropout and the precision of classifiers."""
+"""Test the inputs, dropout and precision of classifier heads."""
 
 from __future__ import annotations
 
@@ -84,5 +84,5 @@ def test_scores_are_not_rounded_to_the_compute_dtype(head: str) -> None:
 
 def test_head_dropout_is_refused_for_a_head_without_dropout() -> None:
     encoder = EncoderConfig(**SMALL)
-    with pytest.raises(ValueError, match="head='span' has no dropout. Set it to 0"):
+    with pytest.raises(ValueError, match="head='span' has no dropout. Set head_dropout=0"):
         ModelConfig(encoder, "span", head_dropout=0.1)

@@ -1,4 +1,4 @@
-"""Test the errors for invalid configs, the published variants, and the choice of "auto" values."""
+"""Test that invalid configs are rejected, the published variants, and how "auto" is resolved."""
 
 import dataclasses
 import re
@@ -48,10 +48,10 @@ from bert_jax.tasks.pretraining import Pretraining
             "position_offset=2: must be >= 0, and 0 unless positions='learned'",
         ),
         ({"sharing": "most"}, "sharing='most': expected one of 'none', 'all', 'attention', 'ffn'"),
-        ({"num_groups": 2}, "num_groups=2: has no effect with sharing='none'"),
+        ({"num_groups": 2}, "num_groups=2: has no effect if sharing='none'"),
         (
             {"sharing": "all", "num_groups": 5},
-            "num_groups=5: does not divide num_layers=12, but all groups have equally many layers. "
+            "num_groups=5: does not divide num_layers=12, but all groups must be the same size. "
             "Use one of 1, 2, 3, 4, 6, 12",
         ),
         ({"sharing": "ffn", "num_groups": 24}, "num_groups=24: does not divide num_layers=12"),
@@ -68,7 +68,8 @@ def test_defaults_are_bert_base() -> None:
 
 
 def test_variants_have_the_published_shapes() -> None:
-    # Turc et al. 2019, table 1, and Devlin et al. 2019, section 3: layers, hidden, heads, FFN.
+    # (layers, hidden, heads, FFN) from Turc et al. 2019, table 1, and Devlin et al. 2019, section
+    # 3.
     published = {
         "tiny": (2, 128, 2, 512),
         "mini": (4, 256, 4, 1024),
@@ -76,7 +77,7 @@ def test_variants_have_the_published_shapes() -> None:
         "medium": (8, 512, 8, 2048),
         "base": (12, 768, 12, 3072),
         "large": (24, 1024, 16, 4096),
-        # Liu et al. 2019, table 9; Lan et al. 2020, table 1; Sanh et al. 2019, section 3.
+        # From Liu et al. 2019, table 9; Lan et al. 2020, table 1; and Sanh et al. 2019, section 3.
         "roberta-base": (12, 768, 12, 3072),
         "roberta-large": (24, 1024, 16, 4096),
         "albert-base-v1": (12, 768, 12, 3072),
@@ -116,7 +117,7 @@ def test_unknown_compute_options_are_refused(values: dict[str, Any], message: st
 
 
 def device(name: str) -> Any:
-    """Return a device, given its platform and, for a GPU, its compute capability as in JAX."""
+    """Return a fake JAX device, given its platform and, for a GPU, its compute capability."""
     platform, _, capability = name.partition(" ")
     attributes = {"compute_capability": capability} if capability else {}
     return SimpleNamespace(platform=platform, **attributes)
@@ -158,7 +159,7 @@ def test_auto_is_resolved_by_device(
     [
         ("cpu", "auto", 0.0, "runs only on NVIDIA GPUs, not on cpu"),
         ("tpu", "auto", 0.0, "runs only on NVIDIA GPUs, not on tpu"),
-        ("gpu gfx90a", "auto", 0.0, "runs only on NVIDIA GPUs, not on a GPU of another vendor"),
+        ("gpu gfx90a", "auto", 0.0, "runs only on NVIDIA GPUs, not on another vendor's GPU"),
         (
             "gpu 7.5",
             "bfloat16",
@@ -187,7 +188,9 @@ def test_xla_computes_head_sizes_unsupported_by_cudnn(hidden_dim: int, num_heads
 
 
 def test_an_unresolved_dtype_is_refused() -> None:
-    with pytest.raises(ValueError, match=re.escape("compute.dtype='auto': depends on the device")):
+    with pytest.raises(
+        ValueError, match=re.escape("compute.dtype='auto': the dtype depends on the device")
+    ):
         compute_dtype(ComputeConfig())
 
 
@@ -201,7 +204,9 @@ def test_sequences_beyond_the_position_table_are_refused() -> None:
     def encode(params: dict[str, jax.Array], token_ids: jax.Array) -> jax.Array:
         return task.definition.module(params).encoder(token_ids).hidden
 
-    with pytest.raises(ValueError, match="sequences of 5 tokens, but model.max_positions=4"):
+    with pytest.raises(
+        ValueError, match="model.max_positions=4: too small for sequences of 5 tokens"
+    ):
         jax.eval_shape(encode, task.definition.shapes, tokens)
 
 

@@ -18,7 +18,7 @@ from bert_jax.tasks.pretraining import Pretraining
 
 ROWS, LENGTH, FEATURES = 8, 128, 1024
 SHAPE = (ROWS, LENGTH, FEATURES)
-# All statistics below use fixed keys, so that a test either always passes or always fails. A good
+# All statistics below use fixed keys, so each test either always passes or always fails. A good
 # generator would fail one test in 10^6.
 UNLIKELY = 1e-6
 
@@ -30,12 +30,12 @@ def key_of(seed: int, step: int = 0) -> jax.Array:
 
 
 def unlikely(statistic: float, freedom: int) -> bool:
-    """Return whether a chi-square statistic is far in either tail."""
+    """Return whether a chi-square statistic lies far out in either tail."""
     return not UNLIKELY < chi2.sf(statistic, freedom) < 1 - UNLIKELY
 
 
 def pair_statistic(left: np.ndarray, right: np.ndarray, rate: float) -> float:
-    """Return the chi-square (3 degrees of freedom) of the four joint outcomes of two masks."""
+    """Return the chi-square statistic (3 degrees of freedom) for two masks' four joint outcomes."""
     keep = np.array([rate, 1 - rate])
     expected = left.size * keep[:, None] * keep
     counts = np.bincount(2 * left.ravel() + right.ravel(), minlength=4).reshape(2, 2)
@@ -55,7 +55,7 @@ def mask(rate: float) -> np.ndarray:
 def test_the_keep_rate_is_right_everywhere(mask: np.ndarray, rate: float) -> None:
     assert mask.size >= 10**6
     for dims in [(0, 1, 2), (1, 2), (0, 2), (0, 1), (2,)]:
-        # Count over the whole mask, and over every row, token, feature and vector.
+        # Count over the whole mask, then per row, token, feature and vector.
         counts = mask.sum(axis=dims)
         size = mask.size // counts.size
         deviations = (counts - size * (1 - rate)) ** 2 / (size * rate * (1 - rate))
@@ -78,7 +78,8 @@ def test_patterns_of_eight_neighbors_have_the_expected_frequencies(
     for dim in (1, 2):
         bits = np.moveaxis(mask, dim, -1).reshape(-1, 8)
         kept = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1)
-        # Eight drops in a row at rate 0.1 are expected once in 10^8, so they are counted as rare.
+        # Patterns that are rarely expected, such as eight drops in a row (once in 10^8 at rate
+        # 0.1), are pooled.
         expected = len(bits) * (1 - rate) ** kept * rate ** (8 - kept)
         observed = np.bincount(np.packbits(bits, axis=1).ravel(), minlength=256)
         common = expected >= 50
@@ -90,7 +91,8 @@ def test_patterns_of_eight_neighbors_have_the_expected_frequencies(
 
 
 def test_keys_are_independent(mask: np.ndarray, rate: float) -> None:
-    # These keys may occur together: those of consecutive steps, a split, and consecutive seeds.
+    # Test keys that may occur together: from consecutive steps, from a split, and from consecutive
+    # seeds.
     others = [key_of(0, 1), key_of(0, 2), key_of(1), *jax.random.split(key_of(0), 2)]
     others += [jax.random.key(0), jax.random.key(1)]
     others += [jax.random.wrap_key_data(jnp.array([1, 0], "uint32"))]
@@ -102,8 +104,9 @@ def test_keys_are_independent(mask: np.ndarray, rate: float) -> None:
 
 
 def test_no_row_is_a_shifted_copy_of_itself_or_another(mask: np.ndarray, rate: float) -> None:
-    # Compute the correlation at every circular shift at once (Wiener-Khinchin). The chance of 7
-    # deviations in 5 million normal draws is 10^-5; a shifted copy would have hundreds.
+    # Compute the correlation at all circular shifts at once (Wiener-Khinchin). The chance that any
+    # of 5 million normal draws reaches 7 standard deviations is 10^-5; a shifted copy would reach
+    # hundreds.
     rows = mask.reshape(ROWS, -1) - (1 - rate)
     spectra = np.fft.rfft(rows / np.sqrt(rate * (1 - rate)))
     size = rows.shape[1]
@@ -116,13 +119,13 @@ def test_no_row_is_a_shifted_copy_of_itself_or_another(mask: np.ndarray, rate: f
 
 
 def test_many_short_rows_differ() -> None:
-    # The shape of attention probabilities: batch, heads, length, length.
+    # Attention probabilities have this shape: batch, heads, length, length.
     masks = np.asarray(mask_of(key_of(3), 0.1, (64, 16, 32, 32)))
     rows = masks.reshape(64 * 16, -1)
     assert len(np.unique(rows, axis=0)) == len(rows)
     alike = (rows.astype(np.float32) @ rows.T)[np.triu_indices(len(rows), 1)]
-    # The number of positions that both keep is binomial(1024, 0.81). All 5.7e5 pairs stay within 6
-    # deviations.
+    # The number of positions that both rows keep has a binomial(1024, 0.81) distribution. Every
+    # pair of rows stays within 6 standard deviations.
     assert np.abs(alike - 1024 * 0.81).max() < 6 * np.sqrt(1024 * 0.81 * 0.19)
 
 
@@ -175,7 +178,7 @@ def test_nothing_is_dropped_without_a_key_or_a_rate() -> None:
 def test_attention_dropout_depends_only_on_the_key() -> None:
     batch, length, heads = 4, 32, 2
     scores = jnp.zeros((batch, heads, length, length))
-    # With scores of zero and one-hot values, the output is the attention probabilities.
+    # If all scores are zero and the values are one-hot, the output is the attention probabilities.
     values = jnp.broadcast_to(jnp.eye(length)[None, :, None], (batch, length, heads, length))
     attend = jax.jit(lambda key: xla_attention(scores, values, None, True, 0.25, key))
     first, repeated, next_step = (np.asarray(attend(key_of(4, step))) for step in (0, 0, 1))
@@ -191,7 +194,7 @@ def test_attention_dropout_depends_only_on_the_key() -> None:
 
 @pytest.fixture
 def keys_used(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[jax.Array]]:
-    """Return a list to which every dropout that the model applies adds its key, in order."""
+    """Return a list that records the key of each dropout that the model applies, in order."""
     used: list[jax.Array] = []
 
     def record(x: jax.Array, rate: float, key: jax.Array | None, ops: Ops) -> jax.Array:
@@ -216,7 +219,7 @@ def test_every_dropout_has_its_own_key(keys_used: list[jax.Array]) -> None:
         return jnp.stack(keys_used)
 
     all_keys = np.asarray(keys())
-    # First the embeddings, then the attention probabilities, attention and FFN output of each of
-    # three layers.
+    # The keys are for the embeddings, then for each of three layers, for the attention
+    # probabilities, the attention output and the FFN output.
     assert len(all_keys) == 1 + 3 * 3
     assert len(np.unique(all_keys, axis=0)) == len(all_keys)

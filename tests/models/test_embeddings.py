@@ -1,4 +1,4 @@
-"""Test that segment embeddings are selected correctly, and the gradients of the selection."""
+"""Test the selection of segment embeddings and its gradients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_segment_gradients_are_accumulated_in_float32(segments, shape, dtype) ->
     exact = np.zeros((segments, 5))
     np.add.at(exact, ids, np.asarray(cotangent, np.float64))
     assert gradient.dtype == table.dtype
-    # Results are rounded only once, at the end, to bfloat16's eight bits.
+    # The result is rounded only once, at the end, to bfloat16's eight bits.
     rtol = 1e-5 if dtype == "float32" else 2**-8
     assert_allclose(np.asarray(gradient, np.float64), exact, rtol=rtol, atol=1e-5)
 

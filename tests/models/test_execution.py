@@ -67,7 +67,7 @@ def value_and_grad(compute: ComputeConfig) -> Callable[..., Any]:
 
 @pytest.fixture(scope="module")
 def plain(params: Parameters, batch: Batch) -> Any:
-    """Return loss and gradients for dropout key 2 and the simplest compute options."""
+    """Return ((loss, metrics), gradients) for dropout key 2 and the simplest compute options."""
     return jax.device_get(value_and_grad(PLAIN)(params, batch, jax.random.key(2)))
 
 
@@ -101,12 +101,13 @@ def test_rematerialization_recomputes_and_scanning_compiles_one_layer(
         jaxpr = gradient(params, batch, jax.random.key(0)).jaxpr
         return sum(equation.primitive.name == "dot_general" for equation in equations(jaxpr))
 
-    # One layer's forward pass has four projections, two products in attention and two in the FFN.
+    # One layer's forward pass has eight matmuls: four projections, two in attention and two in the
+    # FFN.
     layer, layers = 8, CONFIG.num_layers
     unrolled = dots()
     assert dots(remat="layer") > unrolled
     assert dots(scan_layers=True) == unrolled - (layers - 1) * 3 * layer
-    # "dots" keeps products with parameters, and recomputes those inside attention.
+    # "dots" keeps the outputs of dense layers, but recomputes the matmuls inside attention.
     assert unrolled < dots(remat="dots") < dots(remat="layer")
 
 
@@ -127,7 +128,7 @@ def test_returned_hidden_states_match_a_scan(params: Parameters, batch: Batch) -
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_compute_options_do_not_change_attention_scores(norm: str, batch: Batch) -> None:
-    """Also test gradients through the scores, which distillation needs."""
+    """Test the gradients through the scores too, since distillation needs them."""
     config = dataclasses.replace(CONFIG, norm=norm, sharing="all", num_groups=CONFIG.num_layers)
     inputs = [batch[f"{name}_ids"] for name in ("token", "segment", "position", "document")]
     ways = [{}, {"scan_layers": True}, {"remat": "layer"}, {"remat": "dots"}]
@@ -153,7 +154,7 @@ def test_compute_options_do_not_change_attention_scores(norm: str, batch: Batch)
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:
-    """Yield all operations in a program, even in loops, branches and custom derivatives."""
+    """Yield all operations in a program, even inside loops, branches and custom derivatives."""
     for equation in jaxpr.eqns:
         yield equation
         for value in equation.params.values():
@@ -173,8 +174,8 @@ def test_bfloat16_models_compute_the_documented_parts_in_float32(
     for equation in equations(jaxpr):
         dtypes = {str(variable.aval.dtype) for variable in equation.invars}
         dtypes_by_operation.setdefault(equation.primitive.name, set()).update(dtypes)
-    # exp: softmax and losses. log: losses. rsqrt: LayerNorm statistics. reduce_sum: all of them.
-    # erf: GELU, which is rounded only at the end.
+    # Softmax and losses use exp, losses use log, LayerNorm statistics use rsqrt, and all of them
+    # use reduce_sum. GELU uses erf and is rounded only at the end.
     for name in ("exp", "log", "rsqrt", "reduce_max", "erf"):
         assert dtypes_by_operation[name] == {"float32"}, name
     assert "bfloat16" not in dtypes_by_operation["reduce_sum"]
@@ -227,7 +228,7 @@ def test_bfloat16_is_near_float32(params: Parameters, batch: Batch, plain: Any) 
 
 
 def test_the_gradient_of_a_frequent_token_is_accumulated_in_float32() -> None:
-    # 4,096 rows of the same token, like `[MASK]` in 256 sequences of 128 tokens.
+    # Use 4,096 rows for one token, about as many as `[MASK]` has in 256 sequences of 128 tokens.
     config = dataclasses.replace(CONFIG, max_positions=128, hidden_dropout=0.0)
     rng = np.random.default_rng(5)
     token_ids = np.full((32, 128), 7, np.int32)
@@ -289,7 +290,7 @@ def test_the_gradient_of_the_loss_contains_no_scatter() -> None:
         return jax.nn.logsumexp(logits, axis=1) - at_label
 
     assert "scatter" not in program(lambda x: cross_entropy(x, labels).loss)
-    assert "scatter" in program(plain)  # the reason for the custom gradient
+    assert "scatter" in program(plain)  # hence the custom gradient
 
 
 def test_sinusoidal_positions_follow_the_formula() -> None:
@@ -353,7 +354,7 @@ def test_norm_placements_match_torch(norm: Any, batch: Batch) -> None:
 
 
 def load_torch(stack: torch.nn.TransformerEncoder, params: dict[str, np.ndarray]) -> None:
-    """Copy parameters to PyTorch, which has query, key and value in one matrix."""
+    """Copy parameters to PyTorch, which stores query, key and value in one matrix."""
 
     def copy(target: torch.nn.Parameter, *names: str) -> None:
         value = np.concatenate([params[name].T for name in names])

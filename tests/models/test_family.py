@@ -24,7 +24,7 @@ def defined(
 
 
 def drawn(definition: ModelDefinition[Encoder]) -> Parameters:
-    """Return parameters far from their initial values, including biases and LayerNorms."""
+    """Return parameters far from their initial values, including the biases and LayerNorms."""
     params = definition.init(jax.random.key(0))
     keys = jax.random.split(jax.random.key(1), len(params))
     return {
@@ -34,7 +34,7 @@ def drawn(definition: ModelDefinition[Encoder]) -> Parameters:
 
 
 def states(definition: ModelDefinition[Encoder], params: Parameters) -> jax.Array:
-    """Return the output of every layer."""
+    """Return the hidden states: the embeddings and every layer's output."""
     output = definition.module(params)(TOKENS, SEGMENTS, return_hidden_states=True)
     assert output.hidden_states is not None
     return jnp.stack(output.hidden_states)
@@ -52,7 +52,7 @@ def states(definition: ModelDefinition[Encoder], params: Parameters) -> jax.Arra
     ],
 )
 def test_shared_layers_equal_separate_layers_with_the_same_parameters(sharing, num_groups, owners):
-    """Compare with layers that have their own copies, over which shared gradients are summed."""
+    """Compare with unshared copies of layers, whose summed gradients are the shared gradient."""
     config, shared = defined(sharing=sharing, num_groups=num_groups)
     _, plain = defined()
     assert [config.parameter_owners(n) for n in range(4)] == owners
@@ -103,7 +103,7 @@ def test_layers_that_share_a_part_cannot_be_scanned():
 
 
 def test_factorized_embeddings_equal_the_product_of_both_layers():
-    """Compute the embeddings from a table with 6 features and a dense layer to 16 features."""
+    """Recompute the embeddings with a 6-feature table and a dense layer from 6 to 16 features."""
     config, definition = defined(embedding_dim=6, num_segments=0)
     params = drawn(definition)
     assert params["embeddings.token"].shape == (50, 6)
@@ -127,7 +127,7 @@ def test_positions_begin_at_the_offset():
     moved = params | {"embeddings.position": jnp.concatenate([100 * table[:2], table])}
     assert offset.shapes["embeddings.position"].shape == (14, 16)
     assert_array_equal(states(offset, moved), states(plain, params))
-    with pytest.raises(ValueError, match="sequences of 13 tokens, but model.max_positions=12"):
+    with pytest.raises(ValueError, match="model.max_positions=12: too small for sequences of 13"):
         offset.module(moved)(np.zeros((1, 13), int))
 
 

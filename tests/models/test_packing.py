@@ -1,4 +1,4 @@
-"""Test that documents in a packed row do not affect each other, and that padding has no effect.
+"""Test that documents packed into one row do not affect each other, and that padding is inert.
 
 A packed row contains several documents.
 """
@@ -30,7 +30,7 @@ CONFIG = EncoderConfig(
 )
 COMPUTE = ComputeConfig(dtype="float32", attention="xla")
 LENGTH = 24
-# The lengths of the documents in every row; the rows end in different amounts of padding.
+# Document lengths in each row; the rows end with different amounts of padding.
 ROWS = [[7, 5, 9], [12, 12], [20]]
 
 Batch = dict[str, np.ndarray]
@@ -38,7 +38,7 @@ Results = Callable[[Batch], tuple[np.ndarray, Any, Metrics, dict[str, np.ndarray
 
 
 def parameters_of(task: Task, seed: int = 0) -> dict[str, Any]:
-    """Return random parameters, including biases and LayerNorms."""
+    """Return random parameters, including random biases and LayerNorm parameters."""
     params = jax.jit(task.definition.init)(jax.random.key(seed))
     noise = np.random.default_rng(seed + 1)
     return {n: p + 0.1 * noise.standard_normal(p.shape, np.float32) for n, p in params.items()}
@@ -51,7 +51,7 @@ def loss_of(task: Task, params: Any, batch: Any) -> tuple[jax.Array, Metrics]:
 
 @pytest.fixture(scope="module")
 def results() -> Results:
-    """Return a function that maps a batch to its hidden states, logits, metrics and gradients."""
+    """Return a function that maps a batch to (hidden states, model output, metrics, gradients)."""
     task = Pretraining(CONFIG, COMPUTE)
     params, loss = parameters_of(task), partial(loss_of, task)
 
@@ -106,7 +106,7 @@ def test_packed_documents_have_the_same_results_as_separate_rows(
             index += 1
     assert index == len(separate) == 6
     for name in metrics:
-        # `tokens` is a count per batch; all other metrics are means over positions of documents.
+        # `tokens` is a count per batch; all other metrics are means over the documents' positions.
         assert_allclose(packed_metrics[name], metrics[name], rtol=1e-5, err_msg=name)
     assert metrics["mlm_loss"].weight == 12 and metrics["nsp_loss"].weight == 6
     assert metrics["tokens"].sum == sum(map(sum, ROWS))
@@ -162,8 +162,8 @@ def test_packing_does_not_change_any_objective(
     for name in task.loss_terms:
         assert_allclose(packed_metrics[name], metrics[name], rtol=1e-5, err_msg=name)
     for name, gradient in gradients.items():
-        # The tolerance is relative to the largest gradient, since squared attention scores are
-        # about 100 times as large as a loss.
+        # Scale the tolerance by the largest gradient, since squared attention scores are about 100
+        # times as large as a loss.
         atol = 1e-5 * max(1.0, float(abs(gradient).max()))
         assert_allclose(packed_gradients[name], gradient, rtol=0, atol=atol, err_msg=name)
 
@@ -223,7 +223,7 @@ def test_document_ids_need_not_be_consecutive(
 def test_rows_with_one_document_need_no_positions(
     documents: list[list[Any]], lay_out: Callable
 ) -> None:
-    # packed=False only guarantees positions 0, 1, 2, ... and padding at the end.
+    # packed=False only guarantees that positions are 0, 1, 2, ... and that padding comes last.
     config = dataclasses.replace(CONFIG, num_layers=1)
     task = Pretraining(config, ComputeConfig(dtype="float32", attention="xla"))
     batch = lay_out(

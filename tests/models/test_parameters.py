@@ -1,4 +1,4 @@
-"""Test exact parameter counts and the flat form of parameters."""
+"""Test parameter counts, initialization and the flat dict of parameters."""
 
 import math
 import re
@@ -50,7 +50,7 @@ def test_parameter_counts_of_bert_match_hugging_face(name: str) -> None:
 
 
 def theirs_of(name: str, config: EncoderConfig) -> tuple[torch.nn.Module, torch.nn.Module]:
-    """Return Hugging Face's bare model, with its pooler if any, and its pretraining model."""
+    """Return (bare, pretraining), Hugging Face's models; `bare` has a pooler if one exists."""
     sizes = dict(
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_dim,
@@ -79,8 +79,9 @@ def theirs_of(name: str, config: EncoderConfig) -> tuple[torch.nn.Module, torch.
     )
 
 
-# The exact counts for the bare models, including a pooler if any: "125M" and "355M" in Liu et al.
-# 2019, "12M", "18M", "60M" and "235M" in Lan et al. 2020, and "66M" in Sanh et al. 2019.
+# Exact parameter counts for the bare models, including a pooler if there is one. The papers give
+# rounded numbers: "125M" and "355M" in Liu et al. 2019, "12M", "18M", "60M" and "235M" in Lan et
+# al. 2020, and "66M" in Sanh et al. 2019.
 PUBLISHED = {
     "roberta-base": 124_645_632,
     "roberta-large": 355_359_744,
@@ -109,7 +110,7 @@ def test_parameter_counts_of_other_families_match_hugging_face(name: str) -> Non
 
 
 def test_base_and_large_have_the_published_totals() -> None:
-    # These are the exact values of "110M" and "340M" in Devlin et al. 2019, section 3.
+    # Devlin et al. 2019, section 3, gives these counts as "110M" and "340M".
     base = definition_of(variant("base"))
     assert part(base, "encoder.layers.0.attention.") == 2_362_368
     assert part(base, "encoder.layers.11.attention.") == 2_362_368
@@ -175,7 +176,7 @@ def test_initialization_depends_only_on_the_key(tiny: ModelDefinition[Pretrainin
 def test_a_module_and_its_flat_parameters_correspond(
     tiny: ModelDefinition[PretrainingModel],
 ) -> None:
-    # Every name refers to its own leaf: fill each parameter with its own number, and find it there.
+    # Fill each parameter with a different number to check that every name refers to its own leaf.
     values = {n: np.full(s.shape, i, np.float32) for i, (n, s) in enumerate(tiny.shapes.items())}
     module = tiny.module(values)
     layer = module.encoder.layers[0]

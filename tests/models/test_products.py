@@ -1,4 +1,4 @@
-"""Test the model's matrix products against einsum, with gradients computed by JAX."""
+"""Compare the model's matmuls with einsum and their gradients with JAX's own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CASES = {
 
 
 def shapes_of(case: str, batch: int, length: int, heads: int, dim: int) -> list[tuple[int, ...]]:
-    """Return the shapes of a case's operands and of its result."""
+    """Return the shapes of a case's operands, followed by the shape of its result."""
     sequence, pairs = (batch, length, heads, dim), (batch, heads, length, length)
     hidden, wide = heads * dim, 4 * dim
     return {
@@ -69,8 +69,8 @@ def test_bfloat16_products_are_rounded_once(case: str, shape: tuple[int, int, in
     expected = pulled(formula, wide[:-1], wide[-1])
     assert [one.dtype for one in found[1:]] == [one.dtype for one in operands]
     assert found[0].dtype == (jnp.float32 if case == "scores" else jnp.bfloat16)
-    # One rounding is half a unit in the last of bfloat16's eight bits; `affine` also rounds its
-    # product before the sum.
+    # Rounding once errs by up to half a unit in the last of bfloat16's eight bits. `affine` also
+    # rounds its product before adding the bias.
     added = jnp.abs(wide[2]).max() if case in ("affine", "rows") else None
     for number, (one, exact) in enumerate(zip(found, expected, strict=True)):
         rounding = jnp.abs(exact)
@@ -92,7 +92,7 @@ def test_no_float32_gradient_of_an_affine_map_contracts_two_dims() -> None:
         return [len(one.split(",")) for one in dims]
 
     assert contracted(affine) == [1, 1, 1]
-    assert 2 in contracted(lambda x, kernel, bias: x @ kernel + bias)  # which `affine` avoids
+    assert 2 in contracted(lambda x, kernel, bias: x @ kernel + bias)  # `affine` avoids this
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -134,7 +134,7 @@ def test_the_bias_gradient_of_bfloat16_logits_is_accumulated_in_float32() -> Non
     assert (to_x.dtype, to_table.dtype) == (jnp.bfloat16, jnp.bfloat16)
     assert to_bias.dtype == jnp.float32
     rounded = np.asarray(cotangent.astype(jnp.bfloat16), np.float64)
-    # In bfloat16, the sum of 4,096 terms would stop growing at a few hundred.
+    # In bfloat16, a sum of 4,096 terms would stop growing at a few hundred.
     assert_allclose(to_bias, rounded.sum(axis=0), rtol=1e-5)
     assert_array_equal(jnp.isfinite(to_x), True)
 

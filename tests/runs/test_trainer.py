@@ -262,5 +262,5 @@ def test_a_module_with_other_state_is_refused(layer: Callable[[], Any], kind: st
         def build(self, rngs: nnx.Rngs) -> Any:
             return nnx.Sequential(nnx.Linear(FEATURES, 1, rngs=rngs), layer())
 
-    with pytest.raises(ValueError, match=f"is a {kind}; expected only nnx.Param"):
+    with pytest.raises(ValueError, match=f"is a {kind}. Use only nnx.Param"):
         Trainer(Other(), optax.sgd(0.1))

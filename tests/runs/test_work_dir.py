@@ -63,7 +63,8 @@ def test_a_folder_of_runs_is_not_taken_for_a_sweep(tmp_path: Path) -> None:
 def test_the_message_lists_the_parts_of_a_classifier_with_head_dropout() -> None:
     config = ModelConfig(EncoderConfig(**SIZES), "classification", ("a", "b"), head_dropout=0.1)
     message = (
-        r"^head='masked_lm': not part of a model with head='classification'. Ex.*'class.*encoder"
+        "^head='masked_lm': not contained in a model with head='classification'. "
+        "Ex.*'class.*encoder"
     )
     with pytest.raises(ValueError, match=message):
         part_of(config, "masked_lm")
