@@ -1,1 +1,1 @@
-"""Tasks: a model head, a loss, and its metrics behind one small protocol."""
+"""Define tasks, which put a model, its loss and its metrics behind one small protocol."""

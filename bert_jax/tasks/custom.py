@@ -1,4 +1,4 @@
-"""The base class for tasks with a custom model and loss."""
+"""Provide the base class for tasks with a custom model and loss."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class CustomTask(abc.ABC):
                 return {"squared_error": weighted_mean(error, jnp.ones_like(error))}
 
     Attributes:
-      loss_terms: the coefficients of the metrics that make up the loss. A metric may not be
-        called "loss" or "gradient_norm", since the train step adds these two.
+      loss_terms: maps each metric that contributes to the loss to its coefficient. No metric may be
+        called "loss" or "gradient_norm", since the train step adds metrics with these names.
     """
 
     loss_terms: Mapping[str, float]
@@ -41,25 +41,25 @@ class CustomTask(abc.ABC):
     def build(self, rngs: nnx.Rngs) -> Any:
         """Return the module with randomly initialized parameters.
 
-        Parameters without `logical_axes` metadata are replicated. The modules of this package are
+        Parameters without `logical_axes` metadata are replicated. Modules from this package are
         sharded as usual.
         """
 
     @abc.abstractmethod
     def metrics(self, model: Any, batch: Batch, dropout_key: jax.Array | None) -> Metrics:
-        """Return all metrics of a batch, including those in `loss_terms`.
+        """Return all metrics for a batch, including the metrics in `loss_terms`.
 
         Args:
           model: the module that `build` returns, with the current parameters.
-          batch: arrays whose first dim is the batch.
-          dropout_key: a key that differs in every step; None during evaluation.
+          batch: arrays whose first dim is the batch dim.
+          dropout_key: a new key for every step; None during evaluation.
         """
 
     def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the weight of every loss term in the whole batch: by default its number of rows.
+        """Return each loss term's weight in the whole batch, which defaults to the number of rows.
 
-        Override this if a metric has a different weight, such as a number of tokens. The weight may
-        depend only on the batch: if a batch is processed in parts, the sum of each part is divided
+        Override this method if a metric is weighted differently, for example by tokens. The weights
+        may depend only on the batch: if a batch is processed in parts, each part's sum is divided
         by the weight of the whole batch.
         """
         rows = jnp.float32(next(iter(batch.values())).shape[0])
@@ -67,15 +67,16 @@ class CustomTask(abc.ABC):
 
     @cached_property
     def definition(self) -> ModelDefinition[Any]:
-        """The names, shapes and logical axes of the parameters."""
+        """The model's definition, with its parameters' names, shapes and logical axes."""
         if not getattr(self, "loss_terms", None):
             raise ValueError(
-                f"loss_terms: {type(self).__name__} has none. Set the coefficient of each metric "
-                "that is a part of the loss."
+                f"loss_terms: {type(self).__name__} has none. Set a coefficient for each metric "
+                "that contributes to the loss."
             )
         reserved = ADDED_METRICS & self.loss_terms.keys()
         if reserved:
             raise ValueError(
-                f"loss_terms: {min(reserved)!r} is the name of a metric that is added. Rename it."
+                f"loss_terms: {min(reserved)!r} is reserved for a metric that the train step adds. "
+                "Rename yours."
             )
         return define(self.build, replicate_others=True)

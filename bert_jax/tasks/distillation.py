@@ -1,4 +1,4 @@
-"""Distillation: pretraining with a teacher's outputs, hidden states and attention as targets.
+"""Distill a teacher's outputs, hidden states and attention into a student during pretraining.
 
 The teacher processes the same batches as the student.
 """
@@ -24,14 +24,14 @@ from bert_jax.tasks.task import Batch, Metric, Metrics, soft_cross_entropy, weig
 
 
 def matched_layers(student: int, teacher: int) -> list[int]:
-    """Return the teacher layer, counted from 1, that every student layer is trained to match.
+    """Return the teacher layer, counted from 1, that each student layer is trained to match.
 
-    The layers are evenly spaced and the last layers match: 3, 6, 9, 12 for 4 student and 12 teacher
-    layers (Jiao et al. 2020, section 4.2).
+    The layers are evenly spaced, and the last layers match each other. For example, 4 student
+    layers match layers 3, 6, 9 and 12 of a 12-layer teacher (Jiao et al. 2020, section 4.2).
 
     Args:
-      student: the number of student layers.
-      teacher: the number of teacher layers.
+      student: the number of layers in the student.
+      teacher: the number of layers in the teacher.
 
     Raises:
       ValueError: the student has more layers than the teacher.
@@ -39,18 +39,18 @@ def matched_layers(student: int, teacher: int) -> list[int]:
     if student > teacher:
         raise ValueError(
             f"model.num_layers={student}: the teacher has only {teacher} layers to match. Use at "
-            "most as many, or set distillation.hidden_weight=0 and attention_weight=0"
+            "most that many, or set distillation.hidden_weight=0 and attention_weight=0"
         )
     return [(number + 1) * teacher // student for number in range(student)]
 
 
 def hidden_loss(student: Sequence[jax.Array], teacher: jax.Array, real: jax.Array) -> Metric:
-    """Return the mean squared error of vectors over dims and tokens, summed over the states.
+    """Return the mean squared error over dims and tokens, summed over the hidden states.
 
     Source: Jiao et al. 2020, equations 8 and 9.
 
     Args:
-      student: the student's states, each [batch, length, dim].
+      student: the student's hidden states, each [batch, length, dim].
       teacher: [batch, states, length, dim].
       real: [batch, length], 1.0 for tokens and 0.0 for padding.
     """
@@ -62,13 +62,13 @@ def hidden_loss(student: Sequence[jax.Array], teacher: jax.Array, real: jax.Arra
 
 
 def attention_loss(student: Sequence[jax.Array], teacher: jax.Array, pairs: jax.Array) -> Metric:
-    """Return the mean squared error of scores over heads and visible pairs, summed over the layers.
+    """Return the mean squared error over heads and visible pairs, summed over the layers.
 
-    The scores are those before the softmax, which converge faster than probabilities (Jiao et al.
-    2020, equation 7).
+    The error is computed from attention scores before the softmax, which converges faster than
+    using probabilities (Jiao et al. 2020, equation 7).
 
     Args:
-      student: the scores of the student's layers, each [batch, heads, from, to].
+      student: the attention scores in each of the student's layers, each [batch, heads, from, to].
       teacher: [batch, layers, heads, from, to].
       pairs: see `visible_pairs`.
     """
@@ -87,7 +87,7 @@ def cosine(left: jax.Array, right: jax.Array) -> jax.Array:
 
 
 def visible_pairs(document_ids: jax.Array) -> jax.Array:
-    """Return 1.0 for pairs of tokens of the same document, else 0.0, [batch, from, to]."""
+    """Return float32 [batch, from, to]: 1.0 if both tokens belong to one document, else 0.0."""
     visible = document_mask(document_ids)[:, 0] & (document_ids != 0)[:, :, None]
     return visible.astype(jnp.float32)
 
@@ -103,30 +103,36 @@ _LOSSES = {
 
 @dataclass(frozen=True)
 class DistillationConfig:
-    """The teacher and the losses of distillation.
+    """The teacher and the losses used for distillation.
 
-    The defaults are from DistilBERT (Sanh et al. 2019, section 3). For TinyBERT (Jiao et al. 2020,
+    The defaults follow DistilBERT (Sanh et al. 2019, section 3). For TinyBERT (Jiao et al. 2020,
     section 3), set soft_weight=0, mlm_weight=0, cosine_weight=0, hidden_weight=1,
     attention_weight=1 and init_layers=False.
 
-    teacher: a work directory with a masked-LM head.
-    temperature: divisor of both models' token logits before the softmax.
-    soft_weight: weight of the cross-entropy with the teacher's probabilities minus the teacher's
-      entropy, times temperature^2 (Hinton et al. 2015, section 2); 0 if the models agree.
-    mlm_weight: weight of the masked-LM loss. pairs_weight: weight of the sentence-pair loss if
-      there is one; with 0 the student still reads pairs, but without a loss.
-    cosine_weight: weight of 1 - the cosine of the angle between the models' last hidden vectors,
-      over all tokens; must be 0 for models with different `hidden_dim`.
-    hidden_weight: weight of the mean squared error of hidden states, summed over the embeddings and
-      the layers. If the teacher has another `hidden_dim`, the student's states are projected.
-    attention_weight: weight of the mean squared error of attention scores before the softmax,
-      summed over the layers; needs models with equally many heads. For both of these losses, layer
-      m of M matches layer m x N / M of the teacher's N layers.
-    soft_targets: positions at which token logits are compared: "masked" positions, for which the
-      head is computed anyway, or "all" tokens, the default of DistilBERT's code.
-    init_layers: whether to start from the teacher's parameters, with evenly spaced layers: 6 out of
-      12 are every second one, starting with the first.
-    dtype: dtype of the teacher's computation; "auto" uses the student's.
+    Attributes:
+      teacher: the work directory of a model with a masked-LM head.
+      temperature: number by which both models' token logits are divided before the softmax.
+      soft_weight: weight of the soft loss: the cross-entropy with the teacher's probabilities minus
+        the teacher's entropy, times temperature^2 (Hinton et al. 2015, section 2). This loss is 0
+        if the models agree.
+      mlm_weight: weight of the masked-LM loss.
+      pairs_weight: weight of the sentence-pair loss, if the student has one. With 0, the student
+        still reads sentence pairs, but without a loss for them.
+      cosine_weight: weight of the cosine loss: 1 minus the cosine of the angle between the models'
+        last hidden vectors, averaged over all tokens. Must be 0 if the models differ in
+        `hidden_dim`.
+      hidden_weight: weight of the mean squared error between hidden states, summed over the
+        embeddings and the layers. If the teacher has a different `hidden_dim`, the student's states
+        are projected. Layer m of the student's M layers matches layer m x N / M of the teacher's N
+        layers.
+      attention_weight: weight of the mean squared error between attention scores before the
+        softmax, summed over the layers, which match as for `hidden_weight`. Both models must have
+        the same number of heads.
+      soft_targets: where to compare token logits: at the "masked" positions, for which the head is
+        computed anyway, or for "all" tokens, which is the default in DistilBERT's code.
+      init_layers: whether to initialize the student with the teacher's parameters. The layers are
+        evenly spaced; for example, 6 of 12 layers are every second layer, starting with the first.
+      dtype: the dtype in which the teacher computes; "auto" means the student's.
     """
 
     teacher: LocalPath
@@ -154,12 +160,12 @@ class DistillationConfig:
         if not self.losses:
             raise ValueError(
                 f"distillation.{', '.join(_LOSSES)} are all 0: the teacher has no effect. Set one "
-                "of them or leave distillation out"
+                "of them, or leave out the section distillation"
             )
         if not self.soft_weight and (self.temperature != 2.0 or self.soft_targets != "masked"):
             raise ValueError(
                 f"distillation.temperature={self.temperature} and soft_targets="
-                f"{self.soft_targets!r} have no effect with soft_weight=0. Leave them at 2.0 and "
+                f"{self.soft_targets!r} have no effect if soft_weight=0. Leave them at 2.0 and "
                 "'masked', or set soft_weight"
             )
         if self.soft_targets not in get_args(SoftTargets):
@@ -174,14 +180,17 @@ class DistillationConfig:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """The names of the teacher losses whose weights are not 0."""
+        """The names of the losses against the teacher whose weight is not 0."""
         return tuple(loss for weight, loss in _LOSSES.items() if getattr(self, weight))
 
 
 class PretrainingTeacher:
-    """A `Teacher` with a masked-LM head, run without dropout.
+    """A `Teacher` with a masked-LM head that runs without dropout.
 
-    layers: the layers that the student's layers match, counted from 1.
+    Args:
+      definition: the teacher's model.
+      config: the losses that need the teacher's outputs.
+      layers: the teacher layers that the student's layers match, counted from 1.
     """
 
     def __init__(
@@ -195,12 +204,12 @@ class PretrainingTeacher:
         self.layers = tuple(layers)
 
     def annotate(self, model: PretrainingModel, batch: Batch) -> Batch:
-        """Return the batch with the teacher outputs that the config's losses need.
+        """Add the teacher outputs that the config's losses need to the batch.
 
-        These are `teacher_logits`, float32 [batch, count, vocab_size], at `soft_positions`;
+        These are `teacher_logits` (float32 [batch, count, vocab_size], at `soft_positions`);
         `teacher_hidden` [batch, length, dim] and, for the embeddings and `layers`, `teacher_states`
-        [batch, layers + 1, length, dim], both in the compute dtype; and `teacher_scores`, float32
-        [batch, layers, heads, length, length].
+        [batch, layers + 1, length, dim], both in the compute dtype; and the attention scores
+        `teacher_scores` (float32 [batch, layers, heads, length, length]).
         """
         positions = soft_positions(batch, self.config.soft_targets)
         output = run(model, batch, positions, None, **_requested_outputs(self.config))
@@ -217,9 +226,9 @@ class PretrainingTeacher:
 
 
 class Distillation:
-    """`Pretraining` with additional losses relative to a teacher; see `DistillationConfig`.
+    """`Pretraining` with additional losses against a teacher; see `DistillationConfig`.
 
-    Batches need the arrays that `PretrainingTeacher.annotate` adds.
+    Batches must contain the arrays that `PretrainingTeacher.annotate` adds.
     """
 
     loss_terms: Mapping[str, float]
@@ -244,10 +253,10 @@ class Distillation:
     def metrics(
         self, model: PretrainingModel, batch: Batch, dropout_key: jax.Array | None
     ) -> Metrics:
-        """Return the metrics of `Pretraining` and the losses relative to the teacher.
+        """Return the metrics of `Pretraining` and the losses against the teacher.
 
-        The units of the losses are nats (soft_loss), 1 - cosine (cosine_loss), and squared values
-        (hidden_loss and attention_loss).
+        The losses are measured in nats (soft_loss), as 1 - cosine (cosine_loss), and in squared
+        units (hidden_loss and attention_loss).
         """
         positions = soft_positions(batch, self.config.soft_targets)
         output = run(model, batch, positions, dropout_key, **_requested_outputs(self.config))
@@ -264,8 +273,8 @@ class Distillation:
             loss = 1 - cosine(output.encoder.hidden, batch["teacher_hidden"])
             losses["cosine_loss"] = weighted_mean(loss, _real_tokens(batch))
         if self.config.soft_targets == "all":
-            # Apply the head again at the masked positions. The gradient of selecting their logits
-            # from all logits would be a scatter into an array of the same size.
+            # Apply the head again at the masked positions. If their logits were selected from all
+            # logits, the gradient would be a scatter into an array as large as all logits.
             at_masks = select_rows(output.encoder.hidden, batch["masked_positions"])
             logits = model.masked_lm(at_masks, model.encoder.embeddings)
             output = output._replace(token_logits=logits)
@@ -282,7 +291,7 @@ class Distillation:
 
 
 def _requested_outputs(config: DistillationConfig) -> dict[str, bool]:
-    """Return arguments of `run` for the layer outputs that the config's losses need."""
+    """Return the arguments that make `run` return the layer outputs that the losses need."""
     return {
         "return_hidden_states": config.hidden_weight > 0,
         "return_attention_scores": config.attention_weight > 0,
@@ -290,7 +299,7 @@ def _requested_outputs(config: DistillationConfig) -> dict[str, bool]:
 
 
 def layer_losses(model: PretrainingModel, output: EncoderOutput, batch: Batch) -> Metrics:
-    """Return `hidden_loss` and `attention_loss`, if `output` has the outputs they need."""
+    """Return `hidden_loss` and `attention_loss`, each only if `output` has what it needs."""
     losses = {}
     if output.hidden_states is not None:
         states: Sequence[jax.Array] = output.hidden_states
@@ -321,13 +330,13 @@ def _real_tokens(batch: Batch) -> jax.Array:
 
 
 def chosen_layers(student: int, teacher: int) -> list[int]:
-    """Return the teacher layer, counted from 0, that every student layer is initialized from.
+    """Return the teacher layer, counted from 0, from which each student layer is initialized.
 
     The layers are evenly spaced, and the first layers match.
 
     Args:
-      student: the number of student layers.
-      teacher: the number of teacher layers.
+      student: the number of layers in the student.
+      teacher: the number of layers in the teacher.
 
     Raises:
       ValueError: the student has more layers than the teacher.
@@ -335,6 +344,6 @@ def chosen_layers(student: int, teacher: int) -> list[int]:
     if student > teacher:
         raise ValueError(
             f"model.num_layers={student}: the teacher has only {teacher} layers to start from. Use "
-            "at most as many, or set distillation.init_layers=False"
+            "at most that many, or set distillation.init_layers=False"
         )
     return [number * teacher // student for number in range(student)]

@@ -1,4 +1,4 @@
-"""Fine-tuning losses and metrics: classification, multiple choice, spans and tagging."""
+"""Define fine-tuning losses and metrics for classification, multiple choice, spans and tagging."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from bert_jax.models.parameters import ModelDefinition
 from bert_jax.tasks.task import Batch, Metric, Metrics, cross_entropy, weighted_mean
 
 Arrays = dict[str, jax.Array]
-# The arrays of a batch that are inputs of the model.
+# The arrays in a batch that the model takes as inputs.
 INPUTS = ("token_ids", "segment_ids", "attention_mask")
 
 
 class ClassifierTask(abc.ABC):
     """The base class for tasks whose loss and metrics are functions of a classifier's logits.
 
-    A batch is the result of `bert_jax.labeled_data.features.Features.batch`: int32 `token_ids`,
-    `segment_ids` and `attention_mask` (1 for tokens, 0 for padding) [batch, length]; float32
-    `example_weights` [batch], 0 for padding rows, which are ignored; and the targets that the
-    subclass documents.
+    `bert_jax.labeled_data.features.Features.batch` returns the batches, which contain int32
+    `token_ids`, `segment_ids` and `attention_mask` (1 for tokens, 0 for padding), each [batch,
+    length]; float32 `example_weights` [batch], which are 0 for padding rows so that these are
+    ignored; and the targets that the subclass documents.
     """
 
     definition: ModelDefinition[Classifier]
@@ -39,11 +39,11 @@ class ClassifierTask(abc.ABC):
 
     @abc.abstractmethod
     def weights(self, batch: Batch) -> Arrays:
-        """Return the weights of each metric's values, by the name of the metric."""
+        """Return a dict from metric name to the weights of the metric's values."""
 
     @abc.abstractmethod
     def values(self, logits: jax.Array, batch: Batch) -> Arrays:
-        """Return the values that each metric averages, by its name and shaped like `weights`."""
+        """Return a dict from metric name to the values to average, shaped like `weights`."""
 
     def loss_weights(self, batch: Batch) -> Arrays:
         """See `Task.loss_weights`."""
@@ -67,10 +67,11 @@ class ClassifierTask(abc.ABC):
         return metrics | {"tokens": Metric(real_tokens, jnp.ones(()))}
 
     def logits(self, model: Classifier, batch: Batch) -> jax.Array:
-        """Return the float32 logits of a batch, without dropout.
+        """Return float32 logits for a batch, computed without dropout.
 
-        Their shape is [batch, labels] for classification, [batch, choices] for multiple choice,
-        [batch, length, labels] for tagging, and [batch, length, 2] for the start and end of a span.
+        The logits have the shape [batch, labels] for classification, [batch, choices] for multiple
+        choice, [batch, length, labels] for tagging, and [batch, length, 2] for the starts and ends
+        of spans.
         """
         return _logits(model, batch, None)
 
@@ -79,11 +80,11 @@ def _logits(model: Classifier, batch: Batch, dropout_key: jax.Array | None) -> j
     inputs = [batch[name] for name in INPUTS]
     *leading, length = inputs[0].shape
     logits = model(*(x.reshape(-1, length) for x in inputs), dropout_key=dropout_key)
-    # In multiple choice, every choice is a separate row for the model and has one score.
+    # In multiple choice, the model sees each choice as a separate row, which gets one score.
     return logits if len(leading) == 1 else logits.reshape(leading)
 
 
-# The metrics of classification by problem; the first one is the loss.
+# Classification metrics for each problem; the first metric is the loss.
 _METRICS: dict[Problem, tuple[str, ...]] = {
     "single_label": ("cross_entropy", "accuracy"),
     "multi_label": ("binary_cross_entropy", "accuracy"),
@@ -92,15 +93,15 @@ _METRICS: dict[Problem, tuple[str, ...]] = {
 
 
 class Classification(ClassifierTask):
-    """Classification by the pooled `[CLS]` vectors (Devlin et al. 2019, section 4.1).
+    """Classification from the pooled `[CLS]` vector (Devlin et al. 2019, section 4.1).
 
     The targets `labels` and the loss depend on the model's problem:
       single_label: int32 [batch]; softmax cross-entropy.
-      multi_label: float32 [batch, labels], 1 for labels that are true, else 0; sigmoid
-        cross-entropy, mean over labels. With one label, this is a binary task with a single logit.
-      regression: float32 [batch], or [batch, labels] for several labels; squared error, mean over
-        labels.
-    `accuracy` counts examples (single_label) or all labels of all examples (multi_label).
+      multi_label: float32 [batch, labels], 1 for labels that apply, else 0; sigmoid cross-entropy,
+        averaged over the labels. With one label, this is a binary task with a single logit.
+      regression: float32 [batch], or [batch, labels] for several labels; squared error, averaged
+        over the labels.
+    `accuracy` counts examples (single_label) or every label of every example (multi_label).
     """
 
     def __init__(self, config: ModelConfig, compute: ComputeConfig):
@@ -137,8 +138,8 @@ class Classification(ClassifierTask):
 class MultipleChoice(ClassifierTask):
     """Multiple choice with a softmax over the choices' scores (Devlin et al. 2019, section 4.4).
 
-    `token_ids` is [batch, choices, length]; the target is `labels` [batch], the index of the right
-    choice.
+    `token_ids` has the shape [batch, choices, length]. The target is `labels` [batch], the index of
+    the correct choice.
     """
 
     loss_terms = {"cross_entropy": 1.0}
@@ -156,14 +157,14 @@ class MultipleChoice(ClassifierTask):
 class Span(ClassifierTask):
     """Prediction of an answer's first and last token (Devlin et al. 2019, section 4.2).
 
-    The targets are `start_positions` and `end_positions`, int32 [batch]. The loss is the average of
-    the mean cross-entropy of starts and the mean cross-entropy of ends. Each mean ignores examples
-    whose position is outside of the row. The softmax is over all positions of a row, including
+    The targets are `start_positions` and `end_positions`, int32 [batch]. The loss averages two
+    means: the cross-entropy for starts and the cross-entropy for ends. Each mean ignores examples
+    whose position lies outside the row. The softmax is over all positions in a row, including
     padding, as in Google's and Hugging Face's BERT. `accuracy` counts examples for which both ends
-    are right.
+    are correct.
     """
 
-    # Two terms, since only one end of a truncated answer may be in the row.
+    # Use two terms, since a truncated answer may have only one end in the row.
     loss_terms = {"start_cross_entropy": 0.5, "end_cross_entropy": 0.5}
 
     def weights(self, batch: Batch) -> Arrays:
@@ -194,9 +195,9 @@ class Span(ClassifierTask):
 class Tagging(ClassifierTask):
     """Tagging of tokens with softmax cross-entropy (Devlin et al. 2019, section 5.3).
 
-    The targets are `labels` and `label_weights` [batch, length], with weight 1 for the labeled
-    tokens (the first token of every word) and 0 for all others. The loss is the mean over all
-    labeled tokens of a batch, so long sentences have more weight than short ones.
+    The targets are `labels` and `label_weights` [batch, length]. The weight is 1 for labeled tokens
+    (the first token of each word) and 0 for all other tokens. The loss is the mean over all labeled
+    tokens in a batch, so long sentences count more than short ones.
     """
 
     loss_terms = {"cross_entropy": 1.0}

@@ -1,4 +1,4 @@
-"""Pretraining: masked language modeling with or without a sentence-pair task."""
+"""Define pretraining: masked language modeling with or without a sentence-pair task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bert_jax.validation import check_choice
 
 
 def metric_names(sentence_pairs: SentencePairs) -> tuple[str, ...]:
-    """Return the names of the metrics of `Pretraining`, without `tokens`."""
+    """Return the names of the metrics that `Pretraining` computes, except `tokens`."""
     names = ("mlm_loss", "mlm_accuracy")
     if sentence_pairs == "none":
         return names
@@ -35,7 +35,7 @@ def run(
     return_hidden_states: bool = False,
     return_attention_scores: bool = False,
 ) -> PretrainingOutput:
-    """Run the model on a batch, with its masked-LM head at `positions` [batch, count]."""
+    """Run the model on a batch and its masked-LM head at `positions` [batch, count]."""
     packed = batch["cls_positions"].shape[1] > 1
     return model(
         batch["token_ids"],
@@ -52,25 +52,27 @@ def run(
 
 
 class Pretraining:
-    """The pretraining task: the mean masked-LM loss plus the mean sentence-pair loss.
+    """Pretraining with the sum of the mean masked-LM loss and the mean sentence-pair loss.
 
-    The sentence-pair loss is a mean over all fragments (the parts of documents in the rows), and
-    fragments without a pair contribute 0. A pair therefore has the same weight in all batches. If
-    the mean were over pairs only, the pair loss would have its full weight even if only one in
-    fifty fragments had a pair. With such a mean, three pairs had the same weight as 1,200 masked
-    tokens, and a small ALBERT did not learn to use context for hundreds of steps.
+    The sentence-pair loss is a mean over all fragments (a fragment is the part of a document that
+    lies in one row), and fragments without a pair contribute 0. A pair therefore has the same
+    weight in every batch. If the mean were over pairs only, the pair loss would keep its full
+    weight even if only one in fifty fragments had a pair. With such a mean, three pairs once
+    weighed as much as 1,200 masked tokens, and a small ALBERT did not learn to use context for
+    hundreds of steps.
 
     Source: Devlin et al. 2019, appendix A.2.
 
-    A batch comes from `bert_jax.pipeline.examples`: `token_ids`, `segment_ids`, `position_ids` and
-    `document_ids` [batch, length]; `masked_positions`, `masked_labels` and `masked_weights`
-    [batch, predictions]; `cls_positions`, `pair_labels` and `pair_weights` [batch, fragments].
+    `bert_jax.pipeline.examples` makes the batches, which contain `token_ids`, `segment_ids`,
+    `position_ids` and `document_ids` [batch, length]; `masked_positions`, `masked_labels` and
+    `masked_weights` [batch, predictions]; and `cls_positions`, `pair_labels` and `pair_weights`
+    [batch, fragments].
 
     Args:
-      config: the encoder.
+      config: the encoder's architecture.
       compute: how to compute it.
-      sentence_pairs: "next_sentence" or "sentence_order" for a sentence-pair head and its loss;
-        "none" for masked-LM only.
+      sentence_pairs: "next_sentence" or "sentence_order" for a sentence-pair head with its loss;
+        "none" for masked language modeling only.
       teacher_dim: the dimension to which a `StudentModel` projects its states; None for a model
         without projections.
     """
@@ -115,7 +117,7 @@ class Pretraining:
     def metrics(
         self, model: PretrainingModel, batch: Batch, dropout_key: jax.Array | None
     ) -> Metrics:
-        """Return the losses (in nats) and accuracies in `metric_names`, and `tokens`."""
+        """Return the losses (in nats) and accuracies that `metric_names` lists, and `tokens`."""
         output = run(model, batch, batch["masked_positions"], dropout_key)
         return self.metrics_of(output, batch)
 

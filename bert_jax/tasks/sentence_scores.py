@@ -1,4 +1,4 @@
-"""Metrics that compare predictions, one per example, with labels as GLUE's scorer does.
+"""Score predictions, one per example, against labels in the same way as GLUE's scorer.
 
 A prediction is a class, a number, or a set of labels.
 """
@@ -16,14 +16,14 @@ from bert_jax.validation import nearest
 
 
 class Counts(NamedTuple):
-    """For a label or type, the numbers of predictions, gold answers and correct predictions."""
+    """A label's or entity type's numbers of predictions, gold answers and correct predictions."""
 
     predicted: int
     gold: int
     correct: int
 
     def scores(self) -> dict[str, float]:
-        """Return precision, recall and F1 as fractions, or 0 where they would divide by 0."""
+        """Return precision, recall and F1 as fractions; a score that would divide by 0 is 0."""
         return {
             "precision": self.correct / max(self.predicted, 1),
             "recall": self.correct / max(self.gold, 1),
@@ -33,7 +33,7 @@ class Counts(NamedTuple):
 
 Needs = Literal["class", "number"]
 
-# What each metric compares: class indices or numbers.
+# Whether each metric compares class indices or numbers.
 METRICS: Mapping[str, Needs] = {
     "accuracy": "class",
     "f1": "class",
@@ -47,22 +47,22 @@ METRICS: Mapping[str, Needs] = {
 def sentence_scores(
     metrics: Sequence[str], predictions: ArrayLike, labels: ArrayLike
 ) -> dict[str, float]:
-    """Return the scores by name, as fractions.
+    """Return a dict from metric name to score, as a fraction.
 
-    `f1` is the F1 of class 1 with class 0 as the negative class; `macro_f1` is the mean over all
-    classes that occur in predictions or labels. A score that would divide by zero is 0: `f1` if
-    class 1 never occurs; `matthews` if all predictions or all labels are the same class; `pearson`
-    and `spearman` if all predictions or all labels are the same number (SciPy returns NaN, by
-    which runs cannot be compared).
+    `f1` is the F1 score for class 1, with class 0 as the negative class; `macro_f1` is the mean F1
+    over all classes that occur in predictions or labels. A score that would divide by zero is 0:
+    `f1` if class 1 never occurs; `matthews` if all predictions or all labels are the same class;
+    `pearson` and `spearman` if all predictions or all labels are the same number (SciPy would
+    return NaN, which makes it impossible to compare runs).
 
     Args:
       metrics: names in `METRICS`.
       predictions: [examples] class indices (integers) or numbers, depending on the metrics.
-      labels: like `predictions`.
+      labels: same shape and kind of values as `predictions`.
 
     Raises:
       ValueError: a metric is unknown; the arrays are empty or differ in shape; classes are not
-        integers, or not 0 and 1 for `f1`; or numbers are not finite.
+        integers (or, for `f1`, not 0 and 1); or numbers are not finite.
     """
     for name in metrics:
         if name not in METRICS:
@@ -71,7 +71,7 @@ def sentence_scores(
     if predicted.shape != expected.shape or predicted.ndim != 1 or not len(predicted):
         raise ValueError(
             f"predictions {list(predicted.shape)} and labels {list(expected.shape)}: expected one "
-            "of each for every example, and at least one example"
+            "prediction and one label per example, and at least one example"
         )
     return {name: _score(name, predicted, expected) for name in metrics}
 
@@ -87,7 +87,7 @@ def _score(name: str, predictions: NDArray[Any], labels: NDArray[Any]) -> float:
     if name == "matthews" and (_all_equal(predictions) or _all_equal(labels)):
         return 0.0
 
-    # Imported here, like SciPy below: each takes a second, which would delay every command.
+    # Import it here, like SciPy below: each import takes a second, which would delay every command.
     from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
     score = {
@@ -103,8 +103,8 @@ def _check_two_classes(predictions: NDArray[Any], labels: NDArray[Any]) -> None:
     others = sorted(set(np.unique([predictions, labels]).tolist()) - {0, 1})
     if others:
         raise ValueError(
-            f"f1 compares the classes 1 and 0, but there is a class {others[0]}. Use the metric "
-            "macro_f1 for more than two classes"
+            f"f1 supports only the classes 0 and 1, but there is a class {others[0]}. Use the "
+            "metric macro_f1 for more than two classes"
         )
 
 
@@ -133,16 +133,16 @@ LABEL_SET_METRICS = ("micro_f1", "macro_f1", "exact_match")
 def label_set_scores(
     metrics: Sequence[str], predictions: ArrayLike, labels: ArrayLike
 ) -> dict[str, float]:
-    """Return the scores of sets of labels by name, as fractions.
+    """Score predicted label sets and return a dict from metric name to score, as a fraction.
 
-    `micro_f1` is the F1 over all labels of all examples; `macro_f1` is the mean of the labels' F1,
-    which is 0 for a label that never occurs; `exact_match` is the share of examples for which all
-    labels are right.
+    `micro_f1` is the F1 over all labels of all examples; `macro_f1` is the mean of the labels' F1
+    scores, where a label that never occurs scores 0; `exact_match` is the fraction of examples for
+    which all labels are correct.
 
     Args:
       metrics: names in `LABEL_SET_METRICS`.
-      predictions: [examples, labels] booleans, which say whether an example has a label.
-      labels: like `predictions`.
+      predictions: booleans [examples, labels] that say whether an example has a label.
+      labels: same shape and kind of values as `predictions`.
 
     Raises:
       ValueError: a metric is unknown, or the arrays are empty or differ in shape.
@@ -152,7 +152,7 @@ def label_set_scores(
             raise ValueError(f"metric {name!r} is unknown; {nearest(name, LABEL_SET_METRICS)}")
     predicted, expected = _booleans(predictions, labels)
 
-    # Imported here, since it takes a second, which would delay every command.
+    # Import it here: the import takes a second, which would delay every command.
     from sklearn.metrics import accuracy_score, f1_score
 
     score = {
@@ -164,7 +164,7 @@ def label_set_scores(
 
 
 def label_counts(predictions: ArrayLike, labels: ArrayLike) -> list[Counts]:
-    """Return the counts of every label in order.
+    """Return the `Counts` for each label, in order.
 
     See `label_set_scores` for the arguments and errors.
     """
@@ -174,10 +174,10 @@ def label_counts(predictions: ArrayLike, labels: ArrayLike) -> list[Counts]:
 
 
 def best_constant(metric: str, labels: ArrayLike) -> float:
-    """Return the best score of predicting the same set of labels for all examples.
+    """Return the best score that is possible if all examples get the same predicted label set.
 
     For both F1 metrics, the best set consists of the most common labels, since no other set of the
-    same size has more correct predictions. For exact_match it is the most common set.
+    same size makes more correct predictions. For exact_match, it is the most common set.
     """
     _, expected = _booleans(labels, labels)
     order = np.argsort(-expected.sum(axis=0), kind="stable")

@@ -1,7 +1,7 @@
-"""Metrics of entities in tagged sequences, and of answers that are spans of a passage.
+"""Score entities in tagged sequences, and answers that are spans of a passage.
 
-Entities are counted as in conlleval and seqeval, and answers are compared by the rules of SQuAD
-v1.1's official evaluation.
+Entities are counted as in conlleval and seqeval. Answers are compared by the rules of SQuAD v1.1's
+official evaluation script.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ PREFIXES: Mapping[Scheme, str] = {
     "BILOU": "BILU",
     "BMES": "BMES",
 }
-# The BIOES letters that correspond to the other schemes' letters for inside, last and single.
+# Map other schemes' letters for inside, last and single to the letters that BIOES uses.
 _IN_BIOES = {"M": "I", "L": "E", "U": "S"}
-# The type of a tag that consists only of a prefix, as in seqeval.
+# The type of a tag that consists of only a prefix, as in seqeval.
 NO_TYPE = "_"
 
 Tags = Sequence[str]
 
 
 def scheme_of(labels: Sequence[str]) -> Scheme | None:
-    """Return the scheme that has these labels' prefixes; None if they do not mark entities.
+    """Return the scheme that uses these labels' prefixes, or None if they do not mark entities.
 
-    If several schemes have all of the prefixes, they all give the same entities. The result is IOB2
+    If several schemes have all the prefixes, they all yield the same entities. The result is IOB2
     even for IOB1 (see `entities_of`), and BIOES for labels with B, E and S but without I or M.
     """
     parts = [label.partition("-") for label in labels if label != "O"]
@@ -45,7 +45,7 @@ def scheme_of(labels: Sequence[str]) -> Scheme | None:
 
 
 class Entity(NamedTuple):
-    """An entity: the tokens `start` to `end` (inclusive) of a sequence."""
+    """An entity that spans the tokens from `start` to `end` (inclusive) in a sequence."""
 
     type: str
     start: int
@@ -53,21 +53,21 @@ class Entity(NamedTuple):
 
 
 def entities_of(tags: Tags, scheme: Scheme) -> list[Entity]:
-    """Return the entities of a sequence, in order.
+    """Return the entities in a sequence, in order.
 
-    A sequence that violates its scheme has the same entities as in conlleval: a token continues the
-    previous entity if its prefix is I or E, it has the same type, and the entity has not been ended
-    by E or S; any other tag except O begins an entity. This rule also covers IOB1, in which I
-    begins an entity and B only separates it from the previous one, so schemes differ only in their
-    prefixes.
+    For a sequence that violates its scheme, the result is the same as in conlleval: a token
+    continues the previous entity if its prefix is I or E, it has the same type, and no E or S has
+    ended that entity; any other tag except O begins an entity. This rule also covers IOB1, in which
+    I begins an entity and B is used only to separate an entity from the previous one, so schemes
+    differ only in their prefixes.
 
     Args:
       tags: "O", only a prefix ("B"), or a prefix and a type ("B-PER").
       scheme: the scheme, which determines the prefixes (see `PREFIXES`). BILOU and BMES are BIOES
-        with other letters: L and U for E and S, and M for I.
+        with other letters: BILOU uses L and U for E and S, and BMES uses M for I.
 
     Raises:
-      ValueError: a tag has a different form, or a prefix that the scheme does not have.
+      ValueError: a tag has a different form, or its prefix does not belong to the scheme.
     """
     entities: list[Entity] = []
     open_type: str | None = None
@@ -84,12 +84,12 @@ def entities_of(tags: Tags, scheme: Scheme) -> list[Entity]:
 def entity_counts(
     predicted: Sequence[Tags], gold: Sequence[Tags], scheme: Scheme
 ) -> dict[str, Counts]:
-    """Return the counts of every type of predicted or gold entities, sorted by type.
+    """Return a dict from entity type to `Counts`, sorted by type.
 
     Args:
-      predicted: the predicted tags of every sequence.
-      gold: the gold tags of the same sequences.
-      scheme: the scheme of the tags.
+      predicted: the predicted tags for each sequence.
+      gold: the gold tags for the same sequences.
+      scheme: the tagging scheme.
 
     Raises:
       ValueError: a tag is invalid (see `entities_of`), or sequences differ in length.
@@ -110,10 +110,9 @@ def entity_counts(
 def entity_scores(
     predicted: Sequence[Tags], gold: Sequence[Tags], scheme: Scheme
 ) -> dict[str, float]:
-    """Return precision, recall and F1 over entities of all types (micro average), as fractions.
+    """Return precision, recall and F1 over all entity types (micro-averaged), as fractions.
 
-    See `entity_counts` for the arguments and errors, and `Counts.scores` for the scores of one
-    type.
+    See `entity_counts` for the arguments and errors, and `Counts.scores` for one type's scores.
     """
     counts = entity_counts(predicted, gold, scheme).values()
     return Counts(
@@ -124,7 +123,7 @@ def entity_scores(
 
 
 def tag_accuracy(predicted: Sequence[Tags], gold: Sequence[Tags]) -> float:
-    """Return the fraction of tokens whose tag is right.
+    """Return the fraction of tokens whose tag is correct.
 
     Raises:
       ValueError: sequences differ in length, or there are no tokens.
@@ -150,12 +149,12 @@ def _parts(tag: str, scheme: Scheme) -> tuple[str, str]:
 
 def _paired(predicted: Sequence[Tags], gold: Sequence[Tags]) -> Iterator[tuple[Tags, Tags]]:
     if len(predicted) != len(gold):
-        raise ValueError(f"{len(predicted)} predicted sequences for {len(gold)} gold ones")
+        raise ValueError(f"{len(predicted)} predicted sequences for {len(gold)} gold sequences")
     for number, (predicted_tags, gold_tags) in enumerate(zip(predicted, gold, strict=True)):
         if len(predicted_tags) != len(gold_tags):
             raise ValueError(
                 f"sequence {number}: {len(predicted_tags)} predicted tags for {len(gold_tags)} "
-                "gold ones"
+                "gold tags"
             )
         yield predicted_tags, gold_tags
 
@@ -165,7 +164,7 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalized_answer(text: str) -> str:
-    """Return the text in lower case without ASCII punctuation, articles and extra spaces."""
+    """Return the text in lower case, without ASCII punctuation, articles or extra spaces."""
     bare = text.lower().translate(_NO_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", bare).split())
 
@@ -175,30 +174,31 @@ def squad_scores(
 ) -> dict[str, float]:
     """Return `exact_match` and the word-level `f1` in percent, averaged over all questions.
 
-    A question's score is the best score over its reference answers; a question without a prediction
-    has score 0, and predictions for other questions are ignored.
+    A question's score is the best score over its reference answers. A question without a prediction
+    scores 0, and predictions for questions without references are ignored.
 
     Source: Rajpurkar et al. 2016, section 6.1.
 
     Args:
-      predictions: the predicted answer by question id.
-      references: the reference answers by question id.
+      predictions: maps each question id to the predicted answer.
+      references: maps each question id to the reference answers.
 
     Raises:
       ValueError: there are no questions, or a question has no reference answer.
     """
     if not references:
-        raise ValueError("there are no questions to score; expected reference answers for some")
+        raise ValueError("there are no questions to score. Give reference answers for at least one")
     exact_match, f1 = 0, 0.0
     for question, answers in references.items():
         if not answers:
-            raise ValueError(f"question {question} has no reference answer; expected at least one")
+            raise ValueError(f"question {question} has no reference answer. Expected at least one")
         if question not in predictions:
             continue
         predicted = normalized_answer(predictions[question])
         expected = {normalized_answer(answer) for answer in answers}
         exact_match += predicted in expected
-        # Added one by one, as in the official script: sum() rounds differently from Python 3.12 on.
+        # Add scores one by one, as in the official script: since Python 3.12, sum() rounds
+        # differently.
         f1 += max(_f1(predicted.split(), answer.split()) for answer in expected)
     return {
         "exact_match": 100.0 * exact_match / len(references),
@@ -207,7 +207,7 @@ def squad_scores(
 
 
 def _f1(predicted: list[str], expected: list[str]) -> float:
-    """Return the F1 of two bags of words; 0 if both are empty, as in the official script."""
+    """Return the F1 of two bags of words (0 if both are empty, as in the official script)."""
     common = (Counter(predicted) & Counter(expected)).total()
     if not common:
         return 0.0

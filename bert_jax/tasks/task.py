@@ -1,4 +1,4 @@
-"""The protocols of tasks and teachers, weighted means as metrics, and cross-entropies."""
+"""Define the protocols for tasks and teachers, metrics as weighted means, and cross-entropies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Batch = Mapping[str, jax.Array]
 
 
 class Metric(NamedTuple):
-    """A mean as a sum and a weight, which can be accumulated over batches and hosts.
+    """A mean, stored as a sum and a weight that can be accumulated over batches and hosts.
 
     Attributes:
       sum: the weighted sum of the values.
@@ -33,59 +33,61 @@ class Metric(NamedTuple):
 
 
 Metrics = dict[str, Metric]
-# Metrics of every train step, in addition to the task's metrics.
+# Metrics that every train step reports in addition to the task's metrics.
 ADDED_METRICS = frozenset({"loss", "gradient_norm"})
 
 
 class Task(Protocol):
-    """A model and a loss, as the train step needs them."""
+    """A model and a loss in the form that the train step needs."""
 
     @property
     def definition(self) -> ModelDefinition[Any]:
-        """The definition of the model."""
+        """The model's definition."""
         ...
 
     @property
     def loss_terms(self) -> Mapping[str, float]:
-        """The coefficients of the metrics that make up the loss.
+        """The coefficient of each metric that contributes to the loss.
 
         The loss is the sum of coefficient x (the metric's sum / its weight in `loss_weights`).
         """
         ...
 
     def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the divisor of the sum of every loss term, which depends only on the batch.
+        """Return the number by which each loss term's sum is divided.
 
-        This is normally the weight of the metric; for an exception see `Pretraining`.
+        The divisor is normally the metric's weight; for an exception, see `Pretraining`.
 
-        The divisors do not depend on the forward pass, so the parts of a batch can be divided by
-        the weight of the whole batch, and their gradients add up to the gradient of the batch.
+        Divisors depend only on the batch, not on the forward pass. If a batch is processed in
+        parts, each part can therefore be divided by the whole batch's divisor, so that the parts'
+        gradients add up to the batch's gradient.
         """
         ...
 
     def metrics(self, model: Any, batch: Batch, dropout_key: jax.Array | None) -> Metrics:
-        """Return all metrics of a batch, without padding: the loss terms, `tokens` and others."""
+        """Return a batch's metrics, ignoring padding: the loss terms, `tokens` and any others."""
         ...
 
 
 class Teacher(Protocol):
-    """A fixed model whose outputs are targets of a task, separate from the task's model.
+    """A fixed model, separate from the task's model, whose outputs are targets for the task.
 
-    definition: the definition of the teacher's model.
+    Attributes:
+      definition: the definition of the teacher's model.
     """
 
     definition: ModelDefinition[Any]
 
     def annotate(self, model: Any, batch: Batch) -> Batch:
-        """Return the batch with the teacher's outputs, arrays whose first dim is the batch."""
+        """Return the batch with the teacher's outputs added, whose first dim is the batch dim."""
         ...
 
 
 class ScoringTask(Task, Protocol):
-    """A task whose metrics are functions of logits, with one row of logits per example."""
+    """A task that computes its metrics from logits, which have one row per example."""
 
     def logits(self, model: Any, batch: Batch) -> jax.Array:
-        """Return float32 logits without dropout; `batch` needs no targets."""
+        """Return float32 logits, computed without dropout; `batch` needs no targets."""
         ...
 
     def metrics_of(self, logits: jax.Array, batch: Batch) -> Metrics:
@@ -98,13 +100,13 @@ def weighted_mean(values: jax.Array, weights: jax.Array) -> Metric:
 
     Args:
       values: float32 [...].
-      weights: the weights, of the same shape.
+      weights: the weights, in the same shape.
     """
     return Metric(jnp.sum(values * weights), jnp.sum(weights))
 
 
 def add_metrics(left: Metrics, right: Metrics) -> Metrics:
-    """Return the metrics of two batches combined."""
+    """Combine the metrics of two batches."""
     assert left.keys() == right.keys()
     return {
         name: Metric(left[name].sum + right[name].sum, left[name].weight + right[name].weight)
@@ -113,29 +115,30 @@ def add_metrics(left: Metrics, right: Metrics) -> Metrics:
 
 
 def check_metrics(task: Task, metrics: Metrics, weights: Mapping[str, jax.Array]) -> None:
-    """Raise ValueError if a task's metrics or weights do not fit its loss terms."""
+    """Raise a ValueError if a task's metrics or weights do not match its loss terms."""
     for name, metric in metrics.items():
         if not isinstance(metric, Metric):
             raise ValueError(
-                f"metrics: {name} is a {type(metric).__name__}; expected a sum and a weight, as "
-                "`weighted_mean` returns them."
+                f"metrics: {name} is a {type(metric).__name__}. Expected a sum and a weight, as "
+                "returned by `weighted_mean`."
             )
     for name in task.loss_terms:
         for function, result in (("metrics", metrics), ("loss_weights", weights)):
             if name not in result:
                 raise ValueError(
-                    f"loss_terms: {name!r} is not in the result of `{function}`, which has "
-                    f"{', '.join(result) or 'nothing'}. Give both the same name."
+                    f"loss_terms: {name!r} is missing from the result of `{function}`, which has "
+                    f"{', '.join(result) or 'nothing'}. Use the same name in both."
                 )
     reserved = sorted(ADDED_METRICS & metrics.keys())
     if reserved:
         raise ValueError(
-            f"metrics: {reserved[0]!r} is the name of a metric that is added. Rename it."
+            f"metrics: {reserved[0]!r} is reserved for a metric that the train step adds. Rename "
+            "yours."
         )
 
 
 def total_loss(task: Task, metrics: Metrics, weights: Mapping[str, jax.Array]) -> jax.Array:
-    """Return the contribution of `metrics` to the loss of a batch whose weights are `weights`."""
+    """Return what `metrics` contribute to the loss of a batch with the loss weights `weights`."""
     loss = jnp.zeros((), jnp.float32)
     for name, coefficient in task.loss_terms.items():
         loss += coefficient * Metric(metrics[name].sum, weights[name]).mean()
@@ -143,7 +146,7 @@ def total_loss(task: Task, metrics: Metrics, weights: Mapping[str, jax.Array]) -
 
 
 class CrossEntropy(NamedTuple):
-    """The loss and the accuracy at every position.
+    """The loss and the correctness of the prediction at every position.
 
     Attributes:
       loss: float32 [...], the loss in nats.
@@ -155,7 +158,7 @@ class CrossEntropy(NamedTuple):
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array, ops: Ops = "fast") -> CrossEntropy:
-    """Return the softmax cross-entropy with integer labels, in float32.
+    """Compute the softmax cross-entropy with integer labels, in float32.
 
     Args:
       logits: [..., classes].
@@ -179,7 +182,7 @@ def _forward(
     label_logit = jnp.take_along_axis(logits, labels[..., None], axis=-1, mode="clip")[..., 0]
     highest = jnp.max(logits, axis=-1)
     total = jnp.sum(jnp.exp(logits - highest[..., None]), axis=-1)
-    # Subtract logits first, since highest + log(total) would be rounded to the logits' magnitude.
+    # Subtract the logits first: highest + log(total) would be rounded to the logits' magnitude.
     loss = jnp.log(total) + (highest - label_logit)
     correct = (label_logit >= highest).astype(jnp.float32)
     return (loss, correct), (logits, labels, highest, total)
@@ -188,8 +191,8 @@ def _forward(
 def _backward(
     residuals: tuple[jax.Array, ...], cotangents: tuple[jax.Array, jax.Array]
 ) -> tuple[jax.Array, None]:
-    # Softmax minus one-hot in one pass over the logits. JAX's own derivative of the gather in the
-    # forward pass would scatter into an array of the same size.
+    # Compute softmax minus one-hot in one pass over the logits. JAX's own derivative of the gather
+    # in the forward pass would scatter into an array as large as the logits.
     logits, labels, highest, total = residuals
     classes = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
     scale = cotangents[0] / total
@@ -203,18 +206,18 @@ _cross_entropy.defvjp(_forward, _backward)
 def soft_cross_entropy(
     student: jax.Array, teacher: jax.Array, temperature: float, ops: Ops = "fast"
 ) -> jax.Array:
-    """Return temperature^2 x KL(teacher || student), in float32.
+    """Compute temperature^2 x KL(teacher || student), in float32.
 
-    The student's gradient is the same as for the cross-entropy; the teacher has no gradient.
+    The student's gradient is the same as for the cross-entropy; the teacher receives no gradient.
 
     Args:
       student: logits [..., vocab_size].
-      teacher: logits, like `student`.
-      temperature: divisor of all logits.
+      teacher: logits, in the same shape as `student`.
+      temperature: number by which all logits are divided.
       ops: see `ComputeConfig`.
 
     Returns:
-      [...].
+      float32 [...].
     """
     teacher = jax.lax.stop_gradient(teacher.astype(jnp.float32))
     return with_ops(_soft_cross_entropy, ops)(student.astype(jnp.float32), teacher, temperature)
@@ -236,8 +239,8 @@ def _soft_forward(
 def _soft_backward(
     temperature: float, logits: tuple[jax.Array, jax.Array], cotangent: jax.Array
 ) -> tuple[jax.Array, None]:
-    # The difference of two softmaxes. JAX's own derivative would need 50 % more memory, in arrays
-    # of the size of the logits.
+    # Compute the difference of two softmaxes. JAX's own derivative would hold more arrays as large
+    # as the logits, which takes 50 % more memory.
     student, teacher = (jax.nn.softmax(values / temperature, axis=-1) for values in logits)
     return temperature * (student - teacher) * cotangent[..., None], None
 

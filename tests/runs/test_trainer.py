@@ -210,7 +210,7 @@ def test_a_loss_term_cannot_have_the_name_of_a_metric() -> None:
     class Nameless(Regression):
         loss_terms = {"loss": 1.0}
 
-    with pytest.raises(ValueError, match="'loss' is the name of a metric that is added"):
+    with pytest.raises(ValueError, match="'loss' is reserved for a metric that the train step"):
         Trainer(Nameless(), optax.sgd(0.1))
 
 
@@ -246,7 +246,7 @@ def test_weights_without_a_loss_term_are_refused() -> None:
             return {}
 
     trainer = Trainer(Weightless(), optax.sgd(0.1))
-    with pytest.raises(ValueError, match="is not in the result of `loss_weights`, which has noth"):
+    with pytest.raises(ValueError, match="is missing from the result of `loss_weights`, which ha"):
         trainer.step(trainer.init(), Numbers().batch(0))
 
 

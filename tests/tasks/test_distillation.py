@@ -1,4 +1,4 @@
-"""Test distillation losses against PyTorch, and training steps with any mesh and accumulation."""
+"""Compare distillation losses with PyTorch, and train steps across meshes and accumulation."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ Batch = dict[str, np.ndarray]
 
 @pytest.fixture(scope="module")
 def batch(draw_document: Callable, lay_out: Callable) -> Batch:
-    """Return rows with one, two and no documents."""
+    """Return a batch whose rows contain one, two or no documents."""
     rng = np.random.default_rng(0)
     sizes = [[12], [], [5, 7], [], [8], [], [4, 3], []]
     rows = [[draw_document(rng, size, 48) for size in row] for row in sizes]
@@ -75,7 +75,7 @@ def make(
 
 
 def losses(config: DistillationConfig, batch: Batch) -> tuple[Distillation, dict[str, Any], Batch]:
-    """Return the task, its metrics, and the batch with the teacher's outputs."""
+    """Return (task, metrics, annotated batch)."""
     task, teacher = make(config)
     shown = teacher.annotate(
         teacher.definition.module(teacher.definition.init(jax.random.key(1))), batch
@@ -124,7 +124,7 @@ def test_the_loss_is_the_weighted_sum_over_real_tokens(soft_targets: str, batch:
     assert metrics["cosine_loss"].weight == tokens
     masks = float(batch["masked_weights"].sum())
     assert metrics["soft_loss"].weight == (masks if soft_targets == "masked" else tokens)
-    # The masked-LM loss does not depend on the positions of the soft targets.
+    # The masked-LM loss must not depend on where soft targets are compared.
     plain, _, _ = losses(CONFIG, batch)
     model = plain.definition.module(plain.definition.init(jax.random.key(2)))
     separate = plain.student.metrics(model, batch, None)
@@ -133,7 +133,7 @@ def test_the_loss_is_the_weighted_sum_over_real_tokens(soft_targets: str, batch:
 
 @pytest.mark.parametrize("weight", [0.0, 3.0])
 def test_sentence_pairs_have_the_configured_weight(weight: float, batch: Batch) -> None:
-    """Test that models with weight 0 still read pairs, with two segments."""
+    """Test that a model still reads pairs, with two segments, if the weight is 0."""
     config = dataclasses.replace(CONFIG, pairs_weight=weight)
     student = dataclasses.replace(STUDENT, num_segments=2)
     task = Distillation(Pretraining(student, COMPUTE, sentence_pairs="next_sentence"), config)
@@ -182,7 +182,7 @@ def test_layer_losses_are_zero_for_a_student_equal_to_its_teacher(batch: Batch) 
 
 
 def test_states_of_another_size_are_projected(batch: Batch) -> None:
-    """Compare with sums in PyTorch over the tokens of every row."""
+    """Compare with losses computed in PyTorch over real tokens and visible pairs."""
     task, teacher = make(INSIDE, NARROW)
     maps = {name for name in task.definition.shapes if name.startswith(TRAINING_ONLY)}
     assert maps == {
@@ -273,7 +273,7 @@ def test_mesh_and_accumulation_do_not_change_training(
         assert_allclose(metrics[name].sum, single[1][name].sum, rtol=2e-5, err_msg=name)
     for name, value in single[0].items():
         if name.endswith(".key.bias"):
-            continue  # has no effect on a softmax: its gradient is rounding error, scaled by Adam
+            continue  # no effect on a softmax: the gradient is rounding error that Adam amplifies
         assert_allclose(params[name], value, rtol=0, atol=2e-5, err_msg=name)
 
 
@@ -281,7 +281,7 @@ def test_layers_are_evenly_spaced() -> None:
     assert chosen_layers(6, 12) == [0, 2, 4, 6, 8, 10]
     assert chosen_layers(3, 4) == [0, 1, 2]
     assert chosen_layers(4, 4) == [0, 1, 2, 3]
-    # Jiao et al. 2020, section 4.2.
+    # This is the example from Jiao et al. 2020, section 4.2.
     assert matched_layers(4, 12) == [3, 6, 9, 12]
     assert matched_layers(3, 4) == [1, 2, 4]
     with pytest.raises(ValueError, match="num_layers=5: the teacher has only 4 layers to match"):

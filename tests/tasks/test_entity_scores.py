@@ -1,4 +1,4 @@
-"""Compare entities and their scores with seqeval's, for both valid and invalid tag sequences."""
+"""Compare entities and their scores with seqeval's, for valid and invalid tag sequences."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_bilou_and_bmes_are_bioes_with_other_letters(scheme: Scheme) -> None:
 
 @pytest.mark.parametrize("scheme", ["BILOU", "BMES"])
 def test_scores_of_valid_sequences_match_the_strict_mode_of_seqeval(scheme: Scheme) -> None:
-    """Test BILOU, which seqeval supports, and BMES, which is IOBES with M instead of I."""
+    """Test BILOU, which seqeval supports, and BMES, which is IOBES with M in place of I."""
     rng = random.Random(0)
     inside, last, single = {"BILOU": "ILU", "BMES": "MES"}[scheme]
 
@@ -117,7 +117,7 @@ def test_scores_of_valid_sequences_match_the_strict_mode_of_seqeval(scheme: Sche
         ("O B-A L-A U-A I-A", "BILOU"),
         ("O U-A", "BILOU"),
         ("O B-A M-A E-A S-A", "BMES"),
-        ("B M E S", "BMES"),  # Chinese words, which have no type
+        ("B M E S", "BMES"),  # Chinese words have no type
         ("O B-A E-A S-A", "BIOES"),  # also valid in BMES, with the same meaning
         ("O B-A I-A M-A", None),
         ("O B-A U-A S-A", None),
@@ -129,7 +129,7 @@ def test_the_scheme_of_labels(labels: str, scheme: Scheme | None) -> None:
 
 
 def test_the_example_of_conlleval() -> None:
-    """Test adjacent entities: in IOB1, B separates them, and I after another type begins one."""
+    """Test adjacent entities in IOB1: B separates them, and I after another type begins one."""
     tags = ["I-PER", "I-PER", "B-PER", "I-LOC", "O", "I-LOC"]
     expected = [("PER", 0, 1), ("PER", 2, 2), ("LOC", 3, 3), ("LOC", 5, 5)]
     assert entities_of(tags, "IOB1") == expected
@@ -162,9 +162,9 @@ def test_a_tag_of_another_scheme_is_refused(tag: str) -> None:
 
 
 def test_sequences_of_different_lengths_are_refused() -> None:
-    with pytest.raises(ValueError, match="1 predicted sequences for 2 gold ones"):
+    with pytest.raises(ValueError, match="1 predicted sequences for 2 gold sequences"):
         entity_scores([["O"]], [["O"], ["O"]], "IOB2")
-    with pytest.raises(ValueError, match="sequence 1: 2 predicted tags for 1 gold ones"):
+    with pytest.raises(ValueError, match="sequence 1: 2 predicted tags for 1 gold tags"):
         tag_accuracy([["O"], ["O", "O"]], [["O"], ["O"]])
     with pytest.raises(ValueError, match="at least one token"):
         tag_accuracy([], [])

@@ -1,4 +1,4 @@
-"""Test the losses and metrics of fine-tuning tasks, with padding and with split batches."""
+"""Test fine-tuning losses and metrics, including padded batches and batches split into parts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Batch = dict[str, np.ndarray]
 
 
 def features_of(name: str) -> Features:
-    """Return five examples with two segments and the targets that the task needs."""
+    """Return five two-segment examples with the targets that the task needs."""
     rng = np.random.default_rng(0)
     num_choices = CHOICES if name == "multiple_choice" else 1
     sizes = rng.integers(3, LENGTH + 1, EXAMPLES * num_choices)
@@ -89,7 +89,7 @@ class Result(NamedTuple):
 
 
 def loss_of(name: str) -> Callable:
-    """Return a function (params, batch, loss weights) -> ((loss, metrics), gradients)."""
+    """Return a function that maps (params, batch, weights) to ((loss, metrics), gradients)."""
     task = task_of(CONFIGS[name])
 
     def loss(
@@ -122,7 +122,7 @@ def logits_of(config: ModelConfig, batch: Batch) -> np.ndarray:
 
 
 def result_of(name: str, batch: Batch, whole: Batch | None = None) -> Result:
-    """Return the result for a batch, or for a part of the batch `whole`."""
+    """Return the result for a batch, which may be a part of the batch `whole`."""
     weights = task_of(CONFIGS[name]).loss_weights(batch if whole is None else whole)
     (value, metrics), gradients = compiled(name)(params_of(CONFIGS[name]), batch, weights)
     return jax.device_get(Result(value, gradients, metrics))
@@ -214,7 +214,7 @@ def test_metrics_match_the_logits(name: str, whole: Result) -> None:
         case "tagging":
             correct = (scores.argmax(-1) == batch["labels"])[batch["label_weights"] == 1]
         case "span":
-            # The last two answers are not completely in the row.
+            # The last two answers do not lie completely within the row.
             starts, ends = (batch[f"{end}_positions"][:3] for end in ("start", "end"))
             best = scores[:3].argmax(axis=1)
             correct = (best[:, 0] == starts) & (best[:, 1] == ends)

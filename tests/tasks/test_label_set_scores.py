@@ -1,4 +1,4 @@
-"""Test scores of label sets against scikit-learn, and the best constant prediction."""
+"""Compare label-set scores with scikit-learn, and test the best constant prediction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test forward-mode and second derivatives of losses with compute.ops="plain"."""
+"""Test that losses have forward-mode and second derivatives if compute.ops is "plain"."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ from bert_jax.tasks.task import Task, soft_cross_entropy, total_loss
 
 SIZES: dict[str, Any] = dict(vocab_size=40, hidden_dim=16, num_heads=2, ffn_dim=32)
 POST = EncoderConfig(**SIZES, num_layers=1, max_positions=16, hidden_dropout=0.2)
-# All other options: fixed positions, pre-norm, tanh GELU, shared layers, factorized embeddings.
+# Use all other options: fixed positions, pre-norm, tanh GELU, shared layers, factorized embeddings.
 PRE = EncoderConfig(
     **SIZES,
     num_layers=2,
@@ -69,7 +69,7 @@ def batch(draw_document: Callable, lay_out: Callable) -> dict[str, Any]:
 
 
 def loss_of(make_task: MakeTask, ops: Ops, batch: Any, dtype: Any = "float32") -> tuple[Loss, Any]:
-    """Return (loss, parameters): a task's loss with dropout as a function, and its parameters."""
+    """Return (loss, parameters), where `loss` is a function that computes the loss with dropout."""
     task = make_task(ComputeConfig(dtype=dtype, attention="xla", ops=ops))
 
     def loss(params: Any) -> jax.Array:
@@ -78,7 +78,7 @@ def loss_of(make_task: MakeTask, ops: Ops, batch: Any, dtype: Any = "float32") -
         return total_loss(task, metrics, task.loss_weights(batch))
 
     params = jax.jit(task.definition.init)(jax.random.key(0))
-    # Ten times the usual initialization, so that attention and GELU are far from linear.
+    # Scale the usual initial weights by ten, so that attention and GELU are far from linear.
     return loss, {name: x * 10 if x.ndim == 2 else x for name, x in params.items()}
 
 
@@ -88,7 +88,7 @@ def directions(params: Any) -> Any:
 
 
 def distance(actual: Any, expected: Any) -> float:
-    """Return the norm of the difference between two trees, relative to the norm of the second."""
+    """Return the norm of the difference between two trees, relative to the norm of `expected`."""
     pairs = [(np.asarray(actual[name], np.float64), expected[name]) for name in expected]
     difference = sum(float(np.sum((x - y) ** 2)) for x, y in pairs)
     return (difference / sum(float(np.sum(np.square(y))) for _, y in pairs)) ** 0.5
@@ -96,7 +96,7 @@ def distance(actual: Any, expected: Any) -> float:
 
 @pytest.mark.parametrize("make_task", TASKS)
 def test_derivatives_match_the_fast_operations(make_task: MakeTask, batch: Any) -> None:
-    """Compare gradients, and compare their derivative with a difference of two fast gradients."""
+    """Compare gradients, and their derivative with a finite difference of fast gradients."""
     plain, params = loss_of(make_task, "plain", batch)
     fast = jax.jit(jax.value_and_grad(loss_of(make_task, "fast", batch)[0]))
     tangent = directions(params)
@@ -104,7 +104,7 @@ def test_derivatives_match_the_fast_operations(make_task: MakeTask, batch: Any) 
         lambda p, t: jax.jvp(jax.value_and_grad(plain), (p,), (t,))
     )(params, tangent)
     expected, expected_gradient = fast(params)
-    # With other dropout masks the losses would differ by several percent.
+    # With different dropout masks, the losses would differ by several percent.
     assert_allclose(loss_value, expected, rtol=1e-6)
     assert gradient.keys() == expected_gradient.keys()
     for name, value in expected_gradient.items():
@@ -144,7 +144,7 @@ def test_fast_operations_refuse_forward_mode(batch: Any) -> None:
 
 
 def test_gradients_of_bfloat16_tables_are_accumulated_in_float32() -> None:
-    # In bfloat16, the sum of 2,048 equal rows would stop at 256.
+    # In bfloat16, a sum of 2,048 equal rows would stop growing at 256.
     tokens = {name: np.full((128, 16), x) for name, x in (("token_ids", 3), ("segment_ids", 1))}
 
     def gradients(ops: Ops) -> Any:

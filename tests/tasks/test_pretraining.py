@@ -1,4 +1,4 @@
-"""Test how sentence pairs are weighted in the pretraining loss if only some fragments are pairs."""
+"""Test how the pretraining loss weights sentence pairs if only some fragments have a pair."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +35,7 @@ def loss_and_gradients() -> Callable[[Any], Any]:
 def test_the_weight_of_a_pair_does_not_depend_on_fragments_without_pairs(
     loss_and_gradients: Callable[[Any], Any], draw_document: Callable, lay_out: Callable
 ) -> None:
-    """Compare with the mean over single rows, which all have the same number of masked tokens."""
+    """Compare with the mean over single-row batches, which all have equally many masked tokens."""
     rng = np.random.default_rng(1)
     documents = [draw_document(rng, length, CONFIG.vocab_size) for length in LENGTHS]
 
@@ -67,6 +67,6 @@ def test_the_weight_of_a_pair_does_not_depend_on_fragments_without_pairs(
         for name, gradient in gradients.items():
             mean = np.mean([result[1][name] for result in single], axis=0)
             assert_allclose(gradient, mean, rtol=0, atol=1e-6, err_msg=name)
-    # The reported metric is the mean over all pairs.
+    # The reported metric is a mean over pairs only.
     pair_losses = [single[number][0][1]["nsp_loss"].sum for number in numbers if WITH_PAIR[number]]
     assert_allclose(metrics["nsp_loss"].mean(), np.mean(pair_losses), rtol=1e-5)

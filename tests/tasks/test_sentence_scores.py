@@ -1,4 +1,4 @@
-"""Test the scores against independent implementations of the published formulas."""
+"""Compare scores with independent implementations of the published formulas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bert_jax.tasks.sentence_scores import METRICS, sentence_scores
 
 
 def matthews(predictions: list[int], labels: list[int]) -> float:
-    """Return the correlation of two classes (Matthews 1975)."""
+    """Return the Matthews correlation for two classes (Matthews 1975)."""
     pairs = list(zip(predictions, labels, strict=True))
     tp, tn, fp, fn = (pairs.count(cell) for cell in ((1, 1), (0, 0), (1, 0), (0, 1)))
     product = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)
@@ -30,7 +30,7 @@ def pearson(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
-    """Return ranks, with the mean rank for equal values."""
+    """Return ranks; equal values share their mean rank."""
     return np.array([(values < v).sum() + ((values == v).sum() - 1) / 2 for v in values])
 
 
@@ -60,7 +60,7 @@ def test_several_classes() -> None:
         classes = sorted({*predictions, *labels})
         expected = np.mean([f1(predictions, labels, c) for c in classes])
         assert scores["macro_f1"] == pytest.approx(expected, abs=1e-12)
-        # Gorodkin 2004: the correlation of the two indicator matrices.
+        # Gorodkin 2004 defines this score as the correlation between two indicator matrices.
         one, other = (np.eye(4)[array] for array in (predictions, labels))
         one, other = one - one.mean(axis=0), other - other.mean(axis=0)
         scale = math.sqrt((one * one).sum() * (other * other).sum())
@@ -110,7 +110,7 @@ def test_all_scores_are_python_floats() -> None:
     ("name", "predictions", "labels", "words"),
     [
         ("mathews", [0], [0], "metric 'mathews' is unknown; nearest: matthews"),
-        ("f1", [0, 2], [0, 1], "f1 compares the classes 1 and 0, but there is a class 2"),
+        ("f1", [0, 2], [0, 1], "f1 supports only the classes 0 and 1, but there is a class 2"),
         ("accuracy", [0.5], [0], "expected integer predictions, got float64"),
         ("accuracy", [0, 1], [0], r"predictions \[2\] and labels \[1\]"),
         ("accuracy", [], [], "at least one example"),

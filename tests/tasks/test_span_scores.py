@@ -1,7 +1,7 @@
-"""Test answer scores against the results of SQuAD's official evaluation script.
+"""Compare answer scores with results from SQuAD's official evaluation script.
 
-The figures were computed with evaluate-v1.1.py (git blob
-0137fbca04cf93b3dbb5744832d25723420a4861), which is not part of this repository.
+The expected numbers come from evaluate-v1.1.py (git blob 0137fbca04cf93b3dbb5744832d25723420a4861),
+which is not part of this repository.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SEPARATORS = (" ", " ", " ", "  ", "\n", "\u00a0", "-", "", ", ")
 
 
 def draw(source: random.Random, items: Sequence[str]) -> str:
-    # Only random() gives the same numbers in all releases of Python.
+    # Only random() returns the same numbers in every Python release.
     return items[int(source.random() * len(items))]
 
 
@@ -53,7 +53,7 @@ def perturbed(source: random.Random, text: str) -> str:
 
 
 def drawn(seed: int, count: int = 4000) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """Return predictions, some of them missing, and one to four references per question."""
+    """Return (predictions, references); some predictions are missing."""
     source = random.Random(seed)
     predictions, references = {}, {}
     for number in range(count):
@@ -126,7 +126,8 @@ def test_empty_references_are_refused() -> None:
 def test_the_official_dev_set(shared_data: Path) -> None:
     examples = read_squad(shared_data / "squad/dev-v1.1.json.xz", labeled=True)
     references = {example.id: example.answer_texts for example in examples}
-    # Make mediocre predictions: an annotator's answer if short, or else the passage's first words.
+    # Make mediocre predictions: an annotator's answer if it is short, or else the passage's first
+    # words.
     predictions = {
         example.id: min(example.answer_texts, key=len)
         if len(example.answer_texts[-1]) < 12
