@@ -1,1 +1,1 @@
-"""Labeled examples for fine-tuning: files, features and batches, without importing JAX."""
+"""Read labeled examples for fine-tuning, build features and batch them, without importing JAX."""

@@ -1,4 +1,4 @@
-"""Convert start and end logits of windows to answers, which are text from the passage."""
+"""Convert the start and end logits of windows to answers, which are spans of the passage."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Candidate:
     """A possible answer to a question.
 
     Attributes:
-      text: the text of the answer, characters `start` to `end` of the passage.
-      start: the offset of the first character.
-      end: the offset after the last character.
-      start_logit: the start logit of the first token.
-      end_logit: the end logit of the last token.
-      probability: the softmax of start_logit + end_logit over the question's candidates.
+      text: the answer itself, which is characters `start` to `end` of the passage.
+      start: the offset of its first character.
+      end: the offset just past its last character.
+      start_logit: the start logit of its first token.
+      end_logit: the end logit of its last token.
+      probability: the softmax of start_logit + end_logit over all candidates for the question.
     """
 
     text: str
@@ -39,26 +39,26 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The candidates for the answer to a question, best first; none if the passage is empty."""
+    """The candidate answers to a question, best first. There are none if the passage is empty."""
 
     id: str
     candidates: tuple[Candidate, ...]
 
     @property
     def text(self) -> str:
-        """The text of the best candidate, "" if there are no candidates."""
+        """The text of the best candidate, or "" if there are none."""
         return self.candidates[0].text if self.candidates else ""
 
 
 @dataclass(frozen=True)
 class _Tokens:
-    """Arrays over the tokens of all windows.
+    """Per-token arrays that cover all windows.
 
     Attributes:
       start_logits: [tokens] start logits.
       end_logits: [tokens] end logits.
-      window_ends: [tokens] position of the final separator of the token's row.
-      offsets: [tokens, 2] offsets of the token's characters in the passage.
+      window_ends: [tokens] position of the separator that ends the token's row.
+      offsets: [tokens, 2] where the token starts and ends in the passage, in characters.
     """
 
     start_logits: NDArray[np.float64]
@@ -76,27 +76,27 @@ def best_answers(
     n_best: int = 20,
     max_answer_length: int = 30,
 ) -> list[Answer]:
-    """Return the best answers to each question over all of its windows.
+    """Find the best answers to each question across all of its windows.
 
-    A candidate lies in a single window, has at most `max_answer_length` tokens, and starts in the
-    window that gives its first token the most context. All such spans are scored by start_logit +
-    end_logit, not only those with the highest starts and ends. Ties are broken in favor of earlier
-    and then shorter spans. If several spans have the same text, only the best one is kept.
+    A candidate lies within a single window, has at most `max_answer_length` tokens, and starts in
+    the window that gives its first token the most context. Every such span is scored by start_logit
+    + end_logit, not just the spans with the highest start and end logits. Ties go to the earlier
+    span, then to the shorter one. If several spans have the same text, only the best one is kept.
 
-    The method follows Devlin et al. 2019, section 4.2, and its released code.
+    The method follows section 4.2 of Devlin et al. 2019 and the code released with it.
 
     Args:
       windows: the windows of `examples`, as returned by `span_windows`.
       examples: the questions.
-      start_logits: [windows, length] start logits, with `length` at least the length of the longest
-        row. Only logits of tokens of the passage are used.
+      start_logits: [windows, length] start logits, where `length` is at least the length of the
+        longest row. Only the logits of passage tokens are used.
       end_logits: [windows, length] end logits.
-      n_best: the maximum number of candidates per question, all with different texts.
-      max_answer_length: the maximum number of tokens of a candidate.
+      n_best: the maximum number of candidates per question. No two of them have the same text.
+      max_answer_length: the maximum number of tokens in a candidate.
 
     Raises:
-      ValueError: `n_best` or `max_answer_length` is less than 1, or a logit of the passage is not
-        finite.
+      ValueError: `n_best` or `max_answer_length` is less than 1, or the logit of a passage token is
+        not finite.
     """
     for name, value in (("n_best", n_best), ("max_answer_length", max_answer_length)):
         if value < 1:
@@ -137,15 +137,15 @@ def _check_finite(tokens: _Tokens, windows: SpanWindows, examples: Sequence[Span
     if len(bad):
         window = np.searchsorted(windows.features.sequences.starts, bad[0], side="right") - 1
         raise ValueError(
-            f"question {examples[windows.examples[window]].id}: a token of the passage has the "
-            f"logits {tokens.start_logits[bad[0]]} (start) and {tokens.end_logits[bad[0]]} (end), "
-            f"and {len(bad) - 1} others have non-finite logits too; expected finite numbers. Check "
-            "whether the training of the model diverged"
+            f"question {examples[windows.examples[window]].id}: a passage token has the logits "
+            f"{tokens.start_logits[bad[0]]} (start) and {tokens.end_logits[bad[0]]} (end), "
+            f"and {len(bad) - 1} other tokens have non-finite logits too. Check whether training "
+            "diverged"
         )
 
 
 class _Spans(NamedTuple):
-    """Arrays over spans: the first and last token, and the score start_logit + end_logit."""
+    """Per-span arrays: the first token, the last token, and the score start_logit + end_logit."""
 
     firsts: NDArray[np.int64]
     lasts: NDArray[np.int64]
@@ -161,7 +161,7 @@ def _all_spans(tokens: _Tokens, firsts: NDArray[np.int64], max_answer_length: in
 
 
 def _best_first(scores: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Return the indices of the `count` highest scores, best first; ties keep their order."""
+    """Return the indices of the `count` highest scores, best first. Ties keep their order."""
     if len(scores) <= count:
         return np.argsort(-scores, kind="stable")
     least = np.partition(scores, len(scores) - count)[len(scores) - count]
@@ -170,10 +170,10 @@ def _best_first(scores: NDArray[np.float64], count: int) -> NDArray[np.int64]:
 
 
 def _candidates(tokens: _Tokens, spans: _Spans, context: str, n_best: int) -> tuple[Candidate, ...]:
-    kept: dict[str, tuple[int, int, int]] = {}  # begin, end and index of the span
+    kept: dict[str, tuple[int, int, int]] = {}  # begin, end, index of the span
     count = n_best
     while True:
-        # Few questions need a second pass, which considers more spans if texts were repeated.
+        # If texts are repeated, another pass considers more spans. Few questions need one.
         best = _best_first(spans.scores, count)
         begins = tokens.offsets[spans.firsts[best], 0].tolist()
         ends = [end_of_marks(context, end) for end in tokens.offsets[spans.lasts[best], 1].tolist()]
@@ -199,15 +199,15 @@ def _candidates(tokens: _Tokens, spans: _Spans, context: str, n_best: int) -> tu
 
 
 def write_squad_predictions(answers: Sequence[Answer], path: Path) -> None:
-    """Write a JSON file {question ID: text}, the input of SQuAD's evaluation script."""
+    """Write a JSON file {question ID: text}, which SQuAD's evaluation script reads."""
     _write_json({answer.id: answer.text for answer in answers}, path)
 
 
 def write_squad_n_best(answers: Sequence[Answer], path: Path) -> None:
     """Write a JSON file {question ID: [{text, probability, start_logit, end_logit}, ...]}.
 
-    The candidates are sorted, best first. `nbest_predictions.json` in the code released by Devlin
-    et al. 2019 has the same format.
+    Candidates are sorted from best to worst. The format is that of `nbest_predictions.json`, which
+    the code released with Devlin et al. 2019 writes.
     """
     names = ("text", "probability", "start_logit", "end_logit")
     _write_json(

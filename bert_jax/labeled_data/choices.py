@@ -1,7 +1,7 @@
-"""Read multiple-choice examples and make their features.
+"""Read multiple-choice examples and convert them to features.
 
 An example is a context with several endings, one of which is correct (SWAG, Zellers et al. 2018).
-Each choice becomes a sequence as in Devlin et al. 2019, section 4.4.
+Each choice becomes a sequence of its own, as in section 4.4 of Devlin et al. 2019.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from bert_jax.tokenizers.tokenizer import Tokenizer
 class ChoiceFiles:
     """The files and columns of a multiple-choice task.
 
-    Columns are specified by name or number. The items of a JSON array are columns such as
-    "choices.0" and "choices.1".
+    Columns are specified by name or number. The items of a JSON array are columns too, with names
+    such as "choices.0" and "choices.1".
 
     Attributes:
-      train: the training file, or "tfds:NAME:SPLIT"; "" for none.
-      validation: the validation file, or "tfds:NAME:SPLIT"; "" for none.
-      test: the test file, or "tfds:NAME:SPLIT"; "" for none.
-      form: the format of all files.
-      context: the column of the first segment.
-      beginning: the column of the text that precedes each ending, "" for none.
-      endings: the columns of the endings.
-      label: the column of the correct choice.
-      index: the column of IDs; "" for the number of the row, from 0.
-      labels: the labels of the endings, in order; () for "0", "1", ...
-      skip_labels: the labels of rows to skip; "" stands for rows without a label.
+      train: the training file or "tfds:NAME:SPLIT", or "" if there is none.
+      validation: the validation file or "tfds:NAME:SPLIT", or "" if there is none.
+      test: the test file or "tfds:NAME:SPLIT", or "" if there is none.
+      form: the format that all files share.
+      context: the column that contains the first segment.
+      beginning: the column with the text that precedes every ending, or "" if there is none.
+      endings: the columns that contain the endings.
+      label: the column that says which choice is correct.
+      index: the ID column, or "" to number the rows from 0.
+      labels: the label for each ending, in order. The default, (), means "0", "1", ...
+      skip_labels: labels whose rows are skipped; "" stands for rows without a label.
     """
 
     train: LocalPath = ""
@@ -70,7 +70,7 @@ class ChoiceFiles:
         check_paths(self.train, self.validation, self.test)
         check_label_set(self.labels)
         if not self.context:
-            raise ValueError("context is empty. Set it to the column of the context")
+            raise ValueError("context is empty. Set it to the column that contains the context")
         if len(set(self.endings)) < max(2, len(self.endings)):
             raise ValueError(f"endings={self.endings!r}: expected at least two distinct columns")
         endings = {f"endings[{number}]": name for number, name in enumerate(self.endings)}
@@ -85,7 +85,7 @@ class ChoiceFiles:
 
     @property
     def choice_labels(self) -> tuple[str, ...]:
-        """The value of the label column for each ending."""
+        """The value in the label column that stands for each ending."""
         return self.labels or tuple(map(str, range(len(self.endings))))
 
 
@@ -96,8 +96,8 @@ class ChoiceExamples:
     Attributes:
       contexts: [examples] first segments.
       choices: [examples][endings] second segments.
-      labels: [examples] labels as in the file, None if they were not read.
-      ids: [examples] IDs of the examples.
+      labels: [examples] labels as written in the file, or None if they were not read.
+      ids: [examples] the ID of each example.
       locations: [examples] "file:line".
     """
 
@@ -112,7 +112,7 @@ class ChoiceExamples:
 
 
 def swag_files(directory: str) -> ChoiceFiles:
-    """Return the files of SWAG as published, whose choices are pairs (sent1, sent2 + ending)."""
+    """Describe SWAG's files as published, where each choice is a pair (sent1, sent2 + ending)."""
     return ChoiceFiles(
         train=f"{directory}/train.csv",
         validation=f"{directory}/val.csv",
@@ -125,16 +125,17 @@ def swag_files(directory: str) -> ChoiceFiles:
 
 
 def read_choices(files: ChoiceFiles, split: Split, *, labeled: bool) -> ChoiceExamples:
-    """Read the examples of a split.
+    """Read the examples in a split.
 
     Args:
-        files: the files of the task.
+        files: the task's files.
         split: the split to read.
         labeled: whether to read and check labels.
 
     Raises:
-        ValueError: see `read_table`, `check_ids` and `check_no_header`; also if a label is not one
-            of `files.choice_labels`. The message contains the file, line and value.
+        ValueError: for the reasons given in `read_table`, `check_ids` and `check_no_header`, or
+            because a label is not one of `files.choice_labels`. The message gives the file, line
+            and value.
     """
     texts = [files.context, *([files.beginning] if files.beginning else []), *files.endings]
     scalars = [*([files.label] if labeled else []), *([files.index] if files.index else [])]
@@ -168,20 +169,20 @@ def read_choices(files: ChoiceFiles, split: Split, *, labeled: bool) -> ChoiceEx
 def choice_features(
     examples: ChoiceExamples, tokenizer: Tokenizer, max_length: int, labels: Sequence[str]
 ) -> Features:
-    """Return features with one sequence per choice, a pair of context and choice.
+    """Build features with one sequence per choice, which pairs the context with that choice.
 
-    If the examples have labels, their target "labels" is the int32 index of the correct choice.
+    If the examples have labels, the target "labels" is the int32 index of the correct choice.
 
     Args:
         examples: the examples.
         tokenizer: the tokenizer.
-        max_length: the maximum number of tokens of a sequence, with special tokens. A longer pair
-            is truncated by removing tokens from the longer segment.
-        labels: the labels of the choices.
+        max_length: the maximum number of tokens in a sequence, including special tokens. Longer
+            pairs are truncated by removing tokens from the longer segment.
+        labels: the label for each choice, in order.
 
     Raises:
-        ValueError: the number of choices of an example is not the number of labels, or a label is
-            not one of `labels`.
+        ValueError: an example does not have as many choices as there are labels, or a label is not
+            one of `labels`.
     """
     check_max_length(max_length, tokenizer.specials_of_pair)
     budget = max_length - tokenizer.specials_of_pair

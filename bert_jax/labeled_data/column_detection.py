@@ -1,8 +1,8 @@
-"""Detect a table's text and label columns, and its labels, if they are not configured.
+"""Detect a table's text columns, label column and labels where they are not configured.
 
-Column names take precedence over column contents. An ambiguous table is rejected with a list of its
-columns and of the keys to set, since a model trained on the wrong column looks as confident as any
-other.
+Column names take precedence over column contents. An ambiguous table is rejected with a message
+that lists its columns and the config keys to set, since a model trained on the wrong column looks
+just as confident as one trained on the right column.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bert_jax.text.files import is_tfds
 
 logger = logging.getLogger(__name__)
 
-# Column names are compared in lower case, with "_" instead of spaces and hyphens.
+# Column names are compared in lower case, after replacing spaces and hyphens by "_".
 _TEXT_NAMES = frozenset(
     "text sentence review content comment tweet body document message utterance".split()
 )
@@ -50,40 +50,43 @@ _PAIR_NAMES = (
     ("query", "passage"),
     ("query", "document"),
 )
-# The minimum ratio between the mean lengths of the text column and of the next longest column.
+# The longest text column is chosen only if its mean length is at least this many times that of the
+# next longest.
 _CLEARLY_LONGER = 2.0
 
 
 def detect_columns(
     files: SentenceFiles, split: Split = "train", model_labels: Sequence[str] | None = None
 ) -> SentenceFiles:
-    """Replace "auto" in `files` with the detected columns and labels, and log them.
+    """Detect the columns and labels that are "auto" in `files`, and log the choice.
 
-    Labels are in ascending order, with integers ordered by value. The result depends only on the
-    content of the file.
+    Labels are sorted in ascending order, and integers by their value. The result depends only on
+    the file's content.
 
     Args:
-        files: the files. They are returned unchanged if there is nothing to detect.
-        split: the split whose file is read. A test file needs no labels.
-        model_labels: the labels of an existing model, () if it predicts numbers; None if there is
-            no model.
+        files: the task's files. They are returned unchanged if there is nothing to detect.
+        split: the split whose file is inspected. A test file needs no labels.
+        model_labels: the labels an existing model predicts, () if it predicts numbers, or None if
+            there is no model yet.
 
     Returns:
-        The files, with detected columns and labels.
+        The files, with the detected columns and labels filled in.
 
     Raises:
         ValueError: the file cannot be read or is ambiguous. The message lists the columns and the
-            keys to set.
+            config keys to set.
     """
     if not files.needs_detection:
         return files
     path = getattr(files, files.source_of(split))
     if not path:
-        raise ValueError(f"{KEYS}{split} is not set. Set it to a file whose columns to detect")
+        raise ValueError(
+            f"{KEYS}{split} is not set. Set it to the file whose columns should be detected"
+        )
     if is_tfds(path):
         raise ValueError(
-            f"{path}: columns can be detected only in files. Set {KEYS}first, second, label and "
-            "labels (to the names of the labels in the TensorFlow dataset)"
+            f"{path}: columns are detected only in files, not in TensorFlow datasets. Set "
+            f"{KEYS}first, second, label and labels (the latter to the dataset's label names)"
         )
     table = _Table(path, column_profiles(path, files.form), files)
     label: str | None = files.label
@@ -105,21 +108,21 @@ def detect_columns(
 
 
 class _Table:
-    """The columns of a file, with methods to choose columns and report errors."""
+    """The columns in a file, with methods that choose among them and report ambiguities."""
 
     def __init__(self, path: str, profiles: Sequence[ColumnProfile], files: SentenceFiles):
         self._path, self._files = path, files
         self._profiles = {profile.name: profile for profile in profiles}
 
     def named_label(self) -> str | None:
-        """Return the only column with a typical name for labels, None if there is none."""
+        """Return the only column with a name typical of labels, or None if there is none."""
         named = self._named(_LABEL_NAMES, self._profiles.values())
         if len(named) > 1:
             raise self._error(f"{_quote(named)} could each be the label", "label")
         return named[0].name if named else None
 
     def label_by_content(self, texts: Collection[str]) -> str:
-        """Return the only column outside `texts` whose values can be labels."""
+        """Return the only column, other than those in `texts`, whose values could be labels."""
         candidates = [
             profile
             for name, profile in self._profiles.items()
@@ -131,10 +134,10 @@ class _Table:
         raise self._error(f"{could} the label", "label")
 
     def texts(self, others: Collection[str | None]) -> tuple[str, str]:
-        """Return the columns of the first and the second text, "" for none.
+        """Return the columns that contain the first and the second text, or "" if there is none.
 
         Args:
-            others: the label columns.
+            others: the label columns, which cannot be texts.
         """
         first, second = self._files.first, self._files.second
         if first != AUTO:
@@ -165,7 +168,7 @@ class _Table:
         return (singles[0].name if singles else self._longest(free)), given_second
 
     def fits(self, label: str, model_labels: Sequence[str]) -> bool:
-        """Return whether a model has all labels in a column; True if it predicts numbers."""
+        """Return whether the model knows all labels in a column; True if it predicts numbers."""
         values = self._profile(label).values
         return (
             not model_labels
@@ -174,9 +177,9 @@ class _Table:
         )
 
     def check_mostly_known(self, label: str, model_labels: Sequence[str]) -> None:
-        """Reject a column that contains both some of a model's labels and other labels.
+        """Reject a column that mixes labels the model knows with labels it does not know.
 
-        A column without any of the model's labels is accepted as belonging to another task.
+        A column with none of the model's labels is accepted, since it belongs to a different task.
         """
         counted = self._profile(label).values
         if counted is None:
@@ -191,12 +194,12 @@ class _Table:
             )
 
     def labels(self, label: str) -> tuple[str, ...]:
-        """Return the labels in a column in ascending order, or () for numbers."""
+        """Return the labels in a column in ascending order, or () for numbers to predict."""
         forced = self._files.labels == DETECT_CLASSES
         return labels_in(self._profile(label), self._path, self._files.skip_labels, forced=forced)
 
     def check_header(self, columns: Sequence[str]) -> None:
-        """Reject a header that looks like an example in one of the chosen columns."""
+        """Reject a header that, in one of the chosen columns, looks like an example."""
         if not self._files.form.header:
             return
         for profile in (self._profiles[name] for name in columns if name in self._profiles):
@@ -208,7 +211,7 @@ class _Table:
                 )
 
     def report(self, detected: SentenceFiles) -> None:
-        """Log the columns, the labels and the unused columns."""
+        """Log which columns and labels were chosen, and which columns are unused."""
         texts = " and ".join(repr(name) for name in (detected.first, detected.second) if name)
         label_columns = [detected.label] if detected.label else detected.labels
         used = {detected.first, detected.second, detected.index, *label_columns}
@@ -241,7 +244,7 @@ class _Table:
         return texts[0].name
 
     def _may_be_label(self, profile: ColumnProfile) -> bool:
-        """Return whether a column can contain the given labels or, if none are given, classes."""
+        """Return whether the values fit the configured labels: numbers, classes or a given set."""
         if not self._files.labels:
             return profile.numbers and profile.rows > 0
         if self._files.needs_label_detection or profile.nested or profile.values is None:

@@ -1,4 +1,4 @@
-"""Profile the columns of a table in one pass, and detect the labels in a column."""
+"""Profile a table's columns in one pass, and detect the labels in a column."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from bert_jax.labeled_data.delimited import TableFormat, delimited_cells, delimi
 from bert_jax.labeled_data.files import find_file
 from bert_jax.labeled_data.tables import json_records
 
-# The maximum number of distinct values to count, larger than any set of classes.
+# The maximum number of distinct values to keep track of. No set of classes is this large.
 MAX_VALUES = 10_000
-# Two words, or letters of a script written without spaces. Dates, addresses and IDs have neither.
+# Matches two words, or letters of a script that is written without spaces. Dates, addresses and IDs
+# contain neither.
 _LIKE_TEXT = re.compile(r"[^\W\d_]{2,}\s+[^\W\d_]{2,}|[^\W\d_\x00-\x7f]{2}")
 
 
 @dataclass
 class ColumnProfile:
-    """Counts over the cells of a column.
+    """Statistics on the cells in a column.
 
     Attributes:
-      name: the column's name, or its number in a file without a header.
+      name: the column's name or, in a file without a header, its number.
       rows: the number of rows with a value.
       missing: the number of rows without a value.
       first_missing: the location of the first row without a value, "file:line".
-      characters: the total number of characters of all values.
+      characters: the total number of characters in all values.
       texts: the number of values that look like text.
       numbers: whether all values are finite numbers.
       whole: whether all values are integers.
       nested: whether some values are lists or objects.
-      values: the number of occurrences of each value, None if there are more than `MAX_VALUES`.
+      values: how often each value occurs, or None if there are more than `MAX_VALUES` values.
     """
 
     name: str
@@ -50,7 +51,7 @@ class ColumnProfile:
     values: Counter[str] | None = field(default_factory=Counter)
 
     def add(self, value: Any, location: str) -> None:
-        """Count a cell, which is missing if it is None or an empty string."""
+        """Count a cell. None and the empty string count as missing."""
         if isinstance(value, (list, dict)):
             self.nested = True
             return
@@ -73,7 +74,7 @@ class ColumnProfile:
 
     @property
     def mean_length(self) -> float:
-        """The mean number of characters of a value."""
+        """The mean number of characters per value."""
         return self.characters / max(1, self.rows)
 
     @property
@@ -83,7 +84,7 @@ class ColumnProfile:
 
 
 def as_number(cell: str) -> float | None:
-    """Return the value of a cell that is a finite number, else None."""
+    """Return a cell's numeric value, or None if the cell is not a finite number."""
     try:
         number = float(cell)
     except ValueError:
@@ -92,14 +93,14 @@ def as_number(cell: str) -> float | None:
 
 
 def column_profiles(path: str, form: TableFormat) -> list[ColumnProfile]:
-    """Read a file, which may be compressed, and return the profiles of its columns in order.
+    """Read a file, which may be compressed, and profile its columns, in their order.
 
-    Columns with duplicate names are skipped, and so are Parquet columns with values other than
+    Columns that share a name are skipped, and so are Parquet columns with values other than
     strings, numbers and booleans.
 
     Raises:
         ValueError: the file does not exist or is damaged, or its format is unknown (see
-            `TableFormat.resolve`). The message contains the file and line.
+            `TableFormat.resolve`). The message gives the file and line.
     """
     form, file = form.resolve(path), find_file(path)
     names: list[str] = []  # in JSON Lines, every row names its columns
@@ -150,8 +151,8 @@ def _delimited_records(
         yield location, dict(zip(names, cells, strict=False))
 
 
-KEYS = "sentences.files."  # prefix of keys in messages
-# The maximum number of distinct values of a column whose content is detected as classes.
+KEYS = "sentences.files."  # the prefix of config keys in messages
+# A column with more distinct values than this is not taken for classes by its content.
 FEW_CLASSES = 20
 _MAX_CLASSES = 1_000
 _PLACEHOLDERS = frozenset(["", "-", "--", "?", "nan", "n/a", "#n/a", "<na>", "null"])
@@ -159,7 +160,7 @@ _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 
 
 def kept(values: Mapping[str, int], skip_labels: Collection[str]) -> Counter[str]:
-    """Return the number of occurrences of each value that is not skipped."""
+    """Return how often each value occurs, except the values to skip."""
     return Counter({cell: n for cell, n in values.items() if cell not in skip_labels})
 
 
@@ -168,19 +169,19 @@ def labels_in(
 ) -> tuple[str, ...]:
     """Return the labels in a column in ascending order, or () if it contains numbers to predict.
 
-    Up to 20 distinct integers are classes. More than 20 distinct numbers, not all of them integers,
-    are numbers to predict. Numeric labels are sorted by value.
+    Up to 20 distinct integers are taken for classes. More than 20 distinct numbers that are not all
+    integers are taken for numbers to predict. Numeric labels are sorted by value.
 
     Args:
         column: the label column.
-        path: the path of the file, for messages.
-        skip_labels: the values that are not labels.
-        forced: whether every value, including numbers, is a class.
+        path: the file's path, for messages.
+        skip_labels: the values that do not count as labels.
+        forced: whether to treat every value as a class, even if all values are numbers.
 
     Raises:
-        ValueError: rows have no label, there are fewer than two or far too many labels, labels seem
-            to be missing or misspelled, or numbers are ambiguous. The message lists the keys to
-            set.
+        ValueError: some rows have no label, there are fewer than two labels or far too many, labels
+            seem to be missing or misspelled, or it is unclear whether numbers are classes. The
+            message lists the config keys to set.
     """
     where = f"the label column {column.name!r}"
     if column.nested:
@@ -243,7 +244,7 @@ def _check_values(values: Mapping[str, int], path: str, where: str) -> None:
 
 
 def _check_spelling(values: Iterable[str], path: str, where: str) -> None:
-    """Reject labels that differ only in case, white space or number format."""
+    """Reject labels that differ only in case, whitespace or number format."""
     spelled: dict[object, str] = {}
     for cell in sorted(values):
         number = as_number(cell)

@@ -1,4 +1,4 @@
-"""Describe the format of a table, and read the rows of TSV and CSV files."""
+"""Describe table formats, and read rows from TSV and CSV files."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ _KINDS: dict[str, Kind] = {
 class TableFormat:
     """The format of a table.
 
-    Datasets of TensorFlow Datasets, which always have column names and complete rows, are only
-    affected by `tfds_data_dir`.
+    Tables from TensorFlow Datasets always have column names and complete rows, so only
+    `tfds_data_dir` affects them.
 
     Attributes:
-      kind: "tsv", one row per line, with columns separated by tabs and without quoting; "csv", RFC
-        4180; "jsonl", one object per line; "parquet"; or "auto" to use each file's extension.
+      kind: "tsv" (one row per line, tab-separated, no quoting), "csv" (RFC 4180), "jsonl" (one
+        object per line), "parquet", or "auto" to go by each file's extension.
       header: whether the first line of a TSV or CSV file contains the column names. Without a
-        header, columns are identified by number, starting at "0".
-      short_rows: whether a row that ends before a required column is an error, or is skipped and
-        counted in the log.
-      tfds_data_dir: the directory of TensorFlow Datasets, "" for its default.
-      delimiter: the character between the columns of a CSV file, such as ";".
+        header, columns are referred to by number, starting at "0".
+      short_rows: what to do with a row that ends before a required column: "error" to reject the
+        file, or "skip" to skip such rows and log how many there were.
+      tfds_data_dir: the directory where TensorFlow Datasets stores its data, or "" for its default
+        directory.
+      delimiter: the character that separates columns in a CSV file, such as ";".
     """
 
     kind: Kind = "auto"
@@ -53,7 +54,9 @@ class TableFormat:
         if self.short_rows not in ("error", "skip"):
             raise ValueError(f"short_rows={self.short_rows!r}: expected 'error' or 'skip'")
         if self.kind in ("jsonl", "parquet") and not self.header:
-            raise ValueError("header=False: columns of JSON Lines and Parquet always have names")
+            raise ValueError(
+                "header=False: the columns of JSON Lines and Parquet files always have names"
+            )
         if self.kind in ("jsonl", "parquet") and self.short_rows == "skip":
             raise ValueError(
                 "short_rows='skip': rows of JSON Lines and Parquet files are never short"
@@ -67,17 +70,18 @@ class TableFormat:
             )
 
     def resolve(self, path: str) -> TableFormat:
-        """Return the format of a file, with the kind "auto" replaced according to its extension.
+        """Return the format of a file, resolving the kind "auto" from the file's extension.
 
         Raises:
-          ValueError: the extension is unknown, or its format is incompatible with other fields.
+          ValueError: the extension is unknown, or the format it stands for is incompatible with the
+            other fields.
         """
         if self.kind != "auto" or is_tfds(path):
             return self
         kind = _KINDS.get(content_suffix(Path(path)))
         if kind is None:
             raise ValueError(
-                f"{path}: the format cannot be recognized by the extension. Set form.kind to one "
+                f"{path}: the extension does not identify a supported format. Set form.kind to one "
                 f"of {', '.join(get_args(Kind)[1:])}, or rename the file to end in one of "
                 f"{', '.join(_KINDS)}"
             )
@@ -89,25 +93,25 @@ class TableFormat:
             ) from None
 
     def for_other_file(self, path: str) -> TableFormat:
-        """Return the format of another file, without the delimiter if it is not a CSV file."""
+        """Return the format to use for another file, without the delimiter unless it is CSV."""
         csv = is_tfds(path) or _KINDS.get(content_suffix(Path(path))) in (None, "csv")
         return self if csv or self.kind != "auto" else replace(self, delimiter=",")
 
 
 def check_columns(form: TableFormat, columns: Mapping[str, str]) -> None:
-    """Check that no column is used twice, since a model could then read its label as a text.
+    """Check that no column is used twice, since a model could then read the label in its input.
 
     Args:
       form: the format of the table.
-      columns: {field: the name or number of its column, "" for none}.
+      columns: {field: the name or number of its column, or "" if it has none}.
 
     Raises:
-      ValueError: two fields have the same column.
+      ValueError: two fields use the same column.
     """
     seen: dict[str, str] = {}
     for field, name in columns.items():
         number = not form.header and name.isascii() and name.isdigit()
-        column = str(int(name)) if number else name  # "01" is the same as "1"
+        column = str(int(name)) if number else name  # "01" and "1" are the same column
         if column and (other := seen.setdefault(column, field)) != field:
             raise ValueError(
                 f"{other} and {field} are both column {name!r}; expected different columns"
@@ -123,13 +127,13 @@ LONE_RETURN = (
 def delimited_rows(
     path: Path, form: TableFormat, names: Sequence[str]
 ) -> Iterator[tuple[str, list[str]]]:
-    """Yield the location ("file:line") of each row, and its cells in the columns `names`.
+    """Yield each row's location ("file:line") and its cells in the columns `names`.
 
-    For a row that ends before one of the columns, only the preceding cells are returned.
+    If a row ends before one of these columns, only the cells before that column are returned.
 
     Raises:
         ValueError: a column does not exist, the file is empty or malformed, or a row has more
-            columns than the first line. The message contains the file and line.
+            columns than the first line. The message gives the file and line.
     """
     cells = delimited_cells(path, form)
     first = next(cells, None)
@@ -171,19 +175,20 @@ def _index_by_name(name: str, header: Sequence[str], form: TableFormat, path: Pa
     if advice := format_advice(header, form):
         raise ValueError(f"{problem} {advice}")
     raise ValueError(
-        f"{problem} Name a column of the file {name!r}, in a new first line if this line is an "
-        f"example. For a new run, you can instead change the config key that is {name!r} to one of "
-        "these columns, or set form.header=False and specify columns by number."
+        f"{problem} Rename one of the columns in the file to {name!r} or, if this line is an "
+        "example, insert a header line. For a new run, you can instead change the config key "
+        f"whose value is {name!r} to one of these columns, or set form.header=False and specify "
+        "columns by number."
     )
 
 
-# The setting to suggest when commas separate the columns, keyed by the configured kind of file.
+# For each configured kind of file, the setting to suggest if commas separate its columns.
 _COMMAS: dict[Kind, str] = dict.fromkeys(get_args(Kind), 'form.delimiter=","')
 _COMMAS["tsv"] = 'form.kind="csv"'
 
 
 def format_advice(first: Sequence[str], form: TableFormat) -> str:
-    """Return a hint if the first line seems to have a different format, else ""."""
+    """Return a hint if the first line looks like a different format, or "" if it does not."""
     if first[0].lstrip().startswith("{"):
         return 'If the file is JSON Lines, set form.kind="jsonl".'
     if len(first) > 1:
@@ -208,14 +213,14 @@ def _index_by_number(name: str, first: tuple[str, list[str]], form: TableFormat,
             "number, '0' for the first, or set header=True if the first line contains the names"
         )
     location, row = first
-    if int(name) >= len(row):  # no row is longer than the first one
+    if int(name) >= len(row):  # the first row is the longest one
         numbers = f"'0' to '{len(row) - 1}'" if len(row) > 1 else "only '0'"
         problem = f"{location}: no column {name!r}; the columns in this line are {numbers}."
         if advice := format_advice(row, form):
             raise ValueError(f"{problem} {advice}")
         raise ValueError(
-            f"{problem} Fix the line or, for a new run, change the config key that is {name!r} to "
-            "one of these columns."
+            f"{problem} Fix the line or, for a new run, change the config key whose value is "
+            f"{name!r} to one of these columns."
         )
     return int(name)
 
@@ -224,7 +229,7 @@ def delimited_cells(path: Path, form: TableFormat) -> Iterator[tuple[str, list[s
     """Yield the location ("file:line") and all cells of each non-empty line.
 
     Raises:
-        ValueError: the file is malformed. The message contains the file and line.
+        ValueError: the file is malformed. The message gives the file and line.
     """
     match form.kind:
         case "tsv":
@@ -238,7 +243,7 @@ def delimited_cells(path: Path, form: TableFormat) -> Iterator[tuple[str, list[s
 
 
 def _tsv_cells(path: Path) -> Iterator[tuple[str, list[str]]]:
-    empty = 0  # number of preceding empty lines, which are not rows at the end of a file
+    empty = 0  # empty lines before this one; at the end of a file, they are not rows
     for number, line in enumerate(file_lines(path), 1):
         text = line.rstrip("\n").removesuffix("\r")
         if number == 1 and "\r" in text and not line.endswith("\n"):
@@ -287,20 +292,20 @@ def _csv_problem(error: csv.Error, path: Path) -> str:
 def check_no_header(
     path: str, form: TableFormat, column: str, is_label: Callable[[str], bool]
 ) -> None:
-    """Reject a file that is read without a header but has one, according to its label column.
+    """Reject a file that is read without a header although its label column shows that it has one.
 
     The first line is a header if it is the only one whose cell in the label column contains letters
-    and is not a label. In a test set, the other cells may be labels, numbers, placeholders such as
-    "?" or "-1", empty, or missing.
+    and is not a label. In a test set, the other cells may be labels, numbers or placeholders such
+    as "?" or "-1", or they may be empty or missing.
 
     Args:
       path: the file.
       form: its format.
       column: the label column.
-      is_label: a function that returns whether a cell is a label.
+      is_label: a function that tells whether a cell is a label.
 
     Raises:
-      ValueError: the first line is a header. The message contains the file, line and value.
+      ValueError: the first line is a header. The message gives the file, line and value.
     """
     if form.header or is_tfds(path) or not (column.isascii() and column.isdigit()):
         return
@@ -321,7 +326,7 @@ def check_no_header(
     if others:
         raise ValueError(
             f"{location}: {word[:80]!r} in the label column, {column}, is not a label, and no "
-            "other row contains such a word there. The line seems to be a header, but is read as "
-            "an example because of form.header=False. Remove the line, set form.header=True if all "
+            "other row contains such a word there. The line seems to be a header, but "
+            "form.header=False makes it an example. Remove the line, set form.header=True if all "
             "files have such a line, or correct the cell"
         )

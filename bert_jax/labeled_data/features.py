@@ -18,21 +18,21 @@ from numpy.typing import NDArray
 from bert_jax.hashing import Purpose, hash_of
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
-# Texts to encode at once. The tokenizers library uses about 100 bytes per token until the tokens
-# are converted to arrays.
+# How many texts are encoded at once. The tokenizers library needs about 100 bytes per token until
+# the tokens are converted to arrays.
 TEXTS_PER_BATCH = 1000
 
 Ids = NDArray[np.int32]
 
 
 def encode_in_batches(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[list[int]]:
-    """Yield the token IDs of each text, encoding `TEXTS_PER_BATCH` texts at a time."""
+    """Yield each text's token IDs, encoding `TEXTS_PER_BATCH` texts at a time."""
     for start in range(0, len(texts), TEXTS_PER_BATCH):
         yield from tokenizer.encode_batch(texts[start : start + TEXTS_PER_BATCH])
 
 
 def id_array(ids: Sequence[int]) -> Ids:
-    """Return token IDs as an array, which takes 4 bytes per token."""
+    """Convert token IDs to an array, which takes only 4 bytes per token."""
     return np.array(ids, np.int32)
 
 
@@ -42,12 +42,12 @@ logger = logging.getLogger(__name__)
 def truncate_pair(
     first: Sequence[int], second: Sequence[int], budget: int
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Truncate two segments at the end to at most `budget` tokens in total.
+    """Truncate a pair of segments to at most `budget` tokens in total.
 
-    Tokens are removed from the longer segment until both have the same length, then from both. If
-    the budget is odd, the originally longer segment keeps one more token (the second one if both
-    were equally long). The result is the same as with the strategy `longest_first` of the
-    tokenizers library.
+    Tokens are removed from the end of the longer segment until both have the same length, and then
+    from both. If the budget is odd, the originally longer segment keeps one more token (the second
+    one if both were equally long). The result is the same as with the strategy `longest_first` of
+    the tokenizers library.
     """
     if len(first) + len(second) <= budget:
         return first, second
@@ -77,11 +77,11 @@ def log_truncation(
 
 
 def check_max_length(max_length: int, special_tokens: int) -> None:
-    """Raise ValueError if `max_length` allows no tokens in addition to the special tokens."""
+    """Raise ValueError if `max_length` leaves no room for tokens besides the special tokens."""
     if max_length <= special_tokens:
         raise ValueError(
-            f"max_length={max_length}: expected at least {special_tokens + 1}, since "
-            f"{special_tokens} tokens are [CLS] and [SEP]"
+            f"max_length={max_length}: expected at least {special_tokens + 1}, since [CLS] and "
+            f"[SEP] take {special_tokens} tokens"
         )
 
 
@@ -92,12 +92,12 @@ Batch = dict[str, NDArray]
 class Sequences:
     """Concatenated token sequences `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`.
 
-    With a RoBERTa vocabulary, there are two separators between the segments.
+    With a RoBERTa vocabulary, two separators stand between the segments.
 
     Attributes:
       token_ids: int32 [tokens] token IDs.
-      starts: int64 [sequences + 1] start of each sequence, followed by the end of the last one.
-      second_starts: int64 [sequences] number of tokens before the second segment.
+      starts: int64 [sequences + 1] where each sequence starts, followed by the end of the last one.
+      second_starts: int64 [sequences] how many tokens come before the second segment.
     """
 
     token_ids: NDArray[np.int32]
@@ -109,20 +109,20 @@ class Sequences:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """The number of tokens of each sequence, [sequences]."""
+        """The number of tokens in each sequence, [sequences]."""
         return np.diff(self.starts)
 
 
 @dataclass(frozen=True)
 class Features:
-    """The input sequences and the targets of examples.
+    """The input sequences of examples, and their targets.
 
     Attributes:
       sequences: the sequences of all examples, in order.
       targets: {name: [examples, ...]}.
       token_targets: {name: [tokens]}, aligned with `sequences.token_ids`.
-      sequences_per_example: the number of consecutive sequences of an example: 1, or the number of
-        its choices.
+      sequences_per_example: the number of consecutive sequences that belong to an example: 1, or
+        the number of choices in a multiple-choice task.
     """
 
     sequences: Sequences
@@ -141,12 +141,12 @@ class Features:
 
     @property
     def has_targets(self) -> bool:
-        """Whether the examples are labeled; weights without labels are not targets."""
+        """Whether the examples are labeled. Weights alone do not count as targets."""
         return bool(self.targets) or bool(self.token_targets.keys() - {"label_weights"})
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """The number of tokens of the longest sequence of each example, [examples]."""
+        """The number of tokens in each example's longest sequence, [examples]."""
         return self.sequences.lengths.reshape(len(self), self.sequences_per_example).max(axis=1)
 
     @property
@@ -167,17 +167,17 @@ class Features:
         return digest.hexdigest()
 
     def batch(self, examples: NDArray[np.int64], length: int) -> Batch:
-        """Return a batch of examples.
+        """Assemble a batch of examples.
 
         Args:
           examples: [rows] indices of examples, or -1 for a row of padding.
-          length: the number of tokens of a row, including padding.
+          length: the number of tokens in a row, including padding.
 
         Returns:
           int32 `token_ids`, `segment_ids` and `attention_mask` (1: token, 0: padding) of shape
-          [rows, length], or [rows, sequences_per_example, length] with several sequences per
-          example; the targets [rows, ...]; the token targets, shaped like `token_ids` and 0 in
-          padding; and float32 `example_weights` [rows], 0 for rows of padding.
+          [rows, length], or [rows, sequences_per_example, length] if examples have several
+          sequences; the targets, [rows, ...]; the token targets, shaped like `token_ids` and 0 in
+          padding; and float32 `example_weights`, [rows], which are 0 for rows of padding.
         """
         per_example = self.sequences_per_example
         is_example = examples >= 0
@@ -213,19 +213,19 @@ def build_sequences(
     firsts: Sequence[Sequence[int] | NDArray[np.int32]],
     seconds: Sequence[Sequence[int] | NDArray[np.int32] | None],
 ) -> Sequences:
-    """Build sequences from segments that are short enough, by adding `[CLS]` and `[SEP]`.
+    """Build sequences by adding `[CLS]` and `[SEP]` to segments that are short enough already.
 
     Args:
       tokenizer: the tokenizer.
       firsts: [sequences] token IDs of the first segment.
-      seconds: [sequences] token IDs of the second segment, None for a single segment.
+      seconds: [sequences] token IDs of the second segment, or None for single segments.
     """
     paired = np.array([second is not None for second in seconds], np.bool_)
     ends = np.array([1 + len(first) for first in firsts], np.int64)
     second_starts = ends + np.where(paired, tokenizer.separators_between, 1)
     sizes = np.array([0 if second is None else len(second) for second in seconds], np.int64)
     starts = np.concatenate([[0], np.cumsum(second_starts + np.where(paired, sizes + 1, 0))])
-    # All tokens that are not set below are separators.
+    # Every token that is not set below is a separator.
     flat = np.full(starts[-1], tokenizer.sep_id, np.int32)
     flat[starts[:-1]] = tokenizer.cls_id
     for start, begin, first, second in zip(starts, second_starts, firsts, seconds, strict=False):
@@ -235,12 +235,12 @@ def build_sequences(
     return Sequences(flat, starts, second_starts)
 
 
-# Row lengths are multiples of this number, for which XLA's kernels are efficient on all platforms.
+# Row lengths are multiples of this number, since XLA's kernels are then efficient on all platforms.
 MULTIPLE = 8
 
 
 class PlannedBatch(NamedTuple):
-    """The indices of a batch's examples, [rows], -1 for padding; and the length of its rows."""
+    """A batch's example indices, [rows], where -1 is padding, and the length of its rows."""
 
     examples: NDArray[np.int64]
     length: int
@@ -249,15 +249,16 @@ class PlannedBatch(NamedTuple):
 def choose_lengths(lengths: NDArray[np.int64], num_shapes: int) -> tuple[int, ...]:
     """Return at most `num_shapes` row lengths that minimize the total padding.
 
-    Each example is assigned to the shortest row that fits it. The lengths are determined by dynamic
+    Each example goes into the shortest row that fits it. The lengths are found by dynamic
     programming over the multiples of 8 up to the longest example.
     """
     assert len(lengths) and num_shapes >= 1
     units = -(-np.asarray(lengths) // MULTIPLE)
     count = np.bincount(units)
     longest = len(count) - 1
-    up_to = np.concatenate([[0], np.cumsum(count[1:])])  # number of examples of at most n units
-    # cost[n]: the minimum padded size of all examples of at most n units, if the longest row has n.
+    up_to = np.concatenate([[0], np.cumsum(count[1:])])  # number of examples with at most n units
+    # cost[n]: the minimum padded size of all examples with at most n units, if the longest row has
+    # n.
     cost = np.arange(longest + 1) * up_to
     best_previous: list[NDArray[np.int64]] = []
     for _ in range(min(num_shapes, longest) - 1):
@@ -273,17 +274,17 @@ def choose_lengths(lengths: NDArray[np.int64], num_shapes: int) -> tuple[int, ..
 
 
 class ByLength:
-    """Shuffled batches of examples of different lengths, epoch by epoch.
+    """Batches for training: examples grouped by length and reshuffled every epoch.
 
-    If the examples of a row length do not fill their last batch, those left over join the examples
+    If the examples of one row length do not fill their last batch, the leftovers join the examples
     of the next longer row length. An epoch therefore has at most one incomplete batch, which is
-    filled with rows of padding. Its row length fits its longest example.
+    filled up with rows of padding and whose row length fits its longest example.
 
     Args:
-      lengths: [examples] numbers of tokens.
+      lengths: [examples] token counts.
       row_lengths: the row lengths in ascending order; the last one fits the longest example.
-      batch_size: the number of rows of a batch.
-      seed: the seed of the order.
+      batch_size: the number of rows in a batch.
+      seed: the seed for shuffling.
     """
 
     def __init__(
@@ -298,11 +299,11 @@ class ByLength:
 
     @property
     def steps_per_epoch(self) -> int:
-        """The number of batches of an epoch."""
+        """The number of batches per epoch."""
         return -(-len(self._rows) // self._batch_size)
 
     def planned_batch(self, step: int) -> PlannedBatch:
-        """Return the batch of a step, counted from the start of epoch 0."""
+        """Return the batch for a step, counted from the start of epoch 0."""
         epoch, index = divmod(step, self.steps_per_epoch)
         return self._batches_of_epoch(epoch)[index]
 
@@ -323,24 +324,24 @@ class ByLength:
         return [batches[index] for index in np.argsort(draws, kind="stable")]
 
 
-# In bfloat16 on a CPU, batches with more tokens than this, including padding, take longer per row,
-# since the activations of a layer no longer fit into the caches. BERT-mini took 9 ms per row of 384
-# tokens in batches of 8 rows, 12 ms in batches of 16, and 13 ms in batches of 64 (2 cores of a
-# Xeon, 2026-11). In float32, which takes longer to compute, there is no difference.
+# In bfloat16 on a CPU, batches with more tokens than this (including padding) take longer per row,
+# since a layer's activations no longer fit in the caches. For rows of 384 tokens, BERT-mini took 9
+# ms per row in batches of 8 rows, 12 ms in batches of 16, and 13 ms in batches of 64 (2 cores of a
+# Xeon, 2026-11). In float32, where computing takes longer, batch size makes no difference.
 TOKENS_IN_A_CACHE = 4096
 
 
 def rows_by_length(
     row_lengths: Sequence[int], max_rows: int, max_tokens: int | None, multiple: int = 1
 ) -> tuple[int, ...]:
-    """Return the number of rows of a batch for each row length.
+    """Choose how many rows a batch has for each row length.
 
     Args:
       row_lengths: the row lengths.
-      max_rows: the maximum number of rows, a multiple of `multiple`.
-      max_tokens: the maximum number of tokens of a batch; None for no limit. It is exceeded if
-        `multiple` rows have more tokens.
-      multiple: the numbers of rows are multiples of this number.
+      max_rows: the maximum number of rows, which must be a multiple of `multiple`.
+      max_tokens: the maximum number of tokens in a batch, or None for no limit. It is exceeded if
+        even `multiple` rows have more tokens.
+      multiple: every batch has a multiple of this number of rows.
     """
     assert max_rows % multiple == 0, (max_rows, multiple)
     if max_tokens is None:
@@ -350,12 +351,12 @@ def rows_by_length(
 
 
 class InOrder:
-    """Batches of a single pass over examples, longest first so that memory errors occur early.
+    """Batches for a single pass, longest first so that out-of-memory errors occur early.
 
     Args:
-      lengths: [examples] numbers of tokens. Examples of the same length keep their order.
+      lengths: [examples] token counts. Examples of the same length keep their order.
       row_lengths: the row lengths in ascending order; the last one fits the longest example.
-      batch_sizes: the number of rows of a batch for each row length.
+      batch_sizes: the number of rows in a batch, for each row length.
     """
 
     def __init__(
@@ -382,7 +383,7 @@ class InOrder:
         return len(self._batches)
 
     def planned_batch(self, step: int) -> PlannedBatch:
-        """Return a batch, counted from 0."""
+        """Return a batch, given its number from 0."""
         return self._batches[step]
 
 
@@ -391,14 +392,14 @@ def _padded(examples: NDArray[np.int64], size: int) -> NDArray[np.int64]:
 
 
 class FeatureBatches:
-    """The batches of several epochs, by step, for `bert_jax.pipeline.loader.Loader`.
+    """The batch for every step of several epochs, for `bert_jax.pipeline.loader.Loader`.
 
     Args:
       features: the examples.
-      plan: the order of the examples.
+      plan: the plan that says which examples form each batch.
       num_epochs: the number of epochs.
-      local_rows: a function from the number of rows of a batch to the indices of the rows that this
-        process loads; None for all rows.
+      local_rows: a function that maps a batch's number of rows to the indices of the rows that this
+        process loads, or None to load all rows.
     """
 
     def __init__(
@@ -420,7 +421,7 @@ class FeatureBatches:
     def __getitem__(self, step: int) -> Batch:
         """Return the batch for a step."""
         if not 0 <= step < len(self):
-            raise IndexError(f"step {step} is not in the range from 0 to {len(self) - 1}")
+            raise IndexError(f"step {step} is out of range. Steps run from 0 to {len(self) - 1}")
         examples, length = self.plan.planned_batch(int(step))
         if self._local_rows is not None:
             examples = examples[self._local_rows(len(examples))]

@@ -1,4 +1,4 @@
-"""Find and read files of examples: their splits, lines and IDs."""
+"""Find the files that contain a task's splits, and read their lines and IDs."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from bert_jax.text.documents import SourceCounts
 from bert_jax.text.files import BROKEN_ARCHIVE, COMPRESSIONS, is_tfds, open_stream
 from bert_jax.text.tfds import parse_tfds
 
-# The maximum length of a line, equal to the default limit for documents of a corpus. Lines are read
-# before they are checked, and a line of 200 MB would take gigabytes of memory.
+# The maximum length of a line, the same as the default limit for a document in a corpus. Lines are
+# read before they are checked, and a line of 200 MB would take gigabytes of memory.
 MAX_LINE_BYTES = 16 << 20
 _PIECE_BYTES = 1 << 20
 _BEGINNING_BYTES = 100
 
 
 class LongLine(bytes):
-    """The beginning of a line that is too long; `num_bytes` is the length of the entire line."""
+    """The beginning of a line that is too long. `num_bytes` is the length of the whole line."""
 
     num_bytes: int
 
     def problem(self, limit: int) -> str:
-        """Return a description of the problem, to follow the line's location in a message."""
+        """Describe the problem, for a message that begins with the line's location."""
         return (
             f"the line has {self.num_bytes:,} bytes; expected at most {limit:,}. Split its text, "
             "or check whether line feeds are missing"
@@ -35,10 +35,10 @@ class LongLine(bytes):
 
 
 def find_file(path: str | Path) -> Path:
-    """Return a file or, if it does not exist, a compressed file such as "dev.tsv.xz" next to it.
+    """Return the path itself or, if there is no such file, that of a compressed one ("dev.tsv.xz").
 
     Raises:
-        ValueError: neither exists.
+        ValueError: neither file exists.
     """
     file = _first_existing(Path(path))
     if file is None:
@@ -61,20 +61,20 @@ def _first_existing(plain: Path) -> Path | None:
 
 
 def file_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file with their line ends, without a byte-order mark.
+    """Yield the lines of a UTF-8 file, including line ends but without a byte-order mark.
 
     Only a line feed ends a line.
 
     Raises:
         ValueError: a line is not UTF-8 or is longer than `MAX_LINE_BYTES`, or the file is a damaged
-            archive. The message contains the file and line.
+            archive. The message gives the file and line.
     """
     with open_stream(path, SourceCounts()) as stream:
         yield from stream_lines(stream, str(path))
 
 
 def stream_lines(stream: IO[bytes], name: str) -> Iterator[str]:
-    """Yield the lines of a stream in the same way as `file_lines`; `name` is for messages."""
+    """Yield the lines of a stream the way `file_lines` does. `name` appears in messages."""
     for number, data in enumerate(stream_bytes(stream, name), start=1):
         if isinstance(data, LongLine):
             raise ValueError(f"{name}:{number}: {data.problem(MAX_LINE_BYTES)}")
@@ -85,13 +85,13 @@ def stream_lines(stream: IO[bytes], name: str) -> Iterator[str]:
 
 
 def file_bytes(path: Path, limit: int) -> Iterator[bytes]:
-    """Yield the lines of a file in the same way as `stream_bytes`."""
+    """Yield the lines of a file the way `stream_bytes` does."""
     with open_stream(path, SourceCounts()) as stream:
         yield from stream_bytes(stream, str(path), limit)
 
 
 def decode_line(data: bytes) -> str:
-    """Return the text of a line.
+    """Decode a line.
 
     Raises:
         ValueError: the line is not UTF-8.
@@ -106,12 +106,12 @@ def decode_line(data: bytes) -> str:
 
 
 def stream_bytes(stream: IO[bytes], name: str, limit: int = MAX_LINE_BYTES) -> Iterator[bytes]:
-    """Yield the undecoded lines of a stream, with a `LongLine` for each line above `limit` bytes.
+    """Yield the undecoded lines of a stream, with a `LongLine` for any longer than `limit` bytes.
 
     Args:
         stream: the stream.
-        name: the name of the stream, for messages.
-        limit: the maximum number of bytes of a line.
+        name: what messages call the stream.
+        limit: the maximum number of bytes in a line.
 
     Raises:
         ValueError: the stream is a damaged archive.
@@ -146,14 +146,14 @@ def _skip_rest(stream: IO[bytes], data: bytes) -> LongLine:
 
 
 class WordLocations(Sequence[Sequence[str]]):
-    """The locations ("file:line") of words, [sentences][words], stored in 8 bytes per word."""
+    """Locations ("file:line") of words, [sentences][words], which take 8 bytes per word."""
 
     def __init__(self, file: Path):
         self._file = file
         self._lines: list[array[int]] = []
 
     def append(self, lines: Iterable[int]) -> None:
-        """Append a sentence, given the line numbers of its words, counted from 1."""
+        """Append a sentence, given the line number of each word, counted from 1."""
         self._lines.append(array("q", lines))
 
     def __len__(self) -> int:
@@ -173,29 +173,29 @@ Split = Literal["train", "validation", "test"]
 
 
 def check_paths(train: str, validation: str, test: str) -> None:
-    """Reject a task without files, and the train split of TFDS for validation or testing."""
+    """Reject a task without files, and one that validates or tests on TFDS's train split."""
     if not (train or validation or test):
-        raise ValueError("train, validation and test are all empty. Specify at least one file")
+        raise ValueError("train, validation and test are all empty. Set at least one of them")
     for split, path in (("validation", validation), ("test", test)):
         if is_tfds(path) and parse_tfds(path).split == "train":
             raise ValueError(
-                f"{split}={path!r}: this is the train split. Specify another, such as "
+                f"{split}={path!r}: this is the train split. Use a different split, such as "
                 f"{path.removesuffix(':train')}:{split}"
             )
 
 
 def split_path(files: object, split: Split) -> str:
-    """Return the path of a split.
+    """Return the path to a split.
 
-    A missing training or validation file is reported when it is read. The test file is checked
-    here, since it is optional.
+    A missing training or validation file is reported when it is read, but the test file, which is
+    optional, is checked here.
 
     Args:
-        files: the files of a task, with an attribute for each split.
+        files: a task's files, with an attribute for each split.
         split: the split.
 
     Raises:
-        ValueError: the split is unknown or not configured, or the test file does not exist.
+        ValueError: the split is unknown or has no file, or the test file does not exist.
     """
     if split not in ("train", "validation", "test"):
         raise ValueError(f"split={split!r}: expected 'train', 'validation' or 'test'")
@@ -204,36 +204,36 @@ def split_path(files: object, split: Split) -> str:
         raise ValueError(f"{split} is not set. Set it to a file")
     if split == "test" and not is_tfds(path) and not has_file(path):
         raise ValueError(
-            f"test={path}: the file does not exist, compressed or not. Specify another, or "
+            f"test={path}: the file does not exist, compressed or not. Correct the path, or set "
             "files.test='' to make no predictions"
         )
     return path
 
 
 def is_held_out(texts: Sequence[str], share: float) -> bool:
-    """Return whether a row with these texts belongs to the share held out for validation.
+    """Decide whether a row with these texts is among those held out for validation.
 
-    The result depends only on a hash of the texts, ignoring case and white space. Duplicates are
-    therefore in the same split, adding rows to a file does not move other rows, and a larger share
-    contains all rows of a smaller one.
+    The result depends only on a hash of the texts, ignoring case and whitespace. Duplicates
+    therefore end up in the same split, adding rows to a file does not move existing ones, and a
+    larger share contains all rows of a smaller one.
     """
     digest = document_digest(b"".join(map(folded_digest, texts)))
     return int.from_bytes(digest[:8], "big") < share * 2**64
 
 
 def check_ids(ids: Sequence[str], locations: Sequence[str], split: Split, breaks: str) -> None:
-    """Check that IDs can be written to a file of predictions and, in a test set, are unique.
+    """Check that IDs can be written to a predictions file and that those of a test set are unique.
 
-    IDs of a training set, for which no predictions are made, are not checked.
+    A training set's IDs are not checked, since no predictions are made for it.
 
     Args:
         ids: [examples] the IDs.
         locations: [examples] "file:line".
-        split: the split of the examples.
-        breaks: the characters that would end a cell or a line of the file of predictions.
+        split: the split that the examples come from.
+        breaks: the characters that would end a cell or a line in the predictions file.
 
     Raises:
-        ValueError: an ID contains one of these characters or is repeated. The message contains the
+        ValueError: an ID contains one of these characters or is repeated. The message gives the
             file, line and value.
     """
     if split == "train":
@@ -244,12 +244,12 @@ def check_ids(ids: Sequence[str], locations: Sequence[str], split: Split, breaks
             characters = ", ".join(map(repr, breaks))
             raise ValueError(
                 f"{location}: index {index[:80]!r} contains one of {characters}, which would "
-                "corrupt the file of predictions. Change it, or set no index column to number the "
-                "rows."
+                "corrupt the predictions file. Change it, or set no index column, so that rows "
+                "are numbered."
             )
-        # Repeated IDs do not affect the scores of a validation set.
+        # Repeated IDs do not affect the scores on a validation set.
         if split == "test" and (first := seen.setdefault(index, location)) != location:
             raise ValueError(
                 f"{location}: index {index[:80]!r} is also used by {first}; expected a unique "
-                "index for each row. Check whether it is the right column."
+                "index for each row. Check that this is the right column."
             )

@@ -1,8 +1,8 @@
-"""The files, labels, metrics and submissions of the GLUE tasks.
+"""Define the GLUE tasks: their files, labels, metrics and submissions.
 
-The tasks are from Wang et al. 2019 (GLUE), table 1, and the primary metrics from Devlin et al.
-2019, section 4.1. The latter omits WNLI and the diagnostic set AX, which a complete submission
-also requires.
+The tasks come from table 1 of Wang et al. 2019 (GLUE), and the primary metrics from section 4.1 of
+Devlin et al. 2019. That paper leaves out WNLI and the diagnostic set AX, but a complete submission
+requires them too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
 _MNLI = ("entailment", "neutral", "contradiction")
 _MAX_STSB_SCORE = 5.0  # the minimum is 0
-# The diagnostic set for MNLI models: the names of its submission, its file and its TFDS config.
+# The diagnostic set, which MNLI models predict: the names of its submission, file and TFDS config.
 _AX, _AX_FILE, _AX_TFDS = "AX", "diagnostic.tsv", "ax"
 
 
@@ -37,19 +37,20 @@ class GlueTask:
       name: the official name.
       metrics: the metrics, in the order of the GLUE paper.
       primary: the metric reported by the BERT paper.
-      first: the column of the first segment in the official files.
-      second: the column of the second segment, "" for none.
-      label: the column of the label.
+      first: the column that contains the first segment in the official files.
+      second: the column that contains the second segment, or "" if there is none.
+      label: the label column.
       tfds_config: the name of the config in TFDS.
-      tfds_columns: the columns of the first and second segment in TFDS.
-      labels: the labels in files and submissions, () for regression.
-      label_names: the names of the labels in TFDS, () if they are the same as `labels`.
-      test_index: the column of IDs in the test files.
-      train_columns: the numbers of the columns of the first segment, second segment and label, if
-        the training and validation files have no header; else None.
+      tfds_columns: the columns that contain the first and second segment in TFDS.
+      labels: the labels used in files and submissions, or () for regression.
+      label_names: what TFDS calls the labels, or () if it uses `labels`.
+      test_index: the ID column in the test files.
+      train_columns: the column numbers of the first segment, the second segment and the label if
+        the training and validation files have no header, or None if they have one.
       short_rows: whether train.tsv contains rows that are broken by line feeds.
-      parts: the names of the two parts of the validation and test sets, () for one part.
-      has_diagnostic_set: whether GLUE's diagnostic set AX is a test set of the task.
+      parts: the names of the two parts into which the validation and test sets are divided, or ()
+        if they are not divided.
+      has_diagnostic_set: whether GLUE's diagnostic set AX is one of the task's test sets.
     """
 
     name: str
@@ -70,13 +71,13 @@ class GlueTask:
 
 
 class GlueFiles(NamedTuple):
-    """The files of a task.
+    """The files that belong to a task.
 
     Attributes:
       train: the training set.
-      validation: the validation sets by name.
-      test: the test sets by name of submission, except those whose files are missing, since many
-        copies of GLUE have no test sets.
+      validation: the validation sets, keyed by name.
+      test: the test sets, keyed by the name of their submission. Test sets without a file are left
+        out, since many copies of GLUE have none.
     """
 
     train: SentenceFiles
@@ -124,7 +125,7 @@ GLUE_TASKS = {task.name: task for task in _TASKS}
 
 
 def glue_task(name: str) -> GlueTask:
-    """Return the task with an official name, such as "SST-2".
+    """Look up a task by its official name, such as "SST-2".
 
     Raises:
       ValueError: there is no such task.
@@ -135,22 +136,24 @@ def glue_task(name: str) -> GlueTask:
 
 
 def glue_files(task_name: str, source: str, tfds_data_dir: str = "") -> GlueFiles:
-    """Return the files of a task in its official directory or in TensorFlow Datasets.
+    """Find a task's files in its official directory or in TensorFlow Datasets.
 
-    Validation sets are called "validation", or "validation_matched" and "validation_mismatched" for
-    MNLI. Test sets have the names of their submissions, such as "CoLA", "MNLI-m" and "MNLI-mm".
-    MNLI's test set "AX" is included for a directory that contains diagnostic.tsv, and is the only
-    test set of "tfds:glue/ax".
+    The validation set is called "validation"; MNLI has "validation_matched" and
+    "validation_mismatched" instead. Test sets are named after their submissions, such as "CoLA",
+    "MNLI-m" and "MNLI-mm". MNLI's test set "AX" is included if the directory contains
+    diagnostic.tsv, and is the only test set in "tfds:glue/ax".
 
     Args:
-      task_name: the official name of the task.
+      task_name: the task's official name.
       source: the task's own directory with train.tsv (files may be compressed, such as
         train.tsv.xz), or "tfds:glue/CONFIG[:VERSION]".
-      tfds_data_dir: the directory of TensorFlow Datasets, "" for its default.
+      tfds_data_dir: the directory where TensorFlow Datasets stores its data, or "" for its default
+        directory.
 
     Raises:
-      ValueError: the task is unknown, the TFDS config is unknown or belongs to another task, a
-        directory contains the files of another task, or `tfds_data_dir` is set for a directory.
+      ValueError: the task is unknown, the TFDS config is unknown or belongs to another task, the
+        directory contains another task's files, or `tfds_data_dir` is set although `source` is a
+        directory.
     """
     task = glue_task(task_name)
     if is_tfds(source):
@@ -164,7 +167,7 @@ def glue_files(task_name: str, source: str, tfds_data_dir: str = "") -> GlueFile
 
 
 def submission_names(task: GlueTask) -> tuple[str, ...]:
-    """Return the names of the submissions for the task's own test sets, without ".tsv"."""
+    """Return the submission names, without ".tsv", for the task's own test sets."""
     return (f"{task.name}-m", f"{task.name}-mm") if task.parts else (task.name,)
 
 
@@ -204,7 +207,7 @@ def _directory_files(task: GlueTask, directory: str) -> GlueFiles:
 
 
 def _check_task(task: GlueTask, files: SentenceFiles) -> None:
-    """Check the first line of the training set, if there is one, for the columns of the task."""
+    """Check that the training set, if there is one, begins with the columns that the task has."""
     if not has_file(files.train):
         return
     first = next(delimited_cells(find_file(files.train), files.form), None)
@@ -224,8 +227,8 @@ def _check_task(task: GlueTask, files: SentenceFiles) -> None:
         beginning = ", ".join(repr(cell[:40]) for cell in cells[:20])
         raise ValueError(
             f"{location}: not the train.tsv of {task.name}, which {expected}; this file begins "
-            f"with {beginning}. Set glue.directory to the directory of {task.name}'s own files; to "
-            "train on other files, use --config table"
+            f"with {beginning}. Set glue.directory to the directory that contains {task.name}'s "
+            "own files or, to train on other files, use --config table"
         )
 
 
@@ -266,14 +269,15 @@ def _tfds_files(task: GlueTask, source: str, data_dir: str) -> GlueFiles:
 
 
 def check_submission_ids(ids: Sequence[str], locations: Sequence[str]) -> None:
-    """Check that the IDs of a test set are distinct non-negative integers.
+    """Check that a test set's IDs are distinct non-negative integers.
 
     Args:
       ids: [examples] the IDs.
       locations: [examples] "file:line".
 
     Raises:
-      ValueError: an ID is not an integer or is repeated. The message contains the file and line.
+      ValueError: an ID is negative, not an integer, or repeated. The message gives the file and
+        line.
     """
     seen: dict[int, str] = {}
     for index, location in zip(ids, locations, strict=True):
@@ -286,22 +290,22 @@ def check_submission_ids(ids: Sequence[str], locations: Sequence[str]) -> None:
 def write_glue_submission(
     task: GlueTask, predictions: Sequence[float], ids: Sequence[str], file: Path
 ) -> None:
-    """Write the predictions for a test set in the format of gluebenchmark.com.
+    """Write the predictions for a test set in the format that gluebenchmark.com accepts.
 
-    Rows are sorted by ID, since they have a different order in TensorFlow Datasets than in the
-    official files.
+    Rows are sorted by ID, since TensorFlow Datasets orders them differently from the official
+    files.
 
     Args:
       task: the task.
-      predictions: [examples] indices in `task.labels`; for STS-B numbers, which are clipped to the
-        range from 0 to 5.
-      ids: [examples] IDs that were checked with `check_submission_ids`.
-      file: the file to write, which must have the name of a submission, such as "CoLA.tsv" or
+      predictions: [examples] indices into `task.labels` or, for STS-B, numbers, which are clipped
+        to the range from 0 to 5.
+      ids: [examples] IDs that `check_submission_ids` has accepted.
+      file: the file to write. It must be named after a submission, such as "CoLA.tsv" or
         "MNLI-m.tsv".
 
     Raises:
       ValueError: the file has the wrong name, there are no predictions, or a prediction is not the
-        index of a label or, for STS-B, is not finite.
+        index of a label (for STS-B, not a finite number).
     """
     submissions = (*submission_names(task), *([_AX] if task.has_diagnostic_set else []))
     names = [f"{name}.tsv" for name in submissions]

@@ -1,4 +1,4 @@
-"""Check single labels and sets of labels against a task's labels, and convert them to numbers."""
+"""Check labels and label sets against those that a task allows, and convert them to numbers."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from bert_jax.validation import check_label_names
 def check_labels(
     labels: Sequence[str], locations: Sequence[str], expected: Sequence[str], *, header: bool = True
 ) -> None:
-    """Check that labels are in `expected` or, if that is empty, are finite numbers.
+    """Check that labels are in `expected` or, if `expected` is empty, that they are finite numbers.
 
     Args:
         labels: [examples] the labels.
         locations: [examples] "file:line".
-        expected: the labels of the task, () if it predicts numbers.
-        header: whether the first line of the file was read as column names.
+        expected: the task's labels, or () if it predicts numbers.
+        header: whether the file's first line was read as column names.
 
     Raises:
-        ValueError: a label is not expected. The message contains the file, line and value.
+        ValueError: a label is not among those expected. The message gives the file, line and value.
     """
     expected_set = frozenset(expected)
     invalid = [i for i, label in enumerate(labels) if not is_label(label, expected_set)]
@@ -45,7 +45,7 @@ def check_labels(
 
 
 def is_label(label: str, expected: Collection[str]) -> bool:
-    """Return whether a label is in `expected` or, if that is empty, is a finite number."""
+    """Return whether a label is in `expected` or, if `expected` is empty, a finite number."""
     if expected:
         return label in expected
     try:
@@ -55,14 +55,14 @@ def is_label(label: str, expected: Collection[str]) -> bool:
 
 
 def check_label_set(labels: Sequence[str], names: Sequence[str] = ()) -> None:
-    """Check the labels of a task and their display names.
+    """Check a task's labels and their display names.
 
     Args:
-        labels: the labels as they appear in files, () if the task predicts numbers.
-        names: the display names of the labels, () to use the labels.
+        labels: the labels as they appear in files, or () if the task predicts numbers.
+        names: the display names, one for each label, or () to display the labels themselves.
 
     Raises:
-        ValueError: there is only one label, the number of names is not the number of labels, or
+        ValueError: there is only one label, there are not as many names as labels, or
             `check_label_names` rejects the labels or the names.
     """
     if len(labels) == 1:
@@ -80,7 +80,7 @@ def check_label_set(labels: Sequence[str], names: Sequence[str] = ()) -> None:
 
 
 def check_skipped(skip_labels: Sequence[str], labels: Sequence[str]) -> None:
-    """Check that none of the labels to skip is a label of the task."""
+    """Check that none of the labels to skip is one of the task's labels."""
     if both := set(skip_labels) & set(labels):
         raise ValueError(
             f"skip_labels={tuple(skip_labels)}: {min(both)!r} is also one of the labels. Remove it "
@@ -89,7 +89,7 @@ def check_skipped(skip_labels: Sequence[str], labels: Sequence[str]) -> None:
 
 
 def label_numbers(labels: Sequence[str], expected: Sequence[str]) -> NDArray:
-    """Return valid labels as int32 indices in `expected` or, if that is empty, float32 numbers."""
+    """Convert valid labels to int32 indices into `expected` or, if that is empty, to float32."""
     if not expected:
         return np.array([float(label) for label in labels], np.float32)
     number_of = {label: number for number, label in enumerate(expected)}
@@ -109,20 +109,21 @@ _BOOLEANS = {"1": True, "0": False, "true": True, "false": False, "1.0": True, "
 def label_sets_in_cells(
     cells: Sequence[str], locations: Sequence[str], expected: Sequence[str], separator: str
 ) -> list[frozenset[str]]:
-    """Return the set of labels in each cell of a column.
+    """Parse the set of labels in each cell of a column.
 
-    A cell is empty, or contains labels joined by the separator or in a JSON array. Spaces around
-    labels are removed. A number in an array stands for the label that equals its JSON text.
+    A cell is empty, contains labels joined by the separator, or contains a JSON array of labels.
+    Spaces around labels are removed. A number in an array stands for the label that equals its JSON
+    text.
 
     Args:
         cells: [examples] the cells.
         locations: [examples] "file:line".
-        expected: the labels of the task.
-        separator: the separator of labels.
+        expected: the task's labels.
+        separator: the separator between labels.
 
     Raises:
         ValueError: an array is not valid JSON or contains values other than strings and numbers, or
-            a label is not in `expected`. The message contains the file, line and value.
+            a label is not in `expected`. The message gives the file, line and value.
     """
     label_lists = [
         _split(cell, location, separator, expected)
@@ -140,15 +141,15 @@ def label_sets_in_cells(
 def label_sets_in_columns(
     columns: Mapping[str, Sequence[str]], locations: Sequence[str]
 ) -> list[frozenset[str]]:
-    """Return the set of labels of each row of a table with one column per label.
+    """Collect each row's set of labels from a table that has one column per label.
 
     Args:
         columns: {label: [examples] cells}.
         locations: [examples] "file:line".
 
     Raises:
-        ValueError: a cell is neither 1 (true) nor 0 (false). The message contains the file, line
-            and value.
+        ValueError: a cell is neither 1 (true) nor 0 (false). The message gives the file, line and
+            value.
     """
     label_sets: list[set[str]] = [set() for _ in locations]
     for label, cells in columns.items():
@@ -164,7 +165,7 @@ def label_sets_in_columns(
 
 
 def is_label_cell(cell: str, expected: Sequence[str], separator: str) -> bool:
-    """Return whether a cell contains a valid set of labels or, without a separator, a boolean."""
+    """Return whether a cell holds a valid set of labels or, if `separator` is "", a boolean."""
     if not separator:
         return cell.strip().lower() in _BOOLEANS
     try:
@@ -177,7 +178,7 @@ def is_label_cell(cell: str, expected: Sequence[str], separator: str) -> bool:
 def label_indicators(
     label_sets: Sequence[frozenset[str]], expected: Sequence[str]
 ) -> NDArray[np.float32]:
-    """Return [examples, labels] indicators: 1 if an example has a label of `expected`, else 0."""
+    """Return indicators, [examples, labels]: 1 if the example has the label, and 0 if not."""
     indicators = [[label in label_set for label in expected] for label_set in label_sets]
     return np.array(indicators, np.float32)
 
@@ -185,7 +186,7 @@ def label_indicators(
 def _split(cell: str, location: str, separator: str, expected: Sequence[str]) -> list[str]:
     text = cell.strip()
     parts = [part.strip() for part in text.split(separator)] if text else []
-    # A label may itself begin with a bracket.
+    # A single label may itself begin with a bracket.
     if text.startswith("[") and parts[0] not in expected:
         return _parse_array(text, location)
     return parts

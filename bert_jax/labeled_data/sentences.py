@@ -1,4 +1,4 @@
-"""Read sentences and sentence pairs labeled with classes or numbers, and make their features."""
+"""Read labeled sentences and sentence pairs, and convert them to features."""
 
 from __future__ import annotations
 
@@ -42,33 +42,34 @@ DETECT_LABELS, DETECT_CLASSES = (AUTO,), ("classes",)
 
 @dataclass(frozen=True)
 class SentenceFiles:
-    """The files and columns of a task on sentences or sentence pairs.
+    """The files and columns for a task on sentences or sentence pairs.
 
-    Columns are specified by name or number. The columns `first`, `second` and `label` may be
-    "auto", and `labels` ("auto",), to detect them from the file's content.
+    Columns are specified by name or number. To detect them from the file's content, set `first`,
+    `second` and `label` to "auto", and `labels` to ("auto",).
 
-    If an example may have several labels or none, either set `separator`, or set `label` to "" and
-    give each label a column with its name that is 1 (or true) for examples with the label, else 0
-    (or false).
+    If an example may have several labels or none, there are two formats. Either set `separator`, or
+    set `label` to "" and use files with one column per label, named after it, which contains 1 (or
+    true) for examples that have the label and 0 (or false) for the rest.
 
     Attributes:
-      train: the training file, or "tfds:NAME:SPLIT"; "" for none.
-      validation: the validation file, or "tfds:NAME:SPLIT"; "" for none.
-      test: the test file, or "tfds:NAME:SPLIT"; "" for none.
-      form: the format of all files.
-      first: the column of the (first) sentence.
-      second: the column of the second sentence, "" for single sentences.
-      label: the column of the label; "" if each label has a column.
-      separator: the separator of several labels in the label column; any character if the column
-        contains JSON arrays.
-      index: the column of IDs; "" for the number of the row, from 0.
-      labels: the labels as they appear in the files; () for regression, ("classes",) to detect
-        labels and treat every value as a class, including numbers.
-      label_names: the names of the labels for display, () to use the labels.
-      skip_labels: the labels of rows to skip, such as ("-",) for SNLI; "" stands for rows without a
-        label.
-      validation_share: the share of the rows of `train` that is held out for validation if
-        `validation` is "", from 0 to less than 1. Rows are chosen by a hash of their texts.
+      train: the training file or "tfds:NAME:SPLIT", or "" if there is none.
+      validation: the validation file or "tfds:NAME:SPLIT", or "" if there is none.
+      test: the test file or "tfds:NAME:SPLIT", or "" if there is none.
+      form: the format that all files share.
+      first: the column that contains the (first) sentence.
+      second: the column that contains the second sentence, or "" for single sentences.
+      label: the label column, or "" if each label has a column of its own.
+      separator: the separator between several labels in the label column. If the column contains
+        JSON arrays, any character will do.
+      index: the ID column, or "" to number the rows from 0.
+      labels: the labels as they appear in the files, () for regression, or ("classes",) to detect
+        the labels and treat every value as a class, even numbers.
+      label_names: the names to display for the labels, or () to display the labels themselves.
+      skip_labels: labels whose rows are skipped, such as ("-",) for SNLI; "" stands for rows
+        without a label.
+      validation_share: the share of rows in `train` to hold out for validation if `validation` is
+        "". It is at least 0 and less than 1. A hash of each row's texts decides whether it is held
+        out.
     """
 
     train: LocalPath = ""
@@ -100,7 +101,9 @@ class SentenceFiles:
                 f"validation_share={self.validation_share}: expected 0 <= share < 1, such as 0.1"
             )
         if not self.first:
-            raise ValueError("first is empty. Set it to the column of the (first) sentence")
+            raise ValueError(
+                "first is empty. Set it to the column that contains the (first) sentence"
+            )
         names = [self.label] if self.label else self.labels
         label_columns = {"label" if self.label else f"label {name!r}": name for name in names}
         columns = {"first": self.first, "second": self.second} | label_columns
@@ -132,13 +135,13 @@ class SentenceFiles:
 
     @property
     def needs_detection(self) -> bool:
-        """Whether columns or labels must be detected before the files are read."""
+        """Whether some columns or labels must be detected before the files are read."""
         return self.needs_label_detection or AUTO in (self.first, self.second, self.label)
 
     def source_of(self, split: Split) -> Split:
-        """Return the split whose file contains the rows of a split.
+        """Return the split whose file contains the rows for the given split.
 
-        It is "train" for the validation set if a share of the training file is held out.
+        For the validation set, this is "train" if a share of the training file is held out.
         """
         held_out = self.validation_share and not self.validation
         return "train" if held_out and split == "validation" else split
@@ -155,11 +158,11 @@ class SentenceExamples:
 
     Attributes:
       firsts: [examples] first sentences.
-      seconds: [examples] second sentences, None if there are no pairs.
-      labels: [examples] labels as in the file; None if they were not read or are sets.
-      ids: [examples] IDs of the examples.
+      seconds: [examples] second sentences, or None if examples are single sentences.
+      labels: [examples] labels as written in the file, or None if they were not read or are sets.
+      ids: [examples] the ID of each example.
       locations: [examples] "file:line".
-      label_sets: [examples] sets of labels, None if each example has one label.
+      label_sets: [examples] sets of labels, or None if every example has exactly one label.
     """
 
     firsts: list[str]
@@ -174,18 +177,18 @@ class SentenceExamples:
 
 
 def read_sentences(files: SentenceFiles, split: Split, *, labeled: bool) -> SentenceExamples:
-    """Read the examples of a split.
+    """Read the examples in a split.
 
     Args:
-        files: the files of the task, without columns to detect.
+        files: the task's files. All of its columns and labels must be known by now.
         split: the split to read.
         labeled: whether to read and check labels.
 
     Raises:
-        ValueError: see `read_table`, `check_ids` and `check_no_header`; also if a label is not one
-            of `files.labels` (or not a finite number if that is empty), if columns have to be
-            detected, or if none or all of the rows are held out. The message contains the file,
-            line and value.
+        ValueError: for the reasons given in `read_table`, `check_ids` and `check_no_header`, or
+            because a label is not one of `files.labels` (if that is empty, not a finite number),
+            columns or labels are still to be detected, or either none or all of the rows are held
+            out. The message gives the file, line and value.
     """
     if files.needs_detection:
         raise ValueError("first, second, label or labels is 'auto'. Call detect_columns first")
@@ -196,7 +199,7 @@ def read_sentences(files: SentenceFiles, split: Split, *, labeled: bool) -> Sent
     scalars = [*(label_columns if labeled else []), *([files.index] if files.index else [])]
     arrays = label_columns if labeled and files.separator else []
     skip = None
-    if labeled and files.skip_labels:  # logged only for train if validation uses the same file
+    if labeled and files.skip_labels:  # not logged twice for a shared file
         skip = Skip(files.label, files.skip_labels, logged=source == split)
     table = read_table(path, files.form, texts, scalars, arrays, skip)
     columns, locations, numbers = _rows_of_split(table, files, split, texts)
@@ -221,7 +224,7 @@ def read_sentences(files: SentenceFiles, split: Split, *, labeled: bool) -> Sent
 
 
 def _rows_of_split(table: Table, files: SentenceFiles, split: Split, texts: Sequence[str]) -> Table:
-    """Return all rows of a table, or the rows of a split if train and validation share a file."""
+    """Return all rows of a table, or only the split's rows if train and validation share a file."""
     if split == "test" or files.validation or not files.validation_share:
         return table
     held_out, share = split == "validation", files.validation_share
@@ -231,7 +234,7 @@ def _rows_of_split(table: Table, files: SentenceFiles, split: Split, texts: Sequ
     if not kept:
         raise ValueError(
             f"{files.train}: validation_share={share} leaves none of its {total:,} rows for "
-            f"{'validation' if held_out else 'training'}. Set another share, or specify a "
+            f"{'validation' if held_out else 'training'}. Change the share, or specify a "
             "validation file"
         )
     if held_out:
@@ -261,19 +264,19 @@ def _label_sets(
 def sentence_features(
     examples: SentenceExamples, tokenizer: Tokenizer, max_length: int, labels: Sequence[str]
 ) -> Features:
-    """Return the features of examples.
+    """Convert examples to features.
 
     Token and segment IDs are the same as those of `BertTokenizerFast(first, second,
     truncation=True, max_length=max_length)` in Hugging Face Transformers. If the examples have
-    labels, their target "labels" is an int32 index in `labels`, a float32 number if `labels` is (),
-    or float32 indicators [examples, labels] if an example may have several labels.
+    labels, the target "labels" is an int32 index into `labels`; if `labels` is (), a float32
+    number; and if an example may have several labels, float32 indicators [examples, labels].
 
     Args:
         examples: the examples.
         tokenizer: the tokenizer.
-        max_length: the maximum number of tokens of a sequence, with special tokens. A longer pair
-            is truncated by removing tokens from the longer sentence.
-        labels: the labels of the task, () for regression.
+        max_length: the maximum number of tokens in a sequence, including special tokens. Longer
+            pairs are truncated by removing tokens from the longer sentence.
+        labels: the task's labels, or () for regression.
 
     Raises:
         ValueError: `max_length` is too small, or a label is not one of `labels`.
@@ -286,7 +289,7 @@ def sentence_features(
     budget, num_truncated = max_length - specials, 0
     firsts: list[Ids] = []
     seconds: list[Ids | None] = []
-    # A single sentence is truncated like a pair with an empty second sentence.
+    # A single sentence is truncated like a pair whose second sentence is empty.
     others = (
         repeat([]) if (texts := examples.seconds) is None else encode_in_batches(tokenizer, texts)
     )

@@ -1,4 +1,4 @@
-"""Read questions about passages from SQuAD v1.1 files, and split the passages into windows."""
+"""Read questions and their passages from SQuAD v1.1 files, and split the passages into windows."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _KINDS = {list: "an array", dict: "an object", str: "a string", int: "an integer
 
 @dataclass(frozen=True)
 class SpanFiles:
-    """The files of a question-answering task, in SQuAD's JSON format, optionally compressed.
+    """The files for a question-answering task, in SQuAD's JSON format and optionally compressed.
 
     Attributes:
-      train: the training file (.json, .json.gz, .json.xz or .json.zst), "" for none.
-      validation: the validation file, "" for none.
-      test: the test file, "" for none. Its answers are not read.
+      train: the training file (.json, .json.gz, .json.xz or .json.zst), or "" if there is none.
+      validation: the validation file, or "" if there is none.
+      test: the test file, or "" if there is none. Its answers are not read.
     """
 
     train: LocalPath = ""
@@ -48,9 +48,9 @@ class SpanExample:
       id: the ID of the question.
       question: the question.
       context: the passage.
-      title: the title of the article, "" if unknown.
-      answer_texts: the answers, all of which are correct; () if unknown.
-      answer_starts: the offset of each answer in `context`, in characters.
+      title: the article's title, or "" if unknown.
+      answer_texts: the answers, all of which are correct, or () if they are unknown.
+      answer_starts: where each answer starts in `context`, in characters.
     """
 
     id: str
@@ -62,19 +62,19 @@ class SpanExample:
 
 
 def read_squad(path: Path, *, labeled: bool) -> list[SpanExample]:
-    """Read a file in the format of SQuAD v1.1.
+    """Read a file in SQuAD v1.1 format.
 
-    White space around answers is removed, and their offsets are corrected accordingly.
+    Whitespace around answers is removed, and their offsets are corrected accordingly.
 
     Source: Rajpurkar et al. 2016, "SQuAD: 100,000+ Questions for Machine Comprehension of Text".
 
     Args:
       path: the file.
-      labeled: whether to read answers, which are then required.
+      labeled: whether to read answers. If so, every question must have one.
 
     Raises:
-      ValueError: the file is not valid JSON, lacks a key, or repeats a question ID, or an answer is
-        missing or is not found at its offset. The message contains the location in the file.
+      ValueError: the file is not valid JSON, lacks a key or repeats a question ID, or an answer is
+        missing or not found at its offset. The message gives the location in the file.
     """
     root = _Node(_read(path), f"{path}: ")
     examples: list[SpanExample] = []
@@ -114,7 +114,7 @@ def _example(question: _Node, title: str, context: str, labeled: bool) -> SpanEx
 
 
 def _locate(answer: _Node, question: str, context: str) -> tuple[str, int]:
-    """Return the text of an answer without surrounding white space, and its offset."""
+    """Return an answer's text without surrounding whitespace, and its offset."""
     text, start = answer.field("text", str).value, answer.field("answer_start", int).value
     stripped = text.strip()
     if not stripped:
@@ -164,7 +164,9 @@ class _Node:
 
     def _expect(self, kind: type) -> None:
         if type(self.value) is not kind:
-            self.fail(f"{str(self.value)[:80]!r} is not {_KINDS[kind]}, as required by SQuAD v1.1")
+            self.fail(
+                f"{str(self.value)[:80]!r} is not {_KINDS[kind]}, which SQuAD v1.1 requires here"
+            )
         if isinstance(self.value, str) and not self.value.isascii():
             try:
                 self.value.encode("utf-8")
@@ -177,7 +179,7 @@ class _Node:
 
 def _read(path: Path) -> Any:
     if not path.is_file():
-        raise ValueError(f"{path} is not a file. Specify a JSON file in the format of SQuAD")
+        raise ValueError(f"{path} is not a file. Specify a JSON file in SQuAD format")
     try:
         with open_stream(path, SourceCounts()) as stream:
             return parse_json(stream.read().decode("utf-8-sig"))
@@ -194,17 +196,18 @@ def _read(path: Path) -> Any:
 
 @dataclass(frozen=True)
 class SpanWindows:
-    """Rows `[CLS] question [SEP] window [SEP]`, where the rows of a question are consecutive.
+    """Rows `[CLS] question [SEP] window [SEP]`, where the rows for a question are consecutive.
 
     Attributes:
-      features: the rows. If labeled, they have int32 targets `start_positions` and `end_positions`
-        [windows]: the positions in the row of the first and last token of the first answer, or 0
-        (the `[CLS]`) if the answer is not completely in the window.
-      examples: int64 [windows] indices of the questions, ascending.
-      character_offsets: int32 [tokens, 2], aligned with `features.sequences.token_ids`: the start
-        and end of each token in the passage, in characters; (0, 0) for other tokens.
-      has_maximum_context: bool [tokens] whether the token has the most context in this window. It
-        is true in exactly one of the windows that contain a token of the passage.
+      features: the rows. If labeled, they have int32 targets `start_positions` and `end_positions`,
+        [windows]: the row positions of the first answer's first and last token, or 0 (the `[CLS]`)
+        if the window does not contain the whole answer.
+      examples: int64 [windows] index of each row's question, in ascending order.
+      character_offsets: int32 [tokens, 2], aligned with `features.sequences.token_ids`: where each
+        token starts and ends in the passage, in characters, or (0, 0) if it is not from the
+        passage.
+      has_maximum_context: bool [tokens] whether this window is the one that gives the token the
+        most context. For each token in a passage, this is true in exactly one window.
     """
 
     features: Features
@@ -217,11 +220,11 @@ class SpanWindows:
 
 
 class _Texts(NamedTuple):
-    """Concatenated tokens of several texts.
+    """The concatenated tokens of several texts.
 
     Attributes:
       ids: [tokens] token IDs.
-      offsets: [tokens, 2] start and end in the text, in characters.
+      offsets: [tokens, 2] where the token starts and ends in its text, in characters.
       starts: [texts + 1] index of the first token of each text, followed by the number of tokens.
     """
 
@@ -238,11 +241,11 @@ class _Texts(NamedTuple):
 
 
 class _Cuts(NamedTuple):
-    """The windows of passages.
+    """Where passages are cut into windows.
 
     Attributes:
       examples: [windows] index of the question.
-      begins: [windows] index in the passage of the first token.
+      begins: [windows] position in the passage of the window's first token.
       sizes: [windows] number of tokens.
     """
 
@@ -262,20 +265,22 @@ def span_windows(
 ) -> SpanWindows:
     """Split the passage of each question into overlapping windows.
 
-    The texts of special tokens, such as "[SEP]", are encoded as ordinary text.
+    Special tokens that appear literally in the data, such as "[SEP]", are encoded as ordinary text.
 
-    The method follows Devlin et al. 2019, section 4.2, and its released code.
+    The method follows section 4.2 of Devlin et al. 2019 and the code released with it.
 
     Args:
       examples: the questions.
       tokenizer: the tokenizer.
-      max_length: the maximum number of tokens of a row, with special tokens.
-      doc_stride: the number of tokens between the starts of consecutive windows, as in the code
-        released by Devlin et al. In contrast, `stride` in Hugging Face Tokenizers is the number of
-        tokens shared by two windows: max_length minus special tokens, question and `doc_stride`.
-      max_query_length: the maximum number of tokens of a question, which is truncated at the end.
-      labeled: whether to return targets, the positions of the first answer of each question. They
-        include any token that the answer only partially covers.
+      max_length: the maximum number of tokens in a row, including special tokens.
+      doc_stride: the number of tokens from the start of one window to the start of the next, as in
+        the code released by Devlin et al. In Hugging Face Tokenizers, by contrast, `stride` is the
+        number of tokens that two windows share: max_length minus the special tokens, the question
+        and `doc_stride`.
+      max_query_length: the maximum number of tokens in a question. Longer questions are truncated
+        at the end.
+      labeled: whether to return targets, which are the positions of each question's first answer.
+        They include tokens that the answer covers only in part.
 
     Raises:
       ValueError: a window would have fewer than `doc_stride` tokens next to the longest question,
@@ -284,7 +289,9 @@ def span_windows(
     num_specials = tokenizer.specials_of_pair
     _check_lengths(max_length, doc_stride, max_query_length, num_specials)
     questions = _encode(tokenizer, [example.question for example in examples])
-    numbers: dict[str, int] = {}  # SQuAD has five questions per passage, which is encoded once
+    numbers: dict[
+        str, int
+    ] = {}  # SQuAD has five questions per passage, so each passage is encoded only once
     passage_of = np.array(
         [numbers.setdefault(example.context, len(numbers)) for example in examples], np.int64
     )
@@ -343,12 +350,12 @@ def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> _Texts:
 
 
 def _cut(lengths: NDArray[np.int64], capacities: NDArray[np.int64], doc_stride: int) -> _Cuts:
-    """Split passages into windows; the first window that reaches the end of a passage is its last.
+    """Split passages into windows. The first window that reaches the end of a passage is its last.
 
     Args:
-      lengths: [questions] number of tokens of the passage.
-      capacities: [questions] maximum number of tokens of a window.
-      doc_stride: the number of tokens between the starts of consecutive windows.
+      lengths: [questions] number of tokens in the passage.
+      capacities: [questions] maximum number of tokens in a window.
+      doc_stride: the number of tokens from the start of one window to the start of the next.
     """
     counts = 1 + -(-np.maximum(lengths - capacities, 0) // doc_stride)
     examples = np.repeat(np.arange(len(lengths)), counts)
@@ -365,8 +372,8 @@ def _build_rows(
 
     Args:
       tokenizer: the tokenizer.
-      queries: the concatenated token IDs of all rows' questions, and their lengths, [rows].
-      windows: the concatenated token IDs of all rows' windows, and their lengths, [rows].
+      queries: the token IDs of every row's question, concatenated, and their lengths, [rows].
+      windows: the token IDs of every row's window, concatenated, and their lengths, [rows].
     """
     second_starts = queries[1] + 1 + tokenizer.separators_between
     starts = np.zeros(len(second_starts) + 1, np.int64)
@@ -379,11 +386,11 @@ def _build_rows(
 
 
 def _maximum_context(cuts: _Cuts) -> NDArray[np.bool_]:
-    """Return whether each token has the most context in its window, [tokens of all windows].
+    """Return whether each window token has its most context there, [tokens of all windows].
 
-    If several windows give a token the same context, the first one is chosen.
+    If several windows give a token equally much context, the first of them is chosen.
     """
-    # 98% of SQuAD's passages fit into one window of 384 tokens and need no comparison.
+    # 98% of SQuAD's passages fit in one window of 384 tokens, which needs no comparison.
     several = np.bincount(cuts.examples)[cuts.examples] > 1
     chosen = np.ones(int(cuts.sizes.sum()), np.bool_)
     several_windows = _Cuts(*(array[several] for array in cuts))
@@ -392,14 +399,15 @@ def _maximum_context(cuts: _Cuts) -> NDArray[np.bool_]:
 
 
 def _highest_score(cuts: _Cuts) -> NDArray[np.bool_]:
-    """Implement `_maximum_context` with the score used in the code released by Devlin et al.
+    """Implement `_maximum_context` with the score from the code released by Devlin et al.
 
-    The score is min(tokens to the left, tokens to the right) + 0.01 * (tokens of the window).
+    The score is min(tokens to the left, tokens to the right) + 0.01 * (tokens in the window).
     """
     window = np.repeat(np.arange(len(cuts.sizes)), cuts.sizes)
     left = ranges(np.zeros(len(cuts.sizes), np.int64), cuts.sizes)
     score = np.minimum(left, cuts.sizes[window] - 1 - left) + 0.01 * cuts.sizes[window]
-    # `token` numbers the tokens of all questions' passages, with a copy of a passage per question.
+    # `token` numbers the passage tokens of all questions, counting a passage anew for each
+    # question.
     lengths = np.zeros(cuts.examples[-1] + 1 if len(cuts.examples) else 0, np.int64)
     np.maximum.at(lengths, cuts.examples, cuts.begins + cuts.sizes)
     firsts = np.cumsum(lengths) - lengths
@@ -414,9 +422,9 @@ def _highest_score(cuts: _Cuts) -> NDArray[np.bool_]:
 
 
 def _token_span(example: SpanExample, offsets: NDArray[np.int32]) -> tuple[int, int]:
-    """Return the first and last token of the passage that overlap the first answer.
+    """Return the first and last passage token that overlap the first answer.
 
-    The result is (1, 0) if there is none, because the tokenizer drops all characters of the answer.
+    If there is none, because the tokenizer drops all of the answer's characters, return (1, 0).
     """
     if not example.answer_texts:
         raise ValueError(

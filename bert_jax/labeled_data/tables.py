@@ -1,4 +1,4 @@
-"""Read columns of TSV, CSV, JSON Lines and Parquet files and of TensorFlow Datasets."""
+"""Read columns from TSV, CSV, JSON Lines and Parquet files, and from TensorFlow Datasets."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _JSON_KINDS = {"NoneType": "null", "dict": "object", "list": "array", "bool": "b
 
 
 class Skip(NamedTuple):
-    """A condition for rows to skip: their cell in `column` is one of `values`.
+    """A condition that rows to skip meet: their cell in `column` is one of `values`.
 
     Attributes:
       column: the name of the column.
-      values: the values of rows to skip; "" also stands for null.
-      logged: whether to log the number of skipped rows.
+      values: the cells whose rows are skipped; "" also stands for null.
+      logged: whether to log how many rows are skipped.
     """
 
     column: str
@@ -36,12 +36,12 @@ class Skip(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Columns of a table.
+    """The columns read from a table.
 
     Attributes:
       columns: {name: [rows] cells}.
       locations: [rows] "file:line" or "tfds:name[row]".
-      numbers: [rows] numbers of the rows, from 0, counting skipped rows.
+      numbers: [rows] row numbers, which start at 0 and also count skipped rows.
     """
 
     columns: dict[str, list[str]]
@@ -51,7 +51,7 @@ class Table(NamedTuple):
 
 class _Row(NamedTuple):
     location: str
-    values: list[Any]  # of the requested columns; fewer if the row is too short
+    values: list[Any]  # one per requested column; fewer if the row is too short
 
 
 def read_table(
@@ -62,25 +62,27 @@ def read_table(
     arrays: Sequence[str] = (),
     skip: Skip | None = None,
 ) -> Table:
-    """Read columns of a table.
+    """Read columns from a table.
 
-    A class label of TFDS is converted to its name, or to "" if it is missing. A column such as
-    "a.0" or "a.b" is an item of an array or object in the JSON field "a", unless a field has that
-    full name.
+    TFDS class labels are converted to their names, and missing ones to "". A column such as "a.0"
+    or "a.b" is an item of an array or object in the JSON field "a", unless a field has that full
+    name.
 
     Args:
-        path: a file, which may be compressed, or "tfds:NAME[:SPLIT]", with the default split train.
+        path: a file, which may be compressed, or "tfds:NAME[:SPLIT]", where the split defaults to
+            train.
         form: the format of the table.
-        texts: the columns of strings.
-        scalars: the columns that may also contain JSON or TFDS numbers and booleans, which are
+        texts: the columns that must contain strings.
+        scalars: the columns that may also contain JSON or TFDS numbers and booleans. These are
             converted to their JSON text.
-        arrays: the columns among `scalars` that may also contain arrays.
-        skip: the rows to skip, by the value of one of `scalars`; None to keep all rows.
+        arrays: the columns, among `scalars`, that may also contain arrays.
+        skip: which rows to skip, depending on their cell in one of `scalars`, or None to keep all
+            rows.
 
     Raises:
         ValueError: the file or a column does not exist, the file's format is unknown (see
             `TableFormat.resolve`), a row has no value for a column, a value has the wrong type, or
-            there are no rows. The message contains the file, line and value.
+            there are no rows. The message gives the file, line and value.
     """
     names = list(dict.fromkeys([*texts, *scalars]))
     form = form.resolve(path)
@@ -115,7 +117,7 @@ def read_table(
     if skipped and not locations:
         raise ValueError(
             f"{path}: all rows have one of the skipped labels {', '.join(map(repr, skipped))} "
-            "(skip_labels); expected at least one other example"
+            "(skip_labels); expected at least one row with another label"
         )
     if not locations:
         raise ValueError(f"{path} contains no rows; expected at least one example")
@@ -123,7 +125,7 @@ def read_table(
 
 
 def _rows(path: str, form: TableFormat, names: list[str], skip: Skip | None) -> Iterator[_Row]:
-    """Return the rows of a file or dataset whose format has been resolved."""
+    """Iterate over the rows of a file or dataset whose format has been resolved."""
     if is_tfds(path):
         return _tfds_rows(path, form, names)
     match form.kind:
@@ -189,7 +191,7 @@ def json_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the location ("file:line") and content of each object in a JSON Lines file.
 
     Raises:
-        ValueError: a line is not a JSON object. The message contains the file and line.
+        ValueError: a line is not a JSON object. The message gives the file and line.
     """
     for number, line in enumerate(file_lines(path), 1):
         if not line.strip():

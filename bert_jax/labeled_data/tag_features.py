@@ -1,6 +1,6 @@
-"""Split tagged sentences into windows of tokens, and convert predictions to tags of words.
+"""Split tagged sentences into token windows, and convert predictions back to word tags.
 
-Predicted tags are written in formats that the official scorers read.
+Predicted tags are written in the formats that the official scorers read.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TagFeatures:
-    """The features of windows, where each word of each sentence is scored in exactly one window.
+    """Features for windows in which every word of every sentence is scored exactly once.
 
     A word is scored at its first token.
 
     Attributes:
-      features: the windows. The token target "label_weights" is 1 at the scored tokens, except for
-        words whose tag is not one of `labels`, and 0 elsewhere. If the sentences have tags, the
-        token target "labels" is the index of the tag in `labels`.
-      labels: the labels of the task.
-      positions: int64 [words] index of the scored token in `features.sequences.token_ids`.
-      sentences: int64 [words] index of the sentence.
-      words: int64 [words] index of the word in the sentence.
-      sizes: int64 [sentences] number of words.
+      features: the windows. The token target "label_weights" is 1 at the scored tokens, except in
+        words whose tag is not one of `labels`, and 0 everywhere else. If the sentences have tags,
+        the token target "labels" is the index of the word's tag in `labels`.
+      labels: the task's labels.
+      positions: int64 [words] index of the word's scored token in `features.sequences.token_ids`.
+      sentences: int64 [words] index of the sentence that contains the word.
+      words: int64 [words] index of the word within its sentence.
+      sizes: int64 [sentences] number of words in the sentence.
     """
 
     features: Features
@@ -82,7 +82,7 @@ def tag_features(
 ) -> TagFeatures:
     """Split sentences into windows `[CLS] tokens [SEP]`.
 
-    Words are tokenized separately, as with `is_split_into_words` in Hugging Face Transformers. A
+    Each word is tokenized on its own, as with `is_split_into_words` in Hugging Face Transformers. A
     word without tokens is replaced by [UNK], and a word longer than a window is truncated. A
     sentence longer than a window is divided into parts of half a window, each of which gets a
     window with as much of the surrounding sentence as fits.
@@ -90,19 +90,19 @@ def tag_features(
     Args:
         sentences: the sentences.
         tokenizer: the tokenizer.
-        max_length: the maximum number of tokens of a window, with special tokens.
-        labels: the labels of the task.
-        document_context: whether to fill the rest of each window with the preceding and following
-            text of the document, which is not scored (Devlin et al. 2019, section 5.3, "maximal
-            document context").
-        for_evaluation: whether the sentences are evaluated instead of trained on. In that case, up
-            to half of the tags may be outside `labels` and are excluded from the loss, and document
-            context is not used if the file does not mark documents.
+        max_length: the maximum number of tokens in a window, including special tokens.
+        labels: the task's labels.
+        document_context: whether to fill up each window with the text before and after it in the
+          document. This context is not scored (Devlin et al. 2019, section 5.3, "maximal document
+          context").
+        for_evaluation: whether the sentences are for evaluation rather than training. If so, up to
+            half of the tags may be missing from `labels` (they are excluded from the loss), and
+            document context is not used if the file does not mark documents.
 
     Raises:
-        ValueError: `max_length` is too small, a tag is not one of `labels` (for evaluation: more
-            than half of the tags), or `document_context` is set for training on a file that does
-            not mark documents. The message contains the file and line.
+        ValueError: `max_length` is too small, a tag is not one of `labels` (for evaluation, more
+            than half of the tags are not), or `document_context` is set for training on a file that
+            does not mark documents. The message gives the file and line.
     """
     check_max_length(max_length, 2)
     if sentences.tags is not None:
@@ -148,11 +148,11 @@ def tag_features(
 
 
 def word_tags(features: TagFeatures, predicted_ids: NDArray[np.integer]) -> list[list[str]]:
-    """Return the predicted tags, [sentences][words].
+    """Convert predictions to tags, [sentences][words].
 
     Args:
         features: the features of the sentences.
-        predicted_ids: [tokens] indices in `features.labels`, aligned with the token IDs of
+        predicted_ids: [tokens] indices into `features.labels`, aligned with the token IDs in
             `features.features.sequences`.
     """
     assert predicted_ids.shape == features.features.sequences.token_ids.shape
@@ -177,7 +177,7 @@ def _tokenize_words(
 def _scopes(
     sentences: TagSentences, document_context: bool
 ) -> Iterator[list[tuple[int, list[str]]]]:
-    """Yield lists of (number, words) of sentences that may share windows."""
+    """Yield lists of sentences that may share windows, each as (sentence number, words)."""
     numbered = list(enumerate(sentences.words))
     if not document_context:
         yield from ([sentence] for sentence in numbered)
@@ -192,7 +192,7 @@ def _windows(
     scope: Sequence[tuple[int, list[str]]], tokens_of_words: dict[str, list[int]], capacity: int
 ) -> Iterator[_Window]:
     tokens = [token for _, words in scope for word in words for token in tokens_of_words[word]]
-    begin = 0  # index of the first token of the sentence
+    begin = 0  # index of the sentence's first token
     for sentence, words in scope:
         sizes = [len(tokens_of_words[word]) for word in words]
         offsets = list(accumulate(sizes, initial=begin))
@@ -208,11 +208,11 @@ def _windows(
 
 
 def _parts(sizes: Sequence[int], capacity: int) -> Iterator[range]:
-    """Yield ranges of words: a whole sentence if it fits in a window, else parts of half a window.
+    """Yield word ranges: the whole sentence if it fits in a window, or else parts of half a window.
 
     Args:
-        sizes: [words] number of tokens.
-        capacity: the number of tokens of a window, without special tokens.
+        sizes: [words] number of tokens in each word.
+        capacity: the number of tokens in a window, excluding special tokens.
     """
     if sum(sizes) <= capacity:
         yield range(len(sizes))
@@ -227,7 +227,7 @@ def _parts(sizes: Sequence[int], capacity: int) -> Iterator[range]:
 
 
 def _window_start(begin: int, end: int, total: int, capacity: int) -> int:
-    """Return the start of a window that is centered on [begin, end) but lies in [0, total)."""
+    """Return the start of a window that is centered on [begin, end) but stays within [0, total)."""
     centered = begin - (capacity - (end - begin)) // 2
     return max(0, min(centered, total - capacity))
 
@@ -235,22 +235,22 @@ def _window_start(begin: int, end: int, total: int, capacity: int) -> int:
 def write_tags(
     files: TagFiles, sentences: TagSentences, predicted: Sequence[Sequence[str]], file: Path
 ) -> None:
-    """Write the lines of the file that the sentences were read from, with predicted tags.
+    """Write the lines from which the sentences were read, with the predicted tags.
 
-    In a column file, the predicted tag is appended to the columns of its line, with the same
-    separator (tab or space), and a blank line ends each sentence: CoNLL's scorer conlleval reads
+    In a column file, the predicted tag is appended to the word's line with the separator that the
+    line uses (tab or space), and a blank line ends each sentence. CoNLL's scorer, conlleval, reads
     the correct and the predicted tag from the last two columns. If the tags are not in the last
-    column, the correct tag is repeated before the predicted tag. In CoNLL-U, the predicted tag
-    replaces the one in the file, as expected by the Universal Dependencies scorer, and all other
-    lines are unchanged.
+    column, the correct tag is repeated before the predicted one. In CoNLL-U, the predicted tag
+    replaces the one in the file, as the Universal Dependencies scorer expects, and all other lines
+    are unchanged.
 
-    Predictions for a file in BILOU or BMES, which conlleval does not support, are written in the
-    scheme of the file. Otherwise, if the schemes of the file and of the predictions differ, the
-    correct tag is repeated in the scheme of the predictions, so that conlleval can compare them.
-    Predictions for a file without entity tags are written unchanged.
+    If the file uses BILOU or BMES, which conlleval does not support, predictions are written in the
+    file's scheme. If it uses another scheme that differs from the predictions' scheme, the correct
+    tag is repeated in the latter, so that conlleval can compare the two. Predictions for a file
+    without entity tags are written unchanged.
 
     Args:
-        files: the files of the task.
+        files: the task's files.
         sentences: the sentences.
         predicted: [sentences][words] predicted tags.
         file: the file to write.
@@ -286,7 +286,7 @@ class _TagsInFile(NamedTuple):
 def _tags_in_file(
     files: TagFiles, lines: Sequence[str], numbers: Sequence[Sequence[int]]
 ) -> _TagsInFile | None:
-    """Return the tags in the file's tag column, or None if the column is missing in a line."""
+    """Return the tags in the file's tag column, or None if a line does not have this column."""
     if files.kind == "conllu":
         column = CONLLU_COLUMNS.index(files.tag or "UPOS")
         rows = [[lines[number].split("\t") for number in sentence] for sentence in numbers]
@@ -304,7 +304,7 @@ def _tags_in_file(
 def _correct_tags(
     files: TagFiles, in_file: _TagsInFile | None, scheme: Scheme
 ) -> list[list[str]] | None:
-    """Return the correct tags to repeat, or None if lines already end with them or have none."""
+    """Return the correct tags to repeat, or None if lines already end with them or have no tags."""
     if in_file is None:
         return None
     if scheme in (files.learn_as, "plain", "BILOU", "BMES"):
@@ -323,7 +323,7 @@ def _correct_tags(
 def _scheme_of(in_file: _TagsInFile | None) -> Scheme:
     try:
         return recognize_scheme(in_file.tags) if in_file else "plain"
-    except ValueError:  # the tags of test files are not checked
+    except ValueError:  # a test file's tags are not checked
         return "plain"
 
 

@@ -1,7 +1,7 @@
-"""Parse lines of tagged words, and recognize and convert tag schemes.
+"""Parse files of tagged words, and recognize and convert tag schemes.
 
-The formats are column files (CoNLL-2003, WNUT-17) and CoNLL-U. The schemes are IOB1, IOB2, BIOES,
-BILOU and BMES.
+The supported formats are column files (CoNLL-2003, WNUT-17) and CoNLL-U. The supported schemes are
+IOB1, IOB2, BIOES, BILOU and BMES.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ class Word(NamedTuple):
     line: str
 
 
-Lines = Iterator[tuple[str, str]]  # each line, without its line end, and its location
+Lines = Iterator[tuple[str, str]]  # each line without its line end, with its location
 
 
 class End(Enum):
-    """The end of a sentence or document, between two words."""
+    """The end of a sentence or document, which lies between two words."""
 
     SENTENCE = auto()
     DOCUMENT = auto()
 
 
 def cells_of(line: str) -> list[str]:
-    """Return the cells of a line of a column file."""
+    """Split a line of a column file into cells."""
     return line.split("\t") if "\t" in line else re.split(" +", line)
 
 
 def column_events(lines: Lines, column: int, comment: str) -> Iterator[Word | End]:
-    """Yield the words, ends of sentences and ends of documents of a column file.
+    """Yield the words, sentence ends and document ends in a column file.
 
     Args:
         lines: the lines of the file.
-        column: the column of words, from 0.
-        comment: the prefix of lines to skip, "" for none.
+        column: the column that contains the words, from 0.
+        comment: the prefix of lines to skip, or "" to skip none.
 
     Raises:
-        ValueError: a line has no word, or has a different number of columns from previous lines.
-            The message contains the file and line.
+        ValueError: a line has no word, or not as many columns as the lines before it. The message
+            gives the file and line.
     """
     width = 0
     for line_with_spaces, location in lines:
@@ -75,10 +75,10 @@ def column_events(lines: Lines, column: int, comment: str) -> Iterator[Word | En
 
 
 def conllu_events(lines: Lines) -> Iterator[Word | End]:
-    """Yield the words, ends of sentences and ends of documents of a CoNLL-U file.
+    """Yield the words, sentence ends and document ends in a CoNLL-U file.
 
     Raises:
-        ValueError: a line is malformed. The message contains the file and line.
+        ValueError: a line is malformed. The message gives the file and line.
     """
     for line, location in lines:
         if not line:
@@ -113,21 +113,22 @@ Scheme = Literal["IOB1", "IOB2", ClosedScheme, "plain"]
 
 
 class _Letters(NamedTuple):
-    """The prefixes other than B- of a scheme that marks the ends of entities."""
+    """The prefixes, besides B-, in a scheme that marks where entities end."""
 
     inside: str
     last: str
     single: str
-    distinctive: str  # prefixes of no other scheme; for BIOES, of neither IOB1 nor IOB2
+    distinctive: str  # prefixes found in no other scheme (for BIOES, in neither IOB1 nor IOB2)
 
 
 _CLOSED: Mapping[ClosedScheme, _Letters] = {
     "BILOU": _Letters("I", "L", "U", distinctive="LU"),
     "BMES": _Letters("M", "E", "S", distinctive="M"),
-    "BIOES": _Letters("I", "E", "S", distinctive="ES"),  # checked last, since BMES has E and S too
+    "BIOES": _Letters("I", "E", "S", distinctive="ES"),  # checked last, since BMES uses E and S too
 }
 _MARKED = re.compile(r"([BIESLUM])-(.+)")
-# Prefixes that also occur in plain tags. They mark entities only if all tags but "O" have prefixes.
+# Prefixes that plain tags may have too. They mark entities only if all tags except "O" have a
+# prefix.
 _RARE = frozenset("LUM")
 _ADVICE = "Fix the file, or set tags.files.learn_as='as_written' to use the tags as they are"
 
@@ -141,7 +142,7 @@ class _Mark(NamedTuple):
 
 
 class _Marks:
-    """The marks of sentences, which are created anew in each iteration instead of being stored."""
+    """The marks in sentences, which every iteration creates anew instead of storing them."""
 
     def __init__(self, tags: Sequence[Sequence[str]], locations: Sequence[Sequence[str]] | None):
         self._tags, self._places = tags, locations
@@ -161,18 +162,18 @@ class _Marks:
 def recognize_scheme(
     tags: Sequence[Sequence[str]], locations: Sequence[Sequence[str]] | None = None
 ) -> Scheme:
-    """Return the tag scheme of sentences, or "plain" if their tags do not mark entities.
+    """Recognize the tag scheme that sentences use, or "plain" if their tags do not mark entities.
 
-    The scheme of sentences without entities is "plain". The scheme of sentences with B-, E- and S-
-    but neither I- nor M- is BIOES.
+    Sentences without entities are "plain". Sentences with B-, E- and S- but neither I- nor M- are
+    BIOES.
 
     Args:
         tags: [sentences][words] the tags.
         locations: [sentences][words] "file:line", for messages.
 
     Raises:
-        ValueError: some tags have prefixes while others have none and are not "O", or entities are
-            marked in different schemes. The message contains the file, line and value of each.
+        ValueError: some tags have prefixes while others, apart from "O", have none, or entities are
+            marked in different schemes. The message gives the file, line and value of each.
     """
     sentences = _Marks(tags, locations)
     first = _first_of_prefix(sentences)
@@ -199,11 +200,11 @@ def recognize_scheme(
 
 
 def to_iob2(tags: Sequence[str], scheme: Scheme) -> list[str]:
-    """Convert the tags of a sentence to IOB2, except plain tags.
+    """Convert a sentence's tags to IOB2, leaving plain tags as they are.
 
     Args:
-        tags: the tags.
-        scheme: their scheme.
+        tags: the tags to convert.
+        scheme: the scheme that they are in.
     """
     if scheme in ("IOB2", "plain"):
         return list(tags)
@@ -225,11 +226,11 @@ def to_iob2(tags: Sequence[str], scheme: Scheme) -> list[str]:
 
 
 def to_iob1(tags: Sequence[str], scheme: Scheme) -> list[str]:
-    """Convert the tags of a sentence to IOB1, except plain tags.
+    """Convert a sentence's tags to IOB1, leaving plain tags as they are.
 
     Args:
-        tags: the tags.
-        scheme: their scheme.
+        tags: the tags to convert.
+        scheme: the scheme that they are in.
     """
     if scheme in ("IOB1", "plain"):
         return list(tags)
@@ -241,10 +242,10 @@ def to_iob1(tags: Sequence[str], scheme: Scheme) -> list[str]:
 
 
 def to_closed(tags: Sequence[str], scheme: ClosedScheme) -> list[str]:
-    """Convert the tags of a sentence to a scheme that marks the ends of entities.
+    """Convert a sentence's tags to a scheme that marks where entities end.
 
     Args:
-        tags: the tags in IOB2 or IOB1: an I- that does not follow an entity of its type begins one.
+        tags: the tags in IOB2 or IOB1. An I- that does not follow an entity of its type begins one.
         scheme: the target scheme.
     """
     letters, iob2 = _CLOSED[scheme], to_iob2(tags, "IOB1")
@@ -269,7 +270,7 @@ def _split_prefix(tag: str) -> tuple[str, str]:
 
 
 def _first_of_prefix(sentences: Iterable[Sequence[_Mark]]) -> dict[str, _Mark]:
-    """Return the first mark with each prefix."""
+    """Find the first mark that has each prefix."""
     first: dict[str, _Mark] = {}
     for sentence in sentences:
         for mark in sentence:
@@ -287,7 +288,7 @@ def _unmarked(sentences: _Marks, mark: _Mark) -> str:
 
 
 def _first_beginning(sentences: Iterable[Sequence[_Mark]], prefix: str) -> _Mark | None:
-    """Return the first mark with a prefix that does not follow a mark of the same entity type."""
+    """Return the first mark with `prefix` that does not follow a mark of the same entity type."""
     for sentence in sentences:
         previous = ("", "")
         for mark in sentence:
@@ -298,19 +299,21 @@ def _first_beginning(sentences: Iterable[Sequence[_Mark]], prefix: str) -> _Mark
 
 
 def _check_closed(sentences: _Marks, scheme: ClosedScheme, first: Mapping[str, _Mark]) -> None:
-    """Reject prefixes that are not in the scheme, and entities that do not end as it requires.
+    """Reject prefixes that the scheme does not have, and entities that do not end as it requires.
 
     Args:
         sentences: the marks.
         scheme: the scheme to check against.
-        first: the first mark with each prefix.
+        first: the first mark that has each prefix.
     """
     letters = _CLOSED[scheme]
     for prefix, mark in first.items():
         if prefix not in {"B", letters.inside, letters.last, letters.single}:
             raise _mixed(sentences, scheme, first, mark, f"{prefix}- is not a prefix of {scheme}")
     for sentence in sentences:
-        unfinished: _Mark | None = None  # a B- or inside mark, which the next word must continue
+        unfinished: _Mark | None = (
+            None  # a B- or inside mark, whose entity the next word must continue
+        )
         for mark in sentence:
             continues = mark.prefix in (letters.inside, letters.last)
             if unfinished and not (continues and unfinished.kind == mark.kind):

@@ -1,4 +1,4 @@
-"""Read sentences of tagged words from column files and CoNLL-U, and collect and check tags."""
+"""Read tagged sentences from column files and CoNLL-U, and collect and check their tags."""
 
 from __future__ import annotations
 
@@ -38,23 +38,26 @@ LearnAs = Literal["IOB2", "IOB1", "as_written"]
 
 @dataclass(frozen=True)
 class TagFiles:
-    """The files and columns of a task on tagged sentences.
+    """The files and columns for a task on tagged sentences.
 
     Columns are specified by number, starting at "0", or by name in CoNLL-U.
 
     Attributes:
-      train: the training file, "" for none.
-      validation: the validation file, "" for none.
-      test: the test file, "" for none.
-      kind: "columns", one word per line, with columns separated by tabs (or by spaces, in a line
-        without tabs), and a blank line after each sentence; or "conllu".
-      tag: the column of the tags; "" for the last column, or UPOS in CoNLL-U.
-      word: the column of the words, "" for the first one; not used for CoNLL-U, where it is FORM.
-      comment: the prefix of lines to skip; "" for none, since "#" is a word in most column files.
+      train: the training file, or "" if there is none.
+      validation: the validation file, or "" if there is none.
+      test: the test file, or "" if there is none.
+      kind: "columns" or "conllu". A column file has one word per line and a blank line after each
+        sentence, and its columns are separated by tabs (in a line without tabs, by spaces).
+      tag: the column that contains the tags. The default, "", means the last column or, in CoNLL-U,
+        UPOS.
+      word: the column that contains the words, or "" for the first one. It must be "" for CoNLL-U,
+        where words are always in FORM.
+      comment: the prefix of lines to skip. The default, "", skips none, since "#" is a word in most
+        column files.
       learn_as: "IOB2" to recognize the scheme of entity tags (IOB1, IOB2, BIOES, BILOU or BMES),
-        reject mixed schemes and convert the tags to IOB2; "IOB1" to convert them to IOB1; or
-        "as_written" to use the tags as they are.
-      labels: the labels, () to collect them from the training file.
+        reject mixed schemes and convert the tags to IOB2; "IOB1" to do the same but convert them to
+        IOB1; or "as_written" to use the tags as they are.
+      labels: the labels, or () to collect them from the training file.
     """
 
     train: LocalPath = ""
@@ -90,17 +93,18 @@ class TagFiles:
 
 @dataclass
 class TagSentences:
-    """Tagged sentences from a file.
+    """The tagged sentences in a file.
 
     Attributes:
       words: [sentences][words] the words.
-      tags: [sentences][words] the tags, None if they were not read.
+      tags: [sentences][words] the tags, or None if they were not read.
       locations: [sentences][words] "file:line".
-      documents: [sentences] number of the document, ascending; None if the file does not mark
+      documents: [sentences] document numbers, in ascending order, or None if the file does not mark
         documents.
       lines: all lines of the file, without line ends.
-      original_tags: [sentences][words] tags as in the file, None if they are the same as `tags`.
-      scheme: the scheme that `tags` were converted to; "as_written" if they were not converted.
+      original_tags: [sentences][words] the tags as written in the file, or None if they are the
+        same as `tags`.
+      scheme: the scheme that `tags` were converted to, or "as_written" if they were not converted.
     """
 
     words: list[list[str]] = field(default_factory=list)
@@ -115,7 +119,7 @@ class TagSentences:
         return len(self.words)
 
     def describe_tag(self, sentence: int, word: int) -> str:
-        """Return a description of a tag as in the file and, if it differs, as converted."""
+        """Describe a tag as written in the file and, if it differs, as converted."""
         assert self.tags is not None
         tag = self.tags[sentence][word]
         original = self.original_tags[sentence][word] if self.original_tags is not None else tag
@@ -123,19 +127,19 @@ class TagSentences:
 
 
 def read_tags(files: TagFiles, split: Split, *, labeled: bool) -> TagSentences:
-    """Read the sentences of a split.
+    """Read the sentences in a split.
 
-    Multiword tokens ("1-2") and empty nodes ("1.1") of CoNLL-U are skipped.
+    In CoNLL-U, multiword tokens ("1-2") and empty nodes ("1.1") are skipped.
 
     Args:
-        files: the files of the task.
+        files: the task's files.
         split: the split to read.
-        labeled: whether to read and check tags, and convert them to the scheme `files.learn_as`.
+        labeled: whether to read tags, check them and convert them to the scheme `files.learn_as`.
 
     Raises:
-        ValueError: the file does not exist or has no sentences, a line has no word or no tag,
-            entity tags have mixed schemes, or a tag is not one of `files.labels`. The message
-            contains the file, line and value.
+        ValueError: the file does not exist or has no sentences, a line has no word or no tag, the
+            entity tags mix several schemes, or a tag is not one of `files.labels`. The message
+            gives the file, line and value.
     """
     path = find_file(split_path(files, split))
     locations = WordLocations(path)
@@ -175,16 +179,16 @@ def read_tags(files: TagFiles, split: Split, *, labeled: bool) -> TagSentences:
     return sentences
 
 
-# A column with more distinct values than this, and more than one per two distinct words, contains
-# words, lemmas or the like. The largest tag sets have thousands of tags (combined morphological
-# features, entities of hundreds of types), but each of them is used for many words: English EWT has
-# 19,674 distinct words with 230 distinct values of FEATS, but 14,194 lemmas. With fewer values,
-# as in files of a few lines, the ratio says nothing.
+# If a column has more distinct values than this, and more than half as many as there are distinct
+# words, it contains words, lemmas or the like. The largest tag sets have thousands of tags
+# (combined morphological features, hundreds of entity types), but each tag is used for many words:
+# the 19,674 distinct words in English EWT have only 230 distinct values of FEATS, but 14,194
+# lemmas. With fewer values, as in files of a few lines, the ratio says nothing.
 _MAX_UNCHECKED_TAGS = 200
 
 
 def _text_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file without line ends, and reject a CR without an LF."""
+    """Yield a file's lines without line ends, and reject a CR that is not followed by an LF."""
     for number, raw in enumerate(file_lines(path), start=1):
         line = raw.rstrip("\r\n")
         if "\r" in line:
@@ -193,14 +197,14 @@ def _text_lines(path: Path) -> Iterator[str]:
 
 
 def collect_labels(sentences: TagSentences, column: str = "") -> tuple[str, ...]:
-    """Return the distinct tags of sentences: "O" first, then the others in ascending order.
+    """Collect the distinct tags in sentences: "O" first, then the rest in ascending order.
 
     Args:
         sentences: the sentences.
-        column: the column of the tags, for messages; "" for the last one.
+        column: the column that contains the tags, for messages; "" for the last one.
 
     Raises:
-        ValueError: there are fewer than two tags, or so many that they may be words.
+        ValueError: there are fewer than two distinct tags, or so many that they may be words.
     """
     assert sentences.tags is not None
     distinct = {tag for tags in sentences.tags for tag in tags}
@@ -208,7 +212,7 @@ def collect_labels(sentences: TagSentences, column: str = "") -> tuple[str, ...]
     if len(distinct) < 2:
         raise ValueError(
             f"{file}: every tag is {min(distinct)!r}; expected at least two distinct tags. Set "
-            "tags.files.tag to the column of the tags"
+            "tags.files.tag to the column that contains the tags"
         )
     num_words = len({word for words in sentences.words for word in words})
     if len(distinct) > _MAX_UNCHECKED_TAGS and 2 * len(distinct) > num_words:
@@ -223,10 +227,10 @@ def collect_labels(sentences: TagSentences, column: str = "") -> tuple[str, ...]
 
 
 def check_tags(sentences: TagSentences, labels: Sequence[str]) -> None:
-    """Check that all tags are labels of the task.
+    """Check that every tag is one of the task's labels.
 
     Raises:
-        ValueError: a tag is not one of `labels`. The message contains the file, line and value.
+        ValueError: a tag is not one of `labels`. The message gives the file, line and value.
     """
     assert sentences.tags is not None
     label_set = frozenset(labels)
@@ -242,11 +246,11 @@ def check_tags(sentences: TagSentences, labels: Sequence[str]) -> None:
 
 
 def report_unknown_tags(sentences: TagSentences, labels: Sequence[str]) -> None:
-    """Log the number of words whose tag is not one of `labels` and thus cannot be predicted.
+    """Log how many words have a tag that is not one of `labels` and so cannot be predicted.
 
     Raises:
-        ValueError: more than half of the tags are unknown, so the tags may be from another column
-            or task. The message contains the file, line and value of the first one.
+        ValueError: more than half of the tags are unknown, so they may come from the wrong column
+            or from another task. The message gives the file, line and value of the first one.
     """
     assert sentences.tags is not None
     label_set = frozenset(labels)
@@ -263,18 +267,18 @@ def report_unknown_tags(sentences: TagSentences, labels: Sequence[str]) -> None:
     if 2 * len(unknown) > total:
         raise ValueError(
             f"{location}: tag {tag}; expected one of {', '.join(map(repr, labels))}, but "
-            f"{len(unknown):,} of {total:,} words have another tag. Check whether it is the right "
-            "column"
+            f"{len(unknown):,} of {total:,} words have tags that the model does not know. Check "
+            "that this is the right column"
         )
     logger.warning(
-        "%s: tag %s is not a label of the model. %s of %s words have such tags, and every "
+        "%s: tag %s is not one of the model's labels. %s of %s words have such tags, and every "
         "prediction for them counts as wrong",
         *(location, tag, f"{len(unknown):,}", f"{total:,}"),
     )
 
 
 def _sentences(events: Iterator[Word | End]) -> Iterator[list[Word] | None]:
-    """Yield sentences, and None at the beginning of each document that is marked."""
+    """Yield sentences, and None wherever the file marks the beginning of a document."""
     sentence: list[Word] = []
     for event in events:
         if isinstance(event, Word):
@@ -302,8 +306,8 @@ def _tag(word: Word, files: TagFiles) -> str:
     column = int(files.tag) if files.tag else max(1, len(word.cells) - 1)
     if column == int(files.word or 0):
         raise ValueError(
-            f"{word.location}: the last column contains the words. Set tag to the column of the "
-            "tags"
+            f"{word.location}: the last column contains the words. Set tag to the column that "
+            "contains the tags"
         )
     if column >= len(word.cells) or not word.cells[column]:
         raise ValueError(

@@ -176,7 +176,9 @@ def test_a_training_file_may_lack_tags_of_the_scheme(toy, tmp_path: Path, caplog
         scores[learn_as] = examples.scores(logits)
     assert scores["as_written"]["precision"] == 1.0 and scores["as_written"]["recall"] == 0.5
     assert scores["IOB2"] == scores["as_written"] | {"accuracy": 0.8}
-    assert "tag 'L-LOC' is not a label of the model. 2 of 5 words have such tags" in caplog.text
+    assert (
+        "tag 'L-LOC' is not one of the model's labels. 2 of 5 words have such tags" in caplog.text
+    )
 
 
 def test_labels_without_examples_are_reported(tmp_path, toy, caplog) -> None:

@@ -1,3 +1,3 @@
-"""Make the fixtures of the `corpus` tests available here."""
+"""Share the fixtures that the `corpus` tests define."""
 
 from ..corpus.conftest import tokenizer, words  # noqa: F401

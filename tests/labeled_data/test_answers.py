@@ -1,4 +1,4 @@
-"""Compare answers with an exhaustive search over spans, and test that gold ones are recovered."""
+"""Compare answers with an exhaustive search, and test that correct answers are recovered."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def tokenizer_of(examples: list[SpanExample], lowercase: bool = True) -> Tokeniz
 def logits_of(windows: SpanWindows, seed: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     shape = (len(windows), int(windows.features.lengths.max()) + 3)
-    # Use few distinct values, so that scores are tied.
+    # Draw from few distinct values, so that scores often tie.
     start, end = rng.integers(-4, 4, (2, *shape)).astype(np.float32)
     return start, end
 
 
 def gold_logits(windows: SpanWindows) -> list[np.ndarray]:
-    """Return start and end logits that are high for the targets and random for other tokens."""
+    """Return start and end logits that are high at the targets and random at all other tokens."""
     rows, rng = np.arange(len(windows)), np.random.default_rng(0)
     shape = (len(windows), int(windows.features.lengths.max()))
     start_and_end = []
@@ -59,7 +59,7 @@ def gold_logits(windows: SpanWindows) -> list[np.ndarray]:
 
 
 def all_spans(windows: SpanWindows, number: int, start, end, longest: int) -> list[tuple]:
-    """Return (-score, begin, end, start logit, end logit) for each allowed span of a question."""
+    """Return (-score, begin, end, start logit, end logit) for each span that a question allows."""
     spans = []
     sequences = windows.features.sequences
     for row in np.flatnonzero(windows.examples == number):
@@ -85,7 +85,7 @@ def test_best_answers_match_an_exhaustive_search(n_best: int, longest: int) -> N
     assert np.bincount(windows.examples).max() > 3
     for number, (example, answer) in enumerate(zip(examples, answers, strict=True)):
         spans = all_spans(windows, number, start, end, longest)
-        best = sorted(spans, key=lambda span: span[0])  # stable: ties keep earlier, shorter spans
+        best = sorted(spans, key=lambda span: span[0])  # stable, so earlier, shorter spans win ties
         expected: dict[str, tuple] = {}
         for span in best:
             marks = example.context[span[2] :]
@@ -115,7 +115,7 @@ def test_only_the_best_span_with_a_text_is_kept() -> None:
 
 
 def test_repeated_texts_do_not_count_toward_n_best() -> None:
-    """The code released by Devlin et al. also keeps n_best distinct texts."""
+    """The code released by Devlin et al. keeps n_best distinct texts, too."""
     example = SpanExample("q", "where?", "Paris. Paris. Paris. Paris. Paris. Paris. Lyon.", "")
     windows = span_windows([example], tokenizer_of([example]), labeled=False)
     start = np.zeros((1, int(windows.features.lengths.max())), np.float32)
@@ -135,7 +135,7 @@ def test_repeated_texts_do_not_count_toward_n_best() -> None:
     [
         ("Zoë ate crème brûlée in Kraków.", "crème brûlée", None),
         ("un cafe\u0301 et un the\u0301 noir", "cafe\u0301", None),
-        ("un cafe\u0301 et un the\u0301 noir", "the", "the\u0301"),  # includes the accent
+        ("un cafe\u0301 et un the\u0301 noir", "the", "the\u0301"),  # accent included
         ("c a\u0301\u0323 b", "a\u0301\u0323", None),
         ("He met 👩‍🚀 and 🤖, then 👍🏽!", "🤖", None),
         ("He met 👩‍🚀 and 🤖, then 👍🏽!", "👩‍🚀", None),
@@ -203,7 +203,7 @@ def test_non_finite_logits_of_the_passage_are_rejected() -> None:
     start[0, [0, 7]] = -np.inf, np.nan  # [CLS] and padding
     assert best_answers(windows, [example], start, np.zeros_like(start))[0].text == "the"
     start[0, windows.features.sequences.second_starts[0]] = np.nan
-    message = r"question q7: a token of the passage has the logits nan \(start\) and 0.0 \(end\)"
+    message = r"question q7: a passage token has the logits nan \(start\) and 0.0 \(end\)"
     with pytest.raises(ValueError, match=message):
         best_answers(windows, [example], start, np.zeros_like(start))
     for name in ("n_best", "max_answer_length"):

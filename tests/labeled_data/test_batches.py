@@ -1,4 +1,4 @@
-"""Test that length-grouped batches contain each example once, have few shapes and never vary."""
+"""Test that batches grouped by length contain each example once, have few shapes and never vary."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bert_jax.labeled_data.features import (
 
 
 def features_of(lengths: list[int], sequences_per_example: int = 1) -> Features:
-    """Return sequences 1000 i, 1000 i + 1, ... whose second segment starts in the middle."""
+    """Return sequences 1000 i, 1000 i + 1, ... whose second segments start halfway through."""
     starts = np.concatenate([[0], np.cumsum(lengths)])
     ids = np.concatenate([1000 * i + np.arange(n) for i, n in enumerate(lengths)]).astype(np.int32)
     examples = len(lengths) // sequences_per_example
@@ -90,7 +90,7 @@ def test_each_epoch_contains_every_example_once(batch_size: int) -> None:
 
 def test_an_incomplete_batch_has_the_row_length_of_its_longest_example() -> None:
     lengths = np.array([3, 8, 5, 17, 20, 2, 7])
-    # The last two row lengths are for other datasets; no example is this long.
+    # No example needs the last two row lengths, which were chosen for longer ones.
     plan = ByLength(lengths, (8, 16, 24, 64, 128), 4, seed=0)
     for epoch in range(8):
         batches = map(plan.planned_batch, (2 * epoch, 2 * epoch + 1))
@@ -118,7 +118,7 @@ def test_batches_by_length_have_less_padding_than_random_batches() -> None:
     rows = choose_lengths(lengths, 6)
     plan = ByLength(lengths, rows, 32, seed=0)
     sizes = [32 * plan.planned_batch(step).length for step in range(plan.steps_per_epoch)]
-    # Batches of consecutive examples, each padded to its longest example.
+    # The sizes if batches were consecutive examples, each padded to the longest one.
     unsorted_sizes = [32 * lengths[first : first + 32].max() for first in range(0, 2000, 32)]
     assert sum(sizes) < 0.5 * sum(unsorted_sizes)
 

@@ -1,4 +1,4 @@
-"""Test reading multiple-choice files, and compare features with Hugging Face's tokenizer."""
+"""Test reading multiple-choice files, and compare the features with Hugging Face's tokenizer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bert_jax.labeled_data.choices import ChoiceFiles, choice_features, read_cho
 from bert_jax.labeled_data.delimited import TableFormat
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
-# The header of SWAG's train.csv, whose first column is unnamed.
+# The header line in SWAG's train.csv, whose first column has no name.
 SWAG_HEADER = (
     ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label"
 )
@@ -46,7 +46,7 @@ def test_swag_features_match_hugging_face(swag: str, shared_data: Path, max_leng
     )
     assert features.sequences_per_example == 4
     assert features.targets["labels"].tolist() == [row["label"] for row in rows]
-    # The same pairs as in examples/pytorch/multiple-choice/run_swag.py of transformers.
+    # These are the pairs that examples/pytorch/multiple-choice/run_swag.py in transformers makes.
     expected = BertTokenizerFast(vocab=str(vocabulary))(
         [row["sent1"] for row in rows for _ in range(4)],
         [f"{row['sent2']} {row[f'ending{i}']}" for row in rows for i in range(4)],

@@ -1,4 +1,4 @@
-"""Test that columns and labels are detected in typical tables, and ambiguous ones rejected."""
+"""Test that columns and labels are detected in typical tables, and ambiguous tables rejected."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def review(number: int) -> str:
 
 
 def reviews(count: int = 40, **columns: Any) -> list[Row]:
-    """Return rows with a text, a label and other columns.
+    """Return rows that have a text, a label and the given columns.
 
-    columns: the value of each column, or a function of the row number that returns it.
+    columns: the value in each column, or a function that computes it from the row number.
     """
     defaults = {"text": review, "label": lambda number: ("bad", "good")[number % 2]}
     return [
@@ -274,7 +274,7 @@ def test_the_detected_columns_are_logged(tmp_path: Path, caplog: pytest.LogCaptu
         ({"separator": "|"}, "cannot be detected with label_names or"),
         ({"label": ""}, "cannot be detected with label_names or"),
         ({"label_names": ("x", "y")}, "labels cannot be detected"),
-        ({"train": "tfds:imdb_reviews"}, "columns can be detected only in files"),
+        ({"train": "tfds:imdb_reviews"}, "columns are detected only in files"),
         ({"train": ""}, "files.train is not set"),
         ({"train": "nowhere.csv"}, "nowhere.csv does not exist"),
     ],

@@ -1,4 +1,4 @@
-"""Test reading the lines of example files, with limits on line length and memory."""
+"""Test reading lines from example files without exceeding limits on line length and memory."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_errors_name_the_location_of_long_lines_and_cells(tmp_path: Path) -> Non
     path.write_bytes(b"text\nfine\n" + (MAX_LINE_BYTES + 1) * b"x" + b"\n")
     with pytest.raises(ValueError, match=r"train.tsv:3: the line has 16,777,218 bytes; expected"):
         list(file_lines(path))
-    # An unclosed quote includes the following lines.
+    # A quote that is never closed takes in all the lines that follow.
     path = tmp_path / "train.csv"
     path.write_bytes(b'text\nfine\n"open\n' + (MAX_LINE_BYTES // 99 + 1) * (98 * b"x" + b"\n"))
     with pytest.raises(

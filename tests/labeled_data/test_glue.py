@@ -1,4 +1,4 @@
-"""Test GLUE's official directories, the same rows read from TFDS, and submissions."""
+"""Test reading GLUE from official directories and TFDS, and writing submissions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bert_jax.labeled_data.glue import (
 )
 from bert_jax.labeled_data.sentences import read_sentences
 
-# Published numbers of examples (train, dev, test), and of dev examples of the second class.
+# The published numbers of examples (train, dev, test), and of dev examples in the second class.
 COUNTS = {
     "CoLA": (8_551, 1_043, 1_063, 721),
     "SST-2": (67_349, 872, 1_821, 444),
@@ -74,7 +74,7 @@ def test_missing_test_sets_are_skipped(tmp_path: Path) -> None:
     assert glue_files("RTE", str(tmp_path)).test == {}
 
 
-# A few rows of each task, in the format of the official files.
+# A few rows for each task, in the format of the official files.
 OFFICIAL = {
     "CoLA": {
         "train": "gj04\t1\t\tGood \"one.\ngj04\t0\t*\tBad one.\ngj04\t1\t\tThird.\n",
@@ -146,7 +146,7 @@ def test_tfds_has_the_same_examples(
     tfds_sets = glue_files(name, f"tfds:glue/{config}")
     official_sets = glue_files(name, str(official / name))
     pairs = [("train", tfds_sets.train, official_sets.train)]
-    if name != "QQP":  # its broken row is not allowed in a dev set
+    if name != "QQP":  # QQP's broken row is accepted only in training sets
         validation = zip(
             tfds_sets.validation.values(), official_sets.validation.values(), strict=True
         )
@@ -294,7 +294,7 @@ def test_unknown_names_are_rejected() -> None:
 
 
 def test_submissions_are_sorted_by_id(tmp_path: Path) -> None:
-    """TensorFlow Datasets orders the rows differently than the official files."""
+    """TensorFlow Datasets orders rows differently from the official files."""
     file = tmp_path / "SST-2.tsv"
     write_glue_submission(glue_task("SST-2"), [0, 0, 1, 0], ["2", "0", "10", "1"], file)
     assert file.read_text() == "index\tprediction\n0\t0\n1\t0\n2\t0\n10\t1\n"

@@ -1,4 +1,4 @@
-"""Test that a header is detected in formats that have none, even if labels are not read."""
+"""Test that an unexpected header is detected, even if labels are not read."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_an_unexpected_header_is_rejected(tmp_path: Path, text: str, options: di
         ("text\nwhat a film\nugh\n", CLASS),  # no label column
         ("text,label\n", CLASS),
         ("fine,good\nugh,bad\n", CLASS),
-        ("fine,web\nugh,news\nso so,\n", CLASS),  # another column instead of the label
+        ("fine,web\nugh,news\nso so,\n", CLASS),  # the second column is not the label
         ("fine,\nugh,unsure\n", CLASS),
         ("fine,7\nugh,8\n", CLASS),
         ("fine,1e3\nugh,2\n", NUMBER),

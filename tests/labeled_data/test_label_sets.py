@@ -1,4 +1,4 @@
-"""Test rows with several labels, in a delimited field, a JSON array, or one column per label."""
+"""Test rows with several labels: a delimited field, a JSON array or one column per label."""
 
 from __future__ import annotations
 
@@ -110,6 +110,6 @@ def test_labels_that_would_corrupt_predictions_are_rejected() -> None:
 @pytest.mark.parametrize("files", [SentenceFiles, ChoiceFiles, TagFiles])
 @pytest.mark.parametrize("labels", [("a", ""), (" ", "a")])
 def test_empty_labels_are_rejected(files, labels) -> None:
-    """They would result in empty predictions."""
+    """An empty label would make predictions look empty."""
     with pytest.raises(ValueError, match=r"labels=\(.*\): contains an empty name"):
         files(train="x", labels=labels)

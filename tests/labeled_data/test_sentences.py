@@ -1,4 +1,4 @@
-"""Test that labels of sentences are checked line by line, and that tokens match Hugging Face's."""
+"""Test that labels are checked line by line, and that tokens match Hugging Face's."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_tokens_of_glue_match_hugging_face(shared_data: Path, task: str, max_len
     files = glue_files(task, str(shared_data / "glue" / task)).validation["validation"]
     examples = read_sentences(files, "validation", labeled=True)
     assert len(examples) == GLUE_DEV_ROWS[task]
-    # Labels are covered by other tests. Without them, features can be made for any set of labels.
+    # Other tests cover the labels. Without them, features do not depend on the task's labels.
     unlabeled = SentenceExamples(
         examples.firsts, examples.seconds, None, examples.ids, examples.locations
     )
@@ -105,7 +105,7 @@ def test_classes_are_indices_of_labels(tmp_path: Path, tokenizer: Tokenizer) -> 
     assert features.targets["labels"].dtype == np.int32
     batch = features.batch(np.array([0, 1]), 3)
     assert batch["labels"].tolist() == [1, 0]
-    assert batch["token_ids"].tolist() == [[2, 5, 3], [2, 6, 3]]  # truncated at the end
+    assert batch["token_ids"].tolist() == [[2, 5, 3], [2, 6, 3]]  # the first row is truncated
 
 
 def test_numbers_are_float32(tmp_path: Path, tokenizer: Tokenizer) -> None:

@@ -1,4 +1,4 @@
-"""Compare windows of passages with Hugging Face's tokenizer and with a simple reference."""
+"""Compare passage windows with Hugging Face's tokenizer and with a simple reference."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZES = dict(max_length=40, doc_stride=7, max_query_length=16)
 def torture_examples() -> list[SpanExample]:
     """Return questions and passages in many scripts.
 
-    Each question is the beginning of a line, and its passage 0 to 3 consecutive lines.
+    Each question is the beginning of a line. Its passage consists of 0 to 3 consecutive lines.
     """
     lines = [line for line in TORTURE.read_text(encoding="utf-8").split("\n") if line.strip()]
     return [
@@ -47,10 +47,10 @@ def assert_matches_hugging_face(
     max_length: int,
     doc_stride: int,
 ) -> None:
-    """Compare token IDs, segment IDs and offsets.
+    """Compare token IDs, segment IDs and offsets with those of Hugging Face's tokenizer.
 
-    Hugging Face's `stride`, the number of tokens shared by two windows, depends on the length of
-    the question.
+    Hugging Face's `stride`, the number of tokens that two windows share, depends on the question's
+    length.
     """
     numbers_by_length = defaultdict(list)
     questions = [example.question for example in examples]
@@ -102,7 +102,7 @@ def test_windows_match_hugging_face_on_the_official_dev_set(shared_data: Path) -
     windows = span_windows(examples, Tokenizer.load(vocab_file), labeled=True)
     hf_tokenizer = BertTokenizerFast(vocab=str(vocab_file), do_lower_case=True)
     assert_matches_hugging_face(windows, examples, hf_tokenizer, 384, 128)
-    # Each question has a window that contains the entire answer.
+    # For every question, some window contains the entire answer.
     starts = windows.features.targets["start_positions"]
     assert len(np.unique(windows.examples[starts > 0])) == len(examples)
 
@@ -110,7 +110,7 @@ def test_windows_match_hugging_face_on_the_official_dev_set(shared_data: Path) -
 def numbered(count: int, answer: tuple[int, int] | None = None) -> SpanExample:
     """Return a question about a passage w0 w1 ...
 
-    answer: the numbers of the first and last word of the answer.
+    answer: the numbers of the answer's first and last word.
     """
     words = [f"w{number}" for number in range(count)]
     context = " ".join(words)
@@ -163,7 +163,7 @@ def test_targets_are_set_in_windows_with_the_entire_answer(word_tokenizer, answe
     assert targets["start_positions"].dtype == np.int32
     for row in range(len(windows)):
         offsets = windows.character_offsets[sequences.starts[row] : sequences.starts[row + 1]]
-        words = range(6 * row, min(6 * row + 16, 40))  # in this window
+        words = range(6 * row, min(6 * row + 16, 40))  # the words in this window
         first, last = (int(targets[f"{side}_positions"][row]) for side in ("start", "end"))
         if answer[0] in words and answer[1] in words:
             assert example.context[offsets[first, 0] : offsets[last, 1]] == example.answer_texts[0]
@@ -184,7 +184,7 @@ def test_targets_of_a_batch_are_positions_in_its_rows(word_tokenizer: Tokenizer)
 
 
 def reference_maximum_context(windows: list[tuple[int, int]]) -> list[list[bool]]:
-    """Apply the rule of Devlin et al. to one token and window (begin, size) at a time."""
+    """Apply the rule by Devlin et al. to one token and one window, (begin, size), at a time."""
     flags = [[False] * size for _, size in windows]
     for token in range(max(begin + size for begin, size in windows)):
         best_score, best_window = None, None

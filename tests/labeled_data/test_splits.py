@@ -1,4 +1,4 @@
-"""Test which rows are held out for validation, and which are skipped because of their label."""
+"""Test which rows are held out for validation, and which rows are skipped for their label."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_train_and_validation_are_parts_of_one_file(tmp_path: Path) -> None:
     assert len(validation) == pytest.approx(300, abs=45)  # three standard deviations
     assert [texts[int(i)] for i in validation.ids] == validation.firsts
     assert validation.locations[0] == f"{path}:{int(validation.ids[0]) + 2}"
-    for share in (0.2, 0.1):  # a smaller share selects a subset
+    for share in (0.2, 0.1):  # a smaller share holds out a subset
         smaller = split(path, "validation", validation_share=share)
         assert 0 < len(smaller) < len(validation) and set(smaller.firsts) < set(validation.firsts)
 
@@ -70,7 +70,7 @@ def test_pairs_are_held_out_by_both_texts() -> None:
 
 
 def test_the_hash_does_not_change() -> None:
-    """Runs of earlier versions must resume with the rows that they held out."""
+    """A run started with an earlier version must resume with the same rows held out."""
 
     def blake(data: bytes) -> bytes:
         return hashlib.blake2b(data, digest_size=16).digest()
@@ -87,7 +87,7 @@ def test_a_share_that_leaves_a_split_empty_is_rejected(
     tmp_path: Path, share: float, use: str
 ) -> None:
     path = write(tmp_path / "a.tsv", ["a", "b", "c", "d"])
-    with pytest.raises(ValueError, match=f"leaves none of its 4 rows for {use}. Set another"):
+    with pytest.raises(ValueError, match=f"leaves none of its 4 rows for {use}. Change the share"):
         split(path, "validation" if use == "validation" else "train", validation_share=share)
     for invalid in (1.0, -0.1, float("nan")):
         with pytest.raises(ValueError, match=r"validation_share=.*: expected 0 <= share < 1"):

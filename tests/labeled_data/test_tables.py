@@ -1,4 +1,4 @@
-"""Test that tables have the same contents and locations in all file formats, compressed or not."""
+"""Test that a table reads the same in all file formats, compressed or not."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_compressed_files_are_found_without_their_suffix(tmp_path: Path, suffix,
 
 
 def test_texts_in_csv_may_be_long(tmp_path: Path) -> None:
-    """The default limit of Python's module is 131,072 characters."""
+    """By default, Python's csv module limits cells to 131,072 characters."""
     path, text = tmp_path / "a.csv", "a, b " * 30_000
     path.write_text(f'text,label\n"{text}",1\n')
     assert read_table(str(path), CSV, ["text"]).columns["text"] == [text]
@@ -91,13 +91,13 @@ def test_csv_files_written_by_python_are_read_correctly(tmp_path: Path) -> None:
         csv.writer(file).writerows([["text", "label"], *rows])
     table = read_table(str(path), CSV, ["label", "text"])
     assert table.columns == columns_of(rows)
-    first = 2 + len(ROWS)  # the location of a row is its first line
+    first = 2 + len(ROWS)  # a row's location is its first line
     assert table.locations[-2:] == [f"{path}:{first}", f"{path}:{first + 2}"]
 
 
 @pytest.mark.parametrize("delimiter", [";", "|", "\t"])
 def test_csv_can_have_another_delimiter(tmp_path: Path, delimiter: str) -> None:
-    """Spreadsheets use other delimiters in locales with decimal commas."""
+    """In locales with decimal commas, spreadsheets write other delimiters."""
     rows = [*ROWS, ["two\nlines", "1,5"], [f"a{delimiter}b", "0"]]
     path = tmp_path / "a.csv"
     with open(path, "w", newline="", encoding="utf-8") as file:
@@ -173,7 +173,7 @@ def test_errors_name_the_row_of_invalid_parquet(tmp_path: Path) -> None:
             ["1"],
             "only '0'.*delimiter=.;.",
         ),
-        (TSV, b"a\tlabel\na\t0\n", ["text"], "Name a column of the file 'text', in a new"),
+        (TSV, b"a\tlabel\na\t0\n", ["text"], "Rename one of the columns in the file to 'text'"),
         (TSV, JSON_LINE, ["text"], "JSON Lines, set form.kind=.jsonl."),
         (CSV, JSON_LINE, ["text"], "JSON Lines, set form.kind=.jsonl."),
         (
@@ -234,7 +234,7 @@ def test_short_rows_can_be_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.WARNING):
         table = read_table(path, TableFormat(short_rows="skip"), ["text", "label"])
     assert table.locations == [f"{path}:2", f"{path}:4"]
-    assert table.numbers == [0, 2]  # skipped rows are counted
+    assert table.numbers == [0, 2]  # skipped rows count, too
     assert "skipped 1 rows" in caplog.text
 
 
@@ -278,10 +278,10 @@ def test_the_format_of_compressed_files_is_recognized(tmp_path: Path) -> None:
         (
             "a.txt",
             {},
-            "a.txt: the format cannot be .* Set form.kind to one of .* end in one of .tsv, .csv",
+            "a.txt: the extension does not identify .* Set form.kind to one .* one of .tsv, .csv",
         ),
         ("a", {}, "Set form.kind to one of tsv, csv, jsonl, parquet, or rename"),
-        ("a.jsonl", {"header": False}, "a.jsonl: header=False: columns of JSON Lines"),
+        ("a.jsonl", {"header": False}, "a.jsonl: header=False: the columns of JSON Lines"),
         ("a.tsv", {"delimiter": ";"}, "a.tsv: delimiter=';': only supported for kind='csv'"),
     ],
 )
@@ -299,7 +299,7 @@ def test_missing_files_and_invalid_formats_are_rejected() -> None:
         read_table("nowhere.tsv", TSV, ["text"])
     for arguments, message in [
         ({"kind": "xls"}, "expected one of 'auto', 'tsv', 'csv', 'jsonl', 'parquet'"),
-        ({"kind": "parquet", "header": False}, "JSON Lines and Parquet always have names"),
+        ({"kind": "parquet", "header": False}, "JSON Lines and Parquet files always have names"),
         ({"kind": "jsonl", "header": False}, "always have names"),
         ({"kind": "csv", "delimiter": ""}, "delimiter='': expected one character"),
         ({"kind": "csv", "delimiter": "\n"}, r"delimiter='\\n': expected one character"),

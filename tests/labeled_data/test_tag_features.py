@@ -1,4 +1,4 @@
-"""Test that windows of tagged sentences match Hugging Face's tokens and score each word once."""
+"""Test that token windows match Hugging Face's tokens and score each word once."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_first_tokens_of_words_match_hugging_face(shared_data: Path, name: str) 
             assert ids[tokens].tolist() == expected_ids
             scored = np.flatnonzero(weights[tokens]).tolist()
             assert scored == [firsts[word] for word in range(len(words))]
-        else:  # for a word without tokens, an [UNK] is scored
+        else:  # a word without tokens is scored at an [UNK]
             without_tokens += len(words) - len(firsts)
             unknown = hf_tokenizer.unk_token_id
             kept = [token for token in ids[tokens].tolist() if token != unknown]
@@ -188,7 +188,7 @@ def test_invalid_arguments_are_rejected(tokenizer: Tokenizer) -> None:
     sentences = sentences_of("b c")
     with pytest.raises(ValueError, match="f: document_context=True, but no line marks"):
         tag_features(sentences, tokenizer, 8, ("X",), document_context=True)
-    # For evaluation, the context is omitted instead.
+    # In an evaluation, context is left out instead of causing an error.
     with_context, without_context = (
         tag_features(sentences, tokenizer, 8, ("X",), document_context=context, for_evaluation=True)
         for context in (True, False)

@@ -1,4 +1,4 @@
-"""Test that entity tagging schemes are recognized and converted, and mixed ones rejected."""
+"""Test that entity tagging schemes are recognized and converted, and mixed schemes rejected."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from bert_jax.labeled_data.tag_formats import recognize_scheme, to_closed, to_iob1, to_iob2
 
-CLOSED = {"BIOES": "IES", "BILOU": "ILU", "BMES": "MES"}  # inside, last, single
-Entities = list[tuple[int, int, str]]  # [first, last] words and type
+CLOSED = {"BIOES": "IES", "BILOU": "ILU", "BMES": "MES"}  # the letters for inside, last and single
+Entities = list[tuple[int, int, str]]  # (first word, last word, type)
 
 
 def random_sentence(rng: random.Random) -> tuple[int, Entities]:
@@ -23,7 +23,7 @@ def random_sentence(rng: random.Random) -> tuple[int, Entities]:
 
 
 def tags_in_scheme(size: int, entities: Entities, scheme: str) -> list[str]:
-    """Return the tags of entities according to the definition of a scheme."""
+    """Return the tags for the given entities, following the definition of a scheme."""
     inside, end, single = CLOSED.get(scheme, "III")
     tags = ["O"] * size
     last_of = {last: kind for _, last, kind in entities}

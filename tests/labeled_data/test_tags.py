@@ -18,7 +18,7 @@ from bert_jax.labeled_data.tags import (
     report_unknown_tags,
 )
 
-# The format of CoNLL-2003's eng.testb, which uses IOB1 in the original release.
+# This has the format of CoNLL-2003's eng.testb, which used IOB1 when it was first released.
 CONLL_2003 = """-DOCSTART- -X- O O
 
 SOCCER NN I-NP O
@@ -155,7 +155,7 @@ BIOES = "a B-PER\nb E-PER\nc S-PER\n\nd O\ne S-LOC\n"
 def test_correct_tags_are_repeated_in_the_scheme_of_the_predictions(
     tmp_path: Path, text: str, labeled: bool
 ) -> None:
-    """To compute its accuracy, conlleval compares tags one by one."""
+    """To compute accuracy, conlleval compares tags one by one."""
     sentences = tags_of_text(tmp_path, text, labeled=labeled)
     iob2 = [["B-PER", "I-PER", "B-PER"], ["O", "B-LOC"]]
     out = tmp_path / "out.txt"
@@ -205,7 +205,7 @@ def test_predictions_for_conllu_use_the_scheme_of_the_file(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("tag", "column"), [("", 3), ("XPOS", 4)])
 def test_predictions_for_conllu_replace_only_tags(tmp_path: Path, tag: str, column: int) -> None:
-    """Comments, multiword tokens, empty nodes and other columns are unchanged."""
+    """Comments, multiword tokens, empty nodes and the other columns stay the same."""
     sentences = tags_of_text(tmp_path, CONLLU, kind="conllu", tag=tag)
     out = tmp_path / "out.conllu"
     files = TagFiles(test=str(out), kind="conllu", tag=tag)
@@ -289,7 +289,7 @@ def test_single_and_unknown_tags_are_rejected(tmp_path: Path) -> None:
 
 
 def test_words_in_the_tag_column_are_rejected(tmp_path: Path) -> None:
-    """Reject swapped columns (`TAG word`), but not large tag sets."""
+    """Swapped columns (`TAG word`) are rejected, but large tag sets are not."""
     kinds = [f"{prefix}-kind{number}" for number in range(300) for prefix in "BI"]
     rows = [f"word{number} {kinds[number % 600]}" for number in range(1200)]
     sentences = tags_of_text(tmp_path, "".join(f"{row}\n" for row in rows))
@@ -313,8 +313,8 @@ def test_unknown_tags_are_counted_and_rejected_if_frequent(
     report_unknown_tags(sentences, ("O", "B-LOC", "B-PER"))
     assert not caplog.text
     report_unknown_tags(sentences, ("O", "B-PER"))
-    message = "train.txt:2: tag 'B-LOC' is not a label of the model. 1 of 4 words have such tags"
-    assert message in caplog.text
+    message = "train.txt:2: tag 'B-LOC' is not one of the model's labels. 1 of 4 words have such"
+    assert f"{message} tags" in caplog.text
     report_unknown_tags(sentences, ("B-LOC", "B-PER"))
     with pytest.raises(ValueError, match=r"train.txt:1: tag 'O'; .*'B-PER'.* 3 of 4 words"):
         report_unknown_tags(sentences, ("B-PER", "I-PER"))
@@ -330,7 +330,7 @@ def test_messages_contain_the_original_tag(
         with pytest.raises(ValueError, match=f"{message}; expected one of"):
             check_tags(sentences, labels)
         report_unknown_tags(sentences, labels)
-        assert re.search(rf"{message} is not a label of the model\. 1 of 5 words", caplog.text)
+        assert re.search(rf"{message} is not one of the model's labels\. 1 of 5 words", caplog.text)
         sentences = tags_of_text(tmp_path, f"rome {tag}\n")
         with pytest.raises(ValueError, match=message.replace(":6", ":1") + "; expected one of"):
             report_unknown_tags(sentences, labels)
