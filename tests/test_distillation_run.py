@@ -174,14 +174,14 @@ def test_a_student_is_initialized_with_layers_of_its_teacher(teacher):
     ("words", "message"),
     [
         (["model.num_layers=3"], "model.num_layers=3: the teacher has only 2 layers to start from"),
-        (["model.hidden_dim=8"], "has hidden_dim=16, this run 8: vectors of different sizes"),
+        (["model.hidden_dim=8"], "has hidden_dim=16, but this run has 8: vectors of different"),
         (
             [
                 "distillation.attention_weight=1",
                 "distillation.init_layers=False",
                 "model.num_heads=4",
             ],
-            "has num_heads=2, this run 4: attention is compared head by head",
+            "has num_heads=2, but this run has 4: attention is compared head by head",
         ),
         (
             [
@@ -191,7 +191,7 @@ def test_a_student_is_initialized_with_layers_of_its_teacher(teacher):
             ],
             "model.num_layers=3: the teacher has only 2 layers to match",
         ),
-        (["model.vocab_size=400"], "has model.vocab_size=300, this run 400"),
+        (["model.vocab_size=400"], "has model.vocab_size=300, but this run has 400"),
         (["model.ffn_dim=8"], "encoder.layers.0.ffn.up.kernel [16, 8], the teacher's"),
         (
             ["model.position_offset=2", "model.max_positions=62"],

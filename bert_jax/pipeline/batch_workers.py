@@ -1,9 +1,9 @@
 """Make requested batches in the background, in a thread or in processes.
 
-A process sends its batches through a pipe, which closes when the process ends. Shared memory and
-semaphores (as in `multiprocessing.Queue` and Grain's `mp_prefetch`) have names that outlive a
-killed process group, and waiting for either never ends if the other side is killed in the middle of
-a message.
+A worker process sends its batches through a pipe, which closes when the process ends. The
+alternatives, shared memory and semaphores (as in `multiprocessing.Queue` and Grain's
+`mp_prefetch`), have names that outlive a killed process group, and a process waits on them forever
+if its peer is killed in the middle of a message.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from typing import Protocol
 from bert_jax.pipeline.examples import Batch
 from bert_jax.processes import STOP_SIGNALS, cause_of_death, end_with_parent, ignore_stop_signals
 
-# Time a thread gets to finish its current batch before it is abandoned.
+# How long a thread may take to finish its current batch before it is abandoned.
 _CLOSING_SECONDS = 5.0
-# Errors of these types are for users to fix and keep their type; all others are bugs.
+# Users can fix errors of these types, so the type is kept. Any other error is a bug.
 _KEPT_TYPES = (ValueError, OSError, MemoryError)
 
 
 class Batches(Protocol):
-    """Batches by step, raising IndexError after the last one."""
+    """Batches indexed by step; a step after the last one raises IndexError."""
 
     def __len__(self) -> int: ...
 
@@ -38,26 +38,26 @@ class Batches(Protocol):
 
 
 class _Ended:
-    """The end of a process's messages."""
+    """A marker for the end of a process's messages."""
 
 
 class BatchWorker(Protocol):
-    """A worker that makes requested batches in order.
+    """A worker that makes batches in the order in which they are requested.
 
     Attributes:
-      name: its name in messages.
+      name: the worker's name in messages.
     """
 
     name: str
 
     def request(self, step: int) -> None:
-        """Request the batch of a step without waiting for it."""
+        """Request the batch for a step, without waiting for it."""
 
     def take(self, seconds: float) -> Batch:
         """Return the next requested batch, or raise an error that occurred while it was made.
 
         Raises:
-          queue.Empty: the batch is not ready after `seconds`.
+          queue.Empty: the batch is not ready within `seconds`.
           OSError: the worker process has ended.
         """
 
@@ -89,7 +89,7 @@ class ThreadWorker:
         return made
 
     def close(self) -> None:
-        """Stop, as in `BatchWorker`, but abandon a thread that hangs, since it cannot be killed."""
+        """Stop, as in `BatchWorker`; a thread that hangs is abandoned, as it cannot be killed."""
         while not self._steps.empty():
             with contextlib.suppress(Exception):
                 self._steps.get_nowait()
@@ -120,7 +120,7 @@ class ProcessWorker:
         self._process = context.Process(target=_serve, args=(remote, source), daemon=True)
         self._made: SimpleQueue[Batch | Exception | _Ended] = SimpleQueue()
         self._closing = threading.Event()
-        # A batch is larger than a pipe's buffer, so a thread receives it ahead of time.
+        # A batch does not fit into a pipe's buffer, so a thread receives it ahead of time.
         self._receiver = threading.Thread(
             target=_receive,
             args=(self._process, self._connection, remote, self._made, self._closing),
@@ -128,8 +128,8 @@ class ProcessWorker:
             daemon=True,
         )
         self._receiver.start()
-        # Runs before multiprocessing's exit handler, which would send SIGTERM and then wait for
-        # workers, which ignore it.
+        # Runs before multiprocessing's exit handler, which would send SIGTERM, which workers
+        # ignore, and then wait for them.
         atexit.register(self.close)
 
     def request(self, step: int) -> None:
@@ -167,8 +167,8 @@ def _receive(
     closing: threading.Event,
 ) -> None:
     """Start the process, then forward its messages until it ends."""
-    # The process inherits this mask, since it imports modules for a second before it can ignore
-    # signals itself.
+    # The process inherits this signal mask, because it spends about a second importing modules
+    # before it can ignore the signals itself.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         process.start()
@@ -176,7 +176,7 @@ def _receive(
         made.put(error)
         return
     finally:
-        remote.close()  # so that the pipe ends with the process
+        remote.close()  # so that the pipe closes when the process ends
     if closing.is_set():
         process.kill()
     try:
@@ -187,7 +187,7 @@ def _receive(
 
 
 def _serve(connection: Connection, source: Batches) -> None:
-    """Send the batch, or the error, for every requested step until the pipe closes."""
+    """Send the batch for each requested step, or the error it raised, until the pipe closes."""
     ignore_stop_signals()  # the parent may need more batches before it can save a checkpoint
     end_with_parent()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
@@ -201,12 +201,12 @@ def _serve(connection: Connection, source: Batches) -> None:
 
 
 def _portable(error: Exception) -> Exception:
-    """Return an error that another process can unpickle, with its traceback as a note."""
+    """Return the error in a form that can be unpickled elsewhere, with its traceback as a note."""
     trace = "".join(traceback.format_exception(error))
     error.add_note(f"The data worker's traceback:\n{trace}")
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # the type's constructor does not take the message as its only argument
+    except Exception:  # for example, the constructor takes more arguments than the message
         kind = next((kind for kind in _KEPT_TYPES if isinstance(error, kind)), RuntimeError)
         message = str(error) if kind is not RuntimeError else f"{type(error).__name__}: {error}"
         error = kind(message)

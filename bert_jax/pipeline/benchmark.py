@@ -18,11 +18,11 @@ from bert_jax.pipeline.loader import BatchSource, Loader
 
 @dataclass(frozen=True)
 class LoadingSpeed:
-    """The speed at which batches are made; `str()` returns it on one line.
+    """The speed at which batches are made; `str()` formats it as one line.
 
     Attributes:
-      tokens_per_second: positions per second, including padding.
-      seconds_per_batch: the mean over all batches.
+      tokens_per_second: the number of positions per second, including padding.
+      seconds_per_batch: the mean time per batch in seconds.
     """
 
     tokens_per_second: float
@@ -37,13 +37,13 @@ class LoadingSpeed:
 
 @dataclass(frozen=True)
 class InlineSpeed(LoadingSpeed):
-    """The speed at which one core makes batches; `str()` includes the padding.
+    """The speed at which one core makes batches; `str()` also shows how full the rows are.
 
     Attributes:
       filled: the fraction of positions that are not padding.
-      processor_seconds: the processor time of the whole measurement.
-      seconds: the requested duration of the measurement.
-      stages: the seconds of each stage, by name.
+      processor_seconds: the CPU time of the whole measurement in seconds.
+      seconds: the requested duration of the measurement in seconds.
+      stages: a dict from each stage's name to the time spent in it, in seconds.
     """
 
     filled: float
@@ -59,14 +59,14 @@ class InlineSpeed(LoadingSpeed):
 
     @property
     def shares(self) -> str:
-        """The percentage of the time in each stage."""
+        """The percentage of the time spent in each stage, as text."""
         total = sum(self.stages.values())
         shares = (f"{stage} {100 * time / total:.0f} %" for stage, time in self.stages.items())
         return ", ".join(shares)
 
 
 def describe_examples(examples: ExampleSource, batch_size: int) -> list[str]:
-    """Return lines about the records and the batches that are measured.
+    """Describe the records and batches that are measured.
 
     Raises:
       ValueError: the corpus has too few records for a batch.
@@ -74,8 +74,8 @@ def describe_examples(examples: ExampleSource, batch_size: int) -> list[str]:
     info = examples.corpus.info
     if len(examples) < batch_size:
         raise ValueError(
-            f"{examples.corpus.directory}: has {len(examples)} records, fewer than a batch of "
-            f"{batch_size}. Give a smaller --batch-size or a larger corpus."
+            f"{examples.corpus.directory}: the corpus has {len(examples)} records, too few for a "
+            f"batch of {batch_size}. Choose a smaller --batch-size or a larger corpus."
         )
     return [
         f"{info.num_records:,} records of {examples.length} positions in {len(info.shards)} "
@@ -86,7 +86,7 @@ def describe_examples(examples: ExampleSource, batch_size: int) -> list[str]:
 
 
 def measure_inline(examples: ExampleSource, batch_size: int, seconds: float) -> InlineSpeed:
-    """Make batches on one core for at least `seconds`, and at least one batch."""
+    """Measure how fast one core makes batches, for at least `seconds` and one batch."""
     batches_per_epoch = len(examples) // batch_size
     rows = np.arange(batch_size)
     with _one_core():
@@ -98,7 +98,7 @@ def measure_inline(examples: ExampleSource, batch_size: int, seconds: float) -> 
             batch = examples.examples(epoch, number * batch_size + rows, stage_done=clock)
             filled += float((batch["document_ids"] > 0).mean())
             step += 1
-            clock("filled")  # the time spent on measuring, subtracted below
+            clock("filled")  # the time spent measuring, which is subtracted below
         elapsed = time.perf_counter() - begin - clock.seconds.pop("filled")
         processor = time.process_time() - processor
     return InlineSpeed(
@@ -114,13 +114,13 @@ def measure_inline(examples: ExampleSource, batch_size: int, seconds: float) -> 
 def measure_loader(
     examples: ExampleSource, batch_size: int, seconds: float, num_workers: int
 ) -> LoadingSpeed:
-    """Take batches from the training loop's loader for at least `seconds`.
+    """Measure how fast the training loop's loader makes batches, for at least `seconds`.
 
     Args:
       examples: the examples of a corpus.
       batch_size: the number of rows in a batch.
-      seconds: the minimum duration; at least one batch is taken.
-      num_workers: the number of worker processes; 0 for a thread of this process.
+      seconds: the minimum duration in seconds; at least one batch is made.
+      num_workers: the number of worker processes; 0 for a thread in this process.
     """
     source = BatchSource(examples, batch_size=batch_size, num_steps=1 << 40)
     with Loader(source, num_workers=num_workers) as loader:
@@ -135,7 +135,7 @@ def measure_loader(
 
 
 class _Clock:
-    """A sum of the time between calls, by the name of the stage that each call ends."""
+    """A timer that is called at the end of each stage and adds up the seconds per stage."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -149,7 +149,7 @@ class _Clock:
 
 @contextlib.contextmanager
 def _one_core() -> Iterator[None]:
-    """Keep this thread, and any threads it starts, on one core if the system supports it."""
+    """Pin this thread, and any threads it starts, to one core if the system supports it."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return

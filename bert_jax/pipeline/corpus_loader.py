@@ -20,14 +20,14 @@ from bert_jax.tokenizers.special_tokens import Vocabulary
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.validation import check_choice
 
-_ENDLESS = 2**31 - 1  # a training state counts its steps in an int32
+_ENDLESS = 2**31 - 1  # the training state's step counter is an int32
 
 
 class CorpusLoader:
     """An iterable over the batches of a corpus's training split, epoch after epoch.
 
-    Every batch is a pure function of the corpus, the arguments and the batch's number, so a loop
-    that continues with `batches(step)` gets the same batches as an uninterrupted one::
+    Every batch is a pure function of the corpus, the arguments and the step, so a loop that
+    resumes with `batches(step)` gets the same batches as an uninterrupted one::
 
         loader = CorpusLoader("corpora/mine", batch_size=256)
         for batch in loader:
@@ -51,16 +51,16 @@ class CorpusLoader:
 
         Args:
           corpus: a directory written by `prepare`, or the opened training split.
-          batch_size: the number of rows in a batch, over all processes.
+          batch_size: the number of rows in a batch, across all processes.
           num_steps: the total number of batches; None for no limit. It is required with
-            `masking.final_rate`, because the rate depends on the progress.
-          seed: the seed for the order, the masks and the pairs.
+            `masking.final_rate`, because the rate depends on the progress of the run.
+          seed: the random seed for the order of records, the masks and the sentence pairs.
           sentence_pairs: "next_sentence", "sentence_order" or "none".
-          masking: the tokens to predict; None for BERT's 15%.
-          join_documents: whether the documents of a row are read as one.
+          masking: how tokens are masked; defaults to BERT's masking of 15% of them.
+          join_documents: whether the documents in a row attend to each other.
           num_workers: the number of processes that make batches; 0 makes them in a thread.
-            The processes import the main script, so its own code that starts the loop must be below
-            `if __name__ == "__main__":`.
+            The processes import the main script, so the code that starts the training loop must be
+            below `if __name__ == "__main__":`.
           prefetch: the number of batches that the thread, or each process, keeps ready.
 
         Raises:
@@ -71,13 +71,13 @@ class CorpusLoader:
         masking = MaskingConfig() if masking is None else masking
         if num_steps is None and masking.final_rate:
             raise ValueError(
-                f"num_steps=None: masking.final_rate={masking.final_rate} is reached at the last "
-                "step, so the number of steps is required. Set num_steps."
+                f"num_steps=None: masking.final_rate={masking.final_rate} applies at the last "
+                "step, so the number of steps must be known. Set num_steps."
             )
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: expected at least 1.")
         if num_steps is not None and num_steps < 1:
-            raise ValueError(f"num_steps={num_steps}: expected at least 1, or None for no end.")
+            raise ValueError(f"num_steps={num_steps}: expected at least 1, or None for no limit.")
         self.tokenizer = Tokenizer.load(Path(corpus.directory) / TOKENIZER)
         self.batch_size = batch_size
         self.num_steps = _ENDLESS if num_steps is None else num_steps
@@ -97,7 +97,7 @@ class CorpusLoader:
 
     @property
     def length(self) -> int:
-        """The number of positions per row."""
+        """The number of positions in a row."""
         return self._examples.length
 
     @property
@@ -113,9 +113,9 @@ class CorpusLoader:
         """Return an iterator over the batches from `start_step` on, usable as a context manager.
 
         Args:
-          start_step: the number of the first batch.
-          rows: the rows of each batch to make, ascending; None for all. With several processes,
-            every process makes the rows of its own devices.
+          start_step: the step of the first batch.
+          rows: the rows of each batch to make, in ascending order; None for all. With several
+            processes, each process makes the rows that its own devices need.
         """
         source = BatchSource(
             self._examples,

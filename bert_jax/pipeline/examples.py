@@ -1,7 +1,7 @@
 """Make training examples as a pure function of (corpus, seed, epoch, index).
 
-The fragments of a record become the documents of a row of fixed length: `[CLS] A [SEP] B [SEP]` for
-every fragment, then padding.
+A record becomes a row of fixed length. Each of its fragments becomes a document of the row, laid
+out as `[CLS] A [SEP] B [SEP]`, and padding follows the last document.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Rows:
     Attributes:
       token_ids: [B, L] int32.
       segment_ids: [B, L] int32, 1 for `B [SEP]`, 0 for `[CLS] A [SEP]` and padding.
-      position_ids: [B, L] int32, from 0 in every document; 0 for padding.
-      document_ids: [B, L] int32, 1, 2, ... for the documents of a row; 0 for padding.
-      cls_positions: [B, P] int32, the first position of each document; 0 after the last document.
+      position_ids: [B, L] int32, counted from 0 in every document; 0 for padding.
+      document_ids: [B, L] int32, 1, 2, ... for the documents in a row; 0 for padding.
+      cls_positions: [B, P] int32, the first position of each document; 0 in unused entries.
       pair_labels: [B, P] int32; see `Segments.label`.
-      pair_weights: [B, P] float32, 1 for documents with a segment B.
+      pair_weights: [B, P] float32, 1 for documents that have a segment B, otherwise 0.
     """
 
     token_ids: NDArray[np.int32]
@@ -56,12 +56,13 @@ def assemble_rows(
     """Lay out fragments in rows, in the given order.
 
     Args:
-      tokens: the tokens to which the segments' offsets refer.
+      tokens: the tokens that the segments' offsets refer to.
       segments: the segments of all fragments.
-      row: [num_fragments] the row of each fragment, ascending; every row has at least one.
-      shape: (B, L, P), into which the fragments must fit. Preparation guarantees this, and the
-        caller has checked it.
-      vocabulary: the ids of special tokens.
+      row: [num_fragments] the row of each fragment, in ascending order; every row has at least one
+        fragment.
+      shape: (B, L, P), the shape that the fragments must fit into. Preparation guarantees that they
+        fit, and the caller has checked it.
+      vocabulary: provides the ids of the special tokens.
     """
     num_rows, length, max_fragments = shape
     paired = segments.b_length > 0
@@ -82,11 +83,11 @@ def assemble_rows(
     positions = np.arange(num_rows * length, dtype=np.int32)
 
     def spread(a: NDArray[np.int64], b: NDArray[np.int64], pad: NDArray[np.int64]) -> NDArray:
-        """Return an array with one value for each run, repeated over its length."""
+        """Return an array in which each run's value is repeated over the length of the run."""
         return np.repeat(np.stack([a, b, pad], axis=1).ravel().astype(np.int32), runs)
 
     shift = spread(segments.a_offset - begin - 1, segments.b_offset - begin - a_width, -end)
-    token_ids = tokens.take(shift + positions, mode="clip")  # clipped ones are overwritten below
+    token_ids = tokens.take(shift + positions, mode="clip")  # clipped reads are overwritten below
     document_ids = spread(number + 1, number + 1, zero)
     position_ids = positions - spread(begin, begin, zero)
     segment_ids = spread(zero, zero + 1, zero)
@@ -114,11 +115,11 @@ def assemble_rows(
 
 
 def join_documents(rows: Rows, vocabulary: Vocabulary) -> Rows:
-    """Join the documents of each row into one, in rows without pairs.
+    """Join the documents of each row into one; the rows must have no pairs.
 
     The result is `[CLS] A [SEP] [SEP] B [SEP]`: a [CLS] inside a row becomes the extra separator of
-    Liu et al. 2019 (section 4.2, FULL-SENTENCES). Positions count over the whole row, and the
-    arrays [B, P] become [B, 1].
+    Liu et al. 2019 (section 4.2, FULL-SENTENCES). Positions are counted over the whole row, and
+    arrays of shape [B, P] become [B, 1].
     """
     assert not rows.pair_weights.any(), "rows with pairs are not joined"
     occupied = rows.document_ids > 0
@@ -140,8 +141,8 @@ def join_documents(rows: Rows, vocabulary: Vocabulary) -> Rows:
 
 Batch = dict[str, NDArray]
 
-# Second segments are drawn from the records of a group. A single example therefore reads this many
-# records, and a batch of whole groups reads no record twice.
+# Second segments are drawn from the same group of records. A single example therefore reads this
+# many records, and a batch that consists of whole groups reads no record twice.
 GROUP_SIZE = 32
 
 
@@ -150,11 +151,11 @@ class ExampleConfig:
     """Everything that determines an example besides the corpus, the epoch and the index.
 
     Attributes:
-      seed: the seed, from 0 to 2**63 - 1.
+      seed: the random seed, from 0 to 2**63 - 1.
       sentence_pairs: whether fragments are split into pairs A and B, and how B is chosen.
-      masking: the tokens to predict.
-      join_documents: whether the documents of a row attend to each other (FULL-SENTENCES of Liu et
-        al. 2019, section 4.2) or only to themselves (DOC-SENTENCES).
+      masking: how tokens are masked.
+      join_documents: whether the documents in a row attend to each other (FULL-SENTENCES in Liu et
+        al. 2019, section 4.2) or each only to itself (DOC-SENTENCES).
     """
 
     seed: int
@@ -173,14 +174,14 @@ class ExampleConfig:
 
 
 class ExampleSource:
-    """The examples of a corpus. Every epoch visits every record once, in an order of its own."""
+    """The examples of a corpus. Each epoch visits every record once, in a different order."""
 
     def __init__(self, corpus: Corpus, vocabulary: Vocabulary, config: ExampleConfig):
         """Prepare to make examples of `corpus`.
 
         Raises:
-          ValueError: the split is empty, its ids exceed the vocabulary, or next-sentence pairs are
-            requested for a single document.
+          ValueError: the split is empty, its token ids exceed the vocabulary, or next-sentence
+            pairs are requested for a split with only one document.
         """
         _check_corpus(corpus, vocabulary, config)
         self.corpus = corpus
@@ -204,15 +205,15 @@ class ExampleSource:
         """Return the examples `indices` of `epoch`, one per row, in the given order.
 
         Args:
-          epoch: the epoch, from 0.
-          indices: [B] numbers from 0 to len(self) - 1, at least one. They may repeat.
-          progress: the completed share of the run, from 0 to 1, for masking rates that change.
-          stage_done: called with "order", "read", "decode", "pair", "assemble" and "mask" when that
-            stage ends.
+          epoch: the epoch, counted from 0.
+          indices: [B] at least one number from 0 to len(self) - 1. Numbers may repeat.
+          progress: the completed fraction of the run, from 0 to 1, for masking rates that change.
+          stage_done: called with "order", "read", "decode", "pair", "assemble" and "mask" at the
+            end of the stage with that name.
 
         Returns:
-          The arrays that `spec` describes: the fields of `Rows` and, with the prefix `masked_`, of
-          `Predictions`. `token_ids` is the model's input, after masking.
+          The arrays that `spec` describes: the fields of `Rows`, and those of `Predictions` with
+          the prefix `masked_`. `token_ids` is the model's input, after masking.
 
         Raises:
           ValueError: a shard cannot be read, or a record is corrupt; the message names it.
@@ -237,7 +238,7 @@ class ExampleSource:
         return _as_batch(rows, predictions)
 
     def spec(self, num_rows: int) -> dict[str, tuple[tuple[int, int], type]]:
-        """Return the shape and type of every array of a batch with `num_rows` rows."""
+        """Return the shape and dtype of every array in a batch of `num_rows` rows."""
         positions = ((num_rows, self.length), np.int32)
         predictions = (num_rows, self.max_predictions)
         documents = (num_rows, self.max_documents)
@@ -255,16 +256,17 @@ class ExampleSource:
         }
 
     def padding(self, num_rows: int) -> Batch:
-        """Return rows without examples: padding everywhere, and all weights zero."""
+        """Return rows without examples: all positions are padding and all weights are zero."""
         batch: Batch = {name: np.zeros(*spec) for name, spec in self.spec(num_rows).items()}
         batch["token_ids"][:] = self.vocabulary.pad_id
         return batch
 
     def _records(self, slots: NDArray[np.int64], epoch: int, drawn_epoch: int) -> NDArray[np.int64]:
-        """Return the records at slots of `epoch`, which repeats the draws of `drawn_epoch`."""
+        """Return the records at these slots of `epoch`, which reuses the draws of `drawn_epoch`."""
         order = epoch
         if self.config.sentence_pairs == "next_sentence":
-            # Partners are drawn from the records of a group, so groups repeat, in another order.
+            # Partners come from the same group of records, so a repeated epoch must keep the
+            # groups, but it visits them in a different order.
             order = drawn_epoch
             group, within = np.divmod(slots, GROUP_SIZE)
             # The last group includes the remainder and is not moved.
@@ -280,9 +282,9 @@ class ExampleSource:
         return hash_of(self.config.seed, purpose, epoch)
 
     def _pool(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the slots whose records are needed, ascending, and the group of each.
+        """Return the slots whose records are needed, in ascending order, and the group of each.
 
-        Groups are aligned runs of GROUP_SIZE slots; the last one includes the remainder.
+        Groups are aligned runs of GROUP_SIZE slots; the last group includes the remainder.
         """
         if self.config.sentence_pairs != "next_sentence":
             slots = np.unique(indices)
@@ -296,7 +298,7 @@ class ExampleSource:
     def _segments(
         self, pool: RecordBatch, record_group: NDArray[np.int64], key: NDArray[np.uint64]
     ) -> tuple[Segments, NDArray[np.int32]]:
-        """Return the segments of all fragments, and the tokens to which they refer."""
+        """Return the segments of all fragments, and the tokens that their offsets refer to."""
         capacity = self.length - SPECIAL_TOKENS_PER_FRAGMENT
         match self.config.sentence_pairs:
             case "next_sentence":
@@ -336,8 +338,8 @@ class ExampleSource:
             index = int(np.argmax(bad))
             raise ValueError(
                 f"{self.corpus.where(int(records[index]))}: takes {int(cost[index])} positions in "
-                f"{fragments[index]} fragments. Expected at most {self.length} in {most}, "
-                "according to the manifest."
+                f"{fragments[index]} fragments. The manifest allows at most {self.length} "
+                f"positions in {most} fragments."
             )
         if pool.tokens.max() >= self.vocabulary.vocab_size:
             token = np.argmax(pool.tokens)
@@ -363,9 +365,9 @@ def _check_corpus(corpus: Corpus, vocabulary: Vocabulary, config: ExampleConfig)
     if config.sentence_pairs == "next_sentence" and corpus.info.num_documents < 2:
         raise ValueError(
             f"{corpus.directory}: the {corpus.split} split has only one document, so next-sentence "
-            "pairs cannot draw a second segment from another one. Train without next-sentence "
+            "pairs cannot draw a second segment from another document. Train without next-sentence "
             "pairs, or prepare a corpus with more documents in this split (blank lines separate "
-            "documents of plain text)."
+            "documents in plain text)."
         )
 
 

@@ -1,4 +1,4 @@
-"""Address batches by step, and prepare them ahead of the training loop."""
+"""Index batches by step, and prepare them ahead of the training loop."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from bert_jax.pipeline.batch_workers import Batches, BatchWorker, ProcessWorker, ThreadWorker
 from bert_jax.pipeline.examples import Batch, ExampleSource
 
-# A batch is overdue after this time. Making one takes milliseconds, and starting a process takes a
-# second or two.
+# A batch is overdue after this time. Making a batch takes milliseconds, and starting a process
+# takes a second or two.
 _OVERDUE_SECONDS = 3.0
 _POLL_SECONDS = 0.5
 _WARNED_SECONDS = 60.0
@@ -25,11 +25,11 @@ logger = logging.getLogger(__name__)
 
 
 class BatchSource:
-    """The batches of a run by step, restricted to one process's rows of a global batch.
+    """The batches of a run, indexed by step and restricted to one process's rows of a global batch.
 
-    Row r of step s is example (s * batch_size + r) of the endless sequence of epochs from
-    `first_epoch` on. A step therefore does not depend on earlier steps, and a process makes only
-    the rows that its devices need, for any layout of the mesh.
+    Row r of step s is example (s * batch_size + r) in the endless sequence of epochs that starts
+    with `first_epoch`. A step therefore does not depend on earlier steps, and a process makes only
+    the rows that its devices need, whatever the layout of the mesh.
     """
 
     def __init__(
@@ -43,16 +43,17 @@ class BatchSource:
         run_steps: int | None = None,
         first_epoch: int = 0,
     ):
-        """Describe `num_steps` batches with `batch_size` rows over all processes.
+        """Define `num_steps` batches with `batch_size` rows across all processes.
 
         Args:
           examples: the examples.
-          batch_size: the number of rows in a batch, over all processes.
+          batch_size: the number of rows in a batch, across all processes.
           num_steps: the number of batches.
-          local_rows: [R] the rows of each batch that this process makes, ascending; None for all.
-          first_step: the step of the whole run at which these steps begin.
-          run_steps: the number of steps of the whole run; None if it consists of these steps.
-          first_epoch: the first epoch; not 0 if earlier ones have already been used.
+          local_rows: [R] the rows of each batch that this process makes, in ascending order; None
+            for all.
+          first_step: the step of the whole run at which these batches begin.
+          run_steps: the number of steps in the whole run; None if it has no other steps.
+          first_epoch: the first epoch; greater than 0 if earlier epochs have already been used.
 
         Raises:
           ValueError: `local_rows` are not ascending numbers from 0 to batch_size - 1.
@@ -84,8 +85,8 @@ class BatchSource:
         positions = int(step) * self.batch_size + self.local_rows
         epochs, indices = np.divmod(positions, len(self.examples))
         progress = (self._first_step + int(step)) / max(self._last_step, 1)
-        # Rows ascend, so the rows of an epoch are contiguous. There are several epochs only if the
-        # batch straddles them, and more than two only if the corpus is smaller than the batch.
+        # Rows ascend, so each epoch's rows are contiguous. A batch has rows from several epochs
+        # only at an epoch boundary, and from more than two only if the corpus is smaller than it.
         parts = [
             self.examples.examples(self._first_epoch + epoch, indices[epochs == epoch], progress)
             for epoch in np.unique(epochs).tolist()
@@ -94,10 +95,10 @@ class BatchSource:
 
 
 class EvaluationSource:
-    """The batches of one pass over a split, which uses every record once, as examples of epoch 0.
+    """The batches of one pass over a split, in which each record appears once, as in epoch 0.
 
     Rows after the last record are padding with zero weights. With `max_records`, a pass uses only
-    the first records of epoch 0, whose order is random but fixed; 0 uses all of them.
+    the first records of epoch 0, whose order is random but fixed.
     """
 
     def __init__(
@@ -108,12 +109,13 @@ class EvaluationSource:
         local_rows: NDArray[np.int64] | None = None,
         max_records: int = 0,
     ):
-        """Describe a pass.
+        """Define a pass over the split.
 
         Args:
           examples: the examples.
-          batch_size: the number of rows in a batch, over all processes.
-          local_rows: [R] the rows of each batch that this process makes, ascending; None for all.
+          batch_size: the number of rows in a batch, across all processes.
+          local_rows: [R] the rows of each batch that this process makes, in ascending order; None
+            for all.
           max_records: the maximum number of records; 0 for no limit.
 
         Raises:
@@ -155,11 +157,11 @@ def _concatenate(parts: list[Batch]) -> Batch:
 
 
 class Loader:
-    """An iterator over the batches of a source from `start_step` on, which prepares some ahead.
+    """An iterator over a source's batches from `start_step` on that prepares batches ahead of time.
 
-    Its only state is `step`, the number of the next batch: a loader started at this step continues
-    with exactly the same batches. Its threads and processes end with the `with` statement, `close`,
-    an error or the program.
+    Its only state is `step`, the step of the next batch: a loader started at this step continues
+    with exactly the same batches. Its threads and processes end when a `with` block ends, when
+    `close` is called, after an error, or with the program.
     """
 
     def __init__(
@@ -171,26 +173,26 @@ class Loader:
         prefetch: int = 2,
         while_waiting: Callable[[], None] = lambda: None,
     ):
-        """Start to prepare batches; starting at a late step has no extra cost.
+        """Start preparing batches; starting at a late step costs nothing extra.
 
         Args:
           source: the batches.
-          start_step: the first batch.
+          start_step: the step of the first batch.
           num_workers: the number of processes that make batches; 0 makes them in a thread of this
-            process. The batches are the same for any number. Processes are spawned, so the
+            process. The number does not affect the batches. Processes are spawned, so the
             program's main module must be importable without side effects.
           prefetch: the number of batches that the thread, or each process, keeps ready. 0 makes
-            each batch when it is requested, and requires `num_workers` to be 0.
+            each batch only when it is requested, and requires `num_workers` to be 0.
           while_waiting: called repeatedly while a batch is overdue, for example because a process
-            or the file system hangs. It may raise to end the wait.
+            or the file system hangs. It may raise an exception to stop waiting.
 
         Raises:
           ValueError: a number is out of range.
         """
         if num_workers < 0 or prefetch < (1 if num_workers else 0):
             raise ValueError(
-                f"num_workers={num_workers}, prefetch={prefetch}: expected at least 0 each, and a "
-                "prefetch of at least 1 with workers."
+                f"num_workers={num_workers}, prefetch={prefetch}: each must be at least 0, and "
+                "prefetch must be at least 1 with workers."
             )
         if not 0 <= start_step <= len(source):
             raise ValueError(f"start_step={start_step}: expected 0 to {len(source)}.")
@@ -200,7 +202,7 @@ class Loader:
         self._ahead = prefetch * max(num_workers, 1)
         self._while_waiting = while_waiting
         self._workers: list[BatchWorker] = []
-        # The workers are also closed at the end of the program.
+        # The finalizer also closes the workers when the program ends.
         self._close = weakref.finalize(self, _close_all, self._workers)
         if start_step < self._end:
             for number in range(1, num_workers + 1):
@@ -221,7 +223,7 @@ class Loader:
           OSError: a worker process was killed; the message names the process and the cause.
         """
         if not self._close.alive:
-            raise ValueError("This loader is closed. Open a new one.")
+            raise ValueError("This loader is closed. Create a new one.")
         if self.step >= self._end:
             raise StopIteration
         self._request(max(self._ahead, 1))
@@ -250,15 +252,15 @@ class Loader:
                 self._while_waiting()
             if seconds > _WARNED_SECONDS and not warned:
                 logger.warning(
-                    "%s has not made a batch for %.0f s: it or the file system may hang. "
-                    "The run waits for it.",
+                    "%s has not made a batch for %.0f s. It or the file system may be stuck; "
+                    "the run keeps waiting.",
                     worker.name.capitalize(),
                     seconds,
                 )
                 warned = True
 
     def close(self) -> None:
-        """End the threads or processes. Calling it twice is safe."""
+        """Stop the threads or processes. It is safe to call this twice."""
         self._close()
 
     def __enter__(self) -> Loader:

@@ -1,13 +1,14 @@
-"""Choose the words, or runs of words, to predict in a batch of rows.
+"""Choose the words, or runs of words, to predict in each row of a batch.
 
-Whole words follow BERT's release of May 2019. Runs of words follow ALBERT (Lan et al. 2020, section
-4.1) and SpanBERT (Joshi et al. 2020, section 3.1). Draws depend only on a row's key and tokens.
+Whole-word masking follows BERT's release of May 2019. Runs of words follow ALBERT (Lan et al. 2020,
+section 4.1) and SpanBERT (Joshi et al. 2020, section 3.1). Random draws depend only on a row's key
+and tokens.
 
-A run is placed where all of it fits, which keeps the published lengths but chooses the words next
-to [CLS] and [SEP] less often. In rows of 126 words with 15% masked, the first and the last word
-are chosen in 5% (spans) or 9% (n-grams) of rows, and those in the middle in 16% or 15%. The
-released implementations truncate a run that reaches the end, so they choose only the first words
-less often.
+A run is placed only where all of it fits. This preserves the published length distribution, but
+words near [CLS] and [SEP] are chosen less often. In rows of 126 words with 15% masked, the first
+and last words are each chosen in 5% (spans) or 9% (n-grams) of rows, and words in the middle in 16%
+or 15%. The released implementations truncate runs that reach the end of a row, so there only the
+first words are chosen less often.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ _NEVER = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 @dataclass(frozen=True)
 class Words:
-    """The words of B rows of L tokens, at most W per row.
+    """The words in B rows of L tokens, with at most W words per row.
 
     Attributes:
-      begin: [B, W] the position of a word's first token; L after a row's last word.
-      length: [B, W] the number of its tokens; 0 after the last word.
-      follows: [B, W] whether a word directly follows the previous word.
+      begin: [B, W] the position of each word's first token; L in unused entries.
+      length: [B, W] the number of tokens in each word; 0 in unused entries.
+      follows: [B, W] whether each word directly follows the previous word.
     """
 
     begin: NDArray[np.int64]
@@ -37,16 +38,16 @@ class Words:
     follows: NDArray[np.bool_]
 
     def take(self, rows: NDArray[np.int64]) -> Words:
-        """Return the words of these rows."""
+        """Return the words in these rows."""
         return Words(self.begin[rows], self.length[rows], self.follows[rows])
 
 
 def words_of(maskable: NDArray[np.bool_], continues: NDArray[np.bool_]) -> Words:
-    """Find the words of rows, as runs of tokens.
+    """Find the words in each row, as runs of tokens.
 
     Args:
-      maskable: [B, L] whether a token may be predicted. Other tokens separate words.
-      continues: [B, L] whether a token continues the word of the previous token.
+      maskable: [B, L] whether a token may be predicted. Any other token separates words.
+      continues: [B, L] whether a token continues the previous token's word.
     """
     num_rows, length = maskable.shape
     before = np.zeros_like(maskable)
@@ -75,8 +76,8 @@ class Choice:
 
     Attributes:
       row: [num_runs] the row of each run.
-      begin: [num_runs] the position of its first token.
-      length: [num_runs] the number of its tokens.
+      begin: [num_runs] the position of each run's first token.
+      length: [num_runs] the number of tokens in each run.
     """
 
     row: NDArray[np.int64]
@@ -85,12 +86,12 @@ class Choice:
 
 
 def choose_words(words: Words, budget: NDArray[np.int64], row_key: NDArray[np.uint64]) -> Choice:
-    """Choose words in random order, skipping words with more tokens than the budget has left.
+    """Choose words in random order, skipping words that exceed what is left of the token budget.
 
     Args:
-      words: the words.
+      words: the words in each row.
       budget: [B] the maximum number of tokens to choose in each row.
-      row_key: [B] a hash of everything on which a row's draws may depend.
+      row_key: [B] a hash of everything that a row's random draws may depend on.
     """
     num_rows, width = words.begin.shape
     bits = hash_of(Purpose.MASK_CHOICE, row_key[:, None], np.arange(width))
@@ -100,8 +101,8 @@ def choose_words(words: Words, budget: NDArray[np.int64], row_key: NDArray[np.ui
     taken = np.cumsum(length, axis=1) <= budget[:, None]
     taken &= length > 0
     left = budget - np.where(taken, length, 0).sum(axis=1)
-    # The prefix above ends before the first word that does not fit. After this word, words are
-    # taken one at a time, as long as any fits.
+    # So far, `taken` stops at the first word that does not fit. After it, take one more word per
+    # iteration, as long as one fits.
     reached = taken.sum(axis=1)
     index = np.arange(width)
     while True:
@@ -126,19 +127,19 @@ def choose_spans(
     *,
     cut: bool,
 ) -> Choice:
-    """Choose spans of words one after another until a row's budget of tokens is spent.
+    """Choose spans of words one after another until each row's token budget is spent.
 
-    The length of a span is drawn first, and then its position among all runs of this many free
-    words without a gap, which are equally likely. If there is no such run, the span is shortened.
+    The length of a span is drawn first. Its position is then drawn uniformly from all gapless runs
+    of that many free words. If there is no such run, the span is shortened.
 
     Args:
-      words: the words.
+      words: the words in each row.
       budget: [B] the maximum number of tokens to choose in each row.
-      row_key: [B] a hash of everything on which a row's draws may depend.
+      row_key: [B] a hash of everything that a row's random draws may depend on.
       shares: [longest] the probabilities of spans of 1, 2, ... words.
-      cut: whether the last span is truncated at the end of the budget, even inside a word.
-        Otherwise it is shortened by whole words, and no span begins with a word that exceeds the
-        budget.
+      cut: whether the last span is truncated when the budget is spent, even inside a word. If
+        False, it is shortened by whole words, and no span begins with a word that exceeds the
+        remaining budget.
     """
     limits = np.round(np.cumsum(shares) * 2**32).astype(np.int64)[:-1]
     free = words.length > 0
@@ -187,7 +188,7 @@ def choose_spans(
 
 
 def _free_words_from(free: NDArray[np.bool_], follows: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return [B, W], the number of consecutive free words from each word on, without a gap."""
+    """Return [B, W], how many consecutive free words without gaps start at each word."""
     width = free.shape[1]
     columns = np.arange(width)
     stop = np.where(free & follows, width, columns)

@@ -1,6 +1,6 @@
 """Mask tokens for masked-language modeling (Devlin et al. 2019, section 3.1, task 1).
 
-In addition to single tokens, words and runs of words can be predicted together; see
+The tokens of a word, or of several consecutive words, can also be masked together; see
 `MaskingConfig.unit`.
 """
 
@@ -28,26 +28,26 @@ MaskUnit = Literal["token", "word", "ngram", "span"]
 
 @dataclass(frozen=True)
 class MaskingConfig:
-    """The tokens to predict, and the tokens that the model sees in their positions.
+    """Which tokens are predicted, and what the model sees in place of them.
 
     Attributes:
-      rate: the share of non-special tokens to predict.
-      final_rate: the rate in the last step of the run, to which it changes linearly from the first
-        step; 0 for no change. Held-out text is always masked as in the last step.
-      mask_fraction: the share of predicted tokens that are replaced by [MASK].
-      random_fraction: the share of predicted tokens that are replaced by a random token. The others
-        are unchanged.
-      unit: the tokens that are predicted together: "token"; "word", all tokens of a word (BERT's
-        release of May 2019); "ngram", 1 to `max_ngram` consecutive words, n of them with a
-        probability proportional to 1 / n (Lan et al. 2020, section 4.1); "span", also consecutive
-        words, whose number is geometric with `span_probability` and at most `max_span`, and which
+      rate: the fraction of non-special tokens to predict.
+      final_rate: the rate at the last step of the run; the rate changes linearly from the first
+        step on. 0 for a constant rate. Held-out text is always masked as at the last step.
+      mask_fraction: the fraction of predicted tokens that are replaced by [MASK].
+      random_fraction: the fraction of predicted tokens that are replaced by a random token. The
+        rest are left unchanged.
+      unit: what is predicted together: "token", single tokens; "word", all tokens of a word (BERT's
+        release of May 2019); "ngram", 1 to `max_ngram` consecutive words, where n words have a
+        probability proportional to 1 / n (Lan et al. 2020, section 4.1); "span", 1 to `max_span`
+        consecutive words, with a geometric length distribution (`span_probability`), which
         are all replaced in the same way (Joshi et al. 2020, section 3.1).
       max_ngram: the maximum number of words in an n-gram.
       span_probability: the parameter of the geometric distribution of span lengths.
       max_span: the maximum number of words in a span.
       num_maskings: 0 to mask every epoch differently (dynamic masking, Liu et al. 2019, section
-        4.1); n to repeat the maskings and pairs of n epochs, in another order (static masking;
-        BERT's release has a duplication factor of 10).
+        4.1); n to reuse the masks and pairs of the first n epochs, in a different order (static
+        masking; BERT's release has a duplication factor of 10).
     """
 
     rate: float = 0.15
@@ -85,8 +85,8 @@ class MaskingConfig:
                 )
         if self.num_maskings and self.final_rate:
             raise ValueError(
-                f"masking.num_maskings={self.num_maskings}: maskings cannot repeat with a rate "
-                f"that changes (masking.final_rate={self.final_rate}). Set one of the two to 0."
+                f"masking.num_maskings={self.num_maskings}: masks cannot be reused while the rate "
+                f"changes (masking.final_rate={self.final_rate}). Set one of the two to 0."
             )
         if self.num_maskings < 0:
             raise ValueError(
@@ -100,15 +100,15 @@ class MaskingConfig:
                 "constant rate."
             )
         fractions = (self.mask_fraction, self.random_fraction)
-        if not (min(fractions) >= 0 and sum(fractions) <= 1 + 1e-9):  # also refuses nan
+        if not (min(fractions) >= 0 and sum(fractions) <= 1 + 1e-9):  # also rejects NaN
             raise ValueError(
                 f"masking.mask_fraction={self.mask_fraction} and masking.random_fraction="
-                f"{self.random_fraction}: expected at least 0 each, and a sum of at most 1."
+                f"{self.random_fraction}: each must be at least 0, and their sum at most 1."
             )
 
     @property
     def is_span(self) -> bool:
-        """Whether all words of a run are replaced alike, and the last run is truncated."""
+        """Whether a run's words are all replaced in the same way and the last run is truncated."""
         match self.unit:
             case "span":
                 return True
@@ -122,13 +122,13 @@ class MaskingConfig:
         return math.ceil(max(self.rate, self.final_rate) * length)
 
     def rate_at(self, progress: float) -> float:
-        """Return the rate after the share `progress` of the run, from 0 to 1."""
+        """Return the masking rate when the fraction `progress` of the run is complete."""
         if not self.final_rate:
             return self.rate
         return self.rate + progress * (self.final_rate - self.rate)
 
     def span_shares(self) -> NDArray[np.float64]:
-        """Return the probabilities of 1, 2, ... words in an n-gram or a span."""
+        """Return the probabilities that an n-gram or span has 1, 2, ... words."""
         match self.unit:
             case "span":
                 words = np.arange(self.max_span)
@@ -144,12 +144,12 @@ class MaskingConfig:
 
 @dataclass(frozen=True)
 class Predictions:
-    """The tokens to predict, K per row.
+    """The tokens to predict, at most K per row.
 
     Attributes:
-      positions: [B, K] int32, ascending; 0 where unused.
+      positions: [B, K] int32, the masked positions in ascending order; 0 where unused.
       labels: [B, K] int32, the original tokens; 0 where unused.
-      weights: [B, K] float32, 1; 0 where unused.
+      weights: [B, K] float32, 1 where used and 0 where unused.
     """
 
     positions: NDArray[np.int32]
@@ -158,7 +158,7 @@ class Predictions:
 
 
 class Masker:
-    """A function that selects and replaces tokens. Draws depend only on a row's key and tokens."""
+    """Selects and replaces tokens; random draws depend only on a row's key and tokens."""
 
     def __init__(self, config: MaskingConfig, vocabulary: Vocabulary):
         self.config = config
@@ -172,16 +172,17 @@ class Masker:
     def mask(
         self, token_ids: NDArray[np.int32], row_key: NDArray[np.uint64], progress: float = 1.0
     ) -> Predictions:
-        """Replace tokens of `token_ids` in place and return the tokens to predict.
+        """Mask tokens of `token_ids` in place and return the tokens to predict.
 
         A row with n > 0 non-special tokens gets exactly max(1, floor(rate * n + 1/2)) predictions.
-        If single tokens are predicted, all sets of this size are equally likely. Words and n-grams
-        are not split, so a row may get slightly fewer predictions. The last span is truncated.
+        With single tokens, every set of this size is equally likely. Words and n-grams are not
+        split, so with these units a row may get slightly fewer predictions. With spans, the last
+        span is truncated to reach the exact number.
 
         Args:
-          token_ids: [B, L] the tokens of the rows.
-          row_key: [B] a hash of everything on which a row's draws may depend.
-          progress: the completed share of the run, from 0 to 1, on which the rate may depend.
+          token_ids: [B, L] the tokens of each row.
+          row_key: [B] a hash of everything that a row's random draws may depend on.
+          progress: the completed fraction of the run, from 0 to 1, which the rate may depend on.
         """
         maskable = self._is_maskable.take(token_ids)
         num_maskable = np.count_nonzero(maskable, axis=1)
@@ -234,11 +235,11 @@ class Masker:
         count: NDArray[np.int64],
         row_key: NDArray[np.uint64],
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return [B, K] ascending positions, 0 where unused, and which are used."""
+        """Return [B, K] ascending positions, 0 where unused, and a mask of the used ones."""
         num_rows, length = maskable.shape
         assert length <= 1 << _POSITION_BITS, "a position has 16 bits in its sort key"
         num_predictions = self.config.max_predictions(length)
-        # Select the smallest hashes of a row, which the position in the low bits makes distinct.
+        # Select the smallest hashes in each row. Storing positions in the low bits breaks ties.
         column = np.arange(length, dtype=np.uint64)
         bits = hash_of(Purpose.MASK_CHOICE, row_key[:, None], column)
         bits &= ~_POSITION_MASK
@@ -249,7 +250,7 @@ class Masker:
         smallest = np.sort(bits, axis=1)
         used = np.arange(num_predictions) < count[:, None]
         positions = (smallest & _POSITION_MASK).astype(np.int64)
-        positions[~used] = length  # sorted after the used ones
+        positions[~used] = length  # so that they sort after the used ones
         positions.sort(axis=1)
         positions[~used] = 0
         return positions, used
@@ -257,7 +258,10 @@ class Masker:
     def _lay_out(
         self, choice: Choice, shape: tuple[int, ...]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
-        """Return the arrays of `_choose_tokens`, and the start of each used position's run."""
+        """Return the arrays that `_choose_tokens` does, and where each used position's run starts.
+
+        The last array has one entry per used position.
+        """
         num_rows, length = shape
         num_predictions = self.config.max_predictions(length)
         at = ranges(choice.row * length + choice.begin, choice.length)

@@ -1,7 +1,7 @@
 """Draw sentence pairs for next-sentence prediction and for sentence-order prediction.
 
-Both split fragments in two. In next-sentence prediction the second segment may come from another
-fragment; in sentence-order prediction the two halves may be swapped.
+Both objectives split fragments in two. In next-sentence prediction, the second segment may come
+from another fragment; in sentence-order prediction, the two halves may be swapped.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from bert_jax.corpus.records import RecordBatch, ranges
 from bert_jax.hashing import Purpose, below, hash_of, low_half
 
-# The number of splits drawn from each fragment as candidate partners. With more draws, lengths
-# match more closely, so less is cut off, but long fragments, which have more sentence starts,
-# become partners more often. With 2, 3 and 4 draws, 0.6%, 0.4% and 0.4% of the tokens are cut off
-# in rows of 128, and 0.8%, 0.6% and 0.5% in rows of 512. Boosted trees predict the label from
-# lengths and ends no better than chance.
+# How many splits of each fragment are drawn as candidate partners. More draws match lengths more
+# closely, so less text is cut off, but favor long fragments as partners, because these have more
+# sentence starts. With 2, 3 and 4 draws, 0.6%, 0.4% and 0.4% of the tokens are cut off in rows of
+# 128, and 0.8%, 0.6% and 0.5% in rows of 512. Boosted trees cannot predict the label from segment
+# lengths and endings any better than chance.
 DRAWS_PER_FRAGMENT = 4
 
 IS_NEXT = 0
@@ -27,13 +27,13 @@ IS_RANDOM = 1
 
 @dataclass(frozen=True)
 class Segments:
-    """The segments A and B of fragments, as ranges of the pool's tokens.
+    """The segments A and B of each fragment, as ranges of the pool's tokens.
 
     Attributes:
-      a_offset: [num_fragments] int64, the first token of A.
-      a_length: [num_fragments] int64, the number of tokens of A.
-      b_offset: [num_fragments] int64, the first token of B.
-      b_length: [num_fragments] int64, the number of tokens of B; 0 for a fragment that is not
+      a_offset: [num_fragments] int64, the offset of A's first token.
+      a_length: [num_fragments] int64, the number of tokens in A.
+      b_offset: [num_fragments] int64, the offset of B's first token.
+      b_length: [num_fragments] int64, the number of tokens in B; 0 for a fragment that is not
         split.
       label: [num_fragments] int64, IS_NEXT or IS_RANDOM, or IN_ORDER or IS_SWAPPED; 0 for a
         fragment that is not split.
@@ -51,7 +51,7 @@ class Segments:
 
 
 def whole_fragments(pool: RecordBatch) -> Segments:
-    """Return every fragment as one segment A."""
+    """Return each fragment unsplit, as a segment A without a segment B."""
     zeros = np.zeros_like(pool.fragment_length)
     return Segments(pool.fragment_offset, pool.fragment_length, zeros, zeros, zeros)
 
@@ -66,14 +66,16 @@ def draw_pairs(
 
     Args:
       pool: the decoded records.
-      record_group: [num_records] numbers below 32,768. Partners come from the same group.
-      record_key: [num_records] a hash of everything on which a record's draws may depend.
+      record_group: [num_records] the group of each record, less than 32,768. Partners come from the
+        same group.
+      record_key: [num_records] a hash of everything that a record's random draws may depend on.
       capacity: the maximum number of tokens in a fragment. A fragment of this length ends where its
-        record was full, which may be inside a sentence.
+        record was full, possibly in the middle of a sentence.
 
     Returns:
       The segments of all fragments. A fragment is not split if no sentence starts inside it, or if
-      its group has no split fragment of another document with the same kind of end.
+      its group has no suitable partner: a fragment that is from another document, can be split, and
+      either fills its record or not, like this one.
     """
     key = fragment_keys(pool, record_key)
     group = 2 * record_group[pool.fragment_record] + (pool.fragment_length == capacity)
@@ -101,7 +103,7 @@ def draw_pairs(
 
 
 def fragment_keys(pool: RecordBatch, record_key: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return a hash for each fragment, from its record's hash and its position in the record."""
+    """Return a hash for each fragment, made from its record's hash and its index in the record."""
     within = np.arange(len(pool.fragment_record)) - np.searchsorted(
         pool.fragment_record, pool.fragment_record
     )
@@ -111,9 +113,9 @@ def fragment_keys(pool: RecordBatch, record_key: NDArray[np.uint64]) -> NDArray[
 def _draw_splits(
     pool: RecordBatch, key: NDArray[np.uint64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the fragments that can be split, and [DRAWS_PER_FRAGMENT, fragments] splits of them.
+    """Return the fragments that can be split, and [DRAWS_PER_FRAGMENT, fragments] random splits.
 
-    A split is a sentence start other than offset 0; all are equally likely.
+    A split is drawn uniformly from a fragment's sentence starts other than offset 0.
     """
     has_start = np.flatnonzero(pool.starts_length > 0)
     skip = np.zeros_like(pool.starts_length)
@@ -132,11 +134,11 @@ def _nearest_partner(
     group: NDArray[np.int64],
     key: NDArray[np.uint64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the offset in tokens and the length of each fragment's partner; 0 if there is none.
+    """Return the token offset and length of each fragment's partner; both are 0 without a partner.
 
-    Candidates are sorted by (group, length, hash), so the nearest lengths are next to the position
-    at which the fragment itself would be inserted. If a neighbor is from the same document, the
-    whole run of candidates from this document is skipped in one step.
+    Candidates are sorted by (group, length, hash), so the closest lengths are next to the place
+    where the fragment itself would be inserted. If a neighbor there is from the same document, the
+    whole run of candidates from that document is skipped in one step.
     """
     if not len(fragment):
         return fragment, fragment
@@ -156,7 +158,10 @@ def _nearest_partner(
     last = len(candidate) - 1
 
     def neighbor(at: NDArray[np.int64], past_run: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the candidate at `at`, or the next from another document; -1 outside the group."""
+        """Return the first candidate from `at` on that is from another document.
+
+        The result is -1 if this candidate is outside the group.
+        """
         inside = (at >= 0) & (at <= last)
         at = np.clip(at, 0, last)
         at = np.where(document_of[at] == document, past_run[at], at)
@@ -178,14 +183,14 @@ def _nearest_partner(
 def _sort_key(
     group: NDArray[np.int64], rest: NDArray[np.int64], bits: NDArray[np.uint64]
 ) -> NDArray[np.uint64]:
-    """Return keys that sort by group, then length (both 16 bits), then hash."""
+    """Return keys that sort by group, then length (16 bits each), then hash."""
     assert group.max() < 1 << 16 and rest.max() < 1 << 16
     major = (group.astype(np.uint64) << np.uint64(16)) | rest.astype(np.uint64)
     return (major << np.uint64(32)) | (bits >> np.uint64(32))
 
 
 def _runs(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the beginning and the end of the run of equal values around every position."""
+    """Return where the run of equal values around each position begins and ends."""
     border = np.flatnonzero(values[1:] != values[:-1]) + 1
     edges = np.concatenate([[0], border, [len(values)]])
     run = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
@@ -201,7 +206,7 @@ def equal_tokens(
 ) -> NDArray[np.bool_]:
     """Return, for each pair of ranges, whether their tokens are equal; False if not requested.
 
-    Few pairs share their first token, so only these are compared one by one.
+    Few pairs have the same first token, so only those pairs are compared in a Python loop.
     """
     equal = requested & (tokens[first] == tokens[second])
     for at in np.flatnonzero(equal).tolist():
@@ -217,18 +222,19 @@ IS_SWAPPED = 1
 def draw_orders(
     pool: RecordBatch, record_key: NDArray[np.uint64], capacity: int, *, spaces_are_text: bool
 ) -> tuple[Segments, NDArray[np.int32]]:
-    """Split the fragments of a pool in two and draw which half comes first.
+    """Split the fragments of a pool in two, and draw which half comes first.
 
     Args:
       pool: the decoded records.
-      record_key: [num_records] a hash of everything on which a record's draws may depend.
-      capacity: the maximum number of tokens in a fragment. The last sentence of a fragment of this
-        length may be incomplete.
+      record_key: [num_records] a hash of everything that a record's random draws may depend on.
+      capacity: the maximum number of tokens in a fragment. A fragment of this length may end with
+        an incomplete sentence.
       spaces_are_text: whether a sentence's tokens depend on whether a space precedes it.
 
     Returns:
-      The segments of all fragments, and the tokens to which they refer: the pool's, with the halves
-      of swapped fragments exchanged. A fragment without two complete sentences is not split.
+      (segments, tokens): the segments of all fragments, and the tokens that their offsets refer to,
+      which are the pool's with the halves of swapped fragments exchanged. A fragment without two
+      complete sentences is not split.
     """
     key = fragment_keys(pool, record_key)
     begin, end = _whole_sentences(pool, capacity, spaces_are_text=spaces_are_text)
@@ -257,7 +263,7 @@ def draw_orders(
 def _whole_sentences(
     pool: RecordBatch, capacity: int, *, spaces_are_text: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the start of the first and the end of the last complete sentence of each fragment."""
+    """Return where each fragment's first complete sentence starts and its last one ends."""
     has_start = pool.starts_length > 0
     begin, end = pool.fragment_length.copy(), pool.fragment_length.copy()
     begin[has_start] = pool.starts[pool.starts_offset[has_start]]
@@ -278,9 +284,9 @@ def _nearest_splits(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the fragments that can be split, and the sentence start nearest to a random position.
 
-    Starts and positions are strictly between `begin` and `end`.
+    Both the starts and the positions are strictly between `begin` and `end`.
     """
-    # The starts of all fragments as (fragment, start), which are already sorted.
+    # All sentence starts as combined keys (fragment, start), which are already sorted.
     owner = np.repeat(np.arange(len(pool.starts_length)), pool.starts_length)
     listed = (owner << 16) | pool.starts
     fragments = np.arange(len(pool.starts_length)) << 16

@@ -1,1 +1,1 @@
-"""Pretrain encoders: configs, phases, teachers, runs and plans."""
+"""Pretrain encoders, distill them from a teacher, and plan runs for other hardware."""

@@ -1,4 +1,4 @@
-"""The config of a pretraining run, which the recipes in `configs/pretrain` fill in."""
+"""Define the config of a pretraining run, which the recipes in `configs/pretrain` fill in."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ from bert_jax.validation import check_at_least, check_seed
 
 Vocabulary = Literal["any", "wordpiece", "byte_bpe", "sentencepiece"]
 
-# Increased whenever the same seed samples different pairs than before or the loss weights pairs
-# differently, so that earlier runs are refused rather than continued with a mixture of both.
+# Incremented whenever the same seed samples different pairs than before or the loss weights pairs
+# differently, so that older runs fail to resume instead of training on a mixture of both.
 _PAIRS_VERSION = 3
 
 
 @dataclass(frozen=True)
 class ReportingConfig:
-    """The reports of a run.
+    """The logging and profiling settings of a run.
 
     Attributes:
-      every_steps: the number of steps between two progress lines.
-      tensorboard: whether to write TensorBoard event files too.
-      profile_steps: the number of steps to trace into `profile` in the work directory, after the
-        first ten steps of a start, for XProf and its TensorBoard plugin; 0 traces none.
+      every_steps: the number of steps between progress lines.
+      tensorboard: whether to write TensorBoard event files as well.
+      profile_steps: the number of steps to profile, starting after the first ten steps of each
+        start or resume. The trace is written to `profile` in the work directory, for XProf and its
+        TensorBoard plugin. 0 disables profiling.
     """
 
     every_steps: int = 50
@@ -51,33 +52,34 @@ class ReportingConfig:
 
 @dataclass(frozen=True)
 class PretrainConfig:
-    """A pretraining run.
+    """The config of a pretraining run.
 
     Attributes:
       work_dir: the directory that the run writes to.
       phases: the phases, which run in the order of their names (phase2 before phase10). One
         learning-rate schedule spans all of them.
       model: the encoder.
-      seed: the seed of the parameters, dropout and examples.
-      init_from: a work directory to take parameters from; if empty, they are randomly initialized.
-        Its model may have fewer positions than this one, in which case they are repeated.
-      sentence_pairs: "next_sentence" or "sentence_order" for pairs of segments and their loss;
-        "none" for masked-LM only.
-      join_documents: whether the documents of a row attend to each other (RoBERTa). If False, each
-        document attends only to itself. For rows without pairs.
+      seed: the random seed for parameters, dropout and training examples.
+      init_from: a work directory to load the initial parameters from; if empty, they are randomly
+        initialized. If its model has fewer positions than this one, its position embeddings are
+        repeated.
+      sentence_pairs: "next_sentence" or "sentence_order" to train on segment pairs with that loss;
+        "none" to train only the masked-LM loss.
+      join_documents: whether the documents packed into a row attend to each other (RoBERTa). If
+        False, each document attends only to itself. Requires sentence_pairs="none".
       vocabulary: the kind of vocabulary that the corpora must have: "wordpiece" (BERT), "byte_bpe"
         (RoBERTa), "sentencepiece" (ALBERT), or "any".
-      distillation: the teacher to learn from in addition to the text; None for no teacher.
-      accumulation_steps: the number of parts in which each batch is processed, one after the other,
-        for one update.
-      masking: the masking of tokens.
+      distillation: the teacher and the distillation losses; None to train without a teacher.
+      accumulation_steps: the number of parts that each batch is split into. They are processed one
+        after the other, and their gradients are accumulated into one update.
+      masking: how tokens are masked.
       compute: the dtype and the implementation of the model.
       optimizer: the optimizer and its learning-rate schedule.
-      mesh: the number of devices on each axis.
-      checkpoint: the checkpoints to save and to keep.
+      mesh: the number of devices on each mesh axis.
+      checkpoint: how often to save checkpoints and how many to keep.
       evaluation: the evaluation on held-out text.
-      reporting: the reports of the run.
-      loader: the making of batches.
+      reporting: the logging and profiling settings.
+      loader: how batches are made.
     """
 
     work_dir: LocalPath
@@ -108,7 +110,7 @@ class PretrainConfig:
         if not self.work_dir:
             raise ValueError("work_dir is empty: set it to the directory that the run writes to.")
         self._check_distillation()
-        assert self.examples  # refuses settings that make no examples
+        assert self.examples  # ExampleConfig rejects invalid combinations
         self._check_best_metric()
 
     def _check_distillation(self) -> None:
@@ -117,7 +119,7 @@ class PretrainConfig:
         if self.distillation.init_layers and self.init_from:
             raise ValueError(
                 f"init_from={self.init_from} and distillation.init_layers=True both set the "
-                "student's first parameters: leave out one of them."
+                "student's initial parameters. Leave out one of them."
             )
         if self.sentence_pairs == "none" and (weight := self.distillation.pairs_weight) != 1.0:
             raise ValueError(
@@ -132,13 +134,13 @@ class PretrainConfig:
         if not self.evaluation.every_steps:
             raise ValueError(
                 f"checkpoint.keep_best={kept} with evaluation.every_steps=0: without evaluations, "
-                "no checkpoint is known to be best. Set checkpoint.keep_best=0."
+                "it is not known which checkpoint is best. Set checkpoint.keep_best=0."
             )
         metrics = (*metric_names(self.sentence_pairs), "mlm_perplexity", *self.distillation_losses)
         if metric not in metrics:
             raise ValueError(
-                f"checkpoint.best_metric={metric!r} is not a held-out metric of this run: expected "
-                f"one of {', '.join(metrics)}; or set checkpoint.keep_best=0."
+                f"checkpoint.best_metric={metric!r} is not a held-out metric of this run. Choose "
+                f"one of {', '.join(metrics)}, or set checkpoint.keep_best=0."
             )
         if metric.startswith("mlm_") and not self.trains_masked_lm:
             raise ValueError(
@@ -149,7 +151,7 @@ class PretrainConfig:
 
     @property
     def distillation_losses(self) -> tuple[str, ...]:
-        """The losses against the teacher; empty without a teacher."""
+        """The names of the distillation losses; empty if there is no teacher."""
         return () if self.distillation is None else self.distillation.losses
 
     @property
@@ -160,22 +162,22 @@ class PretrainConfig:
 
     @property
     def examples(self) -> ExampleConfig:
-        """The settings that determine the examples, in addition to the corpora."""
+        """The settings that, together with the corpora, determine the training examples."""
         return ExampleConfig(self.seed, self.sentence_pairs, self.masking, self.join_documents)
 
     @property
     def total_steps(self) -> int:
-        """The number of steps of all phases."""
+        """The total number of steps in all phases."""
         return sum(phase.num_steps for phase in self.phases.values())
 
     @property
     def longest_sequence(self) -> int:
-        """The sequence length, in tokens, of the phase with the longest sequences."""
+        """The longest sequence length of any phase, in tokens."""
         return max(phase.sequence_length for phase in self.phases.values())
 
     @property
     def intervals(self) -> Intervals:
-        """The numbers of steps between reports, evaluations and checkpoints."""
+        """The intervals, in steps, between reports, evaluations and checkpoints."""
         return Intervals(
             self.reporting.every_steps,
             self.evaluation.every_steps,
@@ -184,7 +186,7 @@ class PretrainConfig:
         )
 
     def ordered_phases(self) -> list[tuple[str, int, PhaseConfig]]:
-        """Return the name, the first step and the config of each phase, in running order."""
+        """Return (name, first step, config) for each phase, in running order."""
         first_step, result = 0, []
         for name in sorted(self.phases, key=_natural_order):
             result.append((name, first_step, self.phases[name]))
@@ -194,12 +196,12 @@ class PretrainConfig:
     def evaluation_batch_size(self, phase: PhaseConfig) -> int:
         """Return the number of sequences in an evaluation batch of a phase.
 
-        By default it is the number that a train step processes at once.
+        The default is the number of sequences that a train step processes at once.
         """
         return self.evaluation.batch_size or phase.batch_size // self.accumulation_steps
 
     def step_setup(self, device: Device) -> StepSetup:
-        """Return the settings of the train step on a kind of device, without a teacher."""
+        """Return the train-step settings for a kind of device, without a teacher."""
         return StepSetup(
             model=self.model,
             sentence_pairs=self.sentence_pairs,
@@ -212,11 +214,11 @@ class PretrainConfig:
         )
 
     def identity(self) -> dict[str, object]:
-        """Return the values that a checkpoint must share with this run to resume from it.
+        """Return the values that must match a checkpoint's for this run to resume from it.
 
-        The values of the corpora and batches are in `phases_identity`.
+        `phases_identity` returns the values that depend on the corpora and batch sizes.
         """
-        # A masking rate that changes over the run depends on the number of steps.
+        # If the masking rate changes over the run, it depends on the total number of steps.
         changing = {"total_steps": self.total_steps} if self.masking.final_rate else {}
         pairs = {"pairs": _PAIRS_VERSION} if self.sentence_pairs != "none" else {}
         return {
@@ -231,6 +233,6 @@ class PretrainConfig:
 
 
 def _natural_order(name: str) -> list[tuple[int, str]]:
-    """Return a sort key that compares digits as numbers: phase2 comes before phase10."""
+    """Return a sort key that compares runs of digits as numbers: phase2 precedes phase10."""
     parts = re.split(r"(\d+)", name)
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]

@@ -1,4 +1,4 @@
-"""The first state of a pretraining run: resumed, taken from a run or a teacher, or random."""
+"""Make the initial state of a run: resumed, from another run or a teacher, or random."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from bert_jax.training.sharding import parameter_shardings
 from bert_jax.training.state import TrainState, abstract_state, init_state
 
 _POSITIONS = "encoder.embeddings.position"
-# Names and shapes of parameters do not depend on the compute settings.
+# Parameter names and shapes do not depend on the compute settings.
 _ANY_COMPUTE = ComputeConfig(dtype="float32", attention="xla")
-_MAX_LISTED = 4  # parameters to list whose shapes differ; any others are only counted
+_MAX_LISTED = 4  # how many parameters with different shapes a message lists by name
 _LAYER = re.compile(r"encoder\.layers\.(\d+)\.")
 
 
@@ -56,17 +56,17 @@ def first_state(
     init_from: str = "",
     teacher: LoadedTeacher | None = None,
 ) -> tuple[TrainState, str]:
-    """Return the state to start from, and a line about its origin.
+    """Return the state to start from, and a line that says where it comes from.
 
-    The state is this run's newest checkpoint if there is one. Otherwise it is randomly
-    initialized, except for the parameters of `init_from` or those taken from a teacher.
+    If the run has checkpoints, the newest is restored. Otherwise the state is randomly initialized,
+    except for parameters that are loaded from `init_from` or copied from a teacher.
 
     Args:
-      setup: the settings of the step.
-      mesh: the devices.
+      setup: the train-step settings.
+      mesh: the device mesh.
       checkpointer: the run's checkpoints.
-      seed: the seed of random parameters.
-      init_from: a work directory to take parameters from; "" for none.
+      seed: the seed for randomly initialized parameters.
+      init_from: a work directory to load parameters from; "" for none.
       teacher: the run's teacher; None if it has none.
 
     Raises:
@@ -86,16 +86,16 @@ def first_state(
     if not init_from:
         return state, f"random parameters (seed {seed})"
     params, line = _parameters_of(init_from, setup, mesh)
-    # No other run has the parameters that exist only to train a student.
+    # Parameters that exist only to train a student are never in another run, so they stay random.
     return TrainState(state.step, state.params | params, state.opt_state), line
 
 
 def check_source(init_from: str, encoder: EncoderConfig, corpora: Sequence[PhaseCorpus]) -> None:
-    """Refuse an `init_from` whose parameters would have a different meaning in this run.
+    """Reject an `init_from` whose parameters would have a different meaning in this run.
 
     Raises:
-      ValueError: the directory is not a work directory, its tokenizer is not the corpora's, or its
-        model computes different outputs from the same parameters.
+      ValueError: the directory is not a work directory, its tokenizer differs from the corpora's,
+        or its model computes different outputs from the same parameters.
     """
     if not init_from:
         return
@@ -104,22 +104,22 @@ def check_source(init_from: str, encoder: EncoderConfig, corpora: Sequence[Phase
     tokenizer = read_tokenizer(source, model.encoder)
     if tokenizer.fingerprint != corpora[0].tokenizer.fingerprint:
         raise ValueError(
-            f"init_from={init_from}: its tokenizer is not the one that "
-            f"{corpora[0].config.corpus} was prepared with, so its token embeddings belong to "
-            f"other tokens. Prepare the corpus with --tokenizer {init_from}/{TOKENIZER_NAME}."
+            f"init_from={init_from}: {corpora[0].config.corpus} was prepared with a different "
+            "tokenizer, so this model's token embeddings belong to other tokens. Prepare the "
+            f"corpus with --tokenizer {init_from}/{TOKENIZER_NAME}."
         )
     lines = incompatible_fields(model.encoder, _with_positions_of(encoder, model.encoder))
     if lines:
         raise ValueError(
-            f"init_from={init_from}: its model differs from this config's (its value -> this "
-            "config's):\n  " + "\n  ".join(lines) + "\n"
+            f"init_from={init_from}: its model differs from this config (its value -> value in "
+            "this config):\n  " + "\n  ".join(lines) + "\n"
             "Set model.* to its values (max_positions may be larger)."
         )
     newest_step(source / CHECKPOINTS_NAME)
 
 
 def model_values(source: Path) -> dict[str, object]:
-    """Return the values that `model.*` keys must have to load a work directory's parameters.
+    """Return the `model.*` values that a run needs to load a work directory's parameters.
 
     Raises:
       ValueError: see `read_model`.
@@ -130,19 +130,19 @@ def model_values(source: Path) -> dict[str, object]:
 
 
 def _with_positions_of(encoder: EncoderConfig, source: EncoderConfig) -> EncoderConfig:
-    """Return the encoder, with only as many learned positions as the source if it has more."""
+    """Return the encoder, with its learned positions limited to the source's number of them."""
     if encoder.positions != "learned" or encoder.max_positions <= source.max_positions:
         return encoder
     return dataclasses.replace(encoder, max_positions=source.max_positions)
 
 
 def _parameters_of(init_from: str, setup: StepSetup, mesh: Mesh) -> tuple[Parameters, str]:
-    """Return the parameters of `init_from` that the run can use, and a line about them."""
+    """Return the parameters in `init_from` that the run can use, and a line that describes them."""
     model, origin = read_model(Path(init_from))
     line = f"the parameters of {init_from}"
     saved_encoder = _with_positions_of(setup.model, model.encoder)
     saved = define_model(dataclasses.replace(model, encoder=saved_encoder), _ANY_COMPUTE)
-    # The table of positions is sharded like the run's, which may be longer.
+    # The position table is sharded like the run's own table, which may be longer.
     larger = define_model(dataclasses.replace(model, encoder=setup.model), _ANY_COMPUTE)
     shardings = parameter_shardings(larger.shapes, larger.logical_axes, mesh)
     params = load_parameters(Path(init_from) / CHECKPOINTS_NAME, saved, shardings)
@@ -172,10 +172,10 @@ def _parameters_of(init_from: str, setup: StepSetup, mesh: Mesh) -> tuple[Parame
 def _repeated(
     table: jax.Array, encoder: EncoderConfig, sharding: jax.sharding.Sharding
 ) -> jax.Array:
-    """Return a table of positions for the encoder, made by repeating the rows of a shorter one.
+    """Return a position table for the encoder, made by repeating the rows of a shorter table.
 
-    A head that attends to neighboring tokens does so among the copies too, and only has to learn
-    to distinguish the copies (Beltagy et al. 2020, "Longformer", section 5).
+    An attention head that attends to neighboring tokens still does so within each copy. It only has
+    to learn to tell the copies apart (Beltagy et al. 2020, "Longformer", section 5).
     """
     offset, length = encoder.position_offset, encoder.max_positions
     copies = -(-length // (len(table) - offset))
@@ -187,8 +187,8 @@ def _repeated(
     return jax.jit(repeat, out_shardings=sharding)(table)
 
 
-# Fields in which a student may differ from the teacher that initializes it. Either the difference
-# is visible in the shapes of parameters, or it only affects parameters that are not copied.
+# Fields in which a student may differ from the teacher that initializes it: either the difference
+# shows up in the parameter shapes, or it affects only parameters that are not copied.
 _MAY_DIFFER = (
     "num_layers",
     "num_segments",
@@ -206,21 +206,25 @@ def teacher_sources(
     pairs: SentencePairs,
     shapes: Mapping[str, jax.ShapeDtypeStruct],
 ) -> dict[str, str | None]:
-    """Return the teacher's parameter, if any, from which each parameter of a student starts.
+    """Return which teacher parameter initializes each student parameter.
 
-    The student's layers start from evenly spaced layers of the teacher, and its other parameters
-    from those of the same name. The sentence-pair head starts from the teacher's only if both
-    models are trained on the same kind of pairs.
+    The student's layers are initialized from evenly spaced teacher layers, and its other
+    parameters from the teacher's parameters with the same names. The sentence-pair head is copied
+    only if both models are trained on the same kind of pairs.
 
     Args:
       spec: the description of the teacher.
       student: the student's encoder.
-      pairs: the kind of the student's sentence pairs.
-      shapes: the shapes of the student's parameters, by name.
+      pairs: the student's kind of sentence pairs.
+      shapes: a dict from the student's parameter names to their shapes.
+
+    Returns:
+      A dict from the student's parameter names to the teacher's, with None for parameters that
+      are randomly initialized.
 
     Raises:
-      ValueError: a parameter of the teacher has a different shape or meaning, or the teacher has
-        too few layers.
+      ValueError: one of the teacher's parameters has a different shape or meaning, or the teacher
+        has too few layers.
     """
     teacher, directory = spec.model.encoder, spec.config.teacher
     _check_meaning(teacher, student, directory)
@@ -243,9 +247,9 @@ def teacher_sources(
         different[_MAX_LISTED:] = [f"  and {len(different) - _MAX_LISTED} more"]
     if different:
         raise ValueError(
-            f"distillation.init_layers=True, but parameters of {directory} have other shapes than "
-            "the student's:\n" + "\n".join(different) + "\nSet the model's sizes to the teacher's, "
-            "or distillation.init_layers=False."
+            f"distillation.init_layers=True, but some parameters in {directory} differ in shape "
+            "from the student's:\n" + "\n".join(different) + "\nSet the model's sizes to the "
+            "teacher's, or set distillation.init_layers=False."
         )
     return sources
 
@@ -253,13 +257,13 @@ def teacher_sources(
 def student_parameters(
     teacher: LoadedTeacher, student: EncoderConfig, pairs: SentencePairs, *, initial: Parameters
 ) -> tuple[Parameters, str]:
-    """Return a student's first parameters, taken from its teacher, and a line about them.
+    """Return initial student parameters copied from the teacher, and a line describing them.
 
     Args:
       teacher: the teacher.
       student: the student's encoder.
-      pairs: the kind of the student's sentence pairs.
-      initial: randomly initialized parameters, which are used where the teacher has none. The
+      pairs: the student's kind of sentence pairs.
+      initial: randomly initialized parameters, used where the teacher has no counterpart. The
         result is sharded like them.
 
     Raises:
@@ -272,7 +276,7 @@ def student_parameters(
         if source is None:
             params[name] = initial[name]
             continue
-        # A copy: the train step donates the student's buffers, and the teacher keeps its own.
+        # Copied, because the train step donates the student's buffers but not the teacher's.
         params[name] = jnp.copy(jax.device_put(teacher.params[source], initial[name].sharding))
         if layer := _LAYER.match(source):
             layers.add(int(layer[1]))
@@ -285,7 +289,7 @@ def student_parameters(
 
 
 def _check_meaning(teacher: EncoderConfig, student: EncoderConfig, directory: str) -> None:
-    """Refuse a teacher whose parameters would have a different meaning in the student.
+    """Reject a teacher whose parameters would have a different meaning in the student.
 
     Raises:
       ValueError: the teacher's layers share parameters, or its settings differ; the message names
@@ -294,16 +298,16 @@ def _check_meaning(teacher: EncoderConfig, student: EncoderConfig, directory: st
     if teacher.sharing != "none":
         raise ValueError(
             f"distillation.teacher={directory} has layers that share parameters "
-            f"(sharing={teacher.sharing!r}), so that none can be selected. Set "
+            f"(sharing={teacher.sharing!r}), so single layers cannot be copied. Set "
             "distillation.init_layers=False."
         )
     alike = dataclasses.replace(teacher, **{name: getattr(student, name) for name in _MAY_DIFFER})
-    # Differences in these sizes show up in the shapes, which are compared for each parameter.
+    # Differences in these sizes are caught when the shape of each parameter is compared.
     sizes = ("hidden_dim", "ffn_dim", "embedding_dim")
     lines = [line for line in incompatible_fields(alike, student) if not line.startswith(sizes)]
     if lines:
         raise ValueError(
             f"distillation.init_layers=True, but {directory} computes different outputs from its "
             "parameters than the student (teacher -> student):\n  " + "\n  ".join(lines) + "\n"
-            "Set model.* to the teacher's values, or distillation.init_layers=False."
+            "Set model.* to the teacher's values, or set distillation.init_layers=False."
         )

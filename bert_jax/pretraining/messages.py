@@ -1,4 +1,4 @@
-"""The messages of a pretraining run before its first step and after its last."""
+"""Write the messages that a pretraining run prints before its first step and after its last."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from bert_jax.runs.runtime import dtype_hint
 from bert_jax.training.reporting import CURVES_NAME
 from bert_jax.training.sharding import undivided
 
-# Up to this many surplus rows of a token table count as padding to a round or divisible number.
+# Up to this many surplus rows in a token table are taken for padding to a convenient size.
 _MAX_PADDING = 1_023
-# The share of documents with enough sentences for a pair, below which a run prints a note.
+# A run prints a note if a smaller share of its documents has enough sentences for a pair.
 _MIN_PAIRED = 0.5
-# About 150 of 1,000 tokens are predicted: an accuracy of 0.3 has a standard deviation of 0.04.
+# About 150 of 1,000 tokens are masked, so an accuracy of 0.3 has a standard deviation of 0.04.
 _MIN_HELD_OUT_TOKENS = 1_000
 _HELD_OUT = "heldout_fraction"
 _PREPARE_ALIKE = "Prepare both with the same --held-out, or the same --held-out-input"
@@ -37,15 +37,15 @@ def describe(
     *,
     chooses_size: bool,
 ) -> list[str]:
-    """Return lines about the model, the devices, the corpora, and anything unusual about them.
+    """Describe the model, devices and corpora of a run, with notes on anything unusual.
 
     Args:
-      setup: the settings of the step, with its teacher.
-      mesh: the devices.
+      setup: the train-step settings, with the teacher.
+      mesh: the device mesh.
       corpora: the corpora of the phases.
       evaluation: the evaluation on held-out text.
-      state_bytes: the bytes of the state on one device.
-      chooses_size: whether the config can still choose the size of the token table.
+      state_bytes: the size of the training state on one device, in bytes.
+      chooses_size: whether the vocabulary size can still be changed in the config.
     """
     definition, compute = setup.task.definition, setup.compute
     axes = " x ".join(f"{size} {axis}" for axis, size in mesh.shape.items() if size > 1)
@@ -90,44 +90,44 @@ def _describe_held_out(evaluation: EvaluationConfig, corpus: PhaseCorpus) -> lis
     ]
     if info.num_tokens < _MIN_HELD_OUT_TOKENS:
         lines.append(
-            f"NOTE       {corpus.name}: metrics of only {info.num_tokens:,} held-out tokens are "
-            "mostly chance. Hold out more text"
+            f"NOTE       {corpus.name}: metrics on only {info.num_tokens:,} held-out tokens are "
+            "mostly noise. Hold out more text"
         )
     return lines
 
 
 def few_pairs(sentence_pairs: SentencePairs, corpora: Sequence[PhaseCorpus]) -> list[str]:
-    """Return a line for every phase in which most documents or rows cannot form a pair."""
+    """Return a note for each phase whose documents or rows are mostly too short for a pair."""
     if sentence_pairs == "none":
         return []
     lines = []
     for corpus in corpora:
         train = corpus.train.manifest.train
         ordered = sentence_pairs == "sentence_order"
-        # Byte-level BPE's tokens reveal a document's first sentence, so it keeps its place.
+        # Byte-level BPE tokens reveal which sentence starts a document, so it is never swapped.
         fixed = 1 if ordered and corpus.tokenizer.spaces_are_text else 0
-        # Each document that has a second sentence has at least one beyond its first.
+        # Every document with a second sentence has at least one sentence beyond its first.
         share = (train.num_sentences - train.num_documents) / train.num_documents / (1 + fixed)
         if share < _MIN_PAIRED:
             lines.append(
-                f"NOTE       {corpus.name}: at most {share:.1%} of the documents of "
+                f"NOTE       {corpus.name}: at most {share:.1%} of the documents in "
                 f"{corpus.config.corpus} have {('two', 'three')[fixed]} sentences. With "
-                f"sentence_pairs={sentence_pairs!r} the others have no effect. Prepare longer "
-                "documents, or set 'none'"
+                f"sentence_pairs={sentence_pairs!r}, shorter documents have no effect. Prepare "
+                "longer documents, or set 'none'"
             )
             continue
         mean = train.num_tokens / train.num_sentences
         if ordered and corpus.config.sequence_length < 3 * mean:
             lines.append(
                 f"NOTE       {corpus.name}: rows have {corpus.config.sequence_length} tokens, and "
-                f"sentences {mean:.0f} on average, so most rows do not contain two whole sentences "
-                "whose order could be predicted. Prepare a corpus of longer rows"
+                f"sentences have {mean:.0f} on average, so most rows do not contain two whole "
+                "sentences whose order could be predicted. Prepare a corpus with longer rows"
             )
     return lines
 
 
 def leaks(corpora: Sequence[PhaseCorpus]) -> list[str]:
-    """Return a line for each phase whose held-out text an earlier phase may be trained on."""
+    """Return a note for each phase whose held-out text an earlier phase may have trained on."""
     lines = []
     recorded = [corpus for corpus in corpora if _HELD_OUT in corpus.train.manifest.options]
     for number, corpus in enumerate(recorded):
@@ -138,9 +138,9 @@ def leaks(corpora: Sequence[PhaseCorpus]) -> list[str]:
         if share > _held_out_share(least):
             lines.append(
                 f"NOTE       {corpus.name}: {corpus.config.corpus} holds out {share:.2%} of its "
-                f"documents, {least.config.corpus} {_held_out_share(least):.2%}: {least.name} "
-                f"trains on some documents that {corpus.name} is evaluated on, if both corpora "
-                f"contain them. {_PREPARE_ALIKE}"
+                f"documents, but {least.config.corpus} only {_held_out_share(least):.2%}. If the "
+                f"corpora share documents, {least.name} trains on some that {corpus.name} is "
+                f"evaluated on. {_PREPARE_ALIKE}"
             )
     return lines
 
@@ -151,9 +151,9 @@ def _held_out_files_trained_on(corpus: PhaseCorpus, earlier: Sequence[PhaseCorpu
         files = sorted(held_out - _held_out_files(trained))
         if files:
             return [
-                f"NOTE       {corpus.name}: {files[0]} is held out in {corpus.config.corpus} and "
-                f"not in {trained.config.corpus}: {trained.name} trains on its documents that both "
-                f"corpora contain. {_PREPARE_ALIKE}"
+                f"NOTE       {corpus.name}: {files[0]} is held out in {corpus.config.corpus} but "
+                f"not in {trained.config.corpus}. If both corpora contain its documents, "
+                f"{trained.name} trains on them. {_PREPARE_ALIKE}"
             ]
     return []
 
@@ -168,12 +168,12 @@ def _held_out_share(corpus: PhaseCorpus) -> float:
 
 
 def surplus_rows(tokenizer_size: int, vocab_size: int) -> list[str]:
-    """Return a line if a token table has more rows than its tokenizer needs, beyond padding."""
+    """Return a note if the token table has more rows than the tokenizer and padding explain."""
     if vocab_size - tokenizer_size <= _MAX_PADDING:
         return []
     return [
         f"NOTE       model.vocab_size={vocab_size:,}, but the tokenizer has {tokenizer_size:,} "
-        "entries. The other tokens never occur, and cost steps, memory and time. Set "
+        "entries. The remaining rows are never used, but cost memory and time. Set "
         f"--config.model.vocab_size={tokenizer_size}"
     ]
 
@@ -181,12 +181,12 @@ def surplus_rows(tokenizer_size: int, vocab_size: int) -> list[str]:
 def teacher_lines(
     setup: StepSetup, phases: Sequence[tuple[str, PhaseConfig]], width: int = 11
 ) -> list[str]:
-    """Return lines about the teacher, its relative cost, and the outputs that are compared.
+    """Describe the teacher, its relative cost, and the outputs that are compared.
 
     Args:
-      setup: the settings of the step, with its teacher.
-      phases: the names and configs of the phases.
-      width: the width of the title before each line.
+      setup: the train-step settings, with the teacher.
+      phases: (name, config) for each phase.
+      width: the width of the label column.
     """
     teacher = setup.teacher
     if teacher is None:
@@ -213,13 +213,13 @@ def teacher_lines(
 
 
 def conclude(work_dir: Path, last: PhaseCorpus, loss: float | None) -> list[str]:
-    """Return lines about the last held-out loss and the loss of a model that ignores context.
+    """Compare the final held-out loss with the loss of a model that ignores context.
 
     Args:
       work_dir: the run's work directory.
       last: the corpus of the last phase.
-      loss: the held-out loss of masked tokens; None if it was not evaluated, or its head is not
-        trained.
+      loss: the held-out masked-LM loss; None if it was not evaluated or no loss trains the
+        masked-LM head.
     """
     if loss is None:
         return [f"curves: {work_dir / CURVES_NAME}"]

@@ -1,4 +1,4 @@
-"""Compile the train step of one phase for devices that need not exist, and describe its needs."""
+"""Compile a phase's train step for devices that need not exist, and report what it needs."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from bert_jax.pretraining.step_timing import random_batch
 from bert_jax.training.planning import CompiledStep, OutOfMemory, compile_step, state_bytes
 from bert_jax.training.sharding import undivided
 
-# Given the name of a step, returns a context manager to enter while the step is compiled.
+# Called with a step's name; returns a context manager that is active while the step compiles.
 WhileCompiling = Callable[[str], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True)
 class PhasePlan:
-    """A phase and its compiled step, or the reason why the compiler refused it.
+    """A phase and its compiled step, or the memory it needs if it is too large to compile.
 
     Attributes:
       name: the phase's name.
       phase: the phase's config.
-      documents_per_row: the number of documents in a row.
-      dtype: the dtype of the computation.
-      state_bytes: the bytes of parameters and optimizer state on one device.
-      model_flops: the model FLOPs of a step on all devices.
-      compile_seconds: the seconds that the compilation took.
-      step: the compiled step; None if the compiler refused it.
-      refused: the memory that the refused step needs; None if it was compiled.
+      documents_per_row: the number of documents packed into a row.
+      dtype: the compute dtype.
+      state_bytes: the size of the parameters and optimizer state on one device, in bytes.
+      model_flops: the model FLOPs per step, summed over all devices.
+      compile_seconds: the compile time in seconds.
+      step: the compiled step; None if the compiler ran out of device memory.
+      refused: the memory needed by a step that did not compile; None if it compiled.
     """
 
     name: str
@@ -51,18 +51,18 @@ class PhasePlan:
 
     @property
     def memory(self) -> int:
-        """The bytes that a device needs."""
+        """The memory that the step needs on each device, in bytes."""
         if self.step is not None:
             return self.step.memory
         assert self.refused is not None
         return self.refused.needed
 
     def fits(self, limit: int | None) -> bool:
-        """Return whether a device with `limit` bytes (None: unlimited) can run the step."""
+        """Return whether the step fits in `limit` bytes per device; None means no limit."""
         return self.step is not None and (limit is None or self.step.memory <= limit)
 
     def roofline(self, devices: Sequence[jax.Device]) -> Roofline | None:
-        """Return the least time of a step; None if it was refused or the chip is unknown."""
+        """Return a lower bound on the step time, or None if not compiled or the chip is unknown."""
         chip_figures = chip(devices[0].device_kind)
         peak = peak_flops(devices[0].device_kind, self.dtype)
         if self.step is None or chip_figures is None or peak is None:
@@ -71,7 +71,7 @@ class PhasePlan:
         return roofline(
             chip_figures,
             peak,
-            # The compiler counts more FLOPs with rematerialization, and fewer with loops.
+            # Rematerialization raises the compiler's FLOP count above the model's; loops lower it.
             flops=max(self.model_flops / len(devices), self.step.flops),
             memory_bytes=self.step.least_traffic,
             sent_bytes=sum(kind.sent for kind in traffic),
@@ -91,15 +91,15 @@ def plan_phase(
     """Compile the train step of a phase.
 
     Args:
-      setup: the settings of the step, with its teacher.
-      mesh: the devices.
+      setup: the train-step settings, with the teacher.
+      mesh: the device mesh.
       name: the phase's name.
       phase: the phase's config.
-      documents_per_row: the number of documents in a row.
-      joined: whether the config joins the documents of a row.
+      documents_per_row: the number of documents packed into a row.
+      joined: whether the documents in a row attend to each other.
       while_compiling: see `WhileCompiling`.
     """
-    # Only the shapes of the batch are needed. Those of a single row differ in the number of rows.
+    # Only the shapes of the batch matter, so make one row and replace the size of its first axis.
     row = random_batch(
         phase.sequence_length,
         documents_per_row,
@@ -140,7 +140,7 @@ def plan_phase(
 
 
 def header(setup: StepSetup, mesh: Mesh) -> list[str]:
-    """Return lines about the model and the devices of a plan."""
+    """Describe the model and the devices of a plan."""
     definition, compute = setup.task.definition, setup.compute
     sizes = " x ".join(f"{size} {axis}" for axis, size in mesh.shape.items())
     lines = [
@@ -155,7 +155,7 @@ def header(setup: StepSetup, mesh: Mesh) -> list[str]:
 
 
 def phase_lines(plan: PhasePlan, devices: Sequence[jax.Device], limit: int | None) -> list[str]:
-    """Return lines about the memory, collectives, FLOPs and least time of one phase."""
+    """Describe the memory, collectives, FLOPs and minimum time of one phase."""
     phase = plan.phase
     lines = [
         f"{plan.name}    {phase.num_steps:,} steps of {phase.batch_size} x "
@@ -193,15 +193,16 @@ def phase_lines(plan: PhasePlan, devices: Sequence[jax.Device], limit: int | Non
 
 
 def total_lines(plans: Sequence[PhasePlan], devices: Sequence[jax.Device]) -> list[str]:
-    """Return lines about the least time of the whole run, if it is known."""
+    """Describe the minimum time of the whole run, if it is known."""
     bounds = [(plan, plan.roofline(devices)) for plan in plans]
     if any(bound is None for _, bound in bounds):
         return ["the run   fits"]
     seconds = sum(bound.seconds * plan.phase.num_steps for plan, bound in bounds if bound)
     return [
-        f"the run   takes at least {duration(seconds)}: a bound, not a prediction. It assumes that "
-        "every product runs at the chip's",
-        "          peak while memory and links are used, and no evaluation, checkpoint or pause.",
+        f"the run   takes at least {duration(seconds)}: a lower bound, not a prediction. It "
+        "assumes that every matrix multiplication runs at the",
+        "          chip's peak and overlaps with memory and link traffic, and it ignores "
+        "evaluations, checkpoints and pauses.",
     ]
 
 
@@ -218,8 +219,8 @@ def _roofline_lines(plan: PhasePlan, devices: Sequence[jax.Device]) -> list[str]
         f"(compute {bound.compute * 1e3:.2f}, memory {bound.memory * 1e3:.2f}, "
         f"links {bound.links * 1e3:.2f} ms); {duration(bound.seconds * plan.phase.num_steps)} "
         "for the phase",
-        f"                      memory counts only the necessary traffic; all operands of all "
-        f"operations would take {busy * 1e3:.2f} ms",
+        f"                      memory counts only the necessary traffic; moving every operand of "
+        f"every operation would take {busy * 1e3:.2f} ms",
     ]
 
 

@@ -1,4 +1,4 @@
-"""The phases of a pretraining run: their configs, their corpora and their batches."""
+"""Define the phases of a pretraining run: their configs, corpora and batches."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from bert_jax.validation import check_at_least
 
 @dataclass(frozen=True)
 class PhaseConfig:
-    """A part of the run with one corpus, sequence length and batch size.
+    """A stage of the run that uses one corpus, sequence length and batch size.
 
     Attributes:
       corpus: a directory made by `bert-jax prepare`.
       num_steps: the number of optimizer steps.
-      sequence_length: the number of tokens per sequence, as given to `prepare` (`--max-length`).
-      batch_size: the number of sequences per step, over all devices.
+      sequence_length: the number of tokens per sequence, equal to the corpus's `--max-length`.
+      batch_size: the global batch size: the number of sequences per step across all devices.
     """
 
     corpus: LocalPath
@@ -48,7 +48,7 @@ class PhaseConfig:
         if self.sequence_length > MAX_LENGTH:
             raise ValueError(
                 f"phase sequence_length={self.sequence_length}: expected at most {MAX_LENGTH:,}, "
-                "the maximum length of a corpus's records."
+                "the maximum length of a corpus record."
             )
 
 
@@ -57,12 +57,12 @@ class EvaluationConfig:
     """The evaluation on the held-out split of the corpora.
 
     Attributes:
-      every_steps: the number of steps between two evaluations; the last step is evaluated too.
-        0 makes no evaluations.
-      batch_size: the number of sequences per batch; 0 for the number that a train step processes
-        at once, the phase's batch_size divided by accumulation_steps.
-      max_records: the number of records to score, a random sample of a larger split that is the
-        same in every evaluation; 0 for all.
+      every_steps: the number of steps between evaluations; the last step is always evaluated.
+        0 disables evaluation.
+      batch_size: the number of sequences per evaluation batch. If 0, it is the number that a train
+        step processes at once: the phase's batch_size divided by accumulation_steps.
+      max_records: the maximum number of records to score. A larger split is sampled at random, and
+        every evaluation uses the same sample. 0 scores all records.
     """
 
     every_steps: int = 1_000
@@ -76,12 +76,12 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class LoaderConfig:
-    """The making of batches.
+    """How batches are made.
 
     Attributes:
       num_workers: the number of processes that make training batches; 0 makes them in a thread of
-        this process. Held-out batches are always made in a thread.
-      prefetch: the number of batches made ahead of the step.
+        the main process. Held-out batches are always made in a thread.
+      prefetch: the number of batches to prepare ahead of the step that uses them.
     """
 
     num_workers: int = 0
@@ -100,11 +100,12 @@ class PhaseCorpus:
       name: the phase's name.
       first_step: the phase's first step, counted over the whole run.
       config: the phase's config.
-      evaluation_batch_size: the number of sequences in a batch of held-out text.
+      evaluation_batch_size: the number of sequences in a held-out batch.
       train: the training split.
       held_out: the held-out split.
       tokenizer: the corpus's tokenizer.
-      first_epoch: the first epoch of the corpus that no earlier phase has begun.
+      first_epoch: the epoch of the corpus at which the phase starts, after those that earlier
+        phases have begun.
     """
 
     name: str
@@ -124,8 +125,8 @@ def open_corpora(
     """Open the corpus of every phase.
 
     Args:
-      phases: the name, first step and config of each phase, in running order.
-      evaluation_batch_size: returns the number of sequences in an evaluation batch of a phase.
+      phases: (name, first step, config) for each phase, in running order.
+      evaluation_batch_size: a function from a phase's config to its evaluation batch size.
 
     Raises:
       ValueError: a corpus or its tokenizer is missing, unfinished or damaged.
@@ -142,7 +143,7 @@ def open_corpora(
         )
         for name, first_step, phase in phases
     ]
-    begun_epochs: Counter[str] = Counter()  # by the fingerprint of the corpus
+    begun_epochs: Counter[str] = Counter()  # keyed by corpus fingerprint
     for number, corpus in enumerate(corpora):
         fingerprint = corpus.train.manifest.fingerprint
         corpora[number] = dataclasses.replace(corpus, first_epoch=begun_epochs[fingerprint])
@@ -152,7 +153,7 @@ def open_corpora(
 
 
 def facts(corpus: PhaseCorpus) -> PhaseFacts:
-    """Return the facts about a phase that the preflight check needs."""
+    """Collect the facts about a phase that the preflight check needs."""
     manifest = corpus.train.manifest
     return PhaseFacts(
         name=corpus.name,
@@ -175,7 +176,7 @@ def facts(corpus: PhaseCorpus) -> PhaseFacts:
 
 
 def phases_identity(corpora: Sequence[PhaseCorpus]) -> dict[str, object]:
-    """Return the values of corpora and batches that a checkpoint must share with this run."""
+    """Return the corpus and batch-size values that must match when a run resumes."""
     return {
         corpus.name: {
             "first_step": corpus.first_step,
@@ -190,14 +191,14 @@ def phases_identity(corpora: Sequence[PhaseCorpus]) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class PhaseBatches:
-    """The settings with which a run makes the batches of its phases.
+    """The settings that a run uses to make batches for its phases.
 
     Attributes:
-      examples: the settings that determine the examples.
-      loader: the processes and the number of prefetched batches.
+      examples: the settings that determine the training examples.
+      loader: the number of worker processes and of prefetched batches.
       evaluation: the evaluation on held-out text.
-      run_steps: the number of steps of all phases, over which masking rates may change.
-      mesh: the devices that the batches are split over.
+      run_steps: the total number of steps, over which the masking rate may change.
+      mesh: the device mesh that batches are sharded over.
     """
 
     examples: ExampleConfig
@@ -213,13 +214,13 @@ class PhaseBatches:
         flops: int,
         while_waiting: Callable[[], None],
     ) -> Phase:
-        """Return a phase for the trainer; nothing is read before the phase begins.
+        """Return a phase for the trainer, which reads no batches until the phase begins.
 
         Args:
           corpus: the phase's corpus.
           evaluation_step: the compiled evaluation step.
           flops: the model FLOPs per step.
-          while_waiting: called while a batch is overdue; see `Loader`.
+          while_waiting: called repeatedly while a batch is overdue; see `Loader`.
         """
         phase = corpus.config
         train = BatchSource(

@@ -33,20 +33,20 @@ from bert_jax.training.reports import Message, OnReport, discard
 from bert_jax.training.sharding import MeshConfig, make_mesh
 from bert_jax.validation import check_config
 
-# `prepare` packs at most one document for this many tokens of a record.
+# `prepare` packs at most one document per this many tokens into a record.
 TOKENS_PER_PIECE = 32
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The needs of a run on the devices of a topology.
+    """What a run needs on the devices of a topology.
 
     Attributes:
       devices: the devices of the topology.
       phases: the phases with their compiled steps, in running order.
-      limit: the memory of a device in bytes; None for no limit.
-      changes: the config keys and values to change so that the run fits; {} if it fits as it is,
-        None if none of the tried changes is enough.
+      limit: the memory of each device in bytes; None for no limit.
+      changes: a dict from config keys to new values with which the run fits; {} if it fits
+        unchanged, None if none of the changes that were tried makes it fit.
     """
 
     devices: Sequence[jax.Device]
@@ -56,12 +56,12 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether the run fits as it is."""
+        """Whether the run fits without changes."""
         return all(phase.fits(self.limit) for phase in self.phases)
 
     @property
     def memory(self) -> int:
-        """The bytes that the largest phase needs on a device."""
+        """The memory that the largest phase needs on each device, in bytes."""
         return max(phase.memory for phase in self.phases)
 
 
@@ -75,17 +75,18 @@ def plan(
     on_report: OnReport | None = None,
     while_compiling: WhileCompiling = nullcontext,
 ) -> Plan:
-    """Compile the steps of a run for a topology, and look for changes if it does not fit.
+    """Compile a run's steps for a topology, and look for changes that help if it does not fit.
 
     Args:
-      config: the run's config, whose corpora and work directory are not read.
-      topology: a name such as "cpu:8" or "v5e:4x4", which must be given before JAX has used a
-        device; or devices from `topology_devices`.
-      documents_per_row: documents packed in a row; 0 for the number that `prepare` packs.
-      memory_bytes: memory of a device; None for the chip's (a CPU has no limit).
-      tries: the largest number of changes to compile if the run does not fit.
+      config: the run's config. Its corpora and work directory are not read.
+      topology: the name of a topology, such as "cpu:8" or "v5e:4x4", which works only before JAX
+        has used a device; or a list of devices from `topology_devices`.
+      documents_per_row: the number of documents packed into a row; 0 for the number that `prepare`
+        packs.
+      memory_bytes: the memory of each device; defaults to the chip's memory (no limit on CPUs).
+      tries: the maximum number of changes to try if the run does not fit.
       on_report: called with a message about each phase as soon as it is compiled.
-      while_compiling: returns a context manager to enter while the step it is given is compiled.
+      while_compiling: see `WhileCompiling`.
 
     Raises:
       ValueError: the topology does not exist, or the config does not fit it.
@@ -133,7 +134,7 @@ def plan(
 
 @dataclass(frozen=True)
 class _ChangeableSettings:
-    """The settings that `remedies` may change, under their names in the config."""
+    """The settings that `remedies` may change, named as in the config."""
 
     mesh: MeshConfig
     compute: ComputeConfig
@@ -142,15 +143,15 @@ class _ChangeableSettings:
 
 @dataclass(frozen=True)
 class _PhaseCompiler:
-    """Compiles a run's phases for the devices of a topology, optionally with changed settings.
+    """A compiler for a run's phases on the devices of a topology.
 
     Attributes:
-      setup: the step's settings, without a teacher.
-      mesh: the number of devices on each axis.
-      devices: the devices.
-      longest_sequence: the sequence length of the phase with the longest sequences.
+      setup: the train-step settings, without a teacher.
+      mesh: the number of devices on each mesh axis.
+      devices: the devices of the topology.
+      longest_sequence: the longest sequence length of any phase.
       documents_per_row: the number of documents per row; 0 for the number that `prepare` packs.
-      joined: whether the config joins the documents of a row.
+      joined: whether the documents in a row attend to each other.
       while_compiling: see `WhileCompiling`.
     """
 
@@ -170,7 +171,7 @@ class _PhaseCompiler:
         *,
         evaluates: bool,
     ) -> None:
-        """Refuse a run that the devices cannot compute, assuming corpora that fit the config."""
+        """Reject a run that cannot work on these devices, assuming corpora that fit the config."""
         mesh = make_mesh(self.mesh, self.devices)
         for name, phase in phases:
             check_traceable(self.setup.memory_parts(mesh, name, phase), mesh)
@@ -195,7 +196,7 @@ class _PhaseCompiler:
             report(Message("\n".join(teacher_lines(setup, phases, width=10))))
 
     def compile(self, name: str, phase: PhaseConfig, changes: Changes) -> PhasePlan:
-        """Compile the step of a phase with changed settings."""
+        """Compile a phase's train step with `changes` applied to the settings."""
         setup, device = self.setup, self.devices[0]
         settings = with_changes(
             _ChangeableSettings(self.mesh, setup.requested_compute, setup.accumulation_steps),
@@ -226,7 +227,7 @@ def _search(
     compile_phase: Callable[[str, PhaseConfig, Changes], PhasePlan],
     report: OnReport,
 ) -> Changes | None:
-    """Compile the candidates in turn; return the first with which every phase fits, or None."""
+    """Return the first candidate with which every phase compiles and fits, or None."""
     report(Message(f"does not fit: trying changes (at most {tries})"))
     for changes in candidates:
         for plan in failing:
@@ -242,8 +243,8 @@ def _search(
             return changes
     report(
         Message(
-            "\nnone of the tried changes fits: try more (--tries), a larger topology, smaller "
-            "phases.*.batch_size, or mesh.tensor"
+            "\nnone of the tried changes fits: try more of them (--tries), a larger topology, a "
+            "smaller phases.*.batch_size, or mesh.tensor"
         )
     )
     return None
@@ -261,7 +262,7 @@ def _usual_documents_per_row(phase: PhaseConfig, *, joined: bool) -> int:
 def _facts(
     name: str, phase: PhaseConfig, evaluation_batch_size: int, vocab_size: int, vocabulary: str
 ) -> PhaseFacts:
-    """Return the facts about a phase, assuming a corpus that fits the config."""
+    """Make up the facts about a phase whose corpus fits the config."""
     return PhaseFacts(
         name=name,
         corpus=phase.corpus,

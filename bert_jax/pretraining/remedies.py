@@ -1,4 +1,4 @@
-"""Changes to a config that may make a run fit into the memory of the devices."""
+"""Propose changes to a config that may make a run fit into device memory."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def remedies(
 ) -> Iterator[Changes]:
     """Yield changes to a config that may make `worst` fit, the cheapest first.
 
-    Accumulation comes first (the same work in smaller products), then rematerialization (work
-    done twice), then both. A state that fills more than half of a device is split over all devices
-    before that. Accumulation in k parts is skipped if the state and 1/k of the remaining memory
-    would not fit.
+    Gradient accumulation comes first (the same work in smaller matrix multiplications), then
+    rematerialization (some work is done twice), then both. If the state fills more than half of a
+    device's memory, it is sharded over all devices before any of this. Accumulation over k parts
+    is skipped if the state and 1/k of the remaining memory would not fit.
 
     Args:
       worst: the phase that needs the most memory.
       num_devices: the number of devices.
-      limit: the memory of a device in bytes.
-      mesh: the number of devices on each axis, as in the config.
-      remat: the rematerialization, as in the config.
-      accumulation_steps: the number of parts of a batch, as in the config.
+      limit: the memory of each device in bytes.
+      mesh: the number of devices on each mesh axis in the config.
+      remat: the rematerialization setting in the config.
+      accumulation_steps: the number of accumulation steps in the config.
       batch_sizes: the batch sizes of all phases.
     """
     split = _split_state(mesh, num_devices)
@@ -69,7 +69,10 @@ def remedies(
 
 
 def _split_state(mesh: MeshConfig, num_devices: int) -> Changes:
-    """Return the changes for FSDP over all devices that the tensor axis leaves; {} if none."""
+    """Return changes that put all devices not on the tensor axis on the FSDP axis.
+
+    The result is {} if the config already does that.
+    """
     tensor = mesh.tensor
     fsdp = num_devices // tensor if tensor > 0 else 1
     if mesh.fsdp in (fsdp, -1):
@@ -81,11 +84,12 @@ def _split_state(mesh: MeshConfig, num_devices: int) -> Changes:
 
 
 def _parts(batch_sizes: Collection[int], extent: int) -> list[int]:
-    """Return the powers of two into which the parts of all batches can be divided further.
+    """Return the powers of two by which accumulation_steps can be multiplied.
 
     Args:
       batch_sizes: the batch sizes of all phases.
-      extent: the number of parts a batch has now, over devices and accumulation steps.
+      extent: the number of parts that each batch is already split into, over devices and
+        accumulation steps.
     """
     return [
         factor
@@ -95,7 +99,7 @@ def _parts(batch_sizes: Collection[int], extent: int) -> list[int]:
 
 
 def with_changes(settings: Settings, changes: Changes) -> Settings:
-    """Return settings with changes applied, given by dotted names at most one section deep."""
+    """Return settings with changes applied; names have at most one dot, as in `mesh.fsdp`."""
     for name, value in changes.items():
         section, _, key = name.rpartition(".")
         if section:
@@ -107,5 +111,5 @@ def with_changes(settings: Settings, changes: Changes) -> Settings:
 
 
 def flags(changes: Mapping[str, Any]) -> str:
-    """Return changes to a config as command-line options."""
+    """Format changes to a config as command-line options."""
     return " ".join(f"--config.{name}={value}" for name, value in changes.items())

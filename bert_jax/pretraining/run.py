@@ -1,4 +1,4 @@
-"""Pretrain a model: check a config and build its run, then train or resume it.
+"""Pretrain a model: check a config, build the run, and train or resume it.
 
 result = pretrain(config, on_report=print)
 result.metrics["mlm_loss"], result.model
@@ -63,10 +63,10 @@ class PretrainResult:
     """The result of a pretraining run.
 
     Attributes:
-      finished: whether the last phase has ended. If False, the run was stopped: its state is saved,
-        and the same call resumes it.
-      step: the number of optimizer steps done in the whole run.
-      metrics: the metrics of the last evaluation on held-out text; empty if there was none.
+      finished: whether the last phase is complete. If False, the run was stopped and its state
+        saved; the same call resumes it.
+      step: the number of optimizer steps completed, counted over the whole run.
+      metrics: the metrics of the last held-out evaluation; empty if there was none.
       work_dir: the run's work directory.
     """
 
@@ -76,12 +76,12 @@ class PretrainResult:
     work_dir: Path
 
     def __fspath__(self) -> str:
-        """Return the path, so that functions accept the result as a directory."""
+        """Return the path of the work directory, so that the result can be used as a path."""
         return os.fspath(self.work_dir)
 
     @cached_property
     def model(self) -> TrainedModel:
-        """The model of the newest checkpoint, loaded when it is first used."""
+        """The model in the newest checkpoint, loaded on first access."""
         return load_model(str(self.work_dir))
 
 
@@ -94,17 +94,19 @@ def pretrain(
 ) -> PretrainResult:
     """Pretrain a model, or resume the run in the config's work directory.
 
-    The function can be called from any thread. In the main thread, SIGTERM, SIGHUP and Ctrl-C save
-    a checkpoint at the next step and end the run.
+    This function can be called from any thread. In the main thread, SIGTERM, SIGHUP and Ctrl-C make
+    the run save a checkpoint at the next step and stop.
 
     Args:
       config: the run's config.
       from_step: the step of the checkpoint to resume from; None for the newest.
-      on_report: called with every message, progress report and evaluation; None for silence.
-      stop: its `request()`, which any thread may call, ends the run as the signals do.
+      on_report: called with every message, progress report and evaluation; if None, nothing is
+        reported.
+      stop: a request object for stopping the run: calling its `request()` from any thread has the
+        same effect as the signals.
 
     Returns:
-      A `PretrainResult`: the state of the run, its metrics and, as `model`, its newest model.
+      A `PretrainResult` with the run's progress and metrics and, as `model`, its newest model.
 
     Raises:
       ValueError: the run cannot start or resume; the message names the key to change.
@@ -149,23 +151,23 @@ def pretrain(
 
 @dataclass(frozen=True)
 class PretrainRun:
-    """A pretraining run that has been checked: everything that `pretrain` makes from its config.
+    """A checked pretraining run, with everything that `pretrain` builds from the config.
 
     Attributes:
       work_dir: the directory that the run writes to.
-      init_from: a work directory to take parameters from; "" for none.
-      seed: the seed of parameters and dropout.
-      setup: the settings of the train step, without its teacher.
+      init_from: a work directory to load initial parameters from; "" for none.
+      seed: the random seed for parameters and dropout.
+      setup: the train-step settings, without a teacher.
       corpora: the opened corpora of the phases, in running order.
-      mesh: the devices.
-      batches: the settings of the batches.
-      learning_rates: the learning rate of every step.
-      intervals: the numbers of steps between reports, evaluations and checkpoints.
-      checkpoint: the checkpoints to keep.
-      reporting: the reports of the run.
-      identity: the values that a checkpoint must share with the run, except its teacher's.
-      trains_masked_lm: whether the masked-LM head is trained.
-      resolved: the values of the config, for `config.json`.
+      mesh: the device mesh.
+      batches: the settings that batches are made with.
+      learning_rates: the learning rate at every step.
+      intervals: the intervals, in steps, between reports, evaluations and checkpoints.
+      checkpoint: how often to save checkpoints and how many to keep.
+      reporting: the logging and profiling settings.
+      identity: the values that must match a checkpoint's to resume from it, except the teacher's.
+      trains_masked_lm: whether any loss trains the masked-LM head.
+      resolved: the config values that are written to `config.json`.
     """
 
     work_dir: Path
@@ -190,7 +192,7 @@ class PretrainRun:
         on_report: OnReport | None = None,
         stop: StopRequest | None = None,
     ) -> PretrainResult:
-        """Train to the end of the last phase, or until a request to stop; see `pretrain`."""
+        """Train until the last phase ends or a stop is requested; see `pretrain`."""
         report = distributed.on_first_process(on_report)
         distributed.check_same(
             {
@@ -215,21 +217,22 @@ class PretrainRun:
         if finished and report is not discard:
             loss = metrics.get("mlm_loss") if self.trains_masked_lm else None
             report(Message("\n".join(conclude(self.work_dir, self.corpora[-1], loss))))
-        # JAX gives the first process five minutes after the others have left, and counting words
-        # over a slow network may take longer.
+        # JAX gives the first process five minutes after the other processes exit, and counting
+        # token frequencies over a slow network can take longer.
         multihost_utils.sync_global_devices("concluded")
         return PretrainResult(finished, step, metrics, self.work_dir)
 
     def _train(
         self, verified: int | None, report: OnReport, stop: StopRequest, closing: ExitStack
     ) -> tuple[int, bool]:
-        """Run the phases; return the last step, and whether the run is finished.
+        """Run the phases, and return the last step and whether the run is finished.
 
         Args:
-          verified: the step of the checkpoint to resume from, as `recover` returned it.
+          verified: the step of the checkpoint to resume from, as returned by `recover`; None to
+            start from scratch.
           report: called with messages.
-          stop: the request to stop.
-          closing: closes the checkpointer and the reporter.
+          stop: tells the trainer when to stop.
+          closing: the exit stack that closes the checkpointer and the reporter.
         """
         saved = verified or 0
         finished = saved >= len(self.learning_rates)
@@ -283,7 +286,7 @@ class PretrainRun:
             for corpus in self.corpora
         ]
         state, finished = trainer.run(state, phases)
-        checkpointer.close()  # raises the error of a failed save before the message below
+        checkpointer.close()  # if a save failed, this raises its error before the message below
         if not finished:
             line = f"stopped: saved step {int(state.step):,}; the same command resumes"
             report(Message(line))
@@ -294,7 +297,7 @@ class PretrainRun:
     ) -> tuple[StepSetup, LoadedTeacher | None, dict[str, object]]:
         """Return the setup with its teacher, the loaded teacher, and the teacher's identity.
 
-        A finished run does not open its teacher, which may have been deleted.
+        The teacher of a finished run is not opened, because it may have been deleted.
         """
         stored = identity_of(self.work_dir / CHECKPOINTS_NAME, saved) if saved else {}
         saved_identity = stored.get(TEACHER_IDENTITY, {})
@@ -306,14 +309,14 @@ class PretrainRun:
     def _with_teacher(
         self, saved_identity: Mapping[str, Any]
     ) -> tuple[StepSetup, LoadedTeacher | None]:
-        """Return the setup with its teacher, and the loaded teacher or None if there is none."""
+        """Return the setup with its teacher, and the loaded teacher, or None without a teacher."""
         longest = max(corpus.config.sequence_length for corpus in self.corpora)
         setup = self.setup.with_teacher(jax.devices()[0], longest)
         if setup.teacher is None:
             return setup, None
         if setup.teacher.config.init_layers and not saved_identity:
             shapes = setup.task.definition.shapes
-            # This may raise ValueError.
+            # Called only for its checks, which raise ValueError.
             teacher_sources(setup.teacher, setup.model, setup.sentence_pairs, shapes)
         first = self.corpora[0]
         return setup, load_teacher(
@@ -331,13 +334,13 @@ class PretrainRun:
             self.corpora,
             self.batches.evaluation,
             state,
-            # Otherwise the checkpoint or the source determines the size of the model.
+            # Once there is a checkpoint or `init_from`, the model size is fixed.
             chooses_size=not saved and not self.init_from,
         )
         report(Message("\n".join(lines)))
 
     def _write_files(self, saved: int, report: OnReport, *, finished: bool) -> None:
-        """Write the files next to the checkpoints, on the first process."""
+        """Write the files that accompany the checkpoints, on the first process only."""
         if jax.process_index() != 0:
             return
         for line in write_run_files(
@@ -354,7 +357,7 @@ class PretrainRun:
     def _open_reporter(
         self, setup: StepSetup, saved: int, report: OnReport, closing: ExitStack
     ) -> Reporter | None:
-        """Return the reporter, which `closing` closes; None on all processes but the first."""
+        """Return a reporter that `closing` closes, or None on all processes except the first."""
         if jax.process_index() != 0:
             return None
         peak = peak_flops(self.mesh.devices.flat[0].device_kind, setup.compute.dtype)

@@ -1,4 +1,4 @@
-"""The files of a pretraining run in its work directory, apart from checkpoints and reports."""
+"""Write and check a run's work-directory files, other than checkpoints and reports."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 def check_work_dir(
     work_dir: Path, corpora: Sequence[PhaseCorpus], init_from: str, *, begun: bool
 ) -> None:
-    """Refuse a work directory that is a corpus of the run or belongs to something else.
+    """Reject a work directory that is one of the run's corpora or belongs to something else.
 
     Args:
       work_dir: the work directory.
       corpora: the corpora of the run.
-      init_from: the work directory that the run takes parameters from; "" for none.
+      init_from: the work directory that initial parameters are loaded from; "" for none.
       begun: whether the run has a checkpoint.
 
     Raises:
-      ValueError: the directory is a corpus, cannot be claimed (see `check_claimable`), or holds a
-        run that started from another `init_from`.
+      ValueError: the directory is a corpus, cannot be claimed (see `check_claimable`), or contains
+        a run that started from a different `init_from`.
     """
     for corpus in corpora:
         if Path(corpus.config.corpus).resolve() == work_dir.resolve():
@@ -52,9 +52,9 @@ def check_work_dir(
 
 
 def _check_same_source(work_dir: Path, init_from: str) -> None:
-    """Refuse an `init_from` that is not the one that the run in `work_dir` started from.
+    """Reject an `init_from` other than the one that the run in `work_dir` started from.
 
-    A run that has a checkpoint never reads its source again, so a different one would be ignored.
+    A run with a checkpoint never reads `init_from` again, so a different value would be ignored.
     """
     file = work_dir / RESOLVED_NAME
     if not file.is_file():
@@ -90,17 +90,17 @@ def write_run_files(
       model: the encoder and its heads.
       sentence_pairs: the kind of sentence pairs.
       corpora: the corpora of the run.
-      step: the step of the checkpoint to resume from; 0 at the start.
-      finished: whether the run has ended, so that its config is not replaced.
+      step: the step of the checkpoint to resume from; 0 for a new run.
+      finished: whether the run is finished, in which case its config is not replaced.
 
     Returns:
-      Lines about changes to the config.
+      Messages about values that have changed in the config.
     """
     tokenizer = corpora[0].tokenizer
     if not step:
         discard_stale_metadata(work_dir, tokenizer)
     origin = {"command": "bert-jax pretrain", PAIRS: sentence_pairs}
-    # Written first, since it marks the other files as belonging to a run.
+    # The model is written first, because it marks the directory's other files as a run's.
     write_model(model, origin, work_dir, tokenizer=tokenizer)
     lines = keep_config(config, work_dir, step, finished=finished)
     _copy_once(corpora[0].train.directory / TOKENIZER, work_dir / TOKENIZER_NAME)
@@ -111,15 +111,15 @@ def write_run_files(
 
 
 def discard_stale_metadata(work_dir: Path, tokenizer: Tokenizer) -> None:
-    """Remove the tokenizer and manifests of a start that was killed before its first checkpoint.
+    """Remove tokenizer and manifests left by a run killed before its first checkpoint.
 
-    The next start may use other corpora; from the first checkpoint on, the run's identity fixes
-    them.
+    A run without a checkpoint may be started again with different corpora. After the first
+    checkpoint, the run's identity fixes them.
 
     Args:
       work_dir: the work directory.
-      tokenizer: the run's tokenizer, which is not removed: the corpus may have been prepared with
-        this very directory.
+      tokenizer: the run's tokenizer. A saved tokenizer equal to it is kept, because the corpus may
+        have been prepared with the one in this directory.
     """
     if not (work_dir / MODEL_NAME).is_file():
         return
@@ -130,9 +130,9 @@ def discard_stale_metadata(work_dir: Path, tokenizer: Tokenizer) -> None:
 
 
 def _copy_once(source: Path, target: Path) -> None:
-    """Copy a file or directory under a temporary name and rename it, unless `target` exists.
+    """Copy a file or directory atomically, unless `target` exists.
 
-    A run resumes only with the corpora it began with, so an existing target has the same content.
+    A run resumes only with the corpora it started with, so an existing target is already correct.
     """
     if target.exists():
         return
@@ -145,7 +145,7 @@ def _copy_once(source: Path, target: Path) -> None:
 
 
 def last_evaluation(work_dir: Path) -> dict[str, float]:
-    """Return the metrics of the last evaluation in a run's log; {} if there is none."""
+    """Return the metrics of the last evaluation in the run's log, or {} if there is none."""
     log = work_dir / LOG_NAME
     entries = read_metrics(log) if log.is_file() else []
     evaluations = [entry for entry in entries if entry["kind"] == "evaluation"]

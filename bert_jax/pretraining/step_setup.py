@@ -1,4 +1,4 @@
-"""The settings of a pretraining step, and its cost in FLOPs and memory."""
+"""Define the settings of a pretraining step, and compute its cost in FLOPs and memory."""
 
 from __future__ import annotations
 
@@ -38,18 +38,19 @@ from bert_jax.training.step import EvaluationStep, TrainStep, make_evaluation_st
 
 @dataclass(frozen=True)
 class StepSetup:
-    """The settings of the train step on one kind of device, without corpora and parameters.
+    """The train-step settings for one kind of device, without corpora and parameters.
 
     Attributes:
       model: the encoder.
-      sentence_pairs: the loss on pairs of segments.
-      masking: the masking of tokens.
+      sentence_pairs: the kind of segment pairs to train on.
+      masking: how tokens are masked.
       requested_compute: the compute settings as in the config.
       compute: the same settings with every "auto" resolved.
       optimizer: the optimizer.
-      accumulation_steps: the number of parts of a batch.
-      distillation: the losses against a teacher; None for a run without a teacher.
-      teacher: the description of the teacher; None before `with_teacher` and without a teacher.
+      accumulation_steps: the number of parts that each batch is split into.
+      distillation: the distillation losses; None for a run without a teacher.
+      teacher: the description of the teacher; None until `with_teacher` has added it, and always
+        None for a run without a teacher.
     """
 
     model: EncoderConfig
@@ -63,11 +64,11 @@ class StepSetup:
     teacher: TeacherSpec | None = None
 
     def with_teacher(self, device: Device, longest_sequence: int) -> StepSetup:
-        """Return the setup with its teacher's description; unchanged if the run has no teacher.
+        """Return the setup with the teacher's description, or unchanged if there is no teacher.
 
         Args:
           device: the device that the teacher runs on.
-          longest_sequence: the sequence length of the phase with the longest sequences.
+          longest_sequence: the longest sequence length of any phase.
 
         Raises:
           ValueError: see `describe_teacher`.
@@ -87,7 +88,7 @@ class StepSetup:
 
     @cached_property
     def task(self) -> Pretraining:
-        """The task that the run is evaluated on."""
+        """The pretraining task, without distillation losses."""
         dim = None if self.teacher is None else self.teacher.model.encoder.hidden_dim
         maps = self.distillation is not None and self.distillation.hidden_weight > 0
         return Pretraining(
@@ -99,7 +100,7 @@ class StepSetup:
 
     @cached_property
     def trained_task(self) -> Task:
-        """The task that is trained; with a teacher, it has additional losses."""
+        """The task whose loss is trained on; with a teacher, it adds the distillation losses."""
         return self.task if self.teacher is None else Distillation(self.task, self.teacher.config)
 
     @cached_property
@@ -108,7 +109,7 @@ class StepSetup:
         return make_optimizer(self.optimizer)
 
     def steps(self, mesh: Mesh, teacher: LoadedTeacher | None) -> tuple[TrainStep, EvaluationStep]:
-        """Return the train and evaluation steps, which receive the teacher's parameters."""
+        """Return the train and evaluation steps, with any teacher's parameters passed to them."""
         task, optimizer, parts = self.trained_task, self.transformation, self.accumulation_steps
         if teacher is None:
             step = make_train_step(task, optimizer, mesh, accumulation_steps=parts)
@@ -122,15 +123,15 @@ class StepSetup:
         )
 
     def max_predictions(self, phase: PhaseConfig) -> int:
-        """Return the largest number of predicted positions in a sequence of `phase`."""
+        """Return the maximum number of masked positions in a sequence of `phase`."""
         return self.masking.max_predictions(phase.sequence_length)
 
     def training_flops(self, phase: PhaseConfig, documents_per_row: int) -> int:
-        """Return the model FLOPs of a step of `phase` without its teacher's forward pass.
+        """Return the model FLOPs per step of `phase`, without the teacher's forward pass.
 
         Args:
           phase: the phase's config.
-          documents_per_row: the largest number of documents in a row.
+          documents_per_row: the maximum number of documents in a row.
         """
         flops = pretraining_flops(
             self.model,
@@ -142,17 +143,17 @@ class StepSetup:
         return phase.batch_size * flops.training + self._comparison_flops(phase)
 
     def distillation_flops(self, phase: PhaseConfig) -> int:
-        """Return the model FLOPs that the teacher adds to a step of `phase`."""
+        """Return the model FLOPs that the teacher adds to each step of `phase`."""
         if self.teacher is None:
             return 0
         return self.teacher_flops(phase) + self._comparison_flops(phase)
 
     def step_flops(self, phase: PhaseConfig, documents_per_row: int) -> int:
-        """Return the model FLOPs of a step of `phase` with its teacher's forward pass."""
+        """Return the model FLOPs per step of `phase`, with the teacher's forward pass."""
         return self.training_flops(phase, documents_per_row) + self.teacher_flops(phase)
 
     def teacher_flops(self, phase: PhaseConfig) -> int:
-        """Return the FLOPs of the teacher's forward pass in a step of `phase`."""
+        """Return the FLOPs of the teacher's forward pass in each step of `phase`."""
         if self.teacher is None:
             return 0
         everywhere = self.teacher.config.soft_targets == "all"
@@ -165,7 +166,7 @@ class StepSetup:
         return phase.batch_size * flops.forward
 
     def _comparison_flops(self, phase: PhaseConfig) -> int:
-        """Return the FLOPs of training the masked-LM head at all tokens, if all are compared."""
+        """Return the FLOPs to train the masked-LM head on every token, or 0 if not compared."""
         if self.distillation is None or self.distillation.soft_targets != "all":
             return 0
         length = phase.sequence_length
@@ -173,10 +174,10 @@ class StepSetup:
         return TRAINING_FACTOR * phase.batch_size * head
 
     def memory_parts(self, mesh: Mesh, name: str, phase: PhaseConfig) -> list[Part]:
-        """Return the least memory that a phase's train step needs on one device, in parts.
+        """Return the minimum memory that a phase's train step needs per device, broken into parts.
 
         Args:
-          mesh: the devices.
+          mesh: the device mesh.
           name: the phase's name, for the config keys in messages.
           phase: the phase's config.
         """
@@ -205,10 +206,10 @@ class StepSetup:
         return [*state, batch]
 
     def check_memory(self, mesh: Mesh, name: str, phase: PhaseConfig) -> list[Part]:
-        """Refuse a phase whose train step does not fit into memory, and return its memory in parts.
+        """Check that a phase's train step fits into memory, and return its memory by part.
 
         Args:
-          mesh: the devices.
+          mesh: the device mesh.
           name: the phase's name, for the config keys in messages.
           phase: the phase's config.
 
@@ -228,7 +229,7 @@ def check_run_memory(
     evaluation: EvaluationConfig,
     loader: LoaderConfig,
 ) -> None:
-    """Refuse a run whose train steps, evaluations or prefetched batches do not fit into memory.
+    """Check that a run's train steps, evaluations and prefetched batches fit into memory.
 
     Raises:
       ValueError: the run does not fit; the message names the largest part and its keys.
@@ -238,7 +239,7 @@ def check_run_memory(
         phase = corpus.config
         parts = setup.check_memory(mesh, corpus.name, phase)
         if evaluation.every_steps:
-            # An evaluation keeps the state in memory but no gradients.
+            # During an evaluation, the state stays in memory but the gradients do not.
             state = [part for part in parts[:-1] if part.name != "gradients"]
             rows = corpus.evaluation_batch_size
             check_fits([*state, _evaluation_part(setup, mesh, phase, rows)], mesh)

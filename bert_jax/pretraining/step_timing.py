@@ -1,4 +1,4 @@
-"""Time the train step of a phase on random tokens."""
+"""Time a phase's train step on random tokens."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ ROUNDS = 3
 
 @dataclass(frozen=True)
 class StepTiming:
-    """The time of a train step and the figures that explain it, under their printed names.
+    """The measured time of a train step and the settings behind it, named as in the output.
 
     Attributes:
-      device: the number and the kind of the devices.
-      dtype: the dtype of the computation.
-      attention: the implementation of attention.
-      attention_dropout: the dropout rate of attention probabilities.
-      hidden_dropout: the dropout rate of hidden states.
+      device: the number and kind of devices.
+      dtype: the compute dtype.
+      attention: the attention implementation.
+      attention_dropout: the dropout rate for attention probabilities.
+      hidden_dropout: the dropout rate for hidden states.
       batch: the number of sequences per step.
       length: the number of tokens per sequence.
-      compile_s: the seconds to compile the step.
-      ms: the milliseconds of a step.
-      tok_s: the tokens per second.
-      model_tflops: the model FLOP/s of all devices in units of 10^12: the layers, the masked-LM
-        head at the masked positions, and a teacher if there is one.
+      compile_s: the compile time in seconds.
+      ms: the time per step in milliseconds.
+      tok_s: the throughput in tokens per second.
+      model_tflops: the model TFLOP/s achieved by all devices together, counting the layers, the
+        masked-LM head at the masked positions, and the teacher if there is one.
       utilisation: `model_tflops` as a fraction of the devices' peak; None if the peak is unknown.
-      memory_mib: the MiB that a device needs, as the compiler counts them.
+      memory_mib: the memory that each device needs according to the compiler, in MiB.
     """
 
     device: str
@@ -71,16 +71,16 @@ def time_step(
     joined: bool = False,
     seed: int = 0,
 ) -> StepTiming:
-    """Compile the train step of a phase, and return the median time of three rounds.
+    """Compile a phase's train step, and time it as the median of three rounds.
 
     Args:
-      setup: the settings of the step, with its teacher.
-      mesh: the devices.
-      phase: the phase, whose batch size and sequence length are used.
-      steps: the number of steps in a round.
-      documents_per_row: the number of documents packed in a row.
-      joined: whether the config joins the documents of a row.
-      seed: the seed of the parameters and tokens.
+      setup: the train-step settings, with the teacher.
+      mesh: the device mesh.
+      phase: the phase, of which only the batch size and sequence length are used.
+      steps: the number of steps per round.
+      documents_per_row: the number of documents packed into a row.
+      joined: whether the documents in a row attend to each other.
+      seed: the random seed for parameters and tokens.
     """
     state, batch, inputs = _arguments(
         setup, mesh, phase, documents_per_row, joined=joined, seed=seed
@@ -157,7 +157,7 @@ def _model_flops(setup: StepSetup, phase: PhaseConfig) -> int:
 
 
 def _median_seconds(step: Callable[[TrainState], Any], state: TrainState, steps: int) -> float:
-    """Return the median, over the rounds, of the mean seconds per step."""
+    """Return the mean time per step in seconds, as the median over the rounds."""
     for _ in range(3):
         state, metrics = step(state)
     jax.block_until_ready(metrics)
@@ -184,26 +184,27 @@ def random_batch(
     """Return a batch of random tokens in full rows, with documents of equal length.
 
     Args:
-      length: the number of tokens in a row.
-      documents_per_row: the number of documents in a row.
+      length: the number of tokens per row.
+      documents_per_row: the number of documents per row.
       rows: the number of rows.
-      vocab_size: the number of different tokens.
-      predictions: the number of masked positions in a row.
-      joined: whether the config joins the documents of a row.
-      seed: the seed of the tokens.
+      vocab_size: the vocabulary size.
+      predictions: the number of masked positions per row.
+      joined: whether the documents in a row attend to each other.
+      seed: the random seed for the tokens.
 
     Raises:
-      ValueError: there are more documents than tokens, or several that the config joins.
+      ValueError: a row has more documents than tokens, or several documents although they are
+        joined.
     """
     if documents_per_row > length:
         raise ValueError(
             f"--documents-per-row={documents_per_row}: a row of {length} tokens cannot hold more "
-            f"than {length} documents. Lower it, or leave it out."
+            f"than {length} documents. Lower it, or omit the option."
         )
     if joined and documents_per_row > 1:
         raise ValueError(
-            f"--documents-per-row={documents_per_row} with join_documents=True: a row of joined "
-            "documents counts as one. Leave it out."
+            f"--documents-per-row={documents_per_row} with join_documents=True: the documents of a "
+            "row are joined into one. Omit the option."
         )
     rng = np.random.default_rng(seed)
     document = np.minimum(np.arange(length) * documents_per_row // length, documents_per_row - 1)

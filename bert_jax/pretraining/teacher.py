@@ -37,11 +37,11 @@ class TeacherSpec:
     """The description of a teacher, without its parameters.
 
     Attributes:
-      config: the losses against the teacher.
-      model: the teacher's model.
-      pairs: the kind of sentence pairs that its head was trained on.
+      config: the distillation losses and the teacher's work directory.
+      model: the teacher's encoder and head.
+      pairs: the kind of sentence pairs that the teacher was trained on.
       compute: the teacher's compute settings with every "auto" resolved.
-      teacher: the teacher as the train step uses it.
+      teacher: the teacher in the form that the train step uses.
     """
 
     config: DistillationConfig
@@ -61,11 +61,11 @@ def describe_teacher(
     """Return the description of a run's teacher on `device`.
 
     Args:
-      distillation: the losses against the teacher, and its work directory.
+      distillation: the distillation losses and the teacher's work directory.
       student: the student's encoder.
-      compute: the student's compute settings, as in its config.
+      compute: the student's compute settings as in the config.
       device: the device that the teacher runs on.
-      longest_sequence: the sequence length of the phase with the longest sequences.
+      longest_sequence: the longest sequence length of any phase.
 
     Raises:
       ValueError: the directory is not a work directory with a masked-LM head, or the teacher has
@@ -79,15 +79,15 @@ def describe_teacher(
         raise ValueError(f"distillation.teacher: {error}") from error
     if model.head not in ("pretraining", "masked_lm"):
         raise ValueError(
-            f"distillation.teacher={directory} has the head {model.head!r}: expected a masked-LM "
-            "head ('pretraining' or 'masked_lm'), whose predictions train the student. Set it to a "
-            "pretrained model that has not been fine-tuned."
+            f"distillation.teacher={directory} has the head {model.head!r}, but the student learns "
+            "from a masked-LM head ('pretraining' or 'masked_lm'). Set it to a pretrained model "
+            "that has not been fine-tuned."
         )
     _check_comparable(distillation, model.encoder, student, longest_sequence)
     dtype = distillation.dtype
     if dtype == "auto":
         dtype = compute.resolve(device, student).dtype
-    # The teacher has no dropout; a request for XLA's attention applies to both models.
+    # The teacher runs without dropout. A request for XLA attention applies to both models.
     without_dropout = replace(model.encoder, attention_dropout=0.0)
     requested = ComputeConfig(dtype=dtype)
     if compute.attention == "xla":
@@ -110,7 +110,7 @@ def _check_comparable(
     student: EncoderConfig,
     longest_sequence: int,
 ) -> None:
-    """Refuse a teacher whose sizes the losses cannot compare with the student's.
+    """Reject a teacher whose sizes do not allow the losses to compare it with the student.
 
     Raises:
       ValueError: a property of the teacher does not fit the run; the message names it.
@@ -118,35 +118,37 @@ def _check_comparable(
     key = f"distillation.teacher={distillation.teacher}"
     if teacher.vocab_size != student.vocab_size:
         raise ValueError(
-            f"{key} has model.vocab_size={teacher.vocab_size}, this run {student.vocab_size}: both "
-            "models must score the same tokens. Set model.vocab_size to the teacher's."
+            f"{key} has model.vocab_size={teacher.vocab_size}, but this run has "
+            f"{student.vocab_size}: both models must score the same tokens. Set model.vocab_size "
+            "to the teacher's."
         )
     if teacher.max_positions < longest_sequence:
         raise ValueError(
             f"{key} has {teacher.max_positions} positions, but a phase has sequences of "
-            f"{longest_sequence} tokens. Use a teacher with more positions, or shorter sequences."
+            f"{longest_sequence} tokens. Use a teacher with more positions, or shorten the "
+            "sequences."
         )
     if distillation.cosine_weight and teacher.hidden_dim != student.hidden_dim:
         raise ValueError(
-            f"{key} has hidden_dim={teacher.hidden_dim}, this run {student.hidden_dim}: vectors of "
-            "different sizes have no angle between them. Set distillation.cosine_weight=0, or "
-            "model.hidden_dim to the teacher's."
+            f"{key} has hidden_dim={teacher.hidden_dim}, but this run has {student.hidden_dim}: "
+            "vectors of different sizes have no cosine similarity. Set "
+            "distillation.cosine_weight=0, or set model.hidden_dim to the teacher's."
         )
     if distillation.attention_weight and teacher.num_heads != student.num_heads:
         raise ValueError(
-            f"{key} has num_heads={teacher.num_heads}, this run {student.num_heads}: attention is "
-            "compared head by head. Set distillation.attention_weight=0, or model.num_heads to the "
-            "teacher's."
+            f"{key} has num_heads={teacher.num_heads}, but this run has {student.num_heads}: "
+            "attention is compared head by head. Set distillation.attention_weight=0, or set "
+            "model.num_heads to the teacher's."
         )
 
 
-# The key of the teacher's values in the identity of a student's checkpoint.
+# The key in a student checkpoint's identity under which the teacher's values are stored.
 TEACHER_IDENTITY = "distillation"
 
 
 @dataclass(frozen=True)
 class LoadedTeacher:
-    """A teacher with its parameters at one step, sharded over the mesh like a student's."""
+    """A teacher with the parameters of one checkpoint, sharded over the mesh like a student's."""
 
     spec: TeacherSpec
     step: int
@@ -160,22 +162,22 @@ def load_teacher(
 
     Args:
       spec: the description of the teacher.
-      mesh: the devices.
+      mesh: the device mesh.
       tokenizer: the student's tokenizer.
-      corpus: a corpus that was prepared with it, for the message.
-      identity: the `teacher_identity` of the checkpoint that the run resumes from; {} at the
-        start. It records the teacher's step, which is loaded again even if the teacher has been
-        trained further.
+      corpus: a corpus that was prepared with that tokenizer, named in the error message.
+      identity: the `teacher_identity` in the checkpoint that the run resumes from; {} for a new
+        run. It records the teacher's step, so that a resumed run loads the same checkpoint even if
+        the teacher has been trained further.
 
     Raises:
-      ValueError: the teacher has a different tokenizer, or its step no longer exists.
+      ValueError: the teacher has a different tokenizer, or its checkpoint no longer exists.
     """
     directory = Path(spec.config.teacher)
     if read_tokenizer(directory, spec.model.encoder).fingerprint != tokenizer.fingerprint:
         raise ValueError(
-            f"distillation.teacher={directory} was trained with a different tokenizer than "
-            f"{corpus} was prepared with, so its predictions would be for other tokens. Prepare "
-            f"the corpus with --tokenizer {directory}/{TOKENIZER_NAME}."
+            f"distillation.teacher={directory}: {corpus} was prepared with a different tokenizer, "
+            "so the teacher's predictions would be for other tokens. Prepare the corpus with "
+            f"--tokenizer {directory}/{TOKENIZER_NAME}."
         )
     step, checkpoints = identity.get("step"), directory / CHECKPOINTS_NAME
     if step is None:
@@ -185,8 +187,8 @@ def load_teacher(
             identity_of(checkpoints, step)
         except ValueError as error:
             raise ValueError(
-                f"this run's teacher was step {step}, but {error}. Put that teacher back, or give "
-                "another --config.work_dir to learn from this teacher."
+                f"this run's teacher was step {step}, but {error}. Restore that checkpoint, or "
+                "choose another --config.work_dir to learn from the current teacher."
             ) from error
     definition = spec.teacher.definition
     shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
@@ -196,12 +198,13 @@ def load_teacher(
 def teacher_identity(
     config: DistillationConfig | None, teacher: LoadedTeacher | None, saved: Mapping[str, Any]
 ) -> dict[str, object]:
-    """Return the values of the teacher that a checkpoint must share with a run to resume from it.
+    """Return the teacher's values that must match a checkpoint's for a run to resume from it.
 
     Args:
-      config: the losses against the teacher; None for a run without a teacher.
-      teacher: the teacher; None if the run is finished, when the teacher may no longer exist.
-      saved: the values in the run's checkpoint, used for a finished run; {} without a checkpoint.
+      config: the distillation losses; None for a run without a teacher.
+      teacher: the teacher; None if the run is finished, because it may no longer exist.
+      saved: the values in the run's checkpoint, which a finished run keeps; {} without a
+        checkpoint.
     """
     if config is None:
         return {}

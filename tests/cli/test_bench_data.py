@@ -52,7 +52,7 @@ def test_without_a_corpus_a_temporary_one_is_measured(capsys):
 
 def test_a_corpus_smaller_than_a_batch_is_refused(prepared, capsys):
     assert main(["bench", "data", "--corpus", str(prepared), "--batch-size", "1000"]) == 2
-    assert "fewer than a batch of 1000" in capsys.readouterr().err
+    assert "too few for a batch of 1000" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--max-length", "--million-tokens"])

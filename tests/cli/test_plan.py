@@ -220,4 +220,4 @@ def test_the_tiny_recipe_compiles_for_a_tpu_slice() -> None:
     assert 0 < gib_of("memory per device", result.stdout) < 16
     assert mib_of("all-reduce", result.stdout, 0) > 0
     assert re.search(r"roofline +at least [\d.]+ ms per step", result.stdout)
-    assert "a bound, not a prediction" in result.stdout
+    assert "a lower bound, not a prediction" in result.stdout

@@ -288,8 +288,8 @@ def test_without_pairs_every_fragment_is_one_segment(prepared, make_source, frag
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"max_length": 100}, "takes 1[0-9]* positions in .* Expected at most 100"),
-        ({"max_fragments": 1}, "takes .* in 2 fragments. Expected at most 128 in 1, according"),
+        ({"max_length": 100}, "takes 1[0-9]* positions in .* The manifest allows at most 100 "),
+        ({"max_fragments": 1}, "takes .* in 2 fragments. The manifest allows at most 128 .* in 1 "),
         ({"vocab_size": 60_000}, "contains the token id"),
     ],
 )
