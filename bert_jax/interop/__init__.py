@@ -1,1 +1,1 @@
-"""Exchange models with other frameworks, and compare them."""
+"""Import, export and compare models across frameworks."""

@@ -1,4 +1,4 @@
-"""Inputs for comparing two models, and differences between their outputs."""
+"""Make inputs for comparing two models, and measure how far their outputs differ."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ MOST_POSITIONS = 512
 
 @dataclass(frozen=True)
 class ProbeInput:
-    """A batch for comparing models.
+    """A batch on which two models are compared.
 
     Attributes:
-      name: the name of the batch, for messages.
-      token_ids: [batch, length].
-      segment_ids: [batch, length].
-      attention_mask: [batch, length], 1 for tokens and 0 for padding.
+      name: the name of the batch in messages.
+      token_ids: token ids, [batch, length].
+      segment_ids: segment ids, [batch, length].
+      attention_mask: 1 for tokens and 0 for padding, [batch, length].
     """
 
     name: str
@@ -48,21 +48,23 @@ class ProbeInput:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens, without padding."""
+        """The number of tokens, not counting padding."""
         return int(self.attention_mask.sum())
 
 
 def random_probe(
     vocab_size: int, num_segments: int, max_positions: int, seed: int, pad_id: int = 0
 ) -> ProbeInput:
-    """Return rows of random tokens; the first fills all positions (up to 512), the last is short.
+    """Return a batch of random tokens whose rows have different lengths.
+
+    The first row fills all positions, up to 512; the last one is a quarter as long.
 
     Args:
-      vocab_size: token ids are less than this.
-      num_segments: segment ids are less than this.
-      max_positions: the number of positions of the models.
-      seed: seed of the random numbers.
-      pad_id: the id of padding. Tokens never have it, since Hugging Face's RoBERTa derives
+      vocab_size: the exclusive upper bound on token ids.
+      num_segments: the number of segment ids to use; 0 is treated like 1.
+      max_positions: the number of positions that both models support.
+      seed: the seed for the random numbers.
+      pad_id: the padding id. It is never drawn as a token, because Hugging Face's RoBERTa computes
         positions from it.
     """
     check_seed(seed)
@@ -72,7 +74,7 @@ def random_probe(
     lengths = rng.integers(1, length + 1, ROWS)
     lengths[0], lengths[-1] = length, max(1, length // 4)
     mask = (np.arange(length) < lengths[:, None]).astype(np.int32)
-    # A few switches per row, so that every segment occurs at many positions.
+    # Switch segments a few times per row, so that every segment occurs at many positions.
     runs = np.cumsum(rng.random(shape) < 4 / length, axis=1)
     segments = (runs % max(num_segments, 1)) * mask
     token_ids = rng.integers(0, vocab_size - 1, shape)
@@ -81,7 +83,7 @@ def random_probe(
 
 
 def sentence_probe(tokenizer: Tokenizer, num_segments: int, max_positions: int) -> ProbeInput:
-    """Return all pairs of `SENTENCES`, tokenized for the model and padded to the longest."""
+    """Return all pairs in `SENTENCES` as one batch, tokenized and padded to the longest pair."""
     flat = [text for pair in SENTENCES for text in pair]
     encoded = tokenizer.encode_batch(flat, specials_as_text=True)
     rows = []
@@ -110,7 +112,7 @@ Outputs = dict[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Sizes:
-    """The limits of a model's inputs: token ids, segment ids and positions are less than these."""
+    """Exclusive upper bounds on the token ids, segment ids and positions that a model accepts."""
 
     vocab_size: int
     num_segments: int
@@ -118,12 +120,12 @@ class Sizes:
 
 
 class ComparableModel(Protocol):
-    """A model to compare, of any framework.
+    """A model from any framework whose outputs can be compared.
 
     Attributes:
-      title: a description for messages.
-      sizes: the limits of its inputs; None if the file does not specify them.
-      labels: names of the scores; () if there are none or the file does not specify them.
+      title: a description of the model for messages.
+      sizes: the limits on the model's inputs, or None if its file does not record them.
+      labels: the names of the model's scores, or () if it has none or does not record them.
     """
 
     title: str
@@ -131,15 +133,15 @@ class ComparableModel(Protocol):
     labels: tuple[str, ...]
 
     def outputs(self, probe: ProbeInput) -> Outputs:
-        """Return float32 outputs by the names that `bert_jax.models.model.infer` uses."""
+        """Return float32 outputs, keyed by the names that `bert_jax.models.model.infer` uses."""
         ...
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference between two models in one output.
+    """How far two models differ in one output.
 
-    Both values are infinite if the shapes differ or an output is not finite.
+    Both numbers are infinite if the shapes differ or an output contains non-finite values.
 
     Attributes:
       largest: the largest absolute difference.
@@ -153,7 +155,7 @@ class Difference:
 def differences(first: Outputs, second: Outputs, probe: ProbeInput) -> dict[str, Difference]:
     """Return the difference in each output that both models have, ignoring padding.
 
-    The outputs are in the order in which a model computes them.
+    Outputs are listed in the order in which a model computes them.
     """
     return {
         name: _difference(first[name], second[name], probe)
@@ -162,9 +164,9 @@ def differences(first: Outputs, second: Outputs, probe: ProbeInput) -> dict[str,
 
 
 def unequal(first: Outputs, second: Outputs, probe: ProbeInput) -> list[str]:
-    """Return the common outputs that are not bitwise equal, ignoring padding.
+    """Return the names of the shared outputs that are not bitwise equal, ignoring padding.
 
-    0.0 and -0.0 count as unequal, and so do outputs of different shapes.
+    0.0 and -0.0 count as unequal, and so do outputs with different shapes.
     """
     return [
         name
@@ -174,7 +176,7 @@ def unequal(first: Outputs, second: Outputs, probe: ProbeInput) -> list[str]:
 
 
 def misshapen(first: Outputs, second: Outputs) -> list[str]:
-    """Return a line for every output whose shapes differ because the heads differ."""
+    """Return one line for each shared output that has different shapes in the two models."""
     return [
         f"{name} is {list(first[name].shape)} in A and {list(second[name].shape)} in B"
         for name in sorted(first.keys() & second.keys(), key=_order)
@@ -183,7 +185,7 @@ def misshapen(first: Outputs, second: Outputs) -> list[str]:
 
 
 def unpaired_outputs(first: Mapping[str, object], second: Mapping[str, object]) -> list[str]:
-    """Return the outputs that only one of the models has."""
+    """Return the names of the outputs that only one of the two models has."""
     return sorted(first.keys() ^ second.keys(), key=_order)
 
 
@@ -206,7 +208,7 @@ def _difference(
 def _compared(
     first: NDArray[np.float32], second: NDArray[np.float32], probe: ProbeInput
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return the values without padding; arrays of different shapes are returned unchanged."""
+    """Drop the padding from two outputs with a length axis; return other outputs unchanged."""
     if first.shape != second.shape or first.ndim != 3:  # [batch, length, ...]
         return first, second
     real = probe.attention_mask.astype(bool)
@@ -219,7 +221,7 @@ def _same_bits(first: NDArray[np.float32], second: NDArray[np.float32]) -> bool:
 
 
 def _order(name: str) -> tuple[int, int]:
-    """Return the sort key of an output: embeddings, then layers by number, then heads."""
+    """Return a key that sorts outputs: embeddings, then layers by number, then heads."""
     number = re.fullmatch(r"hidden_(\d+)", name)
     if number:
         return 0, int(number.group(1))
@@ -242,10 +244,10 @@ def title(name: str) -> str:
 
 
 def difference_table(by_probe: Mapping[str, Mapping[str, Difference]]) -> list[str]:
-    """Return a line for every output, with two columns for every probe.
+    """Return the lines of a table with one row per output and two columns per probe.
 
     Args:
-      by_probe: the differences by the name of the probe and then of the output.
+      by_probe: the differences, keyed by probe name and then by output name.
     """
     lines = [f"{'':22}" + "".join(f"{name:>26}" for name in by_probe)]
     lines.append(f"{'':22}" + f"{'largest':>14}{'relative':>12}" * len(by_probe))

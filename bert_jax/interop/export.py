@@ -38,13 +38,13 @@ from bert_jax.validation import check_choice
 
 @dataclass(frozen=True)
 class ExportResult:
-    """An exported model.
+    """The result of exporting a model.
 
     Attributes:
       path: the new directory.
       config: the config of the exported model.
-      step: the step of the exported checkpoint.
-      num_bytes: the size of all files.
+      step: the training step of the exported checkpoint.
+      num_bytes: the total size of the exported files in bytes.
       notes: remarks about the export, one line each.
     """
 
@@ -55,12 +55,12 @@ class ExportResult:
     notes: tuple[str, ...]
 
     def __fspath__(self) -> str:
-        """Return the path, so that functions accept the result as a directory."""
+        """Return the path, so that the result can be passed wherever a path is expected."""
         return os.fspath(self.path)
 
     @property
     def family(self) -> str:
-        """The name of the model's family, such as "RoBERTa"."""
+        """The name of the model family, such as "RoBERTa"."""
         return family_of(self.config.encoder).title
 
 
@@ -73,23 +73,25 @@ def export(
     dtype: ExportDType | None = None,
     hidden_states: bool = False,
 ) -> ExportResult:
-    """Export a work directory's model, its tokenizer and a model card to a new directory.
+    """Export a work directory's model with its tokenizer and a model card to a new directory.
 
     Args:
-      work_dir: the work directory of a run or of an import; its best or newest checkpoint is used.
+      work_dir: the work directory of a run or an import. Its best checkpoint is exported, or the
+        newest one if none is known to be the best.
       output: the directory to create.
       format: the format to write.
       head: the head to export, or "encoder" for the bare encoder; None exports the whole model.
-      dtype: the stored type of the parameters, only for "huggingface"; None for float32.
+      dtype: the data type in which "huggingface" stores the parameters; defaults to float32. Other
+        formats do not support this option.
       hidden_states: whether the exported program also returns the embeddings and every layer's
-        output; not for "huggingface".
+        output; not supported by "huggingface".
 
     Returns:
-      An `ExportResult`: the new directory, the config and remarks about the export.
+      An `ExportResult` with the new directory, the config and remarks about the export.
 
     Raises:
-      ValueError: there is no usable model, the format cannot hold it, its library is missing, or an
-        option does not apply to the format.
+      ValueError: there is no usable model, the format cannot represent it, a library is missing, or
+        an option does not apply to the format.
       OSError: a file cannot be read or written.
     """
     work_dir, output = Path(work_dir), Path(output)
@@ -121,7 +123,7 @@ def export(
         loader = library(format, config, settings is not None)
         card = model_card(work_dir, config, origin, step, loader, code, stored, settings)
         write_checksums(target)
-        # Written after the checksums, so it has none: people edit model cards.
+        # Write the card after the checksums, so that it has none and can be edited freely.
         (target / "README.md").write_text(card, encoding="utf-8")
     if settings is not None and format != "huggingface":
         notes.append(
@@ -142,13 +144,13 @@ def _check_options(format: Format, dtype: ExportDType | None, hidden_states: boo
         )
     if dtype is not None and format != "huggingface":
         raise ValueError(
-            f"dtype is for format='huggingface'; the programs of {format} compute in float32. "
+            "dtype applies only to format='huggingface': an exported program computes in float32. "
             "Leave it out"
         )
 
 
 def _lacks_pooler(config: ModelConfig) -> bool:
-    """Return whether the family's bare encoder has no pooler although the model has one."""
+    """Return whether a bare encoder has a pooler that Hugging Face's class for it lacks."""
     family = family_of(config.encoder)
     return config.head == "encoder" and config.pooler and not family.pooler
 
@@ -171,7 +173,7 @@ def _loading_code(
 
 
 def _record_pairs(target: Path, pairs: str) -> None:
-    """Record in config.json, if there is one, what the sentence-pair head was trained on."""
+    """Record the task of the sentence-pair head in config.json, if that file exists."""
     file = target / "config.json"
     if file.is_file():
         content = read_json_object(file) | {PAIRS_KEY: pairs}

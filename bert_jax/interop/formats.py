@@ -1,4 +1,4 @@
-"""The formats of `export`: their writers, and Python code that loads the exported models."""
+"""Define the export formats: how each is written, and Python code that loads the result."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ def write(
     dtype: ExportDType,
     sentence_embedding: SentenceEmbedding | None,
 ) -> None:
-    """Write a model to `target`, removing all entries of `parameters` to save memory.
+    """Write a model to `target`, and empty `parameters` along the way to save memory.
 
     Args:
-      form: the format.
+      form: the format to write.
       config: the model's config.
-      parameters: the model's parameters, which are removed as they are written.
+      parameters: the model's parameters; each is removed from the dict once it is written.
       tokenizer: the model's tokenizer.
-      target: an existing directory.
-      hidden_states: whether a program also returns the output of every layer; not for huggingface.
-      dtype: the stored type of the parameters; float32 except for huggingface.
-      sentence_embedding: the settings of the model's sentence embedding; only huggingface stores
-        them.
+      target: an existing directory to write to.
+      hidden_states: whether the exported program also returns the output of every layer; must be
+        False for huggingface.
+      dtype: the data type to store parameters in; must be float32 except for huggingface.
+      sentence_embedding: the model's sentence-embedding settings, which only huggingface stores.
 
     Raises:
       ValueError: the format does not support the model, or needs a library that is not installed.
     """
-    # Import the libraries of a format only if it is used.
+    # Import a format's libraries only when that format is written.
     try:
         match form:
             case "huggingface":
@@ -78,13 +78,13 @@ def write(
                 assert_never(form)
     except ImportError as error:
         extra = {"savedmodel": "tensorflow"}.get(form, form)
-        raise ValueError(f"--format {form}: {error}; pip install -e '.[{extra}]'") from error
+        raise ValueError(f"--format {form}: {error}. Run pip install -e '.[{extra}]'") from error
     assert dtype == "float32"
     write_format(config, parameters, tokenizer, target, hidden_states=hidden_states)
 
 
 def library(form: Format, config: ModelConfig, sentences: bool) -> str:
-    """Return the library that loads an export, as named on the Hugging Face Hub."""
+    """Return the Hugging Face Hub's name for the library that loads an export."""
     whole = form == "huggingface" and sentences and config.head == "encoder"
     return "sentence-transformers" if whole else LIBRARIES[form]
 
@@ -96,7 +96,7 @@ def usage(form: Format, config: ModelConfig, *, mask: str, pairs: bool, sentence
       form: the format of the model.
       config: the model's config.
       mask: the tokenizer's mask token.
-      pairs: whether a classifier was trained on pairs.
+      pairs: whether the model is a classifier that was trained on text pairs.
       sentences: whether the model defines a sentence embedding.
     """
     text = _text(config, mask, pairs)
@@ -181,10 +181,10 @@ def _stablehlo_usage(config: ModelConfig, text: str) -> str:
         config, text, f"outputs = program.call(weights, {', '.join(names)})", names, "int32"
     )
     return f"""
-# pip install jax flatbuffers tokenizers. JAX loads this artefact for at least six months after the
-# version that wrote it, and from up to three weeks before it (jax.export's compatibility
-# guarantees); export again from the work directory after that. Matrix products take JAX's default
-# precision: on a TPU or GPU that is less than float32's.
+# pip install jax flatbuffers tokenizers. This artifact can be loaded by JAX versions released up to
+# three weeks before the one that wrote it, and by later ones for at least six months (jax.export's
+# compatibility guarantees); after that, export the work directory again. Matrix multiplications use
+# JAX's default precision, which is lower than float32 on a TPU or GPU.
 import jax
 import numpy as np
 import tokenizers

@@ -1,4 +1,4 @@
-"""Find a model to import: a local directory, or a model on the Hugging Face Hub."""
+"""Find the model to import in a local directory or on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bert_jax.runs.work_dir import MODEL_NAME
 from bert_jax.tokenizers.files import FILE_NAMES
 from bert_jax.tokenizers.vocabulary_files import BYTE_BPE_MERGES_NAME
 
-# The files that `import` reads; many models on the hub also have their weights in other formats.
+# The files that `import` reads. Many models on the hub also come with weights in other formats.
 FILES = [
     "config.json",
     *FILE_NAMES,
@@ -22,22 +22,22 @@ FILES = [
     "model.safetensors.index.json",
 ]
 PICKLES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
-# Where early versions of sentence-transformers put the encoder: 0_Transformer, 0_BERT, ...
+# Early versions of sentence-transformers stored the encoder in 0_Transformer, 0_BERT and so on.
 _FIRST_MODULE = "0_*/"
 
 
 def local_directory(source: str, revision: str | None) -> tuple[Path, str | None]:
-    """Return the directory of a model, after downloading it if it is on the hub.
+    """Return a model's local directory, and download the model first if it is on the hub.
 
     Args:
-      source: a directory, or a model's name on the hub.
-      revision: branch, tag or commit on the hub; None for the main branch.
+      source: a directory, or the name of a model on the hub.
+      revision: a branch, tag or commit on the hub; defaults to the main branch.
 
     Returns:
-      The directory, and the commit of a downloaded model (None for a local directory).
+      (directory, commit), where `commit` is None for a model that was already a local directory.
 
     Raises:
-      ValueError: `source` is neither a directory nor a name, or the model cannot be downloaded.
+      ValueError: `source` is neither a directory nor a valid name, or the download fails.
     """
     if (Path(source) / MODEL_NAME).is_file():
         raise ValueError(
@@ -52,9 +52,12 @@ def local_directory(source: str, revision: str | None) -> tuple[Path, str | None
             )
         return Path(source), None
     if Path(source).exists():
-        raise ValueError(f"{source} is a file. Give its directory")
+        raise ValueError(f"{source} is a file. Pass the directory that contains it")
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) or source.startswith("."):
-        raise ValueError(f"{source}: not a directory, nor a model's name on the hub (owner/name)")
+        raise ValueError(
+            f"{source}: neither a local directory nor a name that a model on the hub can have. "
+            "Pass a directory or OWNER/NAME"
+        )
     directory = _download(source, revision)
     return directory, directory.name  # the hub's cache names a snapshot after its commit
 
@@ -77,13 +80,14 @@ def _download(name: str, revision: str | None) -> Path:
             directory = Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
     except LocalEntryNotFoundError as error:
         raise ValueError(
-            f"{name}: no such local directory, and no connection to the hub to look for a model of "
-            "that name. Download the model on a machine with a connection, and give its directory"
+            f"{name}: no such local directory, and the hub cannot be reached to look for a model "
+            "with that name. Download the model on a machine with internet access and pass its "
+            "directory"
         ) from error
     except (HfHubHTTPError, OSError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(
-            f"{name}: no such local directory, and the hub has no accessible model of that name: "
+            f"{name}: no such local directory, and no accessible model with that name on the hub: "
             f"{reason}. Check the name; for a private or gated model, run `hf auth login` first"
         ) from error
     return directory

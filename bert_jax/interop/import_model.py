@@ -22,15 +22,17 @@ from bert_jax.validation import check_seed
 
 @dataclass(frozen=True)
 class ImportResult:
-    """An imported model.
+    """The result of importing a model.
 
     Attributes:
       work_dir: the new work directory.
       config: the model's config.
       notes: remarks about the source, one line each.
-      tensors: one line for every tensor that was ignored or randomly initialized.
-      sentence_embedding: the settings of a sentence-transformers model; None for other models.
-      revision: the commit on the Hugging Face Hub; None for local sources.
+      tensors: a line with the number of imported parameters, then one line for each parameter that
+        was randomly initialized and for each tensor that was left out.
+      sentence_embedding: the sentence-embedding settings; None unless the source is a
+        sentence-transformers model.
+      revision: the model's commit on the Hugging Face Hub; None for a local source.
     """
 
     work_dir: Path
@@ -41,12 +43,12 @@ class ImportResult:
     revision: str | None
 
     def __fspath__(self) -> str:
-        """Return the path, so that functions accept the result as a directory."""
+        """Return the path, so that the result can be passed wherever a path is expected."""
         return os.fspath(self.work_dir)
 
     @property
     def family(self) -> str:
-        """The name of the model's family, such as "RoBERTa"."""
+        """The name of the model family, such as "RoBERTa"."""
         return family_of(self.config.encoder).title
 
 
@@ -65,20 +67,22 @@ def import_model(
     """Import a model from another framework into a new work directory.
 
     Args:
-      source: a Hugging Face directory, a model's name on the hub, or a TensorFlow checkpoint of
-        Google's BERT release (bert_model.ckpt or its directory).
+      source: a Hugging Face directory, the name of a model on the hub, or a TensorFlow checkpoint
+        from Google's BERT release (bert_model.ckpt or its directory).
       output: the work directory to create.
-      head: the head to import; a classifier that the source lacks is randomly initialized. None
-        imports all heads of the source.
-      labels: label names of a randomly initialized classifier, or new names for the source's own.
-      problem: the meaning of a classifier's scores; None keeps the source's.
-      tokenizer: the model's tokenizer if `source` has none.
-      max_positions: the number of leading positions to keep; None keeps all.
-      revision: branch, tag or commit on the hub; None for the main branch.
-      seed: seed of randomly initialized parameters.
+      head: the head to import; None imports all heads of the source. A head that the source lacks
+        is randomly initialized.
+      labels: the label names for a randomly initialized classifier, or new names for the labels of
+        the source's classifier.
+      problem: the meaning of a classifier's scores; None keeps the source's setting.
+      tokenizer: a tokenizer file or directory to use instead of the one in `source`.
+      max_positions: the number of position embeddings to keep, counted from the first; None keeps
+        all of them.
+      revision: a branch, tag or commit on the hub; defaults to the main branch.
+      seed: the seed for randomly initialized parameters.
 
     Returns:
-      An `ImportResult`: the new work directory, the config and remarks about the source.
+      An `ImportResult` with the new work directory, the config and remarks about the source.
 
     Raises:
       ValueError: the source or the output is unusable, an option does not fit the source, or a
@@ -114,7 +118,7 @@ def import_model(
 def _open(
     source: str, revision: str | None, options: ImportOptions, tokenizer: Path | None
 ) -> tuple[ForeignModel, str | None]:
-    """Return the model at `source`, and the commit if it is from the hub."""
+    """Return (model, commit) for `source`; the commit is None unless the model is on the hub."""
     is_huggingface = (Path(source) / "config.json").is_file()
     prefix = None if is_huggingface else checkpoint_prefix(Path(source))
     if prefix is None:
@@ -122,13 +126,14 @@ def _open(
         return open_directory(directory, options, tokenizer=tokenizer), commit
     if revision is not None:
         raise ValueError(
-            f"--revision {revision}: {source} is local and has no revisions. Leave --revision out"
+            f"--revision {revision}: {source} is a local file, which has no revisions. Leave "
+            "--revision out"
         )
     return open_checkpoint(prefix, options, tokenizer=tokenizer), None
 
 
 def _origin(source: str, commit: str | None, model: ForeignModel) -> dict[str, str]:
-    """Return the provenance that `model.json` and model cards record."""
+    """Return the provenance to record in `model.json` and in model cards."""
     origin = {"command": "bert-jax import", "source": source}
     if commit:
         origin["revision"] = commit

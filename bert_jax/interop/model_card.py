@@ -1,4 +1,4 @@
-"""The README.md of an exported model, with its architecture, training and evaluation."""
+"""Write the model card (README.md) of an exported model: architecture, training, evaluation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bert_jax.runs.ownership import RESOLVED_NAME
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 from bert_jax.version import __version__
 
-# The hub's names for the tasks of the pretraining heads.
+# The pipeline on the hub that matches each pretraining head.
 _PRETRAINING_PIPELINES = {
     "encoder": "feature-extraction",
     "pretraining": "fill-mask",
@@ -37,18 +37,19 @@ def model_card(
     dtype: str,
     sentence_embedding: SentenceEmbedding | None = None,
 ) -> str:
-    """Return the text of a model card, with the front matter that Hugging Face's hub reads.
+    """Return the text of a model card, including the front matter that the Hugging Face Hub reads.
 
     Args:
-      work_dir: the model's work directory; the config, corpora and metrics of a run are included.
+      work_dir: the model's work directory. For a training run, the card also describes its config,
+        corpora and metrics.
       config: the config of the exported model.
-      origin: the model's origin, as in model.json. The card contains only the last part of local
-        paths, since the rest is private.
-      step: the step of the checkpoint.
-      library: the library that loads the model, as named on the hub.
+      origin: the model's origin, as in model.json. For a local path, the card contains only the
+        file name, since the rest is private.
+      step: the training step of the checkpoint.
+      library: the hub's name for the library that loads the model.
       usage: Python code that loads and runs the model.
-      dtype: the stored type of the parameters.
-      sentence_embedding: the settings of the sentence embedding; None if the model has none.
+      dtype: the data type in which the parameters are stored.
+      sentence_embedding: the model's sentence-embedding settings, or None if it has none.
     """
     definition = define_model(config, ComputeConfig(dtype="float32", attention="xla"))
     family = family_of(config.encoder)
@@ -80,7 +81,7 @@ def model_card(
 
 
 def _pipeline(head: str) -> str | None:
-    """Return the hub's name for the task of a head; None if it has none."""
+    """Return the hub's pipeline name for a head, or None if there is no such pipeline."""
     kind = kind_of_head(head)
     if kind is None or kind.huggingface is None:
         return _PRETRAINING_PIPELINES.get(head)
@@ -88,11 +89,11 @@ def _pipeline(head: str) -> str | None:
 
 
 def _embedding_section(settings: SentenceEmbedding, library: str, config: ModelConfig) -> list[str]:
-    """Return the section on pooling token vectors into a sentence embedding."""
+    """Return the section that explains how to pool token vectors into a sentence embedding."""
     if library in ("transformers", "sentence-transformers"):
         intro = (
-            "sentence-transformers reads these settings from `modules.json` and the files that it "
-            "names."
+            "sentence-transformers reads these settings from `modules.json` and the files listed "
+            "there."
         )
     else:
         output = "last_hidden_state" if library == "onnx" else "hidden"
@@ -109,7 +110,7 @@ def _embedding_section(settings: SentenceEmbedding, library: str, config: ModelC
 
 
 def _training(work_dir: Path, step: int) -> list[str]:
-    """Return the section on the training run; no lines for an imported model."""
+    """Return the section on the training run, which is empty for an imported model."""
     resolved = work_dir / RESOLVED_NAME
     if not resolved.is_file():
         return []
@@ -143,7 +144,7 @@ def _run_lines(work_dir: Path, step: int, run: Mapping[str, Any]) -> list[str]:
 
 
 def _objective(run: Mapping[str, Any]) -> list[str]:
-    """Return lines on the objective of a pretraining run; no lines for a fine-tuning run."""
+    """Return lines on the objective of a pretraining run, or [] for a fine-tuning run."""
     if "sentence_pairs" not in run:
         return []
     masking = run["masking"]
@@ -164,7 +165,7 @@ def _objective(run: Mapping[str, Any]) -> list[str]:
 
 
 def _task(run: Mapping[str, Any]) -> list[str]:
-    """Return lines on a fine-tuned model's task and on its batches."""
+    """Return lines on the task, epochs and batches of a fine-tuning run."""
     (kind,) = (kind for kind in task_kinds() if run.get(kind.section) is not None)
     task: TaskConfig = to_dataclass(kind.config, run[kind.section], kind.section)
     name = f" ({task.official_name})" if task.official_name else ""
@@ -176,7 +177,7 @@ def _task(run: Mapping[str, Any]) -> list[str]:
 
 
 def _measured(log: Path, step: int, what: str) -> list[str]:
-    """Return lines on the last evaluation up to the exported step, with a remark `what`."""
+    """Return lines on the last evaluation at or before `step`; `what` is a remark to include."""
     entries = read_metrics(log) if log.is_file() else []
     evaluations = [e for e in entries if e["kind"] == "evaluation" and e["step"] <= step]
     if not evaluations:

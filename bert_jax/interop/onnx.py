@@ -1,4 +1,4 @@
-"""Write a model as an ONNX file with dynamic batch and length, and run such a file."""
+"""Write a model as an ONNX file with a dynamic batch size and length, and run such files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bert_jax.version import __version__
 MODEL = "model.onnx"
 WEIGHTS = "model.onnx.data"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-_IR_VERSION = 10  # the version of ONNX 1.16, which all runtimes with opset 20 can read
+_IR_VERSION = 10  # introduced with ONNX 1.16; every runtime that supports opset 20 can read it
 _METADATA = "bert_jax"
 
 
@@ -41,8 +41,9 @@ def write_onnx(
     """Write model.onnx, its weights, config.json and the tokenizer's files to `target`.
 
     Inputs are int64 [batch, sequence], or [batch, choices, sequence] for multiple choice. Inputs
-    and outputs have the same names as in Hugging Face's exports. With `hidden_states`, there are
-    also the outputs `hidden_states_0` (the embeddings), `hidden_states_1`, ... and `pooler_output`.
+    and outputs have the same names as in Hugging Face's exports. With `hidden_states`, the model
+    also returns `hidden_states_0` (the embeddings), `hidden_states_1` and so on, and
+    `pooler_output` if it has a pooler.
     """
     graph = onnx_graph.GraphBuilder(config, lambda name: np.asarray(parameters.pop(name)))
     dims = ["batch", "choices", "sequence"] if scores_choices(config.head) else None
@@ -68,10 +69,12 @@ def write_onnx(
     metadata = {"head": config.head, "sizes": sizes, "labels": config.labels}
     model.metadata_props[_METADATA] = json.dumps(metadata)
     ir.save(model, target / MODEL, external_data=WEIGHTS)
-    # The graph needs all inputs, but a tokenizer may omit some by default (ALBERT's: segments).
+    # The graph needs all inputs, but by default some tokenizers leave one out, such as ALBERT's,
+    # which returns no segments.
     names = ("input_ids", "token_type_ids", "attention_mask")
     save_tokenizer(tokenizer, target, config.encoder, inputs=names)
-    if refusal_of(config) is None and positions_fit(encoder, tokenizer):  # config.json can hold it
+    # Write a config.json only if it can describe the model.
+    if refusal_of(config) is None and positions_fit(encoder, tokenizer):
         content = json.dumps(write_config(config, tokenizer), indent=2) + "\n"
         (target / "config.json").write_text(content, encoding="utf-8")
 
@@ -79,7 +82,7 @@ def write_onnx(
 def _outputs(
     graph: onnx_graph.GraphBuilder, inputs: list[ir.Value], hidden_states: bool
 ) -> list[ir.Value]:
-    """Add the model to the graph and return its named outputs."""
+    """Add the model's operators to the graph and return its named outputs."""
     config = graph.config
     token_ids, attention_mask, segment_ids = inputs
     if scores_choices(config.head):
@@ -97,7 +100,7 @@ def _outputs(
     outputs: dict[str, tuple[ir.Value, list[str | int]]] = {}
     pooled = onnx_graph.pooled(graph, hidden) if config.has_pooler else None
     if config.head == "encoder":
-        # A separate value, since the last of the hidden states has a different name.
+        # Make a separate value, because the last hidden state may also be an output of its own.
         last = graph.op("Identity", hidden)
         outputs["last_hidden_state"] = last, [*every_token, encoder.hidden_dim]
         if pooled is not None:
@@ -148,15 +151,15 @@ class OnnxModel:
         """Load the file.
 
         Raises:
-          ValueError: the file is not an ONNX model, or not one that `write_onnx` wrote.
+          ValueError: the file is not an ONNX model or was not written by `write_onnx`.
         """
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # no logs, since fatal errors are raised
+        options.log_severity_level = 4  # do not log: errors are raised as exceptions anyway
         try:
             self._session = onnxruntime.InferenceSession(
                 file, options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:  # the only base class of the runtime's errors
+        except Exception as error:  # the only base class that the runtime's errors share
             reason = str(error).partition("\n")[0]
             raise ValueError(f"{file}: ONNX Runtime cannot load it: {reason}") from error
         metadata = self._session.get_modelmeta().custom_metadata_map.get(_METADATA)
@@ -180,14 +183,14 @@ class OnnxModel:
         ]
         if scores_choices(self._head):
             arrays = [array[:, None] for array in arrays]
-        # A model without segments does not have them as an input.
+        # Feed only what the graph takes: without segments, it may lack token_type_ids.
         used = {value.name for value in self._session.get_inputs()}
         feed = {n: a for n, a in zip(INPUTS, arrays, strict=True) if n in used}
         names = [value.name for value in self._session.get_outputs()]
         return self._renamed(dict(zip(names, self._session.run(None, feed), strict=True)))
 
     def _renamed(self, outputs: Outputs) -> Outputs:
-        """Return the outputs of the ONNX graph under the names that `infer` uses."""
+        """Return the ONNX graph's outputs, renamed to match `infer`."""
         names = score_outputs(self._head)
         columns = [outputs.pop(name) for name in names if name in outputs and len(names) > 1]
         logits = {"masked_lm": "token_logits", "next_sentence": "next_sentence_logits"}

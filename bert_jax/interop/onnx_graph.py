@@ -1,8 +1,8 @@
-"""The encoder and its heads as ONNX operators.
+"""Build the encoder and its heads from ONNX operators.
 
-The graph is written by hand. It consists of operators for which runtimes have kernels and fusions
-(LayerNormalization, Gelu, BERT's attention pattern); a traced graph would consist of elementary
-arithmetic. Tests compare its outputs with the model's.
+The graph is written by hand, so that it uses operators for which runtimes have optimized kernels
+and fusions (LayerNormalization, Gelu, BERT's attention pattern); a traced graph would consist of
+elementary arithmetic. Tests compare its outputs with the model's.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Read = Callable[[str], NDArray[np.float32]]
 
 
 class GraphBuilder:
-    """A graph under construction: its operators and the weights that they use."""
+    """A graph under construction, with its operators and the weights they use."""
 
     def __init__(self, config: ModelConfig, read: Read):
         """Create an empty graph.
 
         Args:
           config: the model's config.
-          read: returns the values of a parameter; called once for every parameter.
+          read: a function that returns a parameter's values, called once per parameter.
         """
         self.config = config
         self.nodes: list[ir.Node] = []
@@ -41,7 +41,7 @@ class GraphBuilder:
         self._read = read
 
     def op(self, kind: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
-        """Add an operator with one output, and return the output."""
+        """Add an operator with one output, and return that output."""
         number = len(self.nodes)
         output = ir.Value(name=f"{kind.lower()}_{number}")
         converted = ir.convenience.convert_attributes(attributes)
@@ -50,13 +50,13 @@ class GraphBuilder:
         return output
 
     def weight(self, name: str) -> ir.Value:
-        """Return a parameter under its own name."""
+        """Return the parameter with this name, and add it to the graph on first use."""
         if name not in self.initializers:
             self._add(name, self._read(name))
         return self.initializers[name]
 
     def constant(self, value: Any, dtype: Any = np.int64) -> ir.Value:
-        """Return a small constant; equal constants share a tensor."""
+        """Return a small constant. Equal constants share one tensor."""
         array = np.asarray(value, dtype)
         name = f"constant_{array.dtype}_{'_'.join(map(str, array.ravel()))}_{array.ndim}"
         if name not in self.initializers:
@@ -64,7 +64,7 @@ class GraphBuilder:
         return self.initializers[name]
 
     def table(self, name: str, values: NDArray[np.float32]) -> ir.Value:
-        """Add a table that is not a parameter, and return it."""
+        """Add a table of fixed values that are not a model parameter, and return it."""
         self._add(name, values)
         return self.initializers[name]
 
@@ -74,12 +74,12 @@ class GraphBuilder:
         self.initializers[name] = ir.Value(name=name, shape=shape, type=kind, const_value=tensor)
 
     def dense(self, x: ir.Value, name: str) -> ir.Value:
-        """Return `x` times a kernel plus a bias."""
+        """Apply the dense layer `name` to `x`."""
         product = self.op("MatMul", x, self.weight(f"{name}.kernel"))
         return self.op("Add", product, self.weight(f"{name}.bias"))
 
     def norm(self, x: ir.Value, name: str) -> ir.Value:
-        """Return `x` normalized over the last dim."""
+        """Apply the LayerNorm `name` to the last dim of `x`."""
         scale, bias = self.weight(f"{name}.scale"), self.weight(f"{name}.bias")
         epsilon = self.config.encoder.layer_norm_epsilon
         return self.op("LayerNormalization", x, scale, bias, axis=-1, epsilon=epsilon)
@@ -91,7 +91,7 @@ class GraphBuilder:
 
 
 def embeddings(graph: GraphBuilder, token_ids: ir.Value, segment_ids: ir.Value) -> ir.Value:
-    """Return the embeddings [batch, length, hidden_dim] of ids [batch, length]."""
+    """Embed ids [batch, length] as vectors [batch, length, hidden_dim]."""
     encoder, prefix = graph.config.encoder, "encoder.embeddings"
     x = graph.op("Gather", graph.weight(f"{prefix}.token"), token_ids)
     match encoder.positions:
@@ -109,7 +109,7 @@ def embeddings(graph: GraphBuilder, token_ids: ir.Value, segment_ids: ir.Value) 
     rows = graph.op("Slice", table, begin, end, graph.constant([0]))
     x = graph.op("Add", x, rows)
     if encoder.num_segments:
-        # The embedding of a single segment is added to all tokens regardless of the segment ids.
+        # With a single segment, add its embedding to all tokens regardless of the segment ids.
         ids = graph.constant([[0]]) if encoder.num_segments == 1 else segment_ids
         x = graph.op("Add", x, graph.op("Gather", graph.weight(f"{prefix}.segment"), ids))
     x = graph.norm(x, f"{prefix}.norm")
@@ -117,7 +117,7 @@ def embeddings(graph: GraphBuilder, token_ids: ir.Value, segment_ids: ir.Value) 
 
 
 def mask_bias(graph: GraphBuilder, attention_mask: ir.Value) -> ir.Value:
-    """Return the term [batch, 1, 1, length] to add to scores for a 0/1 mask [batch, length]."""
+    """Turn a 0/1 mask [batch, length] into a bias [batch, 1, 1, length] for attention scores."""
     mask = graph.op("Cast", attention_mask, to=ir.DataType.FLOAT)
     padding = graph.op("Sub", graph.constant(1.0, np.float32), mask)
     bias = graph.op("Mul", padding, graph.constant(_MASKED, np.float32))
@@ -125,7 +125,7 @@ def mask_bias(graph: GraphBuilder, attention_mask: ir.Value) -> ir.Value:
 
 
 def attention(graph: GraphBuilder, x: ir.Value, bias: ir.Value, name: str) -> ir.Value:
-    """Return multi-head self-attention, as in `bert_jax.models.attention`."""
+    """Add multi-head self-attention, as in `bert_jax.models.attention`."""
     encoder = graph.config.encoder
     split = graph.constant([0, 0, encoder.num_heads, encoder.head_dim])
 
@@ -144,7 +144,7 @@ def attention(graph: GraphBuilder, x: ir.Value, bias: ir.Value, name: str) -> ir
 
 
 def layer(graph: GraphBuilder, x: ir.Value, bias: ir.Value, number: int) -> ir.Value:
-    """Return the output of a layer, post-norm or pre-norm, as in `bert_jax.models.encoder`."""
+    """Add a post-norm or pre-norm layer, as in `bert_jax.models.encoder`."""
     first, second = (f"encoder.layers.{n}" for n in graph.config.encoder.parameter_owners(number))
 
     def ffn(y: ir.Value) -> ir.Value:
@@ -166,7 +166,7 @@ def layer(graph: GraphBuilder, x: ir.Value, bias: ir.Value, number: int) -> ir.V
 def hidden_states(
     graph: GraphBuilder, token_ids: ir.Value, segment_ids: ir.Value, attention_mask: ir.Value
 ) -> list[ir.Value]:
-    """Return the embeddings and the output of every layer."""
+    """Add the encoder, and return the embeddings followed by every layer's output."""
     states = [embeddings(graph, token_ids, segment_ids)]
     bias = mask_bias(graph, attention_mask)
     for number in range(graph.config.encoder.num_layers):
@@ -182,7 +182,7 @@ def hidden_states(
 
 
 def pooled(graph: GraphBuilder, hidden: ir.Value) -> ir.Value:
-    """Return the pooled vector of the first token, with the config's activation."""
+    """Add the pooler, which applies a dense layer and an activation to the first token's vector."""
     first = graph.op("Gather", hidden, graph.constant(0), axis=1)
     operators: dict[PoolerActivation, str] = {"tanh": "Tanh", "relu": "Relu"}
     operator = operators[graph.config.encoder.pooler_activation]
@@ -190,7 +190,7 @@ def pooled(graph: GraphBuilder, hidden: ir.Value) -> ir.Value:
 
 
 def token_logits(graph: GraphBuilder, hidden: ir.Value) -> ir.Value:
-    """Return the outputs of the masked-LM head at every position."""
+    """Add the masked-LM head, and return its logits at every position."""
     x = graph.norm(graph.activation(graph.dense(hidden, "masked_lm.transform")), "masked_lm.norm")
     table = graph.op("Transpose", graph.weight("encoder.embeddings.token"), perm=[1, 0])
     return graph.op("Add", graph.op("MatMul", x, table), graph.weight("masked_lm.bias"))

@@ -1,4 +1,4 @@
-"""Write a model as a TensorFlow SavedModel, with jax2tf."""
+"""Write a model as a TensorFlow SavedModel, using jax2tf."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
-# Set before the first import, to suppress TensorFlow's start-up messages.
+# Suppress TensorFlow's start-up messages; this works only before the first import.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf  # noqa: E402
 from jax.experimental import jax2tf  # noqa: E402
 
-# JAX writes erf as a composite operator that TensorFlow 2.21 does not support; expand it.
+# JAX exports erf as a composite operator that TensorFlow 2.21 does not support, so expand it.
 _PASSES = (
     "builtin.module(func.func(chlo-legalize-to-stablehlo,stablehlo-legalize-composite-to-call))"
 )
@@ -40,14 +40,14 @@ def write_savedmodel(
     *,
     hidden_states: bool = False,
 ) -> None:
-    """Write a SavedModel with one signature, and the tokenizer's files, to `target`.
+    """Write a SavedModel with one signature and the tokenizer's files to `target`.
 
-    The inputs are int32 `token_ids`, `segment_ids` and `attention_mask` of any batch size and
-    length, as in `stablehlo.write_stablehlo`. The outputs have the names that `infer` uses, and the
-    variables are the parameters.
+    The inputs are int32 `token_ids`, `segment_ids` and `attention_mask` with any batch size and
+    length, as in `stablehlo.write_stablehlo`. The outputs are named as in `infer`. The parameters
+    are stored as variables.
 
     Raises:
-      ValueError: the installed TensorFlow cannot run programs of the installed JAX.
+      ValueError: the installed TensorFlow cannot run programs exported by the installed JAX.
     """
     program = _expanded(export_model(config, hidden_states=hidden_states))
     shape = f"({dims_of(config)})"
@@ -78,7 +78,7 @@ def write_savedmodel(
 
 
 def _expanded(program: export.Exported) -> export.Exported:
-    """Return the same program with only StableHLO's own operators."""
+    """Return the program with all composite operators expanded to plain StableHLO."""
     stablehlo.register_stablehlo_passes()
     with mlir.make_ir_context():
         module = ir.Module.parse(program.mlir_module())
@@ -91,7 +91,7 @@ def _expanded(program: export.Exported) -> export.Exported:
 
 
 def _check_runs(signature: Any, rank: int) -> None:
-    """Run the program on one token: only running it fails if TensorFlow's StableHLO is too old."""
+    """Run the program on one token, since a StableHLO version mismatch shows only when it runs."""
     ids = tf.constant(np.ones((1,) * rank, np.int32))
     try:
         signature(**dict.fromkeys(INPUTS, ids))
@@ -99,6 +99,6 @@ def _check_runs(signature: Any, rank: int) -> None:
         reason = next((line for line in str(error).splitlines() if "deserialize" in line), "")
         raise ValueError(
             f"TensorFlow {tf.__version__} cannot run a program of jax {jax.__version__}: "
-            f"{reason or error}. Use a version released at most a few weeks after TensorFlow's, or "
-            "--format onnx or stablehlo"
+            f"{reason or error}. Install a jax released at most a few weeks after TensorFlow, or "
+            "use --format onnx or stablehlo"
         ) from error

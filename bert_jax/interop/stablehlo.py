@@ -1,4 +1,4 @@
-"""Write a model as a StableHLO program with separate weights, and run it with JAX alone."""
+"""Export a model as a StableHLO program with separate weights, which JAX alone can run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 
 
 def export_model(config: ModelConfig, *, hidden_states: bool) -> export.Exported:
-    """Return the program (weights, token_ids, segment_ids, attention_mask) -> outputs by name."""
+    """Export a program that maps weights and inputs to a dict of outputs.
+
+    Its arguments are the weights, `token_ids`, `segment_ids` and `attention_mask`.
+    """
     definition = define_model(config, ComputeConfig(dtype="float32", attention="xla"))
 
     def run(weights: Parameters, *inputs: jax.Array) -> dict[str, jax.Array]:
@@ -42,7 +45,7 @@ def export_model(config: ModelConfig, *, hidden_states: bool) -> export.Exported
 
 
 def dims_of(config: ModelConfig) -> str:
-    """Return the names of the inputs' dims, which may have any size."""
+    """Return the names of the input dims, each of which may have any size."""
     return "batch, choices, length" if scores_choices(config.head) else "batch, length"
 
 
@@ -56,9 +59,10 @@ def write_stablehlo(
 ) -> None:
     """Write the program, its weights, its signature and the tokenizer's files to `target`.
 
-    The program takes the weights by name and int32 `token_ids`, `segment_ids` and `attention_mask`
-    [batch, length], or [batch, choices, length] for multiple choice, of any batch size and any
-    length up to the model's positions. It returns the outputs of `infer` by name.
+    The program takes a dict of weights and int32 `token_ids`, `segment_ids` and `attention_mask`.
+    These are [batch, length], or [batch, choices, length] for multiple choice, with any batch size
+    and any length up to the model's maximum. The program returns a dict with the same outputs as
+    `infer`.
     """
     program = export_model(config, hidden_states=hidden_states)
     serialized = bytes(program.serialize())
@@ -88,7 +92,7 @@ def _names(program: export.Exported) -> list[str]:
 
 
 class StableHLOModel:
-    """An artifact written by `write_stablehlo`, loaded for a comparison."""
+    """An artifact written by `write_stablehlo`, loaded to be compared with another model."""
 
     title: str
     sizes: Sizes | None
@@ -103,9 +107,9 @@ class StableHLOModel:
         try:
             signature = read_json_object(directory / SIGNATURE)
             serialized = (directory / PROGRAM).read_bytes()
-            # The deserializer does not check its input, so a changed byte could do anything.
+            # The deserializer does not validate its input, so a corrupt byte could do anything.
             if hashlib.sha256(serialized).hexdigest() != signature["program_sha256"]:
-                raise ValueError(f"{PROGRAM} does not have the checksum in {SIGNATURE}")
+                raise ValueError(f"{PROGRAM} does not match its checksum in {SIGNATURE}")
             self._program = export.deserialize(bytearray(serialized))
             with open(directory / WEIGHTS, "rb") as file, np.load(file) as weights:
                 self._weights: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Read Google's original BERT checkpoints as tensors with Hugging Face's names."""
+"""Read Google's original BERT checkpoints, and give their tensors Hugging Face's names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bert_jax.local_paths import check_local
 
 CONFIG = "bert_config.json"
 INDEX = ".index"
-# Variables for training only: moments of Adam and LAMB, counters and loss scales.
+# Variables used only for training: the moments of Adam and LAMB, counters and loss scales.
 _SLOT = re.compile(r"/(adam|lamb)_[mv](_\d+)?$|^(global_step|save_counter|_CHECKPOINTABLE)")
 _LOSS_SCALE = re.compile(r"loss_scale|good_steps|beta[12]_power|signal_early_stopping")
 _REPLACEMENTS = (
@@ -39,22 +39,24 @@ _REPLACEMENTS = (
 
 
 class CheckpointVariables:
-    """The variables of a TensorFlow checkpoint, with Hugging Face's names and layout.
+    """The variables in a TensorFlow checkpoint, with Hugging Face's names and layout.
 
-    slots: the number of optimizer variables, which are left out.
+    Attributes:
+      shapes: the shape of each tensor, keyed by its name.
+      slots: the number of optimizer variables, which are skipped.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
 
     def __init__(self, prefix: Path):
-        """Open `prefix`.index and its data files."""
-        # Set before the first import, to suppress TensorFlow's start-up messages.
+        """Open `prefix`.index and the data files that belong to it."""
+        # Suppress TensorFlow's start-up messages; this works only before the first import.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         try:
             import tensorflow
         except ImportError as error:
             raise ValueError(
-                f"{prefix}: TensorFlow is needed to read a TensorFlow checkpoint: "
+                f"{prefix}: reading a TensorFlow checkpoint requires TensorFlow. Run "
                 "pip install -e '.[tensorflow]'"
             ) from error
         try:
@@ -71,7 +73,7 @@ class CheckpointVariables:
         for name in names:
             other = self._variables.setdefault(foreign_name(name), name)
             if other != name:
-                raise ValueError(f"{prefix}: {other} and {name} are two names of one tensor")
+                raise ValueError(f"{prefix}: {other} and {name} are two names for the same tensor")
         self.shapes = {
             name: tuple(shapes[variable])[:: -1 if variable.endswith("/kernel") else 1]
             for name, variable in self._variables.items()
@@ -89,14 +91,14 @@ class CheckpointVariables:
 
 
 def foreign_name(variable: str) -> str:
-    """Return Hugging Face's name of a variable, still with TensorFlow's gamma and beta."""
+    """Return Hugging Face's name for a variable, except that gamma and beta keep their names."""
     for pattern, replacement in _REPLACEMENTS:
         variable = re.sub(pattern, replacement, variable)
     return variable
 
 
 def checkpoint_prefix(source: Path) -> Path | None:
-    """Return the path, without `.index`, of the checkpoint at or in `source`; None without one.
+    """Return the path, without `.index`, of the checkpoint at or in `source`, or None if none.
 
     Raises:
       ValueError: a directory contains several checkpoints.
@@ -110,7 +112,9 @@ def checkpoint_prefix(source: Path) -> Path | None:
     files = sorted(source.glob(f"*{INDEX}")) if source.is_dir() else []
     if len(files) > 1:
         names = ", ".join(file.name.removesuffix(INDEX) for file in files)
-        raise ValueError(f"{source} has several checkpoints. Give the path of one of {names}")
+        raise ValueError(
+            f"{source} contains several checkpoints. Give the path of one of them: {names}"
+        )
     return files[0].with_name(files[0].name.removesuffix(INDEX)) if files else None
 
 
@@ -120,9 +124,9 @@ def open_checkpoint(
     *,
     tokenizer: Path | None = None,
 ) -> ForeignModel:
-    """Open a checkpoint in a directory with bert_config.json and vocab.txt.
+    """Open a checkpoint whose directory also contains bert_config.json and vocab.txt.
 
-    See `huggingface.load.open_directory` for the arguments and errors.
+    The arguments and errors are the same as for `huggingface.load.open_directory`.
     """
     check_local(prefix)
     file = prefix.parent / CONFIG
@@ -142,5 +146,5 @@ def open_checkpoint(
         options,
     )
     if variables.slots:
-        model.notes.append(f"{variables.slots} variables of the optimizer are left out")
+        model.notes.append(f"{variables.slots} optimizer variables are left out")
     return model

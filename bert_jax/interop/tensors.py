@@ -1,4 +1,4 @@
-"""Match a model's parameters with the tensors of another framework, and read them."""
+"""Match a model's parameters with another framework's tensors, and read those tensors."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ FloatArray = NDArray[np.float32]
 
 
 class ForeignTensors(Protocol):
-    """Tensors of another framework, read one at a time.
+    """Tensors from another framework, read one at a time.
 
-    shapes: the shape of every tensor by name.
+    Attributes:
+      shapes: the shape of each tensor, keyed by its name.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
 
     def read(self, name: str) -> NDArray[np.generic]:
-        """Return the values of a tensor in their stored dtype."""
+        """Return a tensor's values in the dtype in which they are stored."""
         ...
 
 
@@ -31,8 +32,8 @@ class Origin:
 
     Attributes:
       name: the name of the tensor.
-      transposed: whether the parameter is the transposed tensor.
-      rows: the number of leading rows to keep; None for all.
+      transposed: whether the parameter is the transpose of the tensor.
+      rows: the number of rows to keep, counted from the first; None keeps all of them.
     """
 
     name: str
@@ -40,26 +41,26 @@ class Origin:
     rows: int | None = None
 
     def parameter_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the parameter for a foreign tensor of this shape."""
+        """Return the parameter's shape, given the shape of its foreign tensor."""
         shape = shape[::-1] if self.transposed else shape
         return shape if self.rows is None else (min(self.rows, shape[0]), *shape[1:])
 
     def parameter_values(self, values: NDArray[np.generic]) -> NDArray[np.generic]:
-        """Return the values of the parameter for a foreign tensor with these values."""
+        """Return the parameter's values, given the values of its foreign tensor."""
         return (values.T if self.transposed else values)[: self.rows]
 
 
 @dataclass
 class Account:
-    """The result of matching foreign tensors and parameters, with an entry for each of them.
+    """The result of matching parameters with foreign tensors, which accounts for all of them.
 
     Attributes:
-      taken: the origins of imported parameters.
-      fresh: the names of randomly initialized parameters.
-      left_out: the reasons why foreign tensors are not needed.
-      missing: lines about parameters without a tensor.
-      unexpected: lines about tensors without a parameter.
-      misshapen: lines about tensors of the wrong shape.
+      taken: the origin of each imported parameter, keyed by the parameter's name.
+      fresh: the names of the parameters to initialize randomly.
+      left_out: why each unneeded tensor is left out, keyed by the tensor's name.
+      missing: one message for each parameter that has no tensor.
+      unexpected: one message for each tensor that has no parameter.
+      misshapen: one message for each tensor with the wrong shape.
     """
 
     taken: dict[str, Origin]
@@ -71,11 +72,11 @@ class Account:
 
     @property
     def explained(self) -> bool:
-        """Whether nothing is missing, unexpected or of the wrong shape."""
+        """Whether no tensor is missing or unexpected or has the wrong shape."""
         return not (self.missing or self.unexpected or self.misshapen)
 
     def lines(self) -> list[str]:
-        """Return a report of everything that was not simply imported, and then of all problems.
+        """Return a report on all parameters and tensors that do not match, with problems last.
 
         Lines begin with - for parameters without a tensor, + for tensors without a parameter, and
         != for wrong shapes.
@@ -97,15 +98,16 @@ def match_tensors(
     may_be_fresh: Callable[[str], bool],
     why_left_out: Callable[[str], str | None],
 ) -> Account:
-    """Match the parameters of a model with foreign tensors, without reading any values.
+    """Match a model's parameters with foreign tensors, without reading any values.
 
     Args:
-      shapes: the shapes of the model's parameters.
-      origins: the foreign tensor of every parameter.
+      shapes: the shapes of the model's parameters, keyed by name.
+      origins: the foreign tensor that each parameter comes from, keyed by the parameter's name.
       tensors: the foreign tensors.
-      may_be_fresh: returns whether a parameter may be randomly initialized if its tensor is
-        missing.
-      why_left_out: returns the reason why a foreign tensor is not needed; None if it is needed.
+      may_be_fresh: a function that returns whether the parameter with a given name may be randomly
+        initialized if its tensor is missing.
+      why_left_out: a function that returns why the tensor with a given name can be left out, or
+        None if it cannot.
     """
     assert shapes.keys() == origins.keys(), shapes.keys() ^ origins.keys()
     account = Account({}, [], {})
@@ -133,24 +135,23 @@ def match_tensors(
 
 
 def read(account: Account, tensors: ForeignTensors) -> Iterator[tuple[str, FloatArray]]:
-    """Yield the names and the values of the taken parameters, as contiguous float32 arrays.
+    """Yield the name of each imported parameter with its values, a contiguous float32 array.
 
     Raises:
-      ValueError: a tensor does not contain floating-point numbers, or contains one that is not
-        finite.
+      ValueError: a tensor contains integers or non-finite numbers.
     """
     for name, origin in account.taken.items():
         values = tensors.read(origin.name)
-        # Refuse integers instead of accepting floats: NumPy does not consider bfloat16 a float.
+        # Reject integers rather than check for floats: to NumPy, bfloat16 is not a float.
         if np.issubdtype(values.dtype, np.integer) or values.dtype == np.bool_:
             raise ValueError(
-                f"{origin.name} holds {values.dtype}, expected floating-point numbers. Import the "
-                "model without quantization"
+                f"{origin.name} contains {values.dtype} values; expected floating-point numbers. "
+                "Import an unquantized version of the model"
             )
         converted = np.ascontiguousarray(origin.parameter_values(values), dtype=np.float32)
         if not np.isfinite(converted).all():
             raise ValueError(
-                f"{origin.name} holds numbers that are not finite: the weights are damaged. "
-                "Download them again"
+                f"{origin.name} contains non-finite numbers, so the weights are damaged. Download "
+                "them again"
             )
         yield name, converted

@@ -1,4 +1,4 @@
-"""Compare two models from any frameworks on the same inputs."""
+"""Compare two models, from any supported framework, on the same inputs."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Comparison:
 
     Attributes:
       passed: whether the models agree.
-      verdict: the reason, in one sentence; further lines list differing settings.
-      differences: the differences by input ("random", "sentences") and output.
-      unpaired: outputs that only one of the models has.
-      misshapen: one line for every output whose shapes differ.
+      verdict: the reason in one sentence. Further lines list any settings that differ.
+      differences: the differences, keyed by input ("random" or "sentences") and then by output.
+      unpaired: the outputs that only one of the models has.
+      misshapen: one line for each output whose shapes differ.
     """
 
     passed: bool
@@ -63,15 +63,15 @@ def verify(
     """Compare two models on random tokens and on sentences, in float32.
 
     Args:
-      first: a work directory, a Hugging Face directory, a TensorFlow checkpoint of Google's BERT,
-        an ONNX file or a StableHLO artifact.
-      second: the model to compare it with, of any of the same kinds.
+      first: a work directory, a Hugging Face directory, a TensorFlow checkpoint from Google's BERT
+        release, an ONNX file or a StableHLO artifact.
+      second: the model to compare with it, which may be of any of these kinds.
       tolerance: the largest relative difference that passes; 0 requires bitwise equal outputs.
-      seed: seed of the random tokens.
-      on_report: called with a `Message` for every remark on the models and for every input.
+      seed: the seed for the random tokens.
+      on_report: called with a `Message` for each remark about the models and for each input.
 
     Returns:
-      A `Comparison`, whose `passed` says whether the models agree.
+      A `Comparison`. Its `passed` tells whether the models agree.
 
     Raises:
       ValueError: a model cannot be loaded, or the models have no output in common.
@@ -96,7 +96,14 @@ def verify(
 
 @dataclass(frozen=True)
 class _Outputs:
-    """The differences between two models' outputs; those in `unequal` are not bitwise equal."""
+    """The differences between two models' outputs.
+
+    Attributes:
+      differences: the differences, keyed by probe name and then by output name.
+      unequal: the outputs that are not bitwise equal for some probe.
+      unpaired: the outputs that only one of the models has.
+      misshapen: one line for each output whose shapes differ.
+    """
 
     differences: Mapping[str, Mapping[str, Difference]]
     unequal: frozenset[str]
@@ -106,7 +113,7 @@ class _Outputs:
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two models to compare, with their tokenizers and the differences in their pooling."""
+    """Two models to compare, with their tokenizers and any differences in how they pool."""
 
     models: Sequence[ComparableModel]
     tokenizers: Sequence[Tokenizer | None]
@@ -131,7 +138,7 @@ class _Pair:
         return cls(models, tokenizers, sizes, pooling, report)
 
     def tokenizer_problem(self) -> str:
-        """Return why the models read the same text differently; "" if they do not."""
+        """Return why the models get different ids for the same text, or "" if they do not."""
         tokenizers = [tokenizer for tokenizer in self.tokenizers if tokenizer is not None]
         alike = len(tokenizers) < 2 or same_ids(*tokenizers)
         read_alike = True
@@ -144,16 +151,16 @@ class _Pair:
             if problem:
                 self._note(f"transformers tokenizes texts for {letter} differently: {problem}")
         if not alike:
-            return "A and B have different tokenizers: the same text has different ids"
+            return "A and B have different tokenizers, which turn the same text into different ids"
         if not read_alike:
-            return "transformers gives the same text other ids than those compared"
+            return "transformers turns the same text into ids other than those compared"
         return ""
 
     def compare(self, seed: int) -> _Outputs:
         """Run both models on all inputs.
 
         Raises:
-          ValueError: they have no output in common.
+          ValueError: the models have no output in common.
         """
         by_probe, not_equal = {}, set()
         unpaired, wrong = [], []
@@ -184,7 +191,10 @@ class _Pair:
         if tokenizer is None:
             return probes
         if tokenizer.vocab_size > sizes.vocab_size:
-            self._note("no sentences: the tokenizer has more entries than a model's token table")
+            self._note(
+                "sentences are not compared: the tokenizer has more entries than a model's token "
+                "table has rows"
+            )
             return probes
         return [*probes, sentence_probe(tokenizer, sizes.num_segments, sizes.max_positions)]
 
@@ -193,11 +203,11 @@ class _Pair:
 
 
 def _describe(models: Sequence[ComparableModel], sizes: Sizes, report: OnReport) -> None:
-    """Report differences in the models' sizes and labels, which do not make a comparison fail."""
+    """Report differences in the models' sizes and labels; they do not make the comparison fail."""
     if len({model.sizes for model in models if model.sizes is not None}) > 1:
         report(
             Message(
-                f"NOTE  the inputs fit both models: {sizes.vocab_size:,} tokens, "
+                f"NOTE  inputs are limited to what both models take: {sizes.vocab_size:,} tokens, "
                 f"{sizes.num_segments} segments, {sizes.max_positions:,} positions"
             )
         )
@@ -214,8 +224,8 @@ def verdict_on(
     """Return whether two models agree, and a sentence on how far apart they are.
 
     Args:
-      differences_by_probe: differences by probe and output.
-      unequal_outputs: outputs that are not bitwise equal for some probe.
+      differences_by_probe: the differences, keyed by probe name and then by output name.
+      unequal_outputs: the outputs that are not bitwise equal for some probe.
       tolerance: the largest relative difference that passes; 0 requires bitwise equality.
     """
     differences = [row for rows in differences_by_probe.values() for row in rows.values()]
@@ -234,15 +244,16 @@ def verdict_on(
 
 
 def same_ids(first: Tokenizer, second: Tokenizer) -> bool:
-    """Return whether two tokenizers give the same ids for all sentences."""
+    """Return whether two tokenizers give the same ids for all texts in `SENTENCES`."""
     texts = [text for pair in SENTENCES for text in pair]
     return first.encode_batch(texts) == second.encode_batch(texts)
 
 
 def tokenization_difference(model: HuggingFaceModel, tokenizer: Tokenizer) -> str:
-    """Return how transformers reads the sentences differently from `tokenizer`; "" if it does not.
+    """Return how transformers tokenizes the sentences differently, or "" if it does not.
 
-    The text begins with "ids" if token ids differ, and with "segments" if only segment ids differ.
+    The text begins with "ids" if the token ids differ, and with "segments" if only the segment ids
+    differ.
     """
     assert model.sizes is not None
     num_segments = model.sizes.num_segments
@@ -271,8 +282,8 @@ def smallest(models: Sequence[ComparableModel]) -> Sizes:
     recorded = [model.sizes for model in models if model.sizes is not None]
     if not recorded:
         raise ValueError(
-            "neither A nor B records its vocabulary size. Compare each with the work directory it "
-            "was exported from"
+            "neither A nor B records its vocabulary size. Compare each of them with the work "
+            "directory that it was exported from"
         )
     return Sizes(
         min(sizes.vocab_size for sizes in recorded),

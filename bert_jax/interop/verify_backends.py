@@ -1,4 +1,4 @@
-"""Open the models that `verify` can run, from their paths."""
+"""Open the models that `verify` can run, given their paths."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from bert_jax.validation import differences
 ONNX_NAME = "model.onnx"
 
 
-@lru_cache(maxsize=8)  # models with the same config share a program
+@lru_cache(maxsize=8)  # models with the same config share a compiled program
 def _program(config: ModelConfig) -> Callable[..., dict[str, jax.Array]]:
-    """Return the compiled function from parameters and inputs to all outputs."""
+    """Return a compiled function that computes all outputs from parameters and inputs."""
     definition = define_model(config, ComputeConfig(dtype="float32", attention="xla"))
 
     def run(parameters: Any, *inputs: jax.Array) -> dict[str, jax.Array]:
-        # Compute products in float32, even if the accelerator would round operands by default.
+        # Multiply matrices in full float32, even if the accelerator rounds operands by default.
         with jax.default_matmul_precision("highest"):
             return infer(definition.module(parameters), *inputs, hidden_states=True)
 
@@ -46,7 +46,7 @@ def _program(config: ModelConfig) -> Callable[..., dict[str, jax.Array]]:
 
 
 class NativeModel:
-    """A model that this package runs, in float32."""
+    """A model that this package runs itself, in float32."""
 
     title: str
     sizes: Sizes | None
@@ -70,20 +70,20 @@ class NativeModel:
 
 
 def _work_dir_model(work_dir: Path) -> ComparableModel:
-    """Return a work directory's model with the parameters of its default checkpoint."""
+    """Load a work directory's model from its default checkpoint."""
     config, step, parameters = load_for_export(work_dir, None)
     title = f"{work_dir} (work directory, {config.head}, step {step:,})"
     return NativeModel(title, config, parameters)
 
 
 def _tensorflow_model(path: Path, prefix: Path) -> ComparableModel:
-    """Return the model of a TensorFlow checkpoint, read in the same way as by `import`."""
+    """Load a model from a TensorFlow checkpoint in the same way as `import` does."""
     try:
         model = open_checkpoint(prefix, ImportOptions())
         parameters = model.parameters(seed=0)
     except ValueError as error:
         raise ValueError(
-            f"{error}. If `bert-jax import` has an option for this, import the checkpoint and "
+            f"{error}. If an option of `bert-jax import` solves this, import the checkpoint and "
             "compare the work directory."
         ) from error
     title = f"{path} (TensorFlow checkpoint, {model.config.head})"
@@ -94,7 +94,7 @@ def open_model(path: Path) -> ComparableModel:
     """Return the model at `path`.
 
     Raises:
-      ValueError: there is no model of a supported kind, or it cannot be loaded.
+      ValueError: the path has no model of a supported kind, or the model cannot be loaded.
     """
     check_local(path)
     check_checksums(path if path.is_dir() else path.parent)
@@ -107,7 +107,7 @@ def open_model(path: Path) -> ComparableModel:
     if (path / "saved_model.pb").is_file():
         raise ValueError(
             f"{path}: verify cannot run a SavedModel. Export the same model with --format onnx or "
-            "stablehlo and compare that."
+            "stablehlo and compare that export."
         )
     for file in (path, path / ONNX_NAME):
         if file.suffix == ".onnx" and file.is_file():
@@ -119,8 +119,8 @@ def open_model(path: Path) -> ComparableModel:
     raise ValueError(
         f"{path}: not a supported model. Expected a work directory ({MODEL_NAME}), a Hugging Face "
         "directory (config.json), a TensorFlow checkpoint of BERT (*.index), an ONNX file "
-        f"(*.onnx) or a StableHLO artifact ({SIGNATURE}). To compare a model on the hub, import it "
-        "and give the work directory."
+        f"(*.onnx) or a StableHLO artifact ({SIGNATURE}). To compare a model from the hub, import "
+        "it and give its work directory."
     )
 
 
@@ -128,7 +128,7 @@ def _onnx_model(file: Path) -> ComparableModel:
     try:
         from bert_jax.interop.onnx import OnnxModel
     except ImportError as error:
-        raise ValueError(f"{file}: {error}; pip install -e '.[onnx]'") from error
+        raise ValueError(f"{file}: {error}. Run pip install -e '.[onnx]'") from error
     return OnnxModel(file)
 
 
@@ -141,12 +141,12 @@ def open_tokenizer(path: Path) -> Tokenizer | None:
 
 
 def sentence_embedding_differences(first: Path, second: Path) -> list[str]:
-    """Return one line for every difference between two models' sentence-embedding settings.
+    """Return one line for each difference between two models' sentence-embedding settings.
 
-    Returns no lines unless both models have such settings, which most models lack.
+    The list is empty unless both models have such settings; most models have none.
 
     Raises:
-      ValueError: a file that holds the settings is damaged.
+      ValueError: a file that contains the settings is damaged.
     """
     settings = [_sentence_embedding(path) for path in (first, second)]
     return [] if None in settings else differences(*map(to_plain, settings))
@@ -157,7 +157,7 @@ def _sentence_embedding(path: Path) -> SentenceEmbedding | None:
         return read_sentence_embedding(path)
     if not (path / "config.json").is_file():
         return None
-    # With a head given, unsupported modules are dropped instead of refused.
+    # When a head is given, unsupported modules are dropped instead of raising an error.
     settings = read_sentence_model(path, ImportOptions(head="encoder")).settings
     encoder = read_encoder(read_json_object(path / "config.json"), str(path / "config.json"))
     return None if settings is None else within(settings, encoder.max_positions, shortest=1)

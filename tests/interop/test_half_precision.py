@@ -66,5 +66,5 @@ def test_other_formats_refuse_a_dtype(make_bert, bert_jax_here, tmp_path):
         "export", ours, "--format", "stablehlo", "--dtype", "float16", "--output", tmp_path / "half"
     )
     assert refused.code == 2
-    assert "--dtype is for --format huggingface" in refused.errors
+    assert "--dtype applies only to --format huggingface" in refused.errors
     assert not (tmp_path / "half").exists()

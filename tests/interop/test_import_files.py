@@ -91,10 +91,10 @@ def test_other_precisions_become_float32(dtype, safe, make_bert, imported):
 def test_integers_and_infinities_are_refused(make_bert, refused):
     theirs = make_bert()
     change_tensors(theirs, lambda tensors: tensors.update({LAYER: np.ones((32, 48), np.int8)}))
-    assert f"{LAYER} holds int8, expected floating-point numbers" in refused(theirs)
+    assert f"{LAYER} contains int8 values; expected floating-point numbers" in refused(theirs)
     endless = np.full((32, 48), np.inf, np.float32)
     change_tensors(theirs, lambda tensors: tensors.update({LAYER: endless}))
-    assert f"{LAYER} holds numbers that are not finite" in refused(theirs)
+    assert f"{LAYER} contains non-finite numbers" in refused(theirs)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_the_current_directory_cannot_be_replaced(make_bert, bert_jax_here, monk
         and "an output cannot replace a link or the current directory" in refused.errors
     )
     refused = bert_jax_here("import", "../theirs/vocab.txt", "--output", "../more")
-    assert refused.code == 2 and "is a file. Give its directory" in refused.errors
+    assert refused.code == 2 and "is a file. Pass the directory that contains it" in refused.errors
 
 
 def test_damaged_files_are_reported(make_bert, refused):
@@ -244,5 +244,5 @@ def test_names_on_the_hub(make_bert, imported, refused, monkeypatch):
     monkeypatch.undo()
     assert "is a local directory, which has no revisions" in refused(snapshot, "--revision", "v2")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert "no connection to the hub to look for a model of that name" in refused("someone/nothing")
-    assert "not a directory, nor a model's name" in refused("models/of/mine")
+    assert "the hub cannot be reached to look for a model" in refused("someone/nothing")
+    assert "neither a local directory nor a name" in refused("models/of/mine")

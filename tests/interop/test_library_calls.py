@@ -69,7 +69,7 @@ def test_export_writes_the_imported_weights(directories, capsys, tmp_path):
     ("options", "problem"),
     [
         ({"format": "huggingface", "hidden_states": True}, "hidden_states=True does not apply"),
-        ({"format": "onnx", "dtype": "float16"}, "dtype is for format='huggingface'"),
+        ({"format": "onnx", "dtype": "float16"}, "dtype applies only to format='huggingface'"),
     ],
 )
 def test_options_of_another_format_are_refused(directories, options, problem, tmp_path):
