@@ -242,7 +242,7 @@ def test_an_offset_that_hugging_face_cannot_express_is_refused(bert_jax_here, tm
     (tmp_path / "ours/model.json").write_text(json.dumps(content))
     words = ("export", tmp_path / "ours", "--format", "huggingface", "--output", tmp_path / "back")
     refused = bert_jax_here(*words)
-    assert refused.code == 2 and "would begin at 2 instead of the trained ones" in refused.errors
+    assert refused.code == 2 and "would begin at 2 instead of the trained offset" in refused.errors
     # ONNX supports it; no config.json is written, since it would describe another model.
     onnx = tmp_path / "onnx"
     words = ("export", tmp_path / "ours", "--format", "onnx", "--output", onnx)

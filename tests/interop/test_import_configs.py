@@ -53,7 +53,7 @@ def test_one_score_is_a_regression(make_bert, imported):
 def test_a_classifier_of_an_unknown_kind_is_refused(make_bert, refused, imported):
     theirs = make_bert("classification")
     change_config(theirs, architectures=None)
-    assert "add --head with one of classification, multiple_choice, tagging" in refused(theirs)
+    assert "Set --head to one of classification, multiple_choice, tagging" in refused(theirs)
     _, ours = imported(theirs, "--head", "classification")
     assert read_model(ours)[0].labels == ("no", "maybe", "yes")
 
@@ -62,7 +62,7 @@ def test_a_padded_vocabulary(make_bert, imported, bert_jax_here):
     theirs = make_bert(vocab_size=128)
     change_config(theirs, vocab_size=len(WORDS))
     output, ours = imported(theirs)
-    assert f"the token table has 128 rows for a vocabulary of {len(WORDS)}: padded" in output
+    assert f"token table is padded: it has 128 rows for a vocabulary of {len(WORDS)}" in output
     change_config(theirs, vocab_size=128)
     same(ours, theirs, bert_jax_here)
     guesses = bert_jax_here("fill-mask", "--work-dir", ours, "--top", len(WORDS), "ab [MASK].")
@@ -75,8 +75,8 @@ def test_a_wrong_vocabulary_is_refused(make_bert, refused, imported):
         file.write("more\nwords\n")
     errors = refused(theirs)
     assert f"the tokenizer has {len(WORDS) + 2} entries, but the token table has only" in errors
-    assert f"{len(WORDS)} rows: they belong to different models" in errors
-    assert "Give the model's own tokenizer with --tokenizer FILE_OR_DIR" in errors
+    assert f"{len(WORDS)} rows, so they belong to different models" in errors
+    assert "Specify the model's own tokenizer with --tokenizer FILE_OR_DIR" in errors
     (theirs / "vocab.txt").unlink()
     errors = refused(theirs)
     assert "contains no tokenizer" in errors and "--tokenizer FILE_OR_DIR" in errors
@@ -99,7 +99,7 @@ def test_fewer_positions(make_bert, imported, refused, bert_jax_here):
     assert config.encoder.max_positions == 16
     same(ours, theirs, bert_jax_here)
     errors = refused_elsewhere(bert_jax_here, theirs, "--max-positions", "41")
-    assert "--max-positions 41: expected 1 to 40" in errors
+    assert "--max-positions 41: expected a number from 1 to 40" in errors
 
 
 def refused_elsewhere(bert_jax_here, source, *words):
@@ -202,16 +202,17 @@ def test_added_tokens_are_refused(make_bert, refused):
 def test_wrong_labels_are_refused_and_a_new_classifier_is_made(make_bert, imported, refused):
     theirs = make_bert("classification")
     errors = refused(theirs, "--labels", "yes", "no")
-    assert "--labels gives 2 names, but the classifier of" in errors and "has 3 scores (" in errors
+    assert "--labels gives 2 names, but the classifier in" in errors and "has 3 scores (" in errors
     output, ours = imported(theirs, "--head", "classification", "--labels", "yes", "no")
-    assert "+ classifier.weight: left out, the classifier of another task" in output
+    assert "+ classifier.weight: left out, the classifier is replaced by" in output
     assert "- classifier.kernel: randomly initialized, to be trained" in output
     config, origin = read_model(ours)
     assert config.problem == "single_label" and "classifier.kernel" in str(origin)
     errors = refused(make_bert(name="bare"), "--labels", "yes", "no")
-    assert "has no classifier. To add one, give --head" in errors
+    assert "has no classifier. To add one, set --head" in errors
     one = ("--head", "classification", "--labels", "stars")
     output, ours = imported(theirs, *one, name="number")
-    assert read_model(ours)[0].problem == "regression" and "one label: a regression" in output
+    assert read_model(ours)[0].problem == "regression"
+    assert "one label: the model is a regression" in output
     _, ours = imported(theirs, *one, "--problem", "multi_label", name="binary")
     assert read_model(ours)[0].problem == "multi_label"

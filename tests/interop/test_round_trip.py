@@ -146,7 +146,7 @@ def test_models_without_a_hugging_face_class_are_not_exported(make_bert, bert_ja
     file.write_text(json.dumps(content))
     words = ("export", ours, "--format", "huggingface", "--output", tmp_path / "back")
     refused = bert_jax_here(*words)
-    assert refused.code == 2 and "onnx and stablehlo support any model" in refused.errors
+    assert refused.code == 2 and "onnx and stablehlo support every model" in refused.errors
     assert {path.name for path in tmp_path.iterdir()} == {"theirs", "ours"}
 
 

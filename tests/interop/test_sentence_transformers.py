@@ -291,7 +291,7 @@ def test_unsupported_settings_are_named(build, imported, refused, tmp_path):
         (model, {"default_prompt_name": "a"}, "default_prompt_name='a': no such prompt"),
         (model, {"similarity_fn_name": "maxsim"}, "similarity: 'maxsim' is not one of"),
         (encoder, {"query_length": 8}, "query_length=8"),
-        (encoder, {"max_seq_length": 3}, "max_seq_length=3: expected 5 tokens or more"),
+        (encoder, {"max_seq_length": 3}, "max_seq_length=3: expected at least 5 tokens"),
         (encoder, {"max_seq_length": "3"}, "max_seq_length='3': expected a whole number"),
         (theirs / "modules.json", custom, "a custom.Transformer module is not supported"),
         (theirs / "modules.json", outside, "path '../1_Pooling'"),

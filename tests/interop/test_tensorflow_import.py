@@ -150,14 +150,14 @@ def test_a_release_and_its_import_are_bitwise_equal(make_release, bert_jax_here,
 def test_the_error_for_a_release_that_needs_an_option_has_advice(make_release, bert_jax_here):
     theirs, release = make_release("classification")
     refused = bert_jax_here("verify", release, theirs)
-    assert refused.code == 2 and "add --head with one of classification" in refused.errors
+    assert refused.code == 2 and "Set --head to one of classification" in refused.errors
     assert "import the checkpoint and compare the work directory" in refused.errors
 
 
 def test_a_classifier_of_the_release(make_release, bert_jax_here, tmp_path):
     theirs, release = make_release("classification")
     refused = bert_jax_here("import", release, "--output", tmp_path / "ours")
-    assert refused.code == 2 and "add --head with one of classification" in refused.errors
+    assert refused.code == 2 and "Set --head to one of classification" in refused.errors
     words = ("import", release, "--output", tmp_path / "ours", "--head", "classification")
     assert bert_jax_here(*words).code == 0
     assert read_model(tmp_path / "ours")[0].labels == ("LABEL_0", "LABEL_1", "LABEL_2")

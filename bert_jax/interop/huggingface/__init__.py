@@ -1,1 +1,1 @@
-"""Hugging Face models: configs, weights, families, import and export."""
+"""Read, write and run Hugging Face models, and describe the supported model families."""

@@ -1,4 +1,4 @@
-"""Hugging Face's ALBERT, with factorized embeddings and groups of layers that share parameters."""
+"""Describe Hugging Face's ALBERT: factorized embeddings, and layer groups that share parameters."""
 
 from __future__ import annotations
 
@@ -67,7 +67,10 @@ def _refusal(config: ModelConfig) -> Refusal | None:
     if encoder.num_segments == 0:
         return "model.num_segments=0", "has at least one segment"
     if encoder.position_offset or encoder.pooler_activation != "tanh":
-        return "model.position_offset or model.pooler_activation", "has neither"
+        return (
+            "model.position_offset or model.pooler_activation",
+            "always uses 0 and 'tanh' for them",
+        )
     return odd_encoder(config)
 
 

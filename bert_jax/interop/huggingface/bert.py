@@ -1,6 +1,6 @@
-"""Hugging Face's BERT, RoBERTa and DistilBERT, which share no parameters between layers.
+"""Describe Hugging Face's BERT, RoBERTa and DistilBERT, whose layers share no parameters.
 
-RoBERTa differs from BERT in its heads and positions. DistilBERT has no segments and no pooler, and
+RoBERTa differs from BERT in its heads and positions. DistilBERT has no segments and no pooler, but
 its classifier has an additional dense layer.
 """
 
@@ -22,7 +22,7 @@ from bert_jax.interop.huggingface.family import (
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig
 
-# Hugging Face's names by our names.
+# Maps from our names to Hugging Face's.
 BERT_LAYER = {
     "attention.query": "attention.self.query",
     "attention.key": "attention.self.key",
@@ -45,7 +45,7 @@ FIELDS = {
     "layer_norm_epsilon": "layer_norm_eps",
     "initializer_range": "initializer_range",
 }
-# Old files omit some of these.
+# Older config files omit some of these keys.
 DEFAULTS = {
     "type_vocab_size": 2,
     "hidden_dropout_prob": 0.1,
@@ -64,7 +64,7 @@ ONLY = {
 
 
 def tables(prefix: str, *, segments: bool = True) -> dict[str, str]:
-    """Return Hugging Face's names of the embeddings by our names."""
+    """Return a dict from our names for the embeddings to Hugging Face's."""
     embeddings, hf_embeddings = "encoder.embeddings", f"{prefix}embeddings"
     names = {
         f"{embeddings}.token": f"{hf_embeddings}.word_embeddings.weight",
@@ -105,7 +105,7 @@ def _refuses(config: ModelConfig, offset: bool) -> Refusal | None:
     if encoder.pooler_activation != "tanh":
         return f"model.pooler_activation={encoder.pooler_activation!r}", "supports only 'tanh'"
     if bool(encoder.position_offset) != offset:
-        return f"model.position_offset={encoder.position_offset}", "begins at another row"
+        return f"model.position_offset={encoder.position_offset}", "uses a different offset"
     return odd_encoder(config)
 
 
@@ -172,7 +172,7 @@ def _roberta(config: ModelConfig) -> dict[str, str]:
 
 
 def _roberta_positions(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields for positions, which begin after the padding id as in RoBERTa's release."""
+    """Return the position fields; RoBERTa numbers positions from the id after the padding id."""
     offset = whole_number(content, "pad_token_id") + 1
     return {"position_offset": offset, "max_positions": content["max_position_embeddings"] - offset}
 
@@ -243,9 +243,12 @@ def _refusal(config: ModelConfig) -> Refusal | None:
     if encoder.num_segments:
         return f"model.num_segments={encoder.num_segments}", "has none"
     if encoder.position_offset or encoder.layer_norm_epsilon != 1e-12:
-        return "model.position_offset or model.layer_norm_epsilon", "has 0 and 1e-12"
+        return (
+            "model.position_offset or model.layer_norm_epsilon",
+            "always uses 0 and 1e-12 for them",
+        )
     if config.head == "encoder" and config.pooler:
-        return "a pooler on the bare encoder", "has no pooler on it"
+        return "a pooler on the bare encoder", "has a pooler only in some classifiers"
     if config.has_pooler and encoder.pooler_activation != "relu":
         return f"model.pooler_activation={encoder.pooler_activation!r}", "supports only 'relu'"
     return odd_encoder(config)

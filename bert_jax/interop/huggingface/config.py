@@ -1,6 +1,6 @@
-"""Read and write Hugging Face's config.json, and derive a model's config from it.
+"""Read and write Hugging Face's config.json, and convert it to a model's config.
 
-Settings that the file omits are derived from the names and shapes of the tensors.
+Settings that the file omits are inferred from the names and shapes of the tensors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from bert_jax.objectives import SentencePairs
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.validation import check_label_names
 
-# Our names by Hugging Face's. The tanh forms differ only in the rounding of a constant.
+# A map from Hugging Face's names to ours. The tanh variants differ only in how a constant is
+# rounded.
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -34,13 +35,13 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
 }
-# Our names by Hugging Face's.
+# A map from Hugging Face's names to ours.
 PROBLEMS: dict[str, Problem] = {
     "single_label_classification": "single_label",
     "multi_label_classification": "multi_label",
     "regression": "regression",
 }
-# Our additional key for the task of a sentence-pair head.
+# A key that we add to config.json, for the task that a sentence-pair head was trained on.
 PAIRS_KEY = "sentence_pairs"
 
 
@@ -49,10 +50,10 @@ def read_encoder(content: Mapping[str, Any], where: str) -> EncoderConfig:
 
     Args:
       content: the parsed file.
-      where: the file's name, for messages.
+      where: the file name to use in messages.
 
     Raises:
-      ValueError: the family is not supported, or `EncoderConfig` cannot describe the architecture.
+      ValueError: the family is not supported, or `EncoderConfig` cannot represent the architecture.
     """
     _check_names(content, where)
     family = family_named(content, where)
@@ -62,7 +63,7 @@ def read_encoder(content: Mapping[str, Any], where: str) -> EncoderConfig:
             raise ValueError(f"{where}: {key} is {content[key]!r}; only {supported!r} is supported")
     missing = [hf_name for hf_name in family.fields.values() if hf_name not in content]
     if missing:
-        raise ValueError(f"{where}: not a config of {family.title}: it lacks {', '.join(missing)}")
+        raise ValueError(f"{where}: not a {family.title} config: it lacks {', '.join(missing)}")
     activation = content[family.activation]
     if str(activation) not in ACTIVATIONS:
         raise ValueError(
@@ -80,7 +81,7 @@ def read_encoder(content: Mapping[str, Any], where: str) -> EncoderConfig:
 
 
 def _check_names(content: Mapping[str, Any], where: str) -> None:
-    """Raise ValueError if a key that names classes or labels has the wrong type."""
+    """Raise ValueError if a key that specifies classes or labels has a value of the wrong type."""
     classes, labels = content.get("architectures"), content.get("id2label")
     for key in ("model_type", "problem_type"):
         if not isinstance(content.get(key, ""), str | None):
@@ -101,8 +102,8 @@ def _check_names(content: Mapping[str, Any], where: str) -> None:
 
 
 def _number(content: Mapping[str, Any], hf_name: str, name: str, where: str) -> Any:
-    """Return a value with the type of our field; 32.0 is not accepted as a whole number."""
-    # embedding_dim, whose default is None, is a whole number, too.
+    """Return a value converted to our field's type; do not accept 32.0 as a whole number."""
+    # embedding_dim is a whole number too, although it defaults to None.
     value, whole = content[hf_name], not isinstance(getattr(EncoderConfig, name), float)
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         expected = "a whole number" if whole else "a number"
@@ -118,9 +119,14 @@ def _as_float(value: float, place: str) -> float:
 
 
 def read_labels(content: Mapping[str, Any], scores: int) -> tuple[str, ...]:
-    """Return the names of a classifier's `scores` from `id2label`, else LABEL_0, LABEL_1, ...
+    """Return names for a classifier's scores, taken from `id2label` where it has them.
 
-    A repeated name gets its number as a suffix, so that all names are unique.
+    A score that is not in `id2label` is called LABEL_0, LABEL_1 and so on. A repeated name gets the
+    number of its score as a suffix, so that all names are unique.
+
+    Args:
+      content: the parsed config.json.
+      scores: the number of scores.
     """
     names = {int(number): str(name) for number, name in (content.get("id2label") or {}).items()}
     labels: list[str] = []
@@ -128,8 +134,8 @@ def read_labels(content: Mapping[str, Any], scores: int) -> tuple[str, ...]:
         name = names.get(number, f"LABEL_{number}")
         if not name.strip():
             raise ValueError(
-                f"id2label has an empty name for score {number}. Name all {scores} scores with "
-                "--labels NAME NAME ..."
+                f"id2label has an empty name for score {number}. Give names for all {scores} "
+                "scores with --labels NAME NAME ..."
             )
         while name in labels:
             name = f"{name}_{number}"
@@ -138,7 +144,7 @@ def read_labels(content: Mapping[str, Any], scores: int) -> tuple[str, ...]:
 
 
 def head_dropout(content: Mapping[str, Any], family: Family, head: str) -> float:
-    """Return the dropout rate before a classifier: its own rate if set, else the layers' rate."""
+    """Return the dropout rate before a classifier, which defaults to the rate in the layers."""
     content = {**family.defaults, **content}
     key = family.dropout_before(head)
     own = content.get(key)
@@ -148,7 +154,7 @@ def head_dropout(content: Mapping[str, Any], family: Family, head: str) -> float
 
 
 def read_problem(content: Mapping[str, Any], scores: int) -> Problem:
-    """Return the meaning of a classifier's scores, by default as in Hugging Face's class."""
+    """Return the meaning of a classifier's scores, with the same default as in Hugging Face."""
     problem = content.get("problem_type")
     if problem is None:
         return "regression" if scores == 1 else "single_label"
@@ -161,7 +167,7 @@ def read_problem(content: Mapping[str, Any], scores: int) -> Problem:
 
 
 def read_pairs(content: Mapping[str, Any], family: Family) -> SentencePairs:
-    """Return the task of a sentence-pair head, by default the task of the family's release."""
+    """Return the task of a sentence-pair head, which by default is the family's usual one."""
     pairs: SentencePairs = content.get(PAIRS_KEY, family.pairs_are)
     if pairs not in get_args(SentencePairs):
         raise ValueError(
@@ -171,29 +177,32 @@ def read_pairs(content: Mapping[str, Any], family: Family) -> SentencePairs:
 
 
 def positions_fit(encoder: EncoderConfig, tokenizer: Tokenizer) -> bool:
-    """Return whether transformers, which has no key for the offset, uses the trained positions."""
+    """Return whether transformers would use the position embeddings that were trained.
+
+    It has no key for the offset, and computes it from the padding id.
+    """
     return encoder.position_offset in (0, tokenizer.pad_id + 1)
 
 
 def write_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the content of a config.json from which transformers builds the same model.
 
-    It lacks the other settings in a fine-tuning run's model.json: the name of the negative class if
-    there is a single label, and how texts were read.
+    It does not include everything in the model.json of a fine-tuning run: the name of the negative
+    class of a single-label model and the way texts were read are left out.
 
     Args:
       config: the model's config.
-      tokenizer: the tokenizer whose ids of special tokens are written.
+      tokenizer: the tokenizer, for the ids of its special tokens.
 
     Raises:
-      ValueError: transformers would use positions other than the trained ones.
+      ValueError: transformers would use position embeddings other than the trained ones.
     """
     encoder, family, pad_id = config.encoder, family_of(config.encoder), tokenizer.pad_id
     if not positions_fit(encoder, tokenizer):
         raise ValueError(
-            f"model.position_offset={encoder.position_offset}: the tokenizer's padding has the id "
-            f"{pad_id}, so positions of Hugging Face's {family.title} would begin at {pad_id + 1} "
-            "instead of the trained ones. Export it with --format onnx or stablehlo"
+            f"model.position_offset={encoder.position_offset}: the tokenizer's padding id is "
+            f"{pad_id}, so positions in Hugging Face's {family.title} would begin at {pad_id + 1} "
+            "instead of the trained offset. Export the model with --format onnx or stablehlo"
         )
     content: dict[str, Any] = {
         "architectures": [architecture_of(config)],
@@ -211,7 +220,7 @@ def write_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
         content["id2label"] = {str(number): name for number, name in enumerate(config.labels)}
         content["label2id"] = {name: number for number, name in enumerate(config.labels)}
     if config.classifier is not None and config.classifier.dropout:
-        # For a head without its own rate, this key already holds the rate of the layers.
+        # If the head shares a key with the layers, the key already holds the layers' rate.
         content.setdefault(family.dropout_before(config.head), config.head_dropout)
     if config.classifier is not None and len(config.classifier.problems) > 1:
         names = {name: hf_name for hf_name, name in PROBLEMS.items()}
@@ -224,7 +233,7 @@ def _classifier_head(name: str) -> ClassifierHead | None:
 
 
 def _classifier_names() -> list[str]:
-    """Return the heads whose dense layer Hugging Face calls `classifier`."""
+    """Return the heads whose dense layer is called `classifier` by Hugging Face."""
     named = {
         kind.head.name: None
         for kind in task_kinds()
@@ -239,20 +248,22 @@ _CLASSIFIERS = ("classifier.weight", "classifier.out_proj.weight")
 
 
 def classifier_shape(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...] | None:
-    """Return the shape [scores, ...] of a classifier's last layer; None without a classifier."""
+    """Return the shape [scores, ...] of the classifier's last layer, or None if there is none."""
     return next((shapes[name] for name in _CLASSIFIERS if name in shapes), None)
 
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """Options of an import; by default everything in the source is imported.
+    """Options for an import; by default, everything in the source is imported.
 
-    head: the head to import; None for all heads of the source. A classifier that the source does
-      not have is randomly initialized, and other heads of the source are left out.
-    labels: label names of a randomly initialized classifier, or new names for the source's.
-    problem: the meaning of a classifier's scores; None for the source's or, for a new classifier
-      with one label, for regression.
-    max_positions: the number of leading positions to keep; None keeps all.
+    Attributes:
+      head: the head to import; None imports all heads of the source. If the source does not have
+        the head, it is randomly initialized; other heads of the source are left out.
+      labels: the label names for a randomly initialized classifier, or new names for the labels of
+        the source's classifier.
+      problem: the meaning of a classifier's scores; None keeps the source's setting, or means
+        regression for a new classifier with one label.
+      max_positions: the number of positions to keep, counted from the first; None keeps all.
     """
 
     head: str | None = None
@@ -270,12 +281,23 @@ def with_table_sizes(
     max_positions: int | None,
     notes: list[str],
 ) -> EncoderConfig:
-    """Return the encoder with the sizes of its tables, which may differ from the config."""
+    """Return the encoder with the actual sizes of its tables, which may differ from the config.
+
+    Args:
+      encoder: the encoder that config.json describes.
+      shapes: the shapes of the tensors.
+      max_positions: the number of positions to keep; None keeps all.
+      notes: a list to which remarks are added.
+
+    Raises:
+      ValueError: the source has fewer positions than `max_positions`.
+    """
     family = family_of(encoder)
     rows = shapes.get(family.token_table, (encoder.vocab_size,))[0]
     if rows > encoder.vocab_size:
         notes.append(
-            f"the token table has {rows:,} rows for a vocabulary of {encoder.vocab_size:,}: padded"
+            f"the token table is padded: it has {rows:,} rows for a vocabulary of "
+            f"{encoder.vocab_size:,}"
         )
         encoder = dataclasses.replace(encoder, vocab_size=rows)
     if max_positions is None:
@@ -284,8 +306,8 @@ def with_table_sizes(
     positions = table[0] - encoder.position_offset if table else encoder.max_positions
     if not 1 <= max_positions <= positions:
         raise ValueError(
-            f"--max-positions {max_positions}: expected 1 to {positions}, the number of positions "
-            "in the source"
+            f"--max-positions {max_positions}: expected a number from 1 to {positions}, which is "
+            "how many positions the source has"
         )
     notes.append(f"the first {max_positions:,} of {positions:,} positions are kept")
     return dataclasses.replace(encoder, max_positions=max_positions)
@@ -298,10 +320,10 @@ def model_config(
     options: ImportOptions,
     directory: Path,
 ) -> ModelConfig:
-    """Return the config of the model with the requested head, or with all heads in the tensors.
+    """Return the config of a model with the requested head, or with all heads that have tensors.
 
     Raises:
-      ValueError: the kind of a classifier or the labels of a new classifier are not specified.
+      ValueError: the classifier's kind or a new classifier's labels are not specified.
     """
     labels, family, scores = options.labels, family_of(encoder), classifier_shape(shapes)
     name = options.head or _head_of(shapes, classes_of(content), family, directory)
@@ -312,7 +334,7 @@ def model_config(
         if scores is None or _another_task(content, name, family):
             raise ValueError(
                 f"--head {name}: {directory} has no such classifier, so one is randomly "
-                "initialized and needs the names of its labels: --labels NAME NAME ..."
+                "initialized. Name its labels with --labels NAME NAME ..."
             )
     if labels and not options.head and len(labels) != (scores or (0,))[0]:
         raise ValueError(_wrong_labels(content, shapes, labels, directory))
@@ -339,12 +361,12 @@ def _wrong_labels(
     scores = classifier_shape(shapes)
     if scores is None:
         return (
-            f"--labels: {directory} has no classifier. To add one, give --head with one of "
+            f"--labels: {directory} has no classifier. To add one, set --head to one of "
             f"{', '.join(head.name for head in classifier_heads() if not head.labels)}"
         )
     names = read_labels(content, scores[0])
     return (
-        f"--labels gives {len(labels)} names, but the classifier of {directory} has {len(names)} "
+        f"--labels gives {len(labels)} names, but the classifier in {directory} has {len(names)} "
         f"scores ({', '.join(names)}). To replace the classifier, add --head"
     )
 
@@ -352,7 +374,7 @@ def _wrong_labels(
 def classifier_fits(
     content: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], config: ModelConfig
 ) -> bool:
-    """Return whether the source's classifier, if it has one, fits `config`."""
+    """Return whether `config` can use the source's classifier; True if the source has none."""
     scores = classifier_shape(shapes)
     if scores is None or config.head not in _classifier_names():
         return True
@@ -361,21 +383,21 @@ def classifier_fits(
 
 
 def _another_task(content: Mapping[str, Any], head: str, family: Family) -> bool:
-    """Return whether config.json names a classifier of another kind than `head`."""
+    """Return whether config.json names a kind of classifier other than `head`."""
     kinds = map(family.architectures.get, _classifier_names())
     named = set(classes_of(content)).intersection(kinds)
     return bool(named) and family.architectures.get(head) not in named
 
 
 def holds_pooler(family: Family, shapes: Collection[str]) -> bool:
-    """Return whether tensors of these names include the pooler of a family's bare encoder."""
+    """Return whether tensors with these names include the pooler of the family's bare encoder."""
     return bool(family.pooler) and any(name.startswith(family.pooler) for name in shapes)
 
 
 def _head_of(
     names: Collection[str], architectures: list[str], family: Family, directory: Path
 ) -> str:
-    """Return the head that the tensors' names, or else the architectures, imply."""
+    """Infer the head from the names of the tensors or, if they leave it open, the architectures."""
     masked_lm = any(name.startswith(family.masked_lm) for name in names)
     next_sentence = any(family.pairs and name.startswith(family.pairs) for name in names)
     if masked_lm or next_sentence:
@@ -393,6 +415,6 @@ def _head_of(
         if heads.get(architecture) in _classifier_names():
             return heads[architecture]
     raise ValueError(
-        f"{directory}: the kind of its classifier is not in config.json (architectures: "
-        f"{architectures}); add --head with one of {', '.join(_classifier_names())}"
+        f"{directory}: config.json does not tell what kind of classifier this is (architectures: "
+        f"{architectures}). Set --head to one of {', '.join(_classifier_names())}"
     )

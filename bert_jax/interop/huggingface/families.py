@@ -1,4 +1,4 @@
-"""Hugging Face's families: the family of a model, and the names of its tensors."""
+"""Determine which Hugging Face family a model belongs to, and name its tensors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig
 
 FAMILIES = (BERT, ROBERTA, ALBERT, DISTILBERT)
-# Other model types that are equivalent to a family: the prefix of their class names and the family.
-# They compute the same functions from tensors with the same names.
+# Model types that are equivalent to a family, with the prefix of their class names and the family.
+# Equivalent models compute the same function from tensors with the same names.
 OTHER_NAMES: Mapping[str, tuple[str, Family]] = {
     "xlm-roberta": ("XLMRoberta", ROBERTA),
     "camembert": ("Camembert", ROBERTA),
@@ -22,7 +22,7 @@ OTHER_NAMES: Mapping[str, tuple[str, Family]] = {
 
 
 def family_of(encoder: EncoderConfig) -> Family:
-    """Return the family to which an encoder belongs or is most similar."""
+    """Return the family that an encoder belongs to or resembles most closely."""
     if encoder.embedding_dim is not None or encoder.sharing != "none":
         return ALBERT
     if encoder.position_offset:
@@ -31,7 +31,7 @@ def family_of(encoder: EncoderConfig) -> Family:
 
 
 def family_named(content: Mapping[str, Any], where: str) -> Family:
-    """Return the family that a config.json names; BERT for old files, which name none.
+    """Return the family named in a config.json, or BERT for an old file that names none.
 
     Raises:
       ValueError: the family is not supported.
@@ -47,7 +47,7 @@ def family_named(content: Mapping[str, Any], where: str) -> Family:
 
 
 def refusal_of(config: ModelConfig) -> str | None:
-    """Return why Hugging Face's library has no such model; None if it has one."""
+    """Return why Hugging Face's library cannot represent a model, or None if it can."""
     family = family_of(config.encoder)
     if config.head not in family.architectures:
         return (
@@ -62,10 +62,10 @@ def refusal_of(config: ModelConfig) -> str | None:
 
 
 def architecture_of(config: ModelConfig) -> str:
-    """Return the name of Hugging Face's class for a model.
+    """Return the name of the Hugging Face class for a model.
 
     Raises:
-      ValueError: there is no such class.
+      ValueError: there is no class for the model.
     """
     refusal = refusal_of(config)
     if refusal is not None:
@@ -74,12 +74,12 @@ def architecture_of(config: ModelConfig) -> str:
 
 
 def heads_of(family: Family) -> dict[str, str]:
-    """Return our heads by the names of Hugging Face's classes."""
+    """Return a dict from the names of a family's Hugging Face classes to our heads."""
     return {architecture: head for head, architecture in family.architectures.items()}
 
 
 def classes_of(content: Mapping[str, Any]) -> list[str]:
-    """Return the classes that a config.json names, under the names of the model's family."""
+    """Return the classes named in a config.json, renamed to those of an equivalent family."""
     architectures = content.get("architectures") or []
     names = [architectures] if isinstance(architectures, str) else list(architectures)
     kind = content.get("model_type", "bert")
@@ -91,10 +91,10 @@ def classes_of(content: Mapping[str, Any]) -> list[str]:
 
 
 def origins(config: ModelConfig) -> dict[str, Origin]:
-    """Return the tensor of `architecture_of(config)` for every parameter.
+    """Return the origin of each parameter in a model of the class `architecture_of(config)`.
 
-    The names of the encoder's tensors begin with the family's prefix, which the bare model omits. A
-    `.kernel` is [in, out], and Hugging Face's tensor is [out, in]; no other tensor is transposed.
+    The names of the encoder's tensors begin with the family's prefix, which bare models omit. Only
+    kernels are transposed: ours are [in, out], and Hugging Face's are [out, in].
 
     Raises:
       ValueError: Hugging Face's library has no class for the model.

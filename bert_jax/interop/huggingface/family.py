@@ -1,4 +1,4 @@
-"""The description of a model family, from which models are imported and exported."""
+"""Define how a model family is described, so that its models can be imported and exported."""
 
 from __future__ import annotations
 
@@ -20,33 +20,35 @@ def _nothing(content: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Family:
-    """A model family in Hugging Face's library: the names of tensors, classes and config keys.
+    """A model family in Hugging Face's library, with the names it uses in weights and configs.
 
-    In the following, HF means Hugging Face.
+    HF stands for Hugging Face below.
 
     Attributes:
       model_type: the family's `model_type` in config.json.
-      title: the family's name for messages.
-      prefix: the prefix of the encoder's tensors, which the file of a bare model omits.
-      pretraining_classes: HF's class for every pretraining head that the family supports.
-      names: returns HF's tensor names by our parameter names for a model without a `refusal`.
-      pooler: the prefix of a bare model's pooler; "" without one.
+      title: the family's name in messages.
+      prefix: the prefix of the encoder's tensor names, which files of bare models omit.
+      pretraining_classes: the HF class for each pretraining head that the family supports.
+      names: a function that returns a dict from our parameter names to HF's tensor names. It must
+        only be called for models that `refusal` accepts.
+      pooler: the prefix of the pooler in a bare model, or "" if bare models have no pooler.
       masked_lm: the prefix of the masked-LM head.
-      pairs: the prefix of the sentence-pair head; "" without one.
-      parts: the prefixes of all modules besides the encoder.
-      tied: the names of tensors that are copies, each with the name of the original tensor.
-      fields: HF's names of config values by our names, where the values are the same.
-      defaults: HF's values for keys that a config.json omits.
-      refusal: returns an unsupported setting of a model and the reason; None if there is none.
-      pairs_are: the task of the sentence-pair head.
-      names_bounds: whether config.json names the first and the last token of a sequence.
-      activation: HF's name of the activation.
-      classifier_dropout: the key of the dropout rate before a classifier.
-      tagger_dropout: the key for classifiers of tokens if it is a different one.
-      constants: our values that config.json cannot express.
-      only: the only values that are supported here for keys where HF's class supports others.
-      read: returns additional fields of our config from the content of config.json.
-      write: returns additional keys of config.json.
+      pairs: the prefix of the sentence-pair head, or "" if the family has none.
+      parts: the prefixes of all modules except the encoder.
+      tied: a dict from the name of each tied copy to the name of the tensor that it copies.
+      fields: a dict from our config fields to HF's keys, for settings with the same values.
+      defaults: HF's default values for keys that config.json may omit.
+      refusal: a function that returns an unsupported setting and the reason, or None if the family
+        supports the model.
+      pairs_are: the task that the sentence-pair head is trained on.
+      names_bounds: whether config.json contains the ids of the first and last token of a sequence.
+      activation: HF's key for the activation.
+      classifier_dropout: HF's key for the dropout rate before a classifier.
+      tagger_dropout: HF's key for the dropout rate before a token classifier, if it differs.
+      constants: values of our config fields that config.json has no key for.
+      only: the one supported value of each key for which HF's class accepts others too.
+      read: a function that returns additional fields for our config from a parsed config.json.
+      write: a function that returns additional keys to write to config.json.
     """
 
     model_type: str
@@ -74,7 +76,7 @@ class Family:
 
     @property
     def architectures(self) -> dict[str, str]:
-        """HF's class for every head that the family supports."""
+        """The HF class for each head that the family supports."""
         family_name = self.pretraining_classes["encoder"].removesuffix("Model")
         return {**self.pretraining_classes} | {
             kind.head.name: family_name + kind.huggingface.class_suffix
@@ -84,16 +86,16 @@ class Family:
 
     @property
     def token_table(self) -> str:
-        """The name of the tensor of token embeddings."""
+        """The name of the token embedding tensor."""
         return f"{self.prefix}embeddings.word_embeddings.weight"
 
     @property
     def position_table(self) -> str:
-        """The name of the tensor of position embeddings."""
+        """The name of the position embedding tensor."""
         return f"{self.prefix}embeddings.position_embeddings.weight"
 
     def dropout_before(self, head: str) -> str:
-        """Return the key of the dropout rate before a classifier."""
+        """Return HF's key for the dropout rate before a classifier with the given head."""
         scores_tokens = any(
             candidate.name == head and candidate.scored == "tokens"
             for candidate in classifier_heads()
@@ -103,12 +105,12 @@ class Family:
         return self.classifier_dropout
 
     def part_of(self, name: str) -> str:
-        """Return the element of `parts` to which a tensor belongs; "" for all other tensors."""
+        """Return the prefix in `parts` that a tensor's name begins with, or "" if there is none."""
         return next((part for part in self.parts if name.startswith(part)), "")
 
 
 def whole_number(content: Mapping[str, Any], key: str) -> int:
-    """Return the integer under `key` of a config.json; raise ValueError for anything else."""
+    """Return the integer stored under `key` in a config.json; raise ValueError for other types."""
     value = content[key]
     if type(value) is not int:
         raise ValueError(f"{key} is {value!r}; expected a whole number")
@@ -116,19 +118,26 @@ def whole_number(content: Mapping[str, Any], key: str) -> int:
 
 
 def dense(name: str, hf_name: str) -> dict[str, str]:
-    """Return the names of a dense layer's kernel and bias."""
+    """Return a dict from our names for a dense layer's kernel and bias to Hugging Face's."""
     return {f"{name}.kernel": f"{hf_name}.weight", f"{name}.bias": f"{hf_name}.bias"}
 
 
 def norm(name: str, hf_name: str) -> dict[str, str]:
-    """Return the names of a LayerNorm's scale and bias."""
+    """Return a dict from our names for a LayerNorm's scale and bias to Hugging Face's."""
     return {f"{name}.scale": f"{hf_name}.weight", f"{name}.bias": f"{hf_name}.bias"}
 
 
 def layer(
     prefix: str, hf_prefix: str, products: Mapping[str, str], norms: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the names of a layer's parameters from the names of its modules."""
+    """Return a dict from our names for a layer's parameters to Hugging Face's.
+
+    Args:
+      prefix: our prefix for the layer.
+      hf_prefix: Hugging Face's prefix for the layer.
+      products: a dict from our names for the layer's dense modules to Hugging Face's.
+      norms: a dict from our names for its LayerNorms to Hugging Face's.
+    """
     names: dict[str, str] = {}
     for name, hf_name in products.items():
         names |= dense(f"{prefix}.{name}", f"{hf_prefix}.{hf_name}")
@@ -138,14 +147,14 @@ def layer(
 
 
 def classifier(config: ModelConfig) -> dict[str, str]:
-    """Return the names of the dense layer that computes a classifier's scores."""
+    """Return the names, ours and Hugging Face's, of the layer that computes the scores."""
     kind = kind_of_head(config.head)
     assert kind is not None and kind.huggingface is not None
     return dense("classifier", kind.huggingface.classifier)
 
 
 def odd_encoder(config: ModelConfig) -> Refusal | None:
-    """Return a setting of an encoder that no family supports; None if there is none."""
+    """Return an encoder setting that no family supports, or None if all are supported."""
     for name, supported in (("norm", "post"), ("positions", "learned")):
         value = getattr(config.encoder, name)
         if value != supported:

@@ -1,4 +1,4 @@
-"""Load a Hugging Face model, and account for every tensor."""
+"""Load a Hugging Face model, and account for each of its tensors."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ BUFFERS = (".position_ids", ".token_type_ids")
 
 @dataclass(frozen=True)
 class ForeignModel:
-    """A model of another framework whose tensors have been matched but not yet read.
+    """A model from another framework whose tensors have been matched but not yet read.
 
     Attributes:
-      source: the path of the model, for messages.
+      source: the model's path, for messages.
       config: the model's config.
       tokenizer: the model's tokenizer.
-      account: the result of matching its tensors with our parameters.
+      account: the result of matching the model's tensors with our parameters.
       tensors: the model's tensors.
-      pairs: the task of its sentence-pair head, if it has one.
+      pairs: the task of the sentence-pair head, for models that have one.
       notes: remarks about the model, one line each.
-      sentence_embedding: the settings of its sentence embedding, if it has any.
+      sentence_embedding: the model's sentence-embedding settings, or None if it has none.
     """
 
     source: Path
@@ -67,7 +67,7 @@ class ForeignModel:
 
     @property
     def _encoder_fits(self) -> bool:
-        """Whether all weights of the encoder fit."""
+        """Whether the source contains all of the encoder's weights, with the right shapes."""
         encoder = self.config.encoder
         pooler = holds_pooler(family_of(encoder), self.tensors.shapes)
         account = match_model(
@@ -80,11 +80,11 @@ class ForeignModel:
         return account.explained
 
     def parameters(self, seed: int) -> dict[str, NDArray[np.float32]]:
-        """Return the parameters; `seed` is used for randomly initialized ones.
+        """Read the parameters, and initialize those that the source lacks with `seed`.
 
         Raises:
-          ValueError: weights are missing, unexpected or have the wrong shape, a tensor's values are
-            unusable, or the seed is negative or too large.
+          ValueError: weights are missing, unexpected or have the wrong shape, a tensor contains
+            unusable values, or the seed is negative or too large.
         """
         check_seed(seed)
         if not self.account.explained:
@@ -119,13 +119,13 @@ def open_directory(
     *,
     tokenizer: Path | None = None,
 ) -> ForeignModel:
-    """Open a Hugging Face directory: read its config and the names of its tensors.
+    """Open a Hugging Face directory, and read its config and the names of its tensors.
 
     Args:
-      directory: a directory with config.json, weights and a tokenizer's files, or a
-        sentence-transformers directory with a modules.json.
-      options: the options of the import.
-      tokenizer: the model's tokenizer if `directory` does not contain it.
+      directory: a directory with config.json, weights and tokenizer files, or a
+        sentence-transformers directory with modules.json.
+      options: the options for the import.
+      tokenizer: a tokenizer file or directory to use instead of the one in `directory`.
 
     Raises:
       ValueError: a file is missing or damaged, the architecture is not supported, or the vocabulary
@@ -158,25 +158,26 @@ def open_directory(
 
 
 def load_tokenizer(given: Path | None, source: Path) -> Tokenizer:
-    """Return the tokenizer given for a model, or else the one in the model's directory.
+    """Load the tokenizer at the path `given`, or the one in the model's directory if it is None.
 
     Raises:
-      ValueError: the tokenizer cannot be read; the message names the option to give another one.
+      ValueError: the tokenizer cannot be read. For a directory's own tokenizer, the message names
+        the option that specifies another one.
     """
     if given is not None:
         return _load_tokenizer(given)
     try:
         return _load_tokenizer(source)
     except ValueError as error:
-        raise ValueError(f"{error}. Give another one with --tokenizer FILE_OR_DIR") from error
+        raise ValueError(f"{error}. Specify another with --tokenizer FILE_OR_DIR") from error
 
 
 def _load_tokenizer(path: Path) -> Tokenizer:
     added = path / "added_tokens.json"
     if added.is_file() and not (path / "tokenizer.json").is_file():
         raise ValueError(
-            f"{added}: tokens added to a vocab.txt are not supported. Save the tokenizer with "
-            "`transformers.AutoTokenizer`, which writes a tokenizer.json"
+            f"{added}: tokens added to a vocab.txt are not supported. Save the tokenizer again "
+            "with `transformers.AutoTokenizer`, which writes a tokenizer.json"
         )
     return Tokenizer.load(path)
 
@@ -189,19 +190,19 @@ def resolve_directory(
     source: Path,
     options: ImportOptions,
 ) -> ForeignModel:
-    """Return the model given by a config, tensors with Hugging Face's names and a tokenizer.
+    """Combine a config, tensors with Hugging Face's names and a tokenizer into a model.
 
     Args:
       content: the parsed config.json.
       encoder: the encoder that `content` describes.
       tensors: the model's tensors.
       tokenizer: the model's tokenizer.
-      source: the path of the model, for messages.
-      options: the options of the import.
+      source: the model's path, for messages.
+      options: the options for the import.
 
     Raises:
-      ValueError: the tokenizer does not fit, an option does not fit the source, or the config has
-        an invalid value.
+      ValueError: the tokenizer or an option does not fit the source, or the config has an invalid
+        value.
     """
     notes: list[str] = []
     encoder = with_table_sizes(encoder, tensors.shapes, options.max_positions, notes)
@@ -216,7 +217,10 @@ def resolve_directory(
     if options.labels and fits and classifier_shape(tensors.shapes):
         notes.append(f"the scores of the source's classifier are now {', '.join(options.labels)}")
     if len(options.labels) == 1 and config.problem == "regression":
-        notes.append("one label: a regression, whose score is the number itself (see --problem)")
+        notes.append(
+            "one label: the model is a regression, whose score is the predicted number (see "
+            "--problem)"
+        )
     num_names = len(content.get("id2label") or {})
     if config.labels and not options.labels and num_names not in (0, len(config.labels)):
         notes.append(
@@ -246,15 +250,16 @@ def match_model(
     positions: int | None,
     new_classifier: bool,
 ) -> Account:
-    """Match the parameters of a model with tensors that have Hugging Face's names.
+    """Match a model's parameters with tensors that have Hugging Face's names.
 
     Args:
       config: the model's config.
-      tensors: the tensors of the source.
-      asked: whether the head was requested, so that the source may lack it.
-      positions: the number of leading positions to keep; None requires a position table of the
-        config's size.
-      new_classifier: whether to replace the source's classifier, which is for another task.
+      tensors: the source's tensors.
+      asked: whether the user requested this head, in which case the source may lack it.
+      positions: the number of positions to keep, counted from the first; None requires a position
+        table with the size given in the config.
+      new_classifier: whether to replace the source's classifier, because it does not fit the task
+        or the labels.
     """
     places, family = origins(config), family_of(config.encoder)
     if new_classifier:
@@ -272,12 +277,12 @@ def match_model(
             return f"the same as {family.tied[name]}"
         part = family.part_of(name)
         if new_classifier and part == "classifier.":
-            return "the classifier of another task, replaced by a randomly initialized one"
+            return "the classifier is replaced by a randomly initialized one"
         if part and part not in kept and (asked or part == family.pooler):
             return f"not part of a model with the head {config.head!r}"
         return None
 
-    # A part with only some of its tensors is damaged.
+    # A part that has some of its tensors but not all is damaged, so it is not initialized.
     existing = {family.part_of(name) for name in tensors.shapes}
 
     def may_be_fresh(name: str) -> bool:
@@ -285,7 +290,7 @@ def match_model(
         if new_classifier and name.startswith("classifier."):
             return True
         if new_classifier and hf_name.startswith("classifier.") and hf_name not in tensors.shapes:
-            return True  # RoBERTa's dense layer, which classifiers of tokens lack
+            return True  # RoBERTa's dense layer, which token classifiers do not have
         part = family.part_of(hf_name)
         return asked and not name.startswith("encoder.") and part not in existing
 
@@ -295,12 +300,12 @@ def match_model(
 
 
 def check_vocabulary(tokenizer: Tokenizer, encoder: EncoderConfig) -> None:
-    """Raise ValueError if the tokenizer has ids beyond the token table."""
+    """Raise ValueError if the tokenizer has more ids than the token table has rows."""
     if tokenizer.vocab_size > encoder.vocab_size:
         raise ValueError(
             f"the tokenizer has {tokenizer.vocab_size:,} entries, but the token table has only "
-            f"{encoder.vocab_size:,} rows: they belong to different models. Give the model's own "
-            "tokenizer with --tokenizer FILE_OR_DIR"
+            f"{encoder.vocab_size:,} rows, so they belong to different models. Specify the model's "
+            "own tokenizer with --tokenizer FILE_OR_DIR"
         )
 
 
@@ -309,12 +314,12 @@ def _check_tied(tensors: ForeignTensors, family: Family, source: Path) -> None:
         if copy in tensors.shapes and original in tensors.shapes:
             if not np.array_equal(tensors.read(copy), tensors.read(original)):
                 raise ValueError(
-                    f"{source}: {copy} is not the same as {original}: the model was trained with "
+                    f"{source}: {copy} differs from {original}, because the model was trained with "
                     "a separate output layer, which is not supported. Import only the encoder with "
                     "--head encoder"
                 )
 
 
 def _definition(config: ModelConfig) -> ModelDefinition[Any]:
-    # Names and shapes do not depend on the compute config.
+    # Parameter names and shapes do not depend on the compute config.
     return define_model(config, ComputeConfig(dtype="float32", attention="xla"))

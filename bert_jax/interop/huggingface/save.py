@@ -27,14 +27,14 @@ from bert_jax.tokenizers.tokenizer import Tokenizer
 def save_tokenizer(
     tokenizer: Tokenizer, target: Path, encoder: EncoderConfig, *, inputs: Sequence[str] = ()
 ) -> None:
-    """Write the files of a tokenizer.
+    """Write a tokenizer's files for an exported model.
 
     Args:
       tokenizer: the tokenizer.
-      target: an existing directory.
+      target: an existing directory to write to.
       encoder: the encoder that uses the tokenizer.
-      inputs: the model's inputs that a tokenizer of transformers must return; () if transformers
-        does not run the model.
+      inputs: the model inputs that the tokenizer in transformers must return; () leaves them
+        unspecified, for models whose inputs have other names.
     """
     tokenizer.save(target, segments=encoder.num_segments > 1)
     file = target / "tokenizer_config.json"
@@ -57,12 +57,12 @@ def write_directory(
 
     Args:
       config: the model's config.
-      parameters: the model's parameters, which are removed as they are converted, so that they are
-        never in memory twice.
+      parameters: the model's parameters. Each is removed from the dict when it is converted, so
+        that it is never in memory twice.
       tokenizer: the model's tokenizer.
-      target: an existing directory.
-      dtype: the stored type of the parameters: float32, float16 or bfloat16.
-      sentence_embedding: settings to write in the files of sentence-transformers, if any.
+      target: an existing directory to write to.
+      dtype: the data type to store parameters in: float32, float16 or bfloat16.
+      sentence_embedding: the settings to write for sentence-transformers, if any.
 
     Raises:
       ValueError: Hugging Face's library has no class for the model, or a parameter is too large for
@@ -70,7 +70,7 @@ def write_directory(
     """
     refusal = refusal_of(config)
     if refusal is not None:
-        raise ValueError(f"{refusal}; the formats onnx and stablehlo support any model")
+        raise ValueError(f"{refusal}. The formats onnx and stablehlo support every model")
     stored = write_config(config, tokenizer) | {"dtype": dtype}
     content = json.dumps(stored, indent=2) + "\n"
     tensors = {}
@@ -84,9 +84,9 @@ def write_directory(
         del values
     assert not parameters, f"not exported: {sorted(parameters)}"
     save_file(tensors, target / SAFETENSORS, metadata={"format": "pt"})
-    # The tokenizer has to return segments only if there are several: BERT's does so by default,
-    # ALBERT's only if configured. Without segments, Hugging Face's class does not accept any, and
-    # with one segment it has no row for segment 1, which tokenizers assign to a second text.
+    # The tokenizer must return segments only if the model has several. BERT's does so by default,
+    # ALBERT's only if configured. Without segments, Hugging Face's class does not accept them, and
+    # with one segment it has no row for segment 1, which tokenizers assign to the second text.
     segments = ["token_type_ids"] if config.encoder.num_segments > 1 else []
     save_tokenizer(
         tokenizer, target, config.encoder, inputs=["input_ids", *segments, "attention_mask"]
@@ -94,17 +94,18 @@ def write_directory(
     (target / "config.json").write_text(content, encoding="utf-8")
     if sentence_embedding is not None:
         write_sentence_model(sentence_embedding, config.encoder.hidden_dim, target)
-    # safetensors makes its files readable only by their owner.
+    # safetensors creates files that only their owner can read.
     shutil.copymode(target / "config.json", target / SAFETENSORS)
 
 
 def _rounded(values: NDArray[np.float32], dtype: str, name: str) -> NDArray[np.floating]:
-    """Return the values in `dtype`; raise ValueError if a value would become infinite."""
+    """Round values to `dtype`, and raise ValueError if one of them would become infinite."""
     with np.errstate(over="ignore"):
         rounded = values.astype(jnp.dtype(dtype), copy=False)
     if np.isfinite(values).all() and not np.isfinite(rounded).all():
         raise ValueError(
-            f"--dtype {dtype}: {name} has a parameter of {float(np.abs(values).max()):,.0f}, and "
-            f"{dtype}'s maximum is {float(jnp.finfo(rounded.dtype).max):,.0f}. Use --dtype float32"
+            f"--dtype {dtype}: {name} contains a value of {float(np.abs(values).max()):,.0f}, but "
+            f"the largest {dtype} number is {float(jnp.finfo(rounded.dtype).max):,.0f}. Use "
+            "--dtype float32"
         )
     return rounded

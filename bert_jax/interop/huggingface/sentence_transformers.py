@@ -16,8 +16,8 @@ from bert_jax.models.sentence_embedding import PoolingMode, SentenceEmbedding
 MODULES_NAME = "modules.json"
 MODEL_NAME = "config_sentence_transformers.json"
 CONFIG_NAME = "config.json"
-# The encoder's settings are in the first of these files that exists; all names but the first date
-# from before version 1.
+# The encoder's settings are in the first of these files that exists. All names except the first
+# were used only before version 1.
 ENCODER_NAMES = (
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
@@ -26,14 +26,14 @@ ENCODER_NAMES = (
     "sentence_albert_config.json",
     "sentence_xlm-roberta_config.json",
 )
-# The files of a repository on the hub, apart from the encoder's.
+# The files to download from the hub in addition to the encoder's.
 SENTENCE_FILES = (MODULES_NAME, MODEL_NAME, *ENCODER_NAMES, f"[0-9]*_*/{CONFIG_NAME}")
-# The library's package up to version 5; later versions also load it.
+# The name of the library's package up to version 5, which later versions also accept.
 _PACKAGE = "sentence_transformers.models"
 _SENTENCE = "sentence_embedding"
-# Before version 0.3, Transformer modules had the other names.
+# Before version 0.3, a Transformer module had one of the other names.
 _ENCODERS = ("Transformer", "BERT", "RoBERTa", "DistilBERT", "ALBERT", "CamemBERT", "XLMRoBERTa")
-# Before version 6, Pooling had a flag per mode; modes are concatenated in this order.
+# Before version 6, Pooling had one flag per mode. Modes are concatenated in this order.
 _FLAGS: Mapping[str, PoolingMode] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -42,11 +42,11 @@ _FLAGS: Mapping[str, PoolingMode] = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-# The keys of the encoder's file with the only supported value; None for any value.
+# The supported value of each key in the encoder's file; None accepts any value.
 _ENCODER_KEYS: Mapping[str, Any] = {
     "max_seq_length": None,
     "do_lower_case": None,
-    "unpad_inputs": None,  # saves time without changing the result
+    "unpad_inputs": None,  # saves time without changing the vectors
     "transformer_task": "feature-extraction",
     "module_output_name": "token_embeddings",
     "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
@@ -57,10 +57,11 @@ _ENCODER_KEYS: Mapping[str, Any] = {
 class SentenceModel:
     """A sentence-transformers directory whose encoder has not been read yet.
 
-    encoder: the directory of the encoder and its tokenizer.
-    settings: the sentence-embedding settings; None if there are none or they are dropped.
-    lowercase: whether to lower-case texts before tokenization.
-    notes: a line about the dropped modules, if any.
+    Attributes:
+      encoder: the directory that contains the encoder and its tokenizer.
+      settings: the sentence-embedding settings, or None if there are none or they were dropped.
+      lowercase: whether to lower-case texts before tokenization.
+      notes: a message about the dropped modules, if any.
     """
 
     encoder: Path
@@ -76,11 +77,11 @@ class _Module:
 
 
 def read_sentence_model(directory: Path, options: ImportOptions) -> SentenceModel:
-    """Read modules.json and the files that it names; treat a directory without it as an encoder.
+    """Read modules.json and the files it lists, or treat a directory without it as an encoder.
 
     Raises:
-      ValueError: a file is damaged, or no head was requested and the model has an unsupported
-        module or setting.
+      ValueError: a file is damaged, or the model has an unsupported module or setting and no head
+        was requested.
     """
     file = directory / MODULES_NAME
     if not file.is_file():
@@ -94,9 +95,8 @@ def read_sentence_model(directory: Path, options: ImportOptions) -> SentenceMode
     except _NotSupported as error:
         if options.head is None:
             raise ValueError(
-                f"{error}, so the sentence embedding cannot be computed here. To import only the "
-                "encoder, which then embeds texts as the mean of their token vectors, use --head "
-                "encoder"
+                f"{error}, so sentence embeddings cannot be computed. To import only the encoder, "
+                "which then embeds a text as the mean of its token vectors, use --head encoder"
             ) from error
         note = f"{MODULES_NAME}: {', '.join(dropped)} dropped: {error}"
         return SentenceModel(encoder, notes=(note,))
@@ -104,7 +104,7 @@ def read_sentence_model(directory: Path, options: ImportOptions) -> SentenceMode
 
 
 class _NotSupported(ValueError):
-    """The file is intact, but a module or setting is not supported."""
+    """An error for an intact file that has an unsupported module or setting."""
 
 
 def _modules(file: Path) -> Iterator[_Module]:
@@ -114,19 +114,19 @@ def _modules(file: Path) -> Iterator[_Module]:
         raise ValueError(f"{file}: damaged: it lists no modules")
     for kind, path in named:
         if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
-            raise ValueError(f"{file}: path {path!r}: expected a subdirectory's relative path")
-        own = kind.startswith("sentence_transformers.")  # otherwise the model brings its own code
+            raise ValueError(f"{file}: path {path!r}: expected the relative path of a subdirectory")
+        own = kind.startswith("sentence_transformers.")  # otherwise it is code from the model
         yield _Module(kind.rpartition(".")[2] if own else kind, file.parent / path)
 
 
 def _settings(directory: Path, modules: Sequence[_Module]) -> tuple[SentenceEmbedding, bool]:
-    """Return the settings, and whether texts are lower-cased before tokenization."""
+    """Return (settings, lowercase), where `lowercase` tells whether to lower-case texts."""
     file = directory / MODULES_NAME
     for number, module in enumerate(modules):
         if module.kind not in (_ENCODERS, ("Pooling",), ("Normalize",))[min(number, 2)]:
             raise _NotSupported(
                 f"{file}: a {module.kind} module is not supported; expected Transformer, Pooling "
-                "and, optionally, Normalize, in this order"
+                "and optionally Normalize, in this order"
             )
     encoder, pooling, *rest = modules
     for module in rest:
@@ -143,7 +143,7 @@ def _settings(directory: Path, modules: Sequence[_Module]) -> tuple[SentenceEmbe
 
 
 def _of_encoder(directory: Path) -> dict[str, Any]:
-    """Return the encoder's settings, checked, or {} if its file does not exist."""
+    """Read and check the encoder's settings; return {} if it has no settings file."""
     files = [directory / name for name in ENCODER_NAMES if (directory / name).is_file()]
     if not files:
         return {}
@@ -157,7 +157,10 @@ def _of_encoder(directory: Path) -> dict[str, Any]:
 
 
 def _length(directory: Path, content: Mapping[str, Any]) -> int | None:
-    """Return the maximum tokens per text, from the encoder's or (version 6) tokenizer's file."""
+    """Return the maximum number of tokens per text, or None if it is not limited.
+
+    It is in the encoder's settings file or, since version 6, in the tokenizer's.
+    """
     file, key, value = directory / ENCODER_NAMES[0], "max_seq_length", content.get("max_seq_length")
     if value is None:
         file, key = directory / "tokenizer_config.json", "model_max_length"
@@ -171,7 +174,7 @@ def _length(directory: Path, content: Mapping[str, Any]) -> int | None:
 
 def _of_pooling(file: Path) -> dict[str, Any]:
     if not file.is_file():
-        raise ValueError(f"{file}: missing, although {MODULES_NAME} names it. Download it again")
+        raise ValueError(f"{file}: missing, but {MODULES_NAME} requires it. Download it")
     content = read_json_object(file)
     if not content.keys() & {"embedding_dimension", "word_embedding_dimension"}:
         raise ValueError(f"{file}: damaged: it lacks word_embedding_dimension. Download it again")
@@ -196,7 +199,10 @@ def _of_pooling(file: Path) -> dict[str, Any]:
 
 
 def _check_normalize(file: Path) -> None:
-    """Refuse unsupported inputs and outputs of a Normalize module; early versions lack the file."""
+    """Reject a Normalize module whose input or output is not the sentence embedding.
+
+    Early versions wrote no file for this module.
+    """
     content = read_json_object(file) if file.is_file() else {}
     for key in ("module_input_name", "module_output_name"):
         if content.get(key) not in (None, _SENTENCE):
@@ -218,26 +224,26 @@ def _of_model(file: Path) -> dict[str, Any]:
 
 
 def within(settings: SentenceEmbedding, positions: int, shortest: int) -> SentenceEmbedding:
-    """Return the settings with `max_length` limited to an encoder's number of positions.
+    """Return the settings with `max_length` capped at the encoder's number of positions.
 
     Raises:
-      ValueError: the limit is below `shortest` tokens.
+      ValueError: the resulting `max_length` is less than `shortest`.
     """
     # transformers uses 1e30 for tokenizers without a limit.
     most = positions if settings.max_length is None else min(settings.max_length, positions)
     if most < shortest:
-        raise ValueError(f"max_seq_length={most}: expected {shortest} tokens or more")
+        raise ValueError(f"max_seq_length={most}: expected at least {shortest} tokens")
     return replace(settings, max_length=most)
 
 
 def write_sentence_model(settings: SentenceEmbedding, hidden_dim: int, target: Path) -> None:
-    """Add modules.json and its modules to an exported encoder, readable by every version."""
+    """Add modules.json and its modules to an exported encoder, in a form all versions can read."""
     flags = {flag: mode in settings.pooling for flag, mode in _FLAGS.items()}
     pooling: dict[str, Any] = {"word_embedding_dimension": hidden_dim, **flags}
     pooling["include_prompt"] = settings.include_prompt
     if settings.pooling != tuple(mode for flag, mode in _FLAGS.items() if flags[flag]):
-        # Flags cannot express the order. Versions before 6 refuse this list, so they cannot
-        # concatenate in the wrong order.
+        # Flags cannot express the order. Versions before 6 reject this list, so they cannot
+        # silently concatenate the modes in the wrong order.
         pooling["pooling_mode"] = list(settings.pooling)
     parts = [("Pooling", pooling)]
     if settings.normalize:
@@ -251,7 +257,7 @@ def write_sentence_model(settings: SentenceEmbedding, hidden_dim: int, target: P
         _write(target / path / CONFIG_NAME, content)
         module = {"idx": number, "name": str(number), "path": path, "type": f"{_PACKAGE}.{kind}"}
         modules.append(module)
-    # The exported tokenizer already lower-cases.
+    # The exported tokenizer already lower-cases if the model requires it.
     encoder = {"max_seq_length": settings.max_length, "do_lower_case": False}
     _write(target / ENCODER_NAMES[0], encoder)
     model: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Run the model of a Hugging Face directory with transformers, for a comparison."""
+"""Run the model in a Hugging Face directory with transformers, to compare it with another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bert_jax.interop.huggingface.weights import NewestNames, open_weights
 from bert_jax.json_files import read_json_object
 from bert_jax.models.model import PretrainingHead, scores_choices
 
-# The names that `infer` uses for the scores in a head's outputs.
+# For each head, a map from the names of its scores in transformers to those that `infer` uses.
 LOGITS: dict[PretrainingHead, dict[str, str]] = {
     "pretraining": {
         "prediction_logits": "token_logits",
@@ -30,14 +30,14 @@ LOGITS: dict[PretrainingHead, dict[str, str]] = {
 
 
 class TokenizedPair(NamedTuple):
-    """The token ids of a pair of texts, and their segment ids if the tokenizer returns them."""
+    """The token ids for a pair of texts, and the segment ids if the tokenizer returns them."""
 
     token_ids: list[int]
     segment_ids: list[int] | None
 
 
 class HuggingFaceModel:
-    """The model of a directory, in float32 on the CPU, without dropout."""
+    """A model that transformers runs in float32 on the CPU, without dropout."""
 
     title: str
     sizes: Sizes | None
@@ -54,7 +54,7 @@ class HuggingFaceModel:
             import transformers
         except ImportError as error:
             raise ValueError(
-                f"{directory}: PyTorch and transformers are needed to run a Hugging Face model: "
+                f"{directory}: running a Hugging Face model requires PyTorch and transformers. Run "
                 "pip install -e '.[torch]'"
             ) from error
         transformers.logging.disable_progress_bar()
@@ -68,11 +68,11 @@ class HuggingFaceModel:
         if architecture not in heads:
             raise ValueError(
                 f"{file}: architectures is {named}; expected one of {', '.join(heads)}. Import the "
-                "model with --head and compare the work directory"
+                "model with --head, and compare the work directory"
             )
         self._head = heads[architecture]
         self._torch, self.directory = torch, directory
-        # In a family with poolers, the class of the bare model has one by default.
+        # If a family has poolers, its bare model has one by default.
         bare = self._head == "encoder" and family.pooler and not _has_pooler(directory, family)
         options = {"add_pooling_layer": False} if bare else {}
         try:
@@ -82,8 +82,8 @@ class HuggingFaceModel:
                 local_files_only=True,
                 dtype=torch.float32,
                 attn_implementation="eager",
-                # Chunking saves memory without changing values, but refuses lengths that are not
-                # multiples of the chunk.
+                # Chunking saves memory without changing the outputs, but it does not work for
+                # lengths that are not a multiple of the chunk size.
                 chunk_size_feed_forward=0,
                 **options,
             )
@@ -94,7 +94,7 @@ class HuggingFaceModel:
         if absent:
             raise ValueError(
                 f"{directory}: {named} finds no usable weights for {', '.join(absent)}. Import the "
-                "model with --head encoder and compare the work directory"
+                "model with --head encoder, and compare the work directory"
             )
         self._model.eval()
         self.title = f"{directory} (Hugging Face, {named})"
@@ -106,17 +106,17 @@ class HuggingFaceModel:
 
     @property
     def specifies_tokenizer(self) -> bool:
-        """Whether the files completely specify the tokenizer.
+        """Whether the directory's files specify the tokenizer completely.
 
-        For other files (spiece.model, vocab.json), transformers 5 uses its own rules, which do not
-        always match the model's training.
+        For other files (spiece.model, vocab.json), transformers 5 applies rules of its own, which
+        do not always match those used in training.
         """
         plain = self._family.model_type in ("bert", "distilbert")
         names = ("tokenizer.json", *(["vocab.txt"] if plain else []))
         return any((self.directory / name).is_file() for name in names)
 
     def tokenize(self, pairs: Sequence[tuple[str, str]]) -> list[TokenizedPair]:
-        """Return pairs of texts tokenized by transformers; "" as a second text means a single text.
+        """Tokenize pairs of texts with transformers; an empty second text means a single text.
 
         Raises:
           ValueError: transformers cannot load a tokenizer from the directory.
@@ -152,7 +152,7 @@ class HuggingFaceModel:
         return {name: tensor.numpy().astype(np.float32) for name, tensor in outputs.items()}
 
     def _pooled(self, hidden: Any) -> Any:
-        """Return the output of the pooler, wherever the class keeps it."""
+        """Find the pooler, which is stored differently in each class, and return its output."""
         model, first = self._model, hidden[:, 0]
         if hasattr(model, "pre_classifier"):
             return self._torch.relu(model.pre_classifier(first))
@@ -166,7 +166,7 @@ class HuggingFaceModel:
         return pooler(hidden)
 
     def _renamed(self, outputs: Any) -> dict[str, Any]:
-        """Return the outputs of transformers under the names that `infer` uses."""
+        """Return the outputs from transformers, renamed to match `infer`."""
         result = {f"hidden_{n}": states for n, states in enumerate(outputs.hidden_states)}
         result["hidden"] = outputs.hidden_states[-1]
         pooled = self._pooled(outputs.hidden_states[-1])
@@ -182,6 +182,10 @@ class HuggingFaceModel:
 
 
 def _has_pooler(directory: Path, family: Family) -> bool:
-    """Return whether a directory's weights include a pooler; raise ValueError if unreadable."""
+    """Return whether a directory's weights include a pooler.
+
+    Raises:
+      ValueError: the weights are missing or cannot be read.
+    """
     names = NewestNames(open_weights(directory), family).shapes
     return any(name.startswith(family.pooler) for name in names)

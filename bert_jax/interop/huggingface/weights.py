@@ -1,6 +1,6 @@
-"""Read the tensors of a Hugging Face directory under their current names.
+"""Read the tensors in a Hugging Face directory, and rename those with outdated names.
 
-The tensors are in one or more safetensors files or PyTorch pickles.
+The tensors are stored in one or more safetensors files or PyTorch pickles.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from bert_jax.json_files import read_json
 SAFETENSORS = "model.safetensors"
 PICKLE = "pytorch_model.bin"
 INDEX = ".index.json"
-# Weights that only transformers 4 can read, and the argument with which `from_pretrained` does so.
+# Weights that only transformers 4 can read, with the argument of `from_pretrained` that reads them.
 OF_TRANSFORMERS_4 = {"flax_model.msgpack": "from_flax", "tf_model.h5": "from_tf"}
 
 
 class SafetensorsFiles:
-    """Tensors in .safetensors files; a file is only open while a tensor is read.
+    """Tensors in .safetensors files, each of which is open only while a tensor is read.
 
-    If a memory-mapped file stayed open, the pages that were read would count towards the memory of
-    this process, as a second copy of all weights.
+    If a memory-mapped file stayed open, every page read from it would count towards this process's
+    memory, like a second copy of all weights.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -58,10 +58,11 @@ class SafetensorsFiles:
 
 
 class PickleFiles:
-    """Tensors in PyTorch's .bin files, loaded by PyTorch without executing code.
+    """Tensors in PyTorch's .bin files, which PyTorch loads without executing code in them.
 
-    A file is only mapped while a tensor is read, as in `SafetensorsFiles`. Files from before
-    PyTorch 1.6 (2020) cannot be mapped, so a copy in the current format is written to disk.
+    As in `SafetensorsFiles`, a file is mapped only while a tensor is read. Files written by
+    versions before PyTorch 1.6 (2020) cannot be mapped, so they are first copied to a temporary
+    file in the current format.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -91,17 +92,17 @@ class PickleFiles:
         import torch
 
         tensor = _unpickled(self._files[name])[name].detach()
-        # NumPy itself has no bfloat16; float32 can represent all of its values.
+        # NumPy has no bfloat16 type, but float32 represents all of its values exactly.
         tensor = tensor.to(torch.float32) if tensor.dtype == torch.bfloat16 else tensor
         return tensor.numpy().copy()
 
 
 def open_weights(directory: Path) -> SafetensorsFiles | PickleFiles:
-    """Return the tensors of a directory, preferring safetensors files to pickles.
+    """Return the tensors in a directory, preferring safetensors files to pickles.
 
     Raises:
-      ValueError: there are no weights, a file is missing or damaged, or PyTorch is needed but not
-        installed.
+      ValueError: the directory has no weights, a file is missing or damaged, or PyTorch is required
+        but not installed.
     """
     for name, kind in ((SAFETENSORS, SafetensorsFiles), (PICKLE, PickleFiles)):
         files = _files(directory, name)
@@ -110,7 +111,8 @@ def open_weights(directory: Path) -> SafetensorsFiles | PickleFiles:
     parts = sorted(directory.glob("*-of-*"))
     if parts:
         raise ValueError(
-            f"{directory}: it contains {parts[0].name}, but no {INDEX} that lists the parts"
+            f"{directory}: contains {parts[0].name}, but no file *{INDEX} that lists all parts. "
+            "Download it as well"
         )
     for name, argument in OF_TRANSFORMERS_4.items():
         if (directory / name).is_file():
@@ -118,21 +120,23 @@ def open_weights(directory: Path) -> SafetensorsFiles | PickleFiles:
             raise ValueError(
                 f"{directory}: the weights are in {name}, which only version 4 of transformers can "
                 f"read. Convert them with that version: BertForMaskedLM.from_pretrained({place}, "
-                f"{argument}=True).save_pretrained({place}), or with the PyTorch class of the model"
+                f"{argument}=True).save_pretrained({place}), with the model's own PyTorch class if "
+                "it is a different one"
             )
     raise ValueError(
-        f"{directory}: no weights in it; expected {SAFETENSORS} or {PICKLE}, or their {INDEX}"
+        f"{directory}: contains no weights. Expected {SAFETENSORS} or {PICKLE}, or one of these "
+        f"names with {INDEX}"
     )
 
 
 def _describe_invalid(file: Path, error: Exception) -> str:
-    """Return a description of a file that is not a safetensors file, and a fix."""
+    """Describe what is wrong with a file that safetensors cannot read, and how to fix it."""
     with open(file, "rb") as opened:
         beginning = opened.read(64)
     if beginning.startswith(b"version https://git-lfs"):
-        return "a Git LFS pointer instead of weights. Run `git lfs pull` in its directory"
+        return "a Git LFS pointer instead of weights. Run `git lfs pull` in the file's directory"
     if beginning.lstrip().startswith(b"<"):
-        return "a web page instead of weights: the download was refused. Download it again"
+        return "a web page instead of weights, so the download failed. Download it again"
     return f"damaged or truncated: {error}. Download it again"
 
 
@@ -153,10 +157,15 @@ def _files(directory: Path, name: str) -> list[Path]:
     except (KeyError, AttributeError, TypeError):
         plain = False
     if not plain or not parts:
-        raise ValueError(f"{index}: damaged: expected a weight_map of files in its directory")
+        raise ValueError(
+            f"{index}: damaged: expected a weight_map of files in the same directory. Download it "
+            "again"
+        )
     absent = [part for part in parts if not (directory / part).is_file()]
     if absent:
-        raise ValueError(f"{index} names {', '.join(absent)}, which is not in {directory}")
+        raise ValueError(
+            f"{index} lists files that are not in {directory}: {', '.join(absent)}. Download them"
+        )
     return [directory / part for part in parts]
 
 
@@ -165,11 +174,11 @@ def _unpickled(file: Path) -> dict[str, Any]:
         import torch
     except ImportError as error:
         raise ValueError(
-            f"{file}: PyTorch is needed to read a PyTorch pickle: pip install -e '.[torch]', or "
-            f"use the model's {SAFETENSORS} if it has one"
+            f"{file}: reading a PyTorch pickle requires PyTorch. Run pip install -e '.[torch]', or "
+            f"download {SAFETENSORS} if the model has one"
         ) from error
     try:
-        # Only the zip format (PyTorch >= 1.6, 2020) can be mapped; older files are read whole.
+        # Only the zip format (PyTorch >= 1.6, 2020) can be mapped; older files are read completely.
         loaded = torch.load(
             file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)
         )
@@ -181,7 +190,7 @@ def _unpickled(file: Path) -> dict[str, Any]:
     if not isinstance(loaded, dict) or not all(
         isinstance(name, str) and torch.is_tensor(tensor) for name, tensor in loaded.items()
     ):
-        raise ValueError(f"{file}: expected a state_dict, a dict of tensors by name")
+        raise ValueError(f"{file}: expected a state_dict, which maps names to tensors")
     for name, tensor in loaded.items():
         if tensor.layout != torch.strided or tensor.is_meta or tensor.is_complex():
             raise ValueError(
@@ -192,7 +201,7 @@ def _unpickled(file: Path) -> dict[str, Any]:
 
 
 class NewestNames:
-    """Foreign tensors under the names that the current classes of transformers use.
+    """Foreign tensors, renamed to the names that the current classes in transformers use.
 
     Raises:
       ValueError: two tensors have the same current name.
@@ -207,11 +216,11 @@ class NewestNames:
             newest = _newest(name, family)
             if newest in self._stored_names:
                 raise ValueError(
-                    f"{self._stored_names[newest]} and {name} are two names of one tensor. Remove "
-                    "one of them"
+                    f"{self._stored_names[newest]} and {name} are two names for the same tensor. "
+                    "Remove one of them"
                 )
             self._stored_names[newest] = name
-        for copy, original in family.tied.items():  # the file may contain only one of them
+        for copy, original in family.tied.items():  # the file may contain only the copy
             if copy in self._stored_names and original not in self._stored_names:
                 self._stored_names[original] = self._stored_names.pop(copy)
         self.shapes = {name: tensors.shapes[stored] for name, stored in self._stored_names.items()}
