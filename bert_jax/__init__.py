@@ -1,7 +1,8 @@
 """BERT in JAX: from raw text to a pretrained and fine-tuned encoder.
 
-`import bert_jax as bj` provides the names below. Each name is imported on first use, so importing
-the package does not import JAX. Everything else is private and may change.
+The public API consists of the names below, which `import bert_jax as bj` provides. Each name is
+imported on first use, so importing the package does not import JAX. Everything else is private and
+may change.
 """
 
 import importlib
@@ -143,7 +144,7 @@ if not TYPE_CHECKING:  # with a __getattr__, type checkers would accept every na
     def __getattr__(name: str) -> Any:
         if name not in _MODULES:
             message = f"module {__name__!r} has no attribute {name!r}"
-            # With these arguments, Python suggests a similar name in tracebacks.
+            # Given these arguments, Python suggests a similar name in the traceback.
             raise AttributeError(message, name=name, obj=sys.modules[__name__])
         value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
         globals()[name] = value

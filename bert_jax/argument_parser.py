@@ -1,4 +1,4 @@
-"""An argument parser that raises ValueError for a user's mistakes, and checks local paths."""
+"""Parse command-line arguments, raise ValueError for user errors and check that paths are local."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ _OVERRIDE = "--config."
 
 
 def free_text(text: str) -> str:
-    """Return `text` unchanged; as an argparse type, this marks an argument as not being a path.
+    """Return `text` unchanged; used as an argparse type, this marks arguments that are not paths.
 
-    Arguments of any other type are refused if they begin with `scheme://`, so new options are
-    checked without having to be listed anywhere.
+    Arguments of any other type are rejected if they begin with `scheme://`. This way, paths in new
+    options are checked without having to be listed anywhere.
     """
     return text
 
 
 def option_name(parameter: str) -> str:
-    """Return the option for a parameter: "--max-length" for "max_length"."""
+    """Return the option that sets a parameter, such as "--max-length" for "max_length"."""
     return f"--{parameter.replace('_', '-')}"
 
 
 class ArgumentParser(argparse.ArgumentParser):
-    """A parser that raises its errors, and separates config overrides from options."""
+    """A parser that raises ValueError instead of exiting, and collects config overrides."""
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
         self._current_names: dict[str, str] = {}
 
     def error(self, message: str) -> NoReturn:
-        """Raise an argparse error message as a ValueError."""
+        """Raise argparse's error message as a ValueError."""
         problem = message.removeprefix("argument ")
         if "--config" in self.options:
             problem = _key_hint(problem.removeprefix("unrecognized arguments: ")) or problem
@@ -59,9 +59,9 @@ class ArgumentParser(argparse.ArgumentParser):
         default: object = None,
         required: bool = False,
     ) -> None:
-        """Add an option with one value; its help text ends with the default, if there is one.
+        """Add an option with one value, and append the default, if any, to its help text.
 
-        `kind` converts the text to the value, like `type` in `add_argument`.
+        `kind` converts the argument to the value, like `type` in `add_argument`.
         """
         text = _with_default(help, default)
         self.add_argument(
@@ -69,12 +69,12 @@ class ArgumentParser(argparse.ArgumentParser):
         )
 
     def accept_former_name(self, former: str, current: str) -> None:
-        """Accept the former name of an option, which the help text does not list."""
+        """Accept an option's former name, which the help text does not list."""
         assert current in self.options and former not in self.options
         self._current_names[former] = current
 
     def add_number(self, name: str, help: str, default: int | None = None) -> None:
-        """Add an option for a whole number."""
+        """Add an option that takes a whole number."""
         self.add_option(name, "N", help, kind=int, default=default)
 
     def add_choice(
@@ -86,7 +86,7 @@ class ArgumentParser(argparse.ArgumentParser):
         default: str | None = None,
         required: bool = False,
     ) -> None:
-        """Add an option for one of several words."""
+        """Add an option that takes one of several words."""
         text = _with_default(help, default)
         self.add_argument(
             name, choices=tuple(choices), help=text, default=default, required=required
@@ -102,9 +102,9 @@ class ArgumentParser(argparse.ArgumentParser):
         default: list[str] | None = None,
         required: bool = False,
     ) -> None:
-        """Add an option with one or more values, which may be repeated.
+        """Add an option that takes one or more values and may be repeated.
 
-        `kind` converts each text to a value, like `type` in `add_argument`.
+        `kind` converts each argument to a value, like `type` in `add_argument`.
         """
         self.add_argument(
             name,
@@ -118,31 +118,31 @@ class ArgumentParser(argparse.ArgumentParser):
         )
 
     def add_flag(self, name: str, help: str) -> None:
-        """Add an option without a value."""
+        """Add an option that takes no value."""
         self.add_argument(name, action="store_true", help=help)
 
     def parse_words(self, words: Sequence[str], *, mixed: bool = False) -> argparse.Namespace:
-        """Parse the words of a command line and check them.
+        """Parse and check command-line arguments.
 
         Args:
-          words: the words after the verb.
+          words: the command-line arguments after the verb.
           mixed: whether options may appear between positional arguments.
 
         Returns:
-          The arguments. `config_overrides` contains the words that begin with "--config.".
+          The parsed arguments. Arguments that begin with "--config." are in `config_overrides`.
 
         Raises:
-          ValueError: an option is unknown or repeated, an argument is missing or unusable, or a
-            path is not local.
+          ValueError: an option is unknown or repeated, an argument is missing or invalid, or a path
+            is not local.
         """
-        # argparse would read an override whose value contains a space as a positional argument.
+        # argparse would treat an override whose value contains a space as a positional argument.
         all_words = words
         overrides = [word for word in words if word.startswith(_OVERRIDE)]
         words = [self._with_current_name(w) for w in words if not w.startswith(_OVERRIDE)]
         self._check_known(words)
         if overrides and "--config" not in self.options:
             raise ValueError(
-                f"{overrides[0]}: {self.prog} has no configuration. Leave the option out."
+                f"{overrides[0]}: {self.prog} does not read a config. Leave the option out."
             )
         _check_values(all_words)
         check_repeated(self, words)
@@ -168,10 +168,10 @@ class ArgumentParser(argparse.ArgumentParser):
 
 
 def _check_values(words: Sequence[str]) -> None:
-    """Refuse an override whose value is the next word, as in `--config.seed 1`.
+    """Reject an override whose value is a separate argument, as in `--config.seed 1`.
 
     Raises:
-      ValueError: a word that may be a value follows an override without "=".
+      ValueError: an override has no "=" and is followed by what could be its value.
     """
     for word, following in itertools.pairwise(words):
         if word.startswith(_OVERRIDE) and "=" not in word and not following.startswith("--"):
@@ -183,10 +183,10 @@ def _with_default(help: str, default: object) -> str:
 
 
 def check_paths(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Refuse arguments that begin with `scheme://`: only local paths can be read and written.
+    """Reject arguments that begin with `scheme://`, since only local paths can be read or written.
 
     Raises:
-      ValueError: an argument begins with `scheme://`; the message begins with its option.
+      ValueError: an argument begins with `scheme://`. The message begins with its option.
     """
     for action in parser._actions:
         if action.type is free_text:
@@ -196,10 +196,10 @@ def check_paths(parser: argparse.ArgumentParser, args: argparse.Namespace) -> No
 
 
 def check_repeated(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Refuse a repeated option if argparse would use only its last value.
+    """Reject a repeated option if argparse would keep only its last value.
 
     Raises:
-      ValueError: an option is repeated; options that collect values (`action="extend"`) are exempt.
+      ValueError: an option is repeated and does not collect its values (`action="extend"`).
     """
     single = {
         option: action.option_strings[-1]
@@ -230,7 +230,7 @@ def _name(action: argparse.Action) -> str:
 
 
 def _key_hint(word: str) -> str:
-    """Return a hint for a config key that was given without "--config."; "" for other words."""
+    """Return a hint if an argument is a config key without "--config.", or "" otherwise."""
     if not re.fullmatch(r"(--)?\w+(\.\w+)+=.*", word):
         return ""
     return f"{word}: not an option. To set a key, use {_OVERRIDE}{word.removeprefix('--')}"

@@ -1,4 +1,4 @@
-"""List the keys of config dataclasses, with their types, defaults and meaning."""
+"""List the keys of config dataclasses with their types, defaults and meanings."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _KINDS = {bool: "true or false", int: "whole number", float: "number", str: "tex
 class Section:
     """A section of a config.
 
-    path: the dotted key of the section; "" for the whole config.
-    cls: the section's dataclass.
-    values: the default of every key; `dataclasses.MISSING` for required keys.
+    Attributes:
+      path: the dotted key of the section, or "" for the whole config.
+      cls: the section's dataclass.
+      values: the default value of each key, or `dataclasses.MISSING` if the key is required.
     """
 
     path: str
@@ -30,7 +31,13 @@ class Section:
 
 
 def sections(cls: type, path: str = "", default: Any = None) -> Iterator[Section]:
-    """Yield a section for a config dataclass and each dataclass nested in it, with defaults."""
+    """Yield a section for a config dataclass, and one for each dataclass nested in it.
+
+    Args:
+      cls: the config dataclass.
+      path: its dotted key, or "" for the whole config.
+      default: an instance whose values are the defaults; None takes them from `cls`.
+    """
     keys = config_keys(cls)
     values = {key.name: key.default for key in keys.values()}
     if default is not None:
@@ -47,7 +54,7 @@ def sections(cls: type, path: str = "", default: Any = None) -> Iterator[Section
 
 
 def lines(section: Section) -> Iterator[str]:
-    """Yield the lines that describe a section: its path, its keys and its docstring."""
+    """Yield lines that describe a section: its path, its keys and the docstring of its class."""
     yield section.path or "config"
     keys = config_keys(section.cls)
     for name, value in section.values.items():

@@ -21,23 +21,24 @@ _SECTIONS = "sections"
 
 
 def one_section_of(sections: Callable[[], Mapping[str, type]]) -> Any:
-    """Return a field of a dataclass that holds exactly one of several sections.
+    """Define a dataclass field that holds exactly one of several sections.
 
-    In a config, each section has its own key, and all but one are None.
+    In a config, each section has its own key, and all but one of them are None.
 
     Args:
-      sections: a function that returns the dataclass of every section by its key.
+      sections: a function that returns a dict from the key of each section to its dataclass.
     """
     return dataclasses.field(metadata={_SECTIONS: sections})
 
 
 @dataclasses.dataclass(frozen=True)
 class ConfigKey:
-    """A key of a config.
+    """A key in a config.
 
-    name: the name of the key.
-    hint: the type of its values.
-    default: the default value; `dataclasses.MISSING` for a required key.
+    Attributes:
+      name: the name of the key.
+      hint: the type of its values.
+      default: the default value, or `dataclasses.MISSING` if the key is required.
     """
 
     name: str
@@ -46,15 +47,15 @@ class ConfigKey:
 
 
 def config_keys(cls: type) -> dict[str, ConfigKey]:
-    """Return the config keys of a dataclass by name, in the order of declaration."""
+    """Return a dict from names to config keys of a dataclass, in the order of declaration."""
     hints, keys = typing.get_type_hints(cls), {}
     for field in dataclasses.fields(cls):
         if _SECTIONS in field.metadata:
             for name, section in field.metadata[_SECTIONS]().items():
                 if name in hints:
                     raise ValueError(
-                        f"section={name!r}: {cls.__name__} has a key with this name. Rename the "
-                        "section"
+                        f"section={name!r}: {cls.__name__} already has a key with this name. "
+                        "Rename the section"
                     )
                 keys[name] = ConfigKey(name, section | None, None)
         elif field.init:
@@ -63,7 +64,7 @@ def config_keys(cls: type) -> dict[str, ConfigKey]:
 
 
 def values_of(value: Any) -> dict[str, Any]:
-    """Return the values of a dataclass by config key."""
+    """Return the values of a dataclass instance, keyed by config key."""
     values: dict[str, Any] = {}
     for field in dataclasses.fields(value):
         content = getattr(value, field.name)
@@ -76,13 +77,13 @@ def values_of(value: Any) -> dict[str, Any]:
 
 
 def to_dataclass(cls: type[T], values: Mapping[str, Any], path: str = "config") -> T:
-    """Create a dataclass from a nested mapping.
+    """Create a dataclass instance from a nested mapping.
 
-    An int becomes a float and a list becomes a tuple if the field has that type; no other values
-    are converted. Omitted keys take the dataclass's defaults.
+    If the field requires it, an int is converted to a float and a list to a tuple; nothing else is
+    converted. Omitted keys take the defaults of the dataclass.
 
     Raises:
-      ValueError: a key is unknown or missing, or a value has the wrong type or is refused by the
+      ValueError: a key is unknown or missing, or a value has the wrong type or is rejected by the
         dataclass. The message begins with the dotted path of the key.
     """
     if not isinstance(values, Mapping):
@@ -104,9 +105,10 @@ def to_dataclass(cls: type[T], values: Mapping[str, Any], path: str = "config") 
 
 
 def without_absent_sections(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored config without the empty sections that are no longer registered.
+    """Return a stored config without empty sections whose kind is no longer registered.
 
-    A stored config has None for every section that was registered at the time, except its own.
+    A stored config contains None for all sections that were registered when it was written, except
+    for its own.
     """
     keys = config_keys(cls)
     has_sections = any(_SECTIONS in field.metadata for field in dataclasses.fields(cls))
@@ -114,7 +116,7 @@ def without_absent_sections(cls: type, values: Mapping[str, Any]) -> dict[str, A
 
 
 def _with_one_section(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments for `cls`, with the one given section stored under its field's name."""
+    """Return the arguments for `cls`, with its one section stored under the name of the field."""
     for field in dataclasses.fields(cls):
         if _SECTIONS not in field.metadata:
             continue
@@ -124,14 +126,14 @@ def _with_one_section(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:
         if len(present) != 1:
             raise ValueError(
                 f"the {field.name} requires exactly one of the sections {', '.join(names)}; got "
-                f"{', '.join(present) or 'none'}"
+                f"{', '.join(present) or 'none of them'}"
             )
         (arguments[field.name],) = present.values()
     return arguments
 
 
 def _keys_of(cls: type, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the dotted keys of a config; `values` names the entries of its mappings."""
+    """Yield the dotted keys of a config, with the entries of its mappings taken from `values`."""
     for key in config_keys(cls).values():
         hint, _ = without_none(key.hint)
         value = values.get(key.name)
@@ -148,7 +150,7 @@ def _keys_of(cls: type, values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def to_plain(value: Any) -> Any:
-    """Convert a dataclass to dicts, lists and scalars for JSON, with keys in declared order."""
+    """Convert a dataclass to JSON-compatible dicts, lists and scalars, in declaration order."""
     if dataclasses.is_dataclass(value):
         return {key: to_plain(item) for key, item in values_of(value).items()}
     if isinstance(value, Mapping):

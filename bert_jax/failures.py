@@ -1,6 +1,6 @@
-"""Explain errors in one sentence: a full disk, too little memory, errors from other libraries.
+"""Explain full disks, memory shortages and errors in other libraries in one sentence each.
 
-This module imports none of the libraries that raise them.
+This module does not import the libraries that raise these errors.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _LIBRARY_PANIC = "PanicException"  # defined by pyo3; derives from BaseException
 
 
 def unwritten_file(error: BaseException, advice: str) -> str | None:
-    """Return a message for a file that could not be written, or None for any other error.
+    """Return a message if a file could not be written, or None for any other error.
 
     Args:
-      error: the error, whose causes may name the file.
-      advice: the sentence after the cause, unless the error has more specific advice.
+      error: the error; its causes may name the file.
+      advice: a sentence to append, unless the error contains more specific advice.
     """
     message = str(error)
     if isinstance(error, OSError) and "same command" in message:  # has more specific advice
@@ -42,11 +42,11 @@ def unwritten_file(error: BaseException, advice: str) -> str | None:
 
 
 def system_error(error: BaseException, output: TextIO) -> str | None:
-    """Return a message for a system error on a file or the output, or None for any other error.
+    """Return a message for a system error on a file or standard output, or None otherwise.
 
     Args:
       error: the error.
-      output: the standard output of the process.
+      output: the process's standard output.
     """
     if not isinstance(error, OSError) or error.errno is None:
         return None
@@ -60,11 +60,11 @@ def system_error(error: BaseException, output: TextIO) -> str | None:
 
 
 def memory_shortage(error: BaseException, advice: str) -> str | None:
-    """Return a message if an error was caused by running out of memory, or None for other errors.
+    """Return a message if the process ran out of memory, or None for any other error.
 
     Args:
       error: the error; its causes are checked too.
-      advice: the sentence after the cause, without its period.
+      advice: a sentence to append, without its period.
     """
     for cause in _chain(error):
         if _is_shortage(cause):
@@ -74,7 +74,7 @@ def memory_shortage(error: BaseException, advice: str) -> str | None:
 
 
 def library_panic(error: BaseException) -> str | None:
-    """Return a message for a panic in a Rust library such as tokenizers, or None otherwise."""
+    """Return a message for a panic in a Rust library, such as tokenizers, or None otherwise."""
     if type(error).__name__ != _LIBRARY_PANIC:
         return None
     return f"a library stopped with an internal error: {' '.join(str(error).split())[:300]}"
@@ -85,7 +85,7 @@ def raised_by_this_package(error: BaseException) -> bool:
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
-    # Not __name__, which is "__main__" for a module that was started with `python -m`.
+    # Do not use __name__, which is "__main__" for a module run with `python -m`.
     package = None if frame is None else frame.tb_frame.f_globals.get("__package__")
     return package is not None and package.split(".")[0] == "bert_jax"
 
@@ -99,7 +99,7 @@ def _accepts_a_line(output: TextIO) -> bool:
 
 
 def _path_of(error: BaseException | None) -> str:
-    """Return the first file named by an error or its causes; "" if there is none."""
+    """Return the first file named by an error or its causes, or "" if there is none."""
     while error is not None:
         if isinstance(error, OSError) and error.filename:
             return os.fsdecode(error.filename)
@@ -108,7 +108,7 @@ def _path_of(error: BaseException | None) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes."""
+    """Yield an error, followed by its causes."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:

@@ -1,4 +1,4 @@
-"""Write files and directories atomically, and check their checksums."""
+"""Write files and directories atomically, and verify their checksums."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _MAX_HOST_LENGTH = 32  # a file system allows 255 bytes for the whole name
 def temporary_beside(path: Path, *, directory: bool = False) -> Iterator[Path]:
     """Create an empty file or directory next to `path`, to be filled and then renamed to `path`.
 
-    It is removed at the end if it has not been renamed. Until then it is locked, so that an
-    unlocked file can be recognized as the leftover of a killed process on this machine; leftovers
-    for the same path are removed first. The name includes the host name, since locks on a shared
-    file system may be visible to only one machine. Unlike a process ID, a lock cannot be reused by
-    another process.
+    If it has not been renamed when the block ends, it is removed. Until then, it is locked, so that
+    an unlocked one is known to be left over from a killed process on this machine. Leftovers for
+    the same path are removed first. The name includes the host name, because locks on a shared file
+    system may be visible to only one machine. Unlike a process ID, a lock cannot be taken over by
+    an unrelated process.
 
     Raises:
         OSError: the file or directory cannot be created.
     """
     _remove_leftovers(path)
-    # The name has the time, not the process ID, which a container may reuse while a leftover that
-    # cannot be removed still exists.
+    # The name contains the time instead of the process ID, because a container may reuse the ID
+    # while a leftover that cannot be removed still exists.
     temporary = path.with_name(f"{_prefix(path)}{time.time_ns()}.tmp")
     descriptor = _create_and_lock(temporary, directory)
     try:
@@ -51,19 +51,19 @@ def _prefix(path: Path) -> str:
 
 
 def _create_and_lock(temporary: Path, directory: bool) -> int:
-    """Create and lock `temporary`, and return the descriptor that holds the lock."""
+    """Create and lock `temporary`, and return the file descriptor that holds the lock."""
     while True:
         if directory:
             temporary.mkdir()
             descriptor = os.open(temporary, os.O_RDONLY)
         else:
             descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        # Ignore file systems without locks: leftovers are never removed on them.
+        # Continue on file systems without locks, where leftovers are never removed.
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if _is_open_as(descriptor, temporary):
             return descriptor
-        os.close(descriptor)  # before it was locked, another process removed it as a leftover
+        os.close(descriptor)  # another process took it for a leftover and removed it
 
 
 def _remove_leftovers(path: Path) -> None:
@@ -76,7 +76,7 @@ def _remove_leftovers(path: Path) -> None:
 
 def _remove_unlocked(leftover: Path) -> None:
     directory = leftover.is_dir()
-    with suppress(OSError):  # raised if its process is alive or it belongs to another user
+    with suppress(OSError):  # raised if its process is alive or another user owns it
         # NFS grants an exclusive lock on a file only if it is open for writing.
         descriptor = os.open(leftover, (os.O_RDONLY if directory else os.O_RDWR) | os.O_NOFOLLOW)
         try:
@@ -100,14 +100,14 @@ def _remove(temporary: Path, directory: bool) -> None:
         temporary.unlink(missing_ok=True)
 
 
-# Signs of a full disk: system error numbers, and phrases in the errors of libraries (Orbax and
-# TensorStore, array_record, Arrow, safetensors, SentencePiece, SQLite, TensorFlow).
+# Signs of a full disk: system error numbers, and phrases in error messages from libraries (Orbax
+# and TensorStore, array_record, Arrow, safetensors, SentencePiece, SQLite, TensorFlow).
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FULL_WORDS = ("No space left on device", "Disk quota exceeded", "database or disk is full")
 
 
 class NotWritten(OSError):
-    """A file or directory could not be written.
+    """An error for a file or directory that could not be written.
 
     Attributes:
         path: the file or directory.
@@ -119,14 +119,14 @@ class NotWritten(OSError):
         self.path, self.cause = os.fspath(path), cause
 
     def __reduce__(self) -> tuple[type, tuple[str, str]]:
-        return type(self), (self.path, self.cause)  # pickled by workers for their parent process
+        return type(self), (self.path, self.cause)  # lets workers send the error to their parent
 
 
 def full_disk(error: BaseException | None) -> str:
-    """Return a phrase such as "No space left on device" if the disk is full, else "".
+    """Return a phrase such as "No space left on device" if the disk is full, or "" otherwise.
 
     Args:
-        error: the exception, whose causes are examined as well.
+        error: the exception; its causes are checked as well.
     """
     while error is not None:
         if isinstance(error, OSError) and error.errno in _FULL:
@@ -140,9 +140,9 @@ def full_disk(error: BaseException | None) -> str:
 
 @contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Convert a system error or a full disk in the block to a `NotWritten` error for `path`.
+    """Convert system errors and full disks in the block to a `NotWritten` error for `path`.
 
-    A `NotWritten` error, which already names the file, is raised unchanged.
+    A `NotWritten` error that is raised in the block already names its file, so it is kept.
     """
     try:
         yield
@@ -158,7 +158,7 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a file's bytes in hexadecimal."""
+    """Return the SHA-256 checksum of a file in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -167,8 +167,8 @@ def write_file(path: Path, content: str | bytes) -> None:
     """Write `content` to `path` atomically, so that a power failure leaves no partial file.
 
     Args:
-        path: the file, which is replaced if it exists.
-        content: bytes, or text to be encoded as UTF-8.
+        path: the file to write, which is replaced if it exists.
+        content: the content as bytes, or as text to be encoded as UTF-8.
 
     Raises:
         ValueError: the path has a scheme, such as gs://.
@@ -184,12 +184,12 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 
 def sync_directory(directory: str | os.PathLike[str]) -> None:
-    """Flush the entries of a directory to disk, so that they survive a power failure."""
+    """Flush a directory's entries to disk, so that they survive a power failure."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # not supported by some file systems, such as older SMB
+        if error.errno != errno.EINVAL:  # some file systems, such as older SMB, cannot do this
             raise
     finally:
         os.close(descriptor)
@@ -200,7 +200,7 @@ _DIGEST_LENGTH = 64
 
 
 def write_checksums(directory: Path) -> None:
-    """Write a SHA256SUMS file with the checksums of all files in a directory tree.
+    """Write the checksums of all files in a directory tree to a SHA256SUMS file.
 
     Raises:
         NotWritten: the file cannot be written.
@@ -215,16 +215,16 @@ def write_checksums(directory: Path) -> None:
 
 
 def check_checksums(directory: Path, names: Collection[str] | None = None) -> None:
-    """Check the files of a directory against its SHA256SUMS file, if it has one.
+    """Check the files in a directory against its SHA256SUMS file, if there is one.
 
     Files that are not listed are ignored.
 
     Args:
         directory: the directory.
-        names: the listed files to check; None for all.
+        names: which of the listed files to check; None checks all of them.
 
     Raises:
-        ValueError: a file is missing or differs, or SHA256SUMS is damaged.
+        ValueError: a listed file is missing or differs, or SHA256SUMS is damaged.
     """
     check_local(directory)
     file = directory / CHECKSUMS_NAME
@@ -243,7 +243,7 @@ def check_checksums(directory: Path, names: Collection[str] | None = None) -> No
 
 
 def _read_checksums(file: Path) -> dict[str, str]:
-    """Return the checksums in a SHA256SUMS file by file name."""
+    """Return a dict from file name to checksum, read from a SHA256SUMS file."""
     checksums = {}
     try:
         lines = file.read_text(encoding="utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""Read JSON files and lines, and report every error as a ValueError that names the file."""
+"""Read JSON files and lines, and report any error as a ValueError that names the file."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-# The largest tokenizer.json of a published encoder is about 20 MB. Parsing a file takes about ten
+# The largest tokenizer.json of any published encoder is about 20 MB. Parsing a file takes about ten
 # times its size in memory.
 MAX_BYTES = 1 << 28
 MAX_DEPTH = 100  # the limit of the tokenizers library is 128
 
 
 def parse_json(text: str) -> Any:
-    """Return the value of a JSON line, which may contain NaN and Infinity as written by Python.
+    """Parse a line of JSON, which may contain NaN and Infinity the way Python writes them.
 
     Raises:
-      ValueError: the text is not valid JSON, is nested too deeply, repeats a key of an object, or
-        contains an integer of more than 4,300 digits.
+      ValueError: the text is not valid JSON, is nested too deeply, repeats a key in an object, or
+        contains an integer with more than 4,300 digits.
     """
     return _decode(text, _LINES)
 
 
 def read_json(file: Path, fix: str = "") -> Any:
-    """Return the value in a JSON file.
+    """Read a JSON file and return its value.
 
     Args:
       file: the file, which may begin with a byte-order mark.
@@ -41,14 +41,14 @@ def read_json(file: Path, fix: str = "") -> Any:
     size = file.stat().st_size
     if size > MAX_BYTES:
         raise ValueError(
-            f"{file}: {size / 1e6:,.0f} MB is too large for a file of this kind; expected at most "
+            f"{file}: {size / 1e6:,.0f} MB is too large for this kind of file; expected at most "
             f"{MAX_BYTES / 1e6:,.0f} MB. Check that it is the right file"
         )
     try:
         text = file.read_bytes().decode("utf-8-sig")
         value = _decode(text, _FILES)
         _check_depth(value)
-        if "\\ud" in text.lower():  # in UTF-8, a lone surrogate can only occur as an escape
+        if "\\ud" in text.lower():  # in UTF-8, a lone surrogate can occur only as an escape
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeDecodeError as error:
         raise _file_error(file, f"not UTF-8 text ({error})", fix) from error
@@ -63,7 +63,7 @@ def read_json(file: Path, fix: str = "") -> Any:
 
 
 def read_json_object(file: Path, fix: str = "") -> dict[str, Any]:
-    """Return the object in a JSON file.
+    """Read a JSON file that must contain an object, and return that object.
 
     Args:
       file: the file.
@@ -81,12 +81,12 @@ def read_json_object(file: Path, fix: str = "") -> dict[str, Any]:
 
 @contextmanager
 def expecting_fields(file: Path, fix: str = "") -> Iterator[None]:
-    """Convert errors caused by missing or malformed fields to a ValueError that names `file`.
+    """Convert errors from missing or malformed fields in the block to a ValueError naming `file`.
 
-    The file's name is prepended to the message of a ValueError that does not contain it yet.
+    If a ValueError is raised whose message does not contain the file name, the name is prepended.
 
     Args:
-      file: the JSON file whose content is used in the block.
+      file: the JSON file whose fields the block uses.
       fix: advice to append to error messages.
     """
     try:
@@ -102,7 +102,7 @@ def expecting_fields(file: Path, fix: str = "") -> Iterator[None]:
 
 
 def check_kinds(content: Mapping[str, Any], **kinds: type) -> None:
-    """Raise TypeError if the value of a key, unless missing or null, is not of the given type."""
+    """Raise TypeError if a key's value has the wrong type; the key may be missing or null."""
     for name, kind in kinds.items():
         value = content.get(name)
         if value is not None and type(value) is not kind:
@@ -110,7 +110,7 @@ def check_kinds(content: Mapping[str, Any], **kinds: type) -> None:
 
 
 def json_kind(value: Any) -> str:
-    """Return the JSON name of a value's type with an article, such as "an object"."""
+    """Return the JSON name for a value's type, with an article, such as "an object"."""
     kinds = {bool: "true or false", str: "a string", list: "an array", dict: "an object"}
     return "null" if value is None else kinds.get(type(value), "a number")
 

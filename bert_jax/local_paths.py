@@ -1,4 +1,4 @@
-"""Reject paths with a scheme, such as gs://: only local and mounted file systems are supported."""
+"""Reject paths with a scheme, such as gs://, since only mounted file systems are supported."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Annotated, Any
 
 from bert_jax.conversion import values_of
 
-# The type of config fields that contain paths, checked by `check_config_paths`.
+# The type of config fields that contain paths, which `check_config_paths` checks.
 LocalPath = Annotated[str, "local path"]
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-# Path("gs://x") is converted to gs:/x. Only well-known schemes are recognized in this form, since
-# a directory may be called "notes:".
+# Path turns gs://x into gs:/x. In this form, recognize only well-known schemes, since a directory
+# may be called "notes:".
 _COLLAPSED = re.compile(
     r"(gs|gcs|s3|s3a|s3n|r2|az|abfss?|wasbs?|adl|oss|cos|swift|dbfs|hdfs|webhdfs|https?|ftp|sftp"
     r"|ssh|file|hf|memory):/(?!/)",
@@ -29,8 +29,8 @@ def check_local(path: str | os.PathLike[str], name: str = "") -> None:
     """Reject a path with a scheme, which Python would treat as a relative path.
 
     Args:
-      path: the path as given by the user. "tfds:NAME" is accepted, since it has no "//".
-      name: the option or config key that contains the path; "" for none.
+      path: the path that the user specified. "tfds:NAME" is accepted, since it has no "//".
+      name: the option or config key that contains the path, or "" if there is none.
 
     Raises:
       ValueError: the path begins with `scheme://`.
@@ -51,7 +51,7 @@ def local_path(path: str | os.PathLike[str]) -> Path:
 
 
 def _alternative(text: str, scheme: str) -> str:
-    """Return a sentence that suggests an alternative to a path with a scheme."""
+    """Return a sentence that suggests what to use instead of a path with a scheme."""
     rest = text.partition("://")[2]
     if scheme == "file":
         return f"Omit the scheme: {'/' + rest.partition('/')[2]}."
@@ -66,11 +66,11 @@ def _alternative(text: str, scheme: str) -> str:
 
 
 def check_config_paths(config: Any, prefix: str = "") -> None:
-    """Reject a config in which any field of type `LocalPath` is a path with a scheme.
+    """Reject a config if any field of type `LocalPath` contains a path with a scheme.
 
     Args:
-      config: the config, a dataclass, whose sections are checked as well.
-      prefix: the prefix of keys in error messages, including its dot.
+      config: the config, a dataclass; its sections are checked as well.
+      prefix: a prefix for keys in error messages, including its dot.
 
     Raises:
       ValueError: a path begins with `scheme://`. The message contains the dotted key.
@@ -89,12 +89,12 @@ def check_config_paths(config: Any, prefix: str = "") -> None:
 
 
 def is_path(hint: Any) -> bool:
-    """Return whether a hint from `get_type_hints(include_extras=True)` is or contains LocalPath."""
+    """Return whether a hint from `get_type_hints(include_extras=True)` is or includes LocalPath."""
     return hint == LocalPath or LocalPath in typing.get_args(hint)
 
 
 def make_directory(path: str | os.PathLike[str]) -> Path:
-    """Create a directory and its missing parents, and return its path.
+    """Create a directory and any missing parents, and return its path.
 
     Raises:
       ValueError: the path begins with `scheme://`.

@@ -1,6 +1,6 @@
-"""Determine available memory, tune malloc, and manage the lifetime of worker processes.
+"""Determine the available memory, tune malloc, and control when worker processes end.
 
-This module does not import JAX, since the command line calls it before importing a subcommand.
+This module does not import JAX, since the command line uses it before importing a subcommand.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path, PurePosixPath
 
 _CGROUPS = Path("/sys/fs/cgroup")
-# Unshared memory of a worker process before it reads data: measured as 17 MiB for a data loader
-# and 21 MiB for the preparation of a corpus (Linux, 2026-11).
+# Memory that a worker process does not share, before it reads any data. Measured: 17 MiB in a data
+# loader and 21 MiB in corpus preparation (Linux, 2026-11).
 WORKER_BYTES = 16 << 20
 
 
@@ -29,9 +29,9 @@ def memory_bytes(membership: Path = Path("/proc/self/cgroup"), cgroups: Path = _
     """Return the machine's memory in bytes, or a lower limit set by a cgroup or `ulimit -v`.
 
     Args:
-      membership: a file of lines "number:controllers:path"; in version 2 of cgroups, the list of
+      membership: a file with lines "number:controllers:path"; for cgroups version 2, the list of
         controllers is empty (Linux, cgroups(7)).
-      cgroups: the root directory of cgroups. The limit of a group applies to all groups below it.
+      cgroups: the root directory of cgroups. A group's limit applies to all groups below it.
     """
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -50,7 +50,7 @@ def memory_bytes(membership: Path = Path("/proc/self/cgroup"), cgroups: Path = _
 
 
 def format_bytes(size: int) -> str:
-    """Format a size in bytes in the largest binary unit not above it, such as "23.4 GiB"."""
+    """Format a size in bytes using the largest binary unit that fits, such as "23.4 GiB"."""
     if size >= 1 << 70:
         return "over 1,023 EiB"
     value, unit = float(size), "bytes"
@@ -65,7 +65,7 @@ def check_workers(key: str, workers: int) -> None:
     """Check that worker processes fit into memory.
 
     Args:
-      key: the option or config key that sets their number.
+      key: the option or config key that sets the number of workers.
       workers: the number of worker processes.
 
     Raises:
@@ -76,7 +76,7 @@ def check_workers(key: str, workers: int) -> None:
         raise ValueError(
             f"{key}={workers}: that many worker processes need at least {format_bytes(needed)}, "
             f"but this machine has {format_bytes(memory)}. Use at most {memory // WORKER_BYTES}, "
-            "preferably one per core"
+            "and preferably one per core"
         )
 
 
@@ -87,7 +87,7 @@ def _read_text(path: Path) -> str:
         return ""
 
 
-# malloc.h of glibc
+# Constants from glibc's malloc.h
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
@@ -97,18 +97,18 @@ _SMALLEST_RETURNED = 1 << 16  # bytes
 
 
 def tune_malloc_for_training() -> None:
-    """Configure malloc to keep freed blocks up to `largest_block` for CPU training.
+    """Configure malloc to keep freed blocks of up to `largest_block` for training on a CPU.
 
-    Call this before starting threads.
+    Call this before starting any threads.
 
-    In each step, XLA's CPU client allocates all temporary buffers as one block, from its own
-    thread, and then frees it. By default, glibc requests such a block from the kernel and returns
-    it, so that every step causes page faults on all of its pages: a step of BERT-mini on 32 x 128
-    tokens took 640 ms if the block of 716 MB was kept, and 690 to 860 ms otherwise (2 cores of a
+    In each step, XLA's CPU client allocates all temporary buffers as one block, from a thread of
+    its own, and then frees the block. By default, glibc gets such a block from the kernel and gives
+    it back, so every step causes page faults on all of its pages. A BERT-mini step on 32 x 128
+    tokens took 640 ms if its block of 716 MB was kept, and 690 to 860 ms otherwise (2 cores of a
     virtual machine, 2026-11). Up to three such blocks were kept, since a step may begin before the
-    block of the previous step is freed. Smaller blocks are kept as well.
+    previous step's block is freed. Smaller blocks are kept as well.
 
-    Nothing is changed without glibc, if JAX may find an accelerator, or if the user has configured
+    Nothing changes without glibc, if JAX may find an accelerator, or if the user has configured
     malloc through GLIBC_TUNABLES (even if empty) or a MALLOC_* variable such as MALLOC_ARENA_MAX.
     """
     if _is_tunable() and not accelerators_possible():
@@ -116,18 +116,18 @@ def tune_malloc_for_training() -> None:
 
 
 def return_freed_memory() -> None:
-    """Configure malloc to return freed arrays to the system immediately.
+    """Configure malloc to return freed arrays to the operating system immediately.
 
-    Over time, glibc starts to keep freed blocks of up to 32 MiB, and converting weights one by one
-    leaves such blocks as holes: exporting BERT-large took 2.6 GiB without this call and 1.7 GiB
-    with it. Nothing is changed without glibc or if the user has configured malloc.
+    By default, glibc gradually starts to keep freed blocks of up to 32 MiB. Converting weights one
+    by one then leaves holes of this size: exporting BERT-large took 2.6 GiB without this call and
+    1.7 GiB with it. Nothing changes without glibc or if the user has configured malloc.
     """
     if _is_tunable():
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _SMALLEST_RETURNED)
 
 
 def _is_tunable() -> bool:
-    """Return whether malloc is glibc's and no environment variable configures it."""
+    """Return whether malloc is glibc's and is not configured by an environment variable."""
     configured = any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ)
     return platform.libc_ver()[0] == "glibc" and not configured
 
@@ -135,24 +135,24 @@ def _is_tunable() -> bool:
 def largest_block(memory: int) -> int:
     """Return the size in bytes of the largest freed block to keep.
 
-    It is 1/16 of the memory, so that kept blocks do not exhaust it, and less than 2 GiB.
+    It is 1/16 of the memory, so that kept blocks do not exhaust it, but always less than 2 GiB.
     """
-    return min(memory // 16, _LARGEST_INT)  # the type of mallopt's argument is int
+    return min(memory // 16, _LARGEST_INT)  # mallopt takes an int
 
 
 def keep_blocks(largest: int) -> None:
-    """Configure malloc to keep freed blocks of less than `largest` bytes from any thread."""
+    """Configure malloc to keep freed blocks smaller than `largest` bytes, from any thread."""
     mallopt = ctypes.CDLL(None).mallopt
-    # Versions of glibc before 2.35 reject a threshold above 32 MiB.
+    # glibc rejects thresholds above 32 MiB before version 2.35.
     if not mallopt(_M_MMAP_THRESHOLD, largest):
         logging.getLogger(__name__).info(
-            "glibc %s cannot keep large freed buffers, so steps on a CPU are slower",
+            "glibc %s cannot keep large freed buffers, so training on a CPU is slower",
             platform.libc_ver()[1],
         )
         return
     mallopt(_M_TRIM_THRESHOLD, -1)
-    # Use a single arena: per-thread arenas hold blocks of at most 64 MiB, so larger blocks would
-    # still be requested from the kernel.
+    # Use a single arena, because per-thread arenas hold blocks of at most 64 MiB, and larger ones
+    # would still be requested from the kernel.
     mallopt(_M_ARENA_MAX, 1)
 
 
@@ -165,18 +165,18 @@ def accelerators_possible() -> bool:
     return bool(installed) or any(map(importlib.util.find_spec, ("jax_plugins", "libtpu")))
 
 
-# Sent on Ctrl-C, by a scheduler that stops a job, and when a terminal is closed.
+# Sent by Ctrl-C, by a scheduler that stops a job, and when a terminal is closed.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def ignore_stop_signals() -> None:
-    """Ignore stop signals, which are sent to the whole process group and handled by the parent."""
+    """Ignore stop signals, which reach the whole process group and are handled by the parent."""
     for signum in STOP_SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
 
 
 def end_with_parent() -> None:
-    """Start a thread that ends this worker process when its parent ends for any reason."""
+    """Start a thread that ends this worker process when its parent ends, for any reason."""
     threading.Thread(target=_exit_after_parent, daemon=True).start()
 
 
@@ -188,12 +188,12 @@ def _exit_after_parent() -> None:
 
 
 _MAIN_GUARD = (
-    '. Worker processes import the main script: put its calls below `if __name__ == "__main__":`'
+    '. Worker processes import the main script, so put its calls below `if __name__ == "__main__":`'
 )
 
 
 def _is_unguarded_script() -> bool:
-    """Return whether this program is a script that starts again when a worker imports it."""
+    """Return whether this program is a script that would run again when a worker imports it."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
     if file is None or getattr(main, "__spec__", None) is not None:  # a notebook, or `python -m`
@@ -206,7 +206,7 @@ def cause_of_death(process: BaseProcess, remedy: str) -> str:
 
     Args:
       process: the worker process.
-      remedy: advice to append if memory may have run out.
+      remedy: advice to append if the process may have run out of memory.
     """
     process.join()
     code = process.exitcode or 0

@@ -12,19 +12,19 @@ from contextlib import contextmanager
 from io import TextIOWrapper
 from typing import TextIO
 
-# Seconds between two updates of a progress line and of a line about elapsed time.
+# Seconds between two updates of a progress line, and of a line that shows the elapsed time.
 _PROGRESS_ON_A_TERMINAL, _PROGRESS_IN_A_FILE = 0.2, 10.0
 _ELAPSED_ON_A_TERMINAL, _ELAPSED_IN_A_FILE = 1.0, 60.0
 
 
 def write_line(line: str, stream: TextIO) -> None:
-    """Write a line, and stop writing to the stream if its reader has exited.
+    """Write a line, or discard all output to the stream from now on if its reader has exited.
 
-    The reader may be a `tee` that received the same Ctrl-C, or the terminal of a dropped
-    connection. A run that reports to it must still save its checkpoint.
+    The reader may be a `tee` that received the same Ctrl-C, or the terminal of a connection that
+    was lost. A run that reports to it must still save its checkpoint.
 
     Raises:
-      OSError: the line cannot be written for another reason.
+      OSError: the line cannot be written for any other reason.
     """
     try:
         print(line, file=stream, flush=True)
@@ -35,28 +35,30 @@ def write_line(line: str, stream: TextIO) -> None:
 
 
 def discard_output(stream: TextIO) -> None:
-    """Redirect everything that is written to a stream from now on to the null device."""
+    """Redirect everything written to a stream from now on to the null device."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def use_utf8(stream: TextIO) -> None:
-    r"""Make a stream accept any text, since JSON is UTF-8 in every locale.
+    r"""Make a stream accept any text as UTF-8, which JSON uses in every locale.
 
-    An undecodable byte in a file name is written as an escape that JSON also has, such as "\udcff".
+    An undecodable byte in a file name is written as an escape that is also valid in JSON, such as
+    "\udcff".
     """
     if isinstance(stream, TextIOWrapper):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def format_clock(seconds: float) -> str:
-    """Format a duration as hours, minutes and seconds: "1:02:03"."""
+    """Format a duration as hours, minutes and seconds, such as "1:02:03"."""
     return f"{int(seconds) // 3600}:{int(seconds) // 60 % 60:02}:{int(seconds) % 60:02}"
 
 
 class ProgressLine:
-    """A line that shows the latest of many texts.
+    """A progress line that shows the latest of many texts.
 
-    A terminal has one line, which is overwritten every 0.2 s. A file gets a line every 10 s.
+    On a terminal, a single line is overwritten at most every 0.2 s. A file gets a new line at most
+    every 10 s.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -67,14 +69,14 @@ class ProgressLine:
         self._latest: Callable[[], str] | None = None
 
     def show(self, text: Callable[[], str]) -> None:
-        """Write `text()` if the interval has passed."""
+        """Write `text()`, unless the last update was too recent."""
         self._latest = text
         if time.monotonic() - self._shown_at >= self._interval:
             self._shown_at = time.monotonic()
             self._write("")
 
     def end(self) -> None:
-        """Leave the latest text on the terminal; `show` then starts a new line."""
+        """Leave the latest text on the terminal, so that `show` starts a new line next."""
         if self._terminal and self._latest is not None:
             self._write("\n")
         self._latest = None
@@ -90,13 +92,13 @@ class ProgressLine:
 
 @contextmanager
 def show_elapsed(doing: str, done: str, stream: TextIO) -> Iterator[None]:
-    """Write how long the body has been running, and at its end how long it took.
+    """Show how long the block has been running and, when it ends, how long it took.
 
-    A terminal has one line, which is overwritten every second. A file gets a line every minute.
+    On a terminal, a single line is overwritten every second. A file gets a new line every minute.
 
     Args:
-      doing: the text before the seconds while the body runs, such as "compiling phase1".
-      done: the text before the seconds at its end, such as "compiled phase1".
+      doing: the text to show while the block runs, such as "compiling phase1".
+      done: the text to show when it has ended, such as "compiled phase1".
       stream: the stream to write to.
     """
     began = time.perf_counter()
@@ -121,7 +123,7 @@ def show_elapsed(doing: str, done: str, stream: TextIO) -> Iterator[None]:
 
 
 def log_to(stream: TextIO) -> None:
-    """Log this package's messages and the warnings of all libraries to a stream."""
+    """Log this package's messages and the warnings from all libraries to a stream."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_MarkedWarnings())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
@@ -132,7 +134,7 @@ def log_to(stream: TextIO) -> None:
 
 
 class _MarkedWarnings(logging.Formatter):
-    """A formatter that leaves messages unchanged and puts "warning: " before warnings."""
+    """A formatter that prefixes warnings with "warning: " and leaves other messages unchanged."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)

@@ -1,4 +1,4 @@
-"""Hooks for exceptions that Python would only print: lost interrupts and closed event loops."""
+"""Handle exceptions that Python would merely print: lost interrupts and closed event loops."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ _SECONDS_TO_INTERRUPT = 0.05
 
 
 def raise_lost_interrupts() -> None:
-    """Re-raise KeyboardInterrupts that Python would only print.
+    """Re-raise any KeyboardInterrupt that Python would merely print.
 
-    Ctrl-C may arrive during a callback of the garbage collector, such as JAX's.
+    This happens if Ctrl-C arrives during a garbage-collector callback, such as JAX's.
     """
     previous = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
         if unraisable.exc_type is KeyboardInterrupt:
-            # Raise it later: Python would only print an exception raised in this hook as well.
+            # Raise it a little later, because Python would also just print an exception raised in
+            # this hook.
             interrupt = threading.Timer(_SECONDS_TO_INTERRUPT, _thread.interrupt_main)
             interrupt.daemon = True
             interrupt.start()
@@ -31,11 +32,11 @@ def raise_lost_interrupts() -> None:
 
 
 def ignore_closed_loops() -> None:
-    """Print nothing when a thread reports to an event loop that is closed.
+    """Do not print an error when a thread reports to an event loop that is already closed.
 
-    TensorStore's threads do so when another part of the same save has already failed, and a full
-    disk makes all parts fail. Depending on where they fail, Python treats the error as uncaught or
-    as unraisable. The first error is raised and reported.
+    TensorStore's threads do this if another part of the same save has already failed; on a full
+    disk, all parts fail. Depending on where that happens, Python treats the error as uncaught or as
+    unraisable. The first error is still raised and reported.
     """
     uncaught, unraisable = sys.excepthook, sys.unraisablehook
 

@@ -1,4 +1,4 @@
-"""Check values used by both commands and configs, and compose hints for error messages."""
+"""Check values that occur in both commands and configs, and make hints for error messages."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ NUM_SEEDS = 1 << 32  # a JAX random key is made from 32 bits
 
 
 def check_seed(seed: int, name: str = "seed") -> None:
-    """Check that a seed is in the range from 0 to 2^32 - 1.
+    """Check that a seed is between 0 and 2^32 - 1.
 
     Args:
-      seed: the seed given by the user.
+      seed: the user's seed.
       name: the option or config key that contains it.
 
     Raises:
@@ -26,15 +26,15 @@ def check_seed(seed: int, name: str = "seed") -> None:
 
 
 def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
-    """Check that a value is one of the accepted ones.
+    """Check that a value is one of the valid choices.
 
     Args:
-      name: the parameter or config key that contains it.
-      value: the value given by the user.
-      choices: the accepted values.
+      name: the parameter or config key that contains the value.
+      value: the user's value.
+      choices: the valid values.
 
     Raises:
-      ValueError: the value is not one of them.
+      ValueError: the value is not one of the choices.
     """
     if value not in choices:
         expected = ", ".join(map(repr, choices))
@@ -45,12 +45,12 @@ _LOAD_CONFIG = "Load one with `load_config`, for example from a recipe."
 
 
 def check_config(config: object, cls: type, fix: str = _LOAD_CONFIG) -> None:
-    """Check that a function got the config that it expects.
+    """Check that a function was called with the kind of config that it expects.
 
     Args:
-      config: the value given by the user, who may have passed a recipe's name or another config.
+      config: the caller's argument, which may be the name of a recipe or another kind of config.
       cls: the expected dataclass, such as PretrainConfig.
-      fix: the sentence that says how to get one.
+      fix: a sentence that says how to get such a config.
 
     Raises:
       ValueError: the value is not an instance of `cls`.
@@ -62,7 +62,7 @@ def check_config(config: object, cls: type, fix: str = _LOAD_CONFIG) -> None:
 
 
 def check_label_names(labels: Sequence[str], name: str = "labels") -> None:
-    """Check that label names are distinct, not blank, and safe to write to a file of predictions.
+    """Check that label names are distinct, not blank and safe to write to a prediction file.
 
     Args:
       labels: the names, in label order.
@@ -74,11 +74,13 @@ def check_label_names(labels: Sequence[str], name: str = "labels") -> None:
     if isinstance(labels, str) or len(set(labels)) != len(labels):
         raise ValueError(f"{name}={labels!r}: expected a tuple of distinct strings")
     if any(not label.strip() for label in labels):
-        raise ValueError(f"{name}={tuple(labels)!r}: contains an empty name. Name every label.")
+        raise ValueError(
+            f"{name}={tuple(labels)!r}: contains an empty name. Give every label a name."
+        )
     if invalid := [label for label in labels if set(label) & set("\t\r\n")]:
         raise ValueError(
-            f"{name}: {invalid[0]!r} contains a tab or a line break, which would corrupt the file "
-            "of predictions. Rename the label."
+            f"{name}: {invalid[0]!r} contains a tab or a line break, which would corrupt "
+            "prediction files. Rename the label."
         )
 
 
@@ -86,10 +88,11 @@ def check_label_names(labels: Sequence[str], name: str = "labels") -> None:
 def renamed_in_errors(names: Mapping[str, str]) -> Iterator[None]:
     """Replace parameter names in the messages of ValueErrors raised in the block.
 
-    A function's error names its parameters, but the user may have set an option or config key.
+    A function's error messages name its parameters, but the user may have set an option or a config
+    key instead.
 
     Args:
-      names: the option or full config key for each parameter name.
+      names: a dict from each parameter name to the option or the full config key.
     """
     try:
         yield
@@ -102,7 +105,7 @@ def renamed_in_errors(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
-    """Return a hint that lists the candidates nearest to `name`, or all if none is near.
+    """Return a hint that lists the candidates most similar to `name`, or all if none is similar.
 
     >>> nearest("pretain", ["prepare", "pretrain"])
     'nearest: pretrain, prepare'
@@ -112,10 +115,10 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     return f"nearest: {', '.join(close)}" if close else f"available: {', '.join(sorted(names))}"
 
 
-_MAX_KEYS = 5  # to list in a hint
+_MAX_KEYS = 5  # the most keys that a hint lists
 _LENGTH = r"(phases\.\w+\.)?num_steps|num_epochs"
 _BATCH = r"(phases\.\w+\.)?batch_size"
-# Common names in other libraries, with patterns for the equivalent keys in bert_jax.
+# Names used in other libraries, with patterns that match the equivalent keys in bert_jax.
 _OTHER_NAMES = {
     "lr": r"(optimizer\.)?peak_learning_rate",
     "learning_rate": r"(optimizer\.)?peak_learning_rate",
@@ -127,7 +130,7 @@ _OTHER_NAMES = {
 
 
 def unknown_key(key: str, keys: Iterable[str]) -> str:
-    """Return the end of an error message about an unknown key; the message begins with the key.
+    """Return the rest of an error message that begins with an unknown key.
 
     Args:
       key: the dotted key.
@@ -159,9 +162,12 @@ def unknown_key(key: str, keys: Iterable[str]) -> str:
 
 
 def _same_meaning(name: str, keys: Iterable[str], section: str = "") -> list[str]:
-    """Return the keys that are equivalent to a name from other libraries.
+    """Return the keys that are equivalent to a name used in other libraries.
 
-    section: the section to search, including its dot; "" for the whole config.
+    Args:
+      name: the name used in other libraries.
+      keys: all dotted keys of the config.
+      section: the section to search, including its dot; "" searches the whole config.
     """
     pattern = re.compile(_OTHER_NAMES.get(name, r"(?!)"))
     inside = [key.removeprefix(section) for key in keys if key.startswith(section)]
@@ -169,7 +175,7 @@ def _same_meaning(name: str, keys: Iterable[str], section: str = "") -> list[str
 
 
 def _first(keys: Sequence[str]) -> str:
-    """List the first keys and count the rest."""
+    """List the first few keys, and say how many more there are."""
     listed = ", ".join(keys[:_MAX_KEYS])
     more = len(keys) - _MAX_KEYS
     return f"{listed} and {more} more (`bert-jax keys` lists them)" if more > 0 else listed
@@ -194,15 +200,15 @@ _LARGEST_INTEGER = 2**63 - 1  # the largest integer that every library accepts
 
 
 def check_at_least(minimum: int, section: str, **values: int) -> None:
-    """Refuse an integer that is below `minimum` or too large for the libraries.
+    """Reject integers that are below `minimum` or too large for the libraries that use them.
 
     Args:
-      minimum: the smallest accepted value.
-      section: the beginning of the key in the message, such as "reporting.".
-      **values: the integers, by the name of their key.
+      minimum: the smallest valid value.
+      section: the beginning of the keys in messages, such as "reporting.".
+      **values: the integers, keyed by the rest of the key.
 
     Raises:
-      ValueError: a value is out of range; the message names its key.
+      ValueError: a value is out of range. The message names its key.
     """
     for name, value in values.items():
         if value < minimum:

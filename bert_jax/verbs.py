@@ -1,4 +1,4 @@
-"""Verbs of a command line: how they are found, described and parsed."""
+"""Find, describe and parse the verbs of a command line."""
 
 from __future__ import annotations
 
@@ -17,19 +17,22 @@ RunCommand = Callable[[argparse.Namespace], int]
 
 @dataclass(frozen=True)
 class Verb:
-    """A word on the command line: a command, or a group of verbs.
+    """A verb on the command line, which is either a command or a group of verbs.
 
-    help: the phrase that describes the verb in a list of verbs.
-    module: the module with the command's `add_arguments` and `run`, whose docstring describes the
-      command.
-    function: for a module with several commands, the name of the function that runs this one and
-      whose docstring describes it; `add_NAME_arguments` declares its options.
-    verbs: the verbs of a group by name.
-    repeats: whether it runs one program again and again, so that its buffers are worth keeping.
-    converts: whether it converts a model's weights, whose buffers are not worth keeping.
-    on_cpu: whether it leaves accelerators unused, because it needs exact float32 or computes
-      nothing.
-    mixed: whether options may appear between its positional arguments, which are all optional.
+    Attributes:
+      help: the phrase that describes the verb in a list of verbs.
+      module: the module that contains the command's `add_arguments` and `run`. Its docstring
+        describes the command.
+      function: for a module with several commands, the name of the function that runs this one. Its
+        docstring describes the command, and `add_NAME_arguments` declares its options.
+      verbs: the verbs in a group, keyed by name.
+      repeats: whether the command runs the same program repeatedly, so that freed buffers are worth
+        keeping.
+      converts: whether the command converts a model's weights, so that freed buffers are not worth
+        keeping.
+      on_cpu: whether the command leaves accelerators unused, because it needs exact float32 or
+        computes nothing.
+      mixed: whether options may appear between the positional arguments, all of which are optional.
     """
 
     help: str
@@ -46,12 +49,12 @@ def find_verb(name: str, verbs: Mapping[str, Verb], program: str) -> Verb:
     """Return the verb with this name.
 
     Args:
-      name: the word on the command line.
-      verbs: the verbs by name.
-      program: the words before it, for error messages.
+      name: the verb's name, as given on the command line.
+      verbs: the available verbs, keyed by name.
+      program: the words before the verb on the command line, for error messages.
 
     Raises:
-      ValueError: there is no such verb; the message suggests the nearest names.
+      ValueError: there is no such verb. The message suggests similar names.
     """
     if name not in verbs:
         raise ValueError(
@@ -62,7 +65,7 @@ def find_verb(name: str, verbs: Mapping[str, Verb], program: str) -> Verb:
 
 
 def overview(program: str, verbs: Mapping[str, Verb]) -> str:
-    """Return the help text that lists verbs."""
+    """Return a help text that lists the verbs."""
     width = max(map(len, verbs)) + 2
     lines = [f"usage: {program} VERB [options]", "", "verbs:"]
     lines += [f"  {name:{width}}{verb.help}" for name, verb in verbs.items()]
@@ -70,7 +73,12 @@ def overview(program: str, verbs: Mapping[str, Verb]) -> str:
 
 
 def make_parser(verb: Verb, program: str) -> ArgumentParser:
-    """Return the parser for a command's arguments; `program` is the words before them."""
+    """Return the parser for a command's arguments.
+
+    Args:
+      verb: the command.
+      program: the words before the arguments on the command line, for messages.
+    """
     description, add_arguments, _ = _import_command(verb)
     parser = ArgumentParser(
         prog=program,
@@ -88,7 +96,7 @@ def run_function(verb: Verb) -> RunCommand:
 
 
 def _import_command(verb: Verb) -> tuple[str | None, AddArguments, RunCommand]:
-    """Import a command's module, and return its description and its functions."""
+    """Import a command's module, and return (description, add_arguments, run)."""
     module = importlib.import_module(verb.module)
     if not verb.function:
         return module.__doc__, module.add_arguments, module.run

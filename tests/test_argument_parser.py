@@ -70,7 +70,7 @@ def test_former_names_of_options_are_accepted(parser: ArgumentParser) -> None:
         (["--output", "gs://a/b"], "--output=gs://a/b: gs:// is not supported"),
         (["--output", "o", "--rate", "x"], "--rate: invalid float value: 'x'"),
         (["--output", "o", "--outptu", "o"], "program has no option --outptu; nearest: --output"),
-        (["--output", "o", "--config.seed=1"], "program has no configuration"),
+        (["--output", "o", "--config.seed=1"], "program does not read a config"),
     ],
 )
 def test_a_mistake_raises_an_error(words: list[str], message: str, parser: ArgumentParser) -> None:

@@ -53,7 +53,7 @@ def test_huge_files_are_not_parsed(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     with file.open("wb") as sparse:
         sparse.truncate(MAX_BYTES + 1)
-    with pytest.raises(ValueError, match="268 MB is too large for a file of this kind"):
+    with pytest.raises(ValueError, match="268 MB is too large for this kind of file"):
         read_json(file)
 
 

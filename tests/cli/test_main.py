@@ -167,7 +167,7 @@ def test_a_verb_without_config_refuses_overrides(
     monkeypatch.setitem(cli.VERBS, "plain", Verb("plain", "plain_verb"))
     assert main(["plain"]) == 0
     assert main(["plain", "--config.seed=1"]) == 2
-    assert "--config.seed=1: bert-jax plain has no configuration" in capsys.readouterr().err
+    assert "--config.seed=1: bert-jax plain does not read a config" in capsys.readouterr().err
 
 
 def _single_options() -> list[tuple[str, Verb, argparse.Action]]:
