@@ -1,4 +1,4 @@
-"""Fixtures that make directories of Hugging Face BERT models with random nonzero parameters."""
+"""Create Hugging Face BERT directories with random parameters, and import or compare them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ import transformers
 from safetensors.numpy import load_file, save_file
 
 if importlib.util.find_spec("triton"):
-    # Part of PyTorch's CUDA builds; the process would crash if TensorFlow were imported first.
+    # Import the triton package from PyTorch's CUDA builds now, because the process would crash if
+    # TensorFlow were imported first.
     import triton  # noqa: F401
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz.,!?0123456789"]
@@ -46,7 +47,7 @@ Maker = Callable[..., Path]
 
 
 def make(directory: Path, head: str, **changes: object) -> transformers.PreTrainedModel:
-    """Save a vocabulary and a model with perturbed weights, including biases and LayerNorms."""
+    """Save a vocabulary and a model whose parameters are all random, even biases and LayerNorms."""
     labels = LABELS.get(head)
     names = dict(enumerate(labels)) if labels else None
     more = {"id2label": names, "label2id": {v: k for k, v in names.items()}} if names else {}
@@ -63,13 +64,13 @@ def make(directory: Path, head: str, **changes: object) -> transformers.PreTrain
 
 @pytest.fixture(autouse=True)
 def quiet() -> None:
-    """Disable progress bars."""
+    """Disable the progress bars of transformers."""
     transformers.logging.disable_progress_bar()
 
 
 @pytest.fixture
 def make_bert(tmp_path: Path) -> Maker:
-    """Return a function that writes a model directory, given a head and changed settings."""
+    """Return a function that writes a model directory for a head, with any settings changed."""
 
     def made(head: str = "pretraining", name: str = "theirs", **changes: object) -> Path:
         make(tmp_path / name, head, **changes)
@@ -79,12 +80,12 @@ def make_bert(tmp_path: Path) -> Maker:
 
 
 def tensors_of(directory: Path) -> dict[str, np.ndarray]:
-    """Return the tensors in a model directory."""
+    """Return a dict from name to tensor for a model directory."""
     return load_file(directory / "model.safetensors")
 
 
 def change_tensors(directory: Path, change: Callable[[dict[str, np.ndarray]], None]) -> None:
-    """Change the tensors in a model directory."""
+    """Apply `change` to the dict of tensors in a model directory, and save the result."""
     tensors = tensors_of(directory)
     change(tensors)
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
@@ -92,14 +93,14 @@ def change_tensors(directory: Path, change: Callable[[dict[str, np.ndarray]], No
 
 
 def change_config(directory: Path, **changes: object) -> None:
-    """Change keys in a directory's config.json; None removes a key."""
+    """Change keys in a model directory's config.json, and remove those whose new value is None."""
     file = directory / "config.json"
     content = json.loads(file.read_text()) | changes
     file.write_text(json.dumps({k: v for k, v in content.items() if v is not None}))
 
 
 def card_code(exported: Path) -> str:
-    """Return the code in an export's model card, which is meant to run in the export directory."""
+    """Return the Python code in an export's model card."""
     card = (exported / "README.md").read_text()
     found = re.search(r"```python\n(.*?)```", card, re.DOTALL)
     assert found
@@ -107,9 +108,9 @@ def card_code(exported: Path) -> str:
 
 
 def run_card(exported: Path, more: str) -> str:
-    """Run the code in an export's model card and then `more`, and return the output.
+    """Run the code in an export's model card and then `more`, and return what they print.
 
-    The code runs in the export's directory, without any predefined names.
+    The code runs in the export directory, without any predefined names.
     """
     printed = io.StringIO()
     with contextlib.chdir(exported), contextlib.redirect_stdout(printed):
@@ -147,5 +148,6 @@ def imported(bert_jax_here, tmp_path):
 
 
 def same(directory: Path, other: Path, bert_jax_here) -> None:
+    """Check that `verify` passes for two models."""
     compared = bert_jax_here("verify", directory, other)
     assert compared.code == 0, compared.output + compared.errors

@@ -21,7 +21,7 @@ SIZES = dict(
     initializer_range=0.1,
 )
 BYTES = ["<s>", "<pad>", "</s>", "<unk>", *sorted(ByteLevel.alphabet()), "<mask>"]
-# The suffix of Hugging Face's class for each of our heads.
+# For each of our heads, the suffix of Hugging Face's class name.
 HEADS = {
     "encoder": "Model",
     "masked_lm": "ForMaskedLM",
@@ -47,17 +47,17 @@ CONFIGS = {
         initializer_range=0.1,
     ),
 }
-# Families and heads; only ALBERT has a class with both pretraining heads.
+# Pairs of family and head. Only ALBERT has a class with both pretraining heads.
 CASES = [(family, head) for family in CONFIGS for head in HEADS] + [("Albert", "pretraining")]
 
 
 def class_of(family: str, head: str) -> type[transformers.PreTrainedModel]:
-    """Return Hugging Face's class for a family and a head."""
+    """Return the Hugging Face class for a family and a head."""
     return getattr(transformers, family + (HEADS | {"pretraining": "ForPreTraining"})[head])
 
 
 def build(family: str, head: str, **changes: object) -> transformers.PreTrainedModel:
-    """Return a model with perturbed weights, including biases and LayerNorms."""
+    """Return a model whose parameters are all random, including biases and LayerNorms."""
     labels = LABELS.get(head, ["LABEL_0", "LABEL_1"])
     names = dict(enumerate(labels))
     more = {"id2label": names, "label2id": {v: k for k, v in names.items()}, **changes}
@@ -73,7 +73,7 @@ def build(family: str, head: str, **changes: object) -> transformers.PreTrainedM
 def make(
     directory: Path, family: str, head: str, **changes: object
 ) -> transformers.PreTrainedModel:
-    """Save a model and a vocabulary of its kind."""
+    """Save a model with the kind of vocabulary that its family uses."""
     model = build(family, head, **changes)
     model.save_pretrained(directory)
     if family == "Roberta":
@@ -85,7 +85,7 @@ def make(
     return model
 
 
-# The special pieces at the beginning of the vocabularies of XLM-RoBERTa and CamemBERT.
+# The special pieces with which the vocabularies of XLM-RoBERTa and CamemBERT begin.
 _FIRST = {
     "XLMRoberta": ["<s>", "<pad>", "</s>", "<unk>"],
     "Camembert": ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>"],
@@ -94,7 +94,7 @@ _ENDS = {"bos": "<s>", "eos": "</s>"}
 
 
 def make_other_roberta(directory: Path, name: str, head: str) -> None:
-    """Save an XLM-RoBERTa or a CamemBERT, which are equivalent to RoBERTa."""
+    """Save an XLM-RoBERTa or CamemBERT model, whose architecture is the same as RoBERTa's."""
     pieces = [*_FIRST[name], "▁", "▁it", "▁rain", "s", "▁so", "▁wet", *"abcdefghé.?", "<mask>"]
     vocabulary = [(piece, -float(number)) for number, piece in enumerate(pieces)]
     tokenizer = getattr(transformers, f"{name}Tokenizer")(vocab=vocabulary)

@@ -1,4 +1,4 @@
-"""Test the import and export of RoBERTa, ALBERT and DistilBERT with every head."""
+"""Test importing and exporting RoBERTa, ALBERT and DistilBERT with every head."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_import_and_export(family, head, bert_jax_here, tmp_path, monkeypatch):
     [*(("XLMRoberta", head) for head in HEADS), ("Camembert", "masked_lm"), ("Camembert", "span")],
 )
 def test_other_names_of_roberta(name, head, bert_jax_here, tmp_path):
-    """Test XLM-RoBERTa and CamemBERT, which are exported as RoBERTa with other vocabularies."""
+    """Test XLM-RoBERTa and CamemBERT, which are exported as RoBERTa with a different vocabulary."""
     theirs, ours, back = tmp_path / "theirs", tmp_path / "ours", tmp_path / "back"
     make_other_roberta(theirs, name, head)
     imported = bert_jax_here("import", theirs, "--output", ours)
@@ -243,7 +243,7 @@ def test_an_offset_that_hugging_face_cannot_express_is_refused(bert_jax_here, tm
     words = ("export", tmp_path / "ours", "--format", "huggingface", "--output", tmp_path / "back")
     refused = bert_jax_here(*words)
     assert refused.code == 2 and "would begin at 2 instead of the trained offset" in refused.errors
-    # ONNX supports it; no config.json is written, since it would describe another model.
+    # ONNX supports the offset. No config.json is written, as it would describe a different model.
     onnx = tmp_path / "onnx"
     words = ("export", tmp_path / "ours", "--format", "onnx", "--output", onnx)
     assert bert_jax_here(*words).code == 0
@@ -262,7 +262,7 @@ def test_one_segment_and_pairs_of_texts(bert_jax_here, make_bert, tmp_path):
 
 @pytest.mark.parametrize(("head", "rate"), [("classification", 0.2), ("tagging", 0.3)])
 def test_dropout_rates_of_distilbert_classifiers(head, rate, bert_jax_here, tmp_path):
-    """The two classes use different rates."""
+    """Test that each of the two classes gets the dropout rate from its own config key."""
     theirs, ours, back = tmp_path / "theirs", tmp_path / "ours", tmp_path / "back"
     make(theirs, "DistilBert", head)
     change_config(theirs, dropout=0.3, seq_classif_dropout=0.2)
@@ -279,7 +279,7 @@ def test_dropout_rates_of_distilbert_classifiers(head, rate, bert_jax_here, tmp_
 
 @pytest.mark.parametrize("head", ["tagging", "multiple_choice"])
 def test_a_roberta_classifier_for_another_task_is_replaced(head, bert_jax_here, tmp_path):
-    """Test that the dense layer, which belongs to the classifier, is randomly initialized, too."""
+    """Test that the classifier's dense layer is randomly initialized too."""
     make(tmp_path / "theirs", "Roberta", head)
     words = ("--head", "classification", "--labels", "no", "yes")
     imported = bert_jax_here("import", tmp_path / "theirs", "--output", tmp_path / "ours", *words)

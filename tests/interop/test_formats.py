@@ -1,4 +1,4 @@
-"""Test that ONNX and StableHLO exports give the right outputs for any batch size and length."""
+"""Test that ONNX and StableHLO exports compute the right outputs at any batch size and length."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLASSIFIERS = ("classification", "multiple_choice", "tagging", "span")
 
 @pytest.fixture
 def exported(make_bert, bert_jax_here, tmp_path):
-    """Return a function that makes a model with a given head, and exports its work directory."""
+    """Return a function that imports and exports a model, and returns (work directory, export)."""
 
     def run(form, head="pretraining", *words, change=None, **changes):
         ours, out = tmp_path / "ours", tmp_path / form
@@ -38,7 +38,7 @@ def exported(make_bert, bert_jax_here, tmp_path):
 
 
 def agree(model, other, *lengths: int) -> set[str]:
-    """Check that two models agree within 1e-4 at every length, and return the common outputs."""
+    """Check that two models agree within 1e-4 at all lengths, and return their shared outputs."""
     for length in lengths:
         probe = random_probe(VOCABULARY, 2, length, seed=length)
         found = differences(model.outputs(probe), other.outputs(probe), probe)
@@ -104,7 +104,7 @@ def test_models_without_a_hugging_face_class(form, encoder, tmp_path, make_bert,
     words = ("export", ours, "--format", form, "--output", out, "--hidden-states")
     assert bert_jax_here(*words).code == 0
     assert "hidden_1" in agree(open_model(out), open_model(ours), 40, 9)
-    if not config.encoder.num_segments:  # segments are still an input
+    if not config.encoder.num_segments:  # segment ids are still an input
         assert int(run_card(out, "print(len(outputs))")) > 3
 
 
@@ -169,14 +169,14 @@ def test_verify_between_formats_and_with_damage(exported, bert_jax_here):
     compared = bert_jax_here("verify", out / "model.onnx", other)
     assert compared.code == 0, compared.output + compared.errors
     assert "sentences: 8 x" in compared.output and "not compared" not in compared.output
-    for directory in (out, other):  # the checksums would reveal the changes made below
+    for directory in (out, other):  # otherwise the checksums would reveal the changes below
         (directory / "SHA256SUMS").unlink()
     weights = dict(np.load(other / "weights.npz"))
     weights["masked_lm.norm.bias"] = weights["masked_lm.norm.bias"] + 0.01
     np.savez(other / "weights.npz", **weights)
     assert bert_jax_here("verify", out, other).code == 1
     data = bytearray((out / "model.onnx.data").read_bytes())
-    data[len(data) // 2 + 3] ^= 0x40  # an exponent's bit
+    data[len(data) // 2 + 3] ^= 0x40  # flip a bit of an exponent
     (out / "model.onnx.data").write_bytes(data)
     assert bert_jax_here("verify", out, ours).code == 1
     (out / "model.onnx.data").write_bytes(data[:100])

@@ -1,4 +1,4 @@
-"""Test that half-precision exports contain the nearest representable numbers."""
+"""Test that half-precision exports round each parameter to the nearest representable number."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_model_is_stored_in_half_the_size(dtype, numbers, make_bert, bert_jax_
     assert run_card(half, "print(model.dtype)").splitlines()[-1] == f"torch.{dtype}"
 
     # The models differ only by rounding, but by more than the default tolerance of `verify`. Among
-    # thousands of outputs, the largest difference is up to 32 times the rounding of a weight.
+    # thousands of outputs, the largest difference can be 32 times the rounding error of one weight.
     tolerance = 16 * float(ml_dtypes.finfo(numbers).eps)
     assert bert_jax_here("verify", ours, half, "--tolerance", str(tolerance)).code == 0
     assert bert_jax_here("verify", ours, half).code == 1

@@ -1,4 +1,4 @@
-"""Test which tensors are imported, left out, randomly initialized or rejected."""
+"""Test which tensors an import reads, leaves out, initializes randomly or rejects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test what an import reads from config.json: sizes, labels, the meaning of scores, and tokens."""
+"""Test what imports read from config.json: sizes, labels, the meaning of scores, and tokens."""
 
 from __future__ import annotations
 

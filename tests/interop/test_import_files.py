@@ -1,4 +1,4 @@
-"""Test imports from every supported file layout, and from invalid files."""
+"""Test importing from every supported file layout and from invalid files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_pickle_from_before_2020(make_bert, imported, bert_jax_here):
     torch.save(torch.load(file), file, _use_new_zipfile_serialization=False)
     before = num_tensors()
     weights = open_weights(old)
-    assert weights.shapes[TABLE] and num_tensors() == before  # the loaded tensors are only on disk
+    assert weights.shapes[TABLE] and num_tensors() == before  # tensors stay on disk
     same(imported(old)[1], theirs, bert_jax_here)
     file.write_bytes(file.read_bytes()[:-100])
     finished = bert_jax_here("import", old, "--output", old.parent / "more")
@@ -51,13 +51,13 @@ def test_a_pickle_from_before_2020(make_bert, imported, bert_jax_here):
 
 
 def num_tensors() -> int:
-    """Return the number of tensors in this process's memory."""
+    """Return how many tensors are in this process's memory."""
     gc.collect()
     return sum(issubclass(type(kept), torch.Tensor) for kept in gc.get_objects())
 
 
 def to_pickles(directory: Path) -> None:
-    """Convert .safetensors files to the .bin files that transformers wrote until 2024."""
+    """Convert .safetensors files to .bin files, which transformers wrote until 2024."""
     from safetensors.torch import load_file
 
     for file in list(directory.glob("*.safetensors")):
@@ -164,7 +164,7 @@ def test_damaged_files_are_reported(make_bert, refused):
 
 
 class Touch:
-    """An object whose unpickling creates a file, as an example of code in a pickle."""
+    """An object that creates a file when it is unpickled, to show that a pickle can run code."""
 
     def __init__(self, path: Path):
         self.path = path

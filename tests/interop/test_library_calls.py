@@ -1,4 +1,4 @@
-"""Test that importing, exporting, extracting and comparing models from Python prints nothing."""
+"""Test that models can be imported, exported, extracted and compared from Python, silently."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .families import make as make_family
 
 @pytest.fixture(scope="module")
 def directories(tmp_path_factory):
-    """Return a directory written by transformers, and the result of importing it."""
+    """Return (theirs, imported): a directory written by transformers and its `ImportResult`."""
     root = tmp_path_factory.mktemp("models")
     make(root / "theirs", "pretraining")
     return root / "theirs", import_model(root / "theirs", root / "ours")
@@ -115,7 +115,7 @@ def test_verify_compares_and_reports_only_if_asked(directories, capsys, tmp_path
     assert equal.passed and equal.verdict.startswith(tuple("0123456789"))
     assert equal.differences.keys() == {"random", "sentences"}
     largest = max(each.relative for each in equal.differences["random"].values())
-    assert 0 < largest < 1e-4  # only float32 rounding differs between the frameworks
+    assert 0 < largest < 1e-4  # the frameworks differ only in float32 rounding
     assert not verify(theirs, imported.work_dir, tolerance=largest / 100).passed
     shutil.copytree(theirs, tmp_path / "changed")
 

@@ -1,4 +1,4 @@
-"""Test importing and exporting all heads of BERT: outputs agree, and tensors are identical."""
+"""Test that importing and exporting BERT preserves its outputs and tensors, with every head."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_auto_classes_load_exported_models(make_bert, bert_jax_here, tmp_path):
     assert tokenizer.model_max_length == 40
     pair = tokenizer("ab. c", "d?", return_tensors="pt")
     assert pair["token_type_ids"].tolist() == [[0, 0, 0, 0, 0, 0, 1, 1, 1]]
-    # The hub shows the front matter of the model card.
+    # The model card begins with front matter for the hub.
     card = (back / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: fill-mask\n")
     assert "| hidden_dim | 32 |" in card
@@ -184,7 +184,7 @@ def test_the_mesh_does_not_change_the_exported_tensors(axes, make_bert, bert_jax
     kernel = params["encoder.layers.0.ffn.up.kernel"]
     parts = axes.get("fsdp", 1) * axes.get("tensor", 1)
     assert kernel.addressable_shards[0].data.size == kernel.size / parts
-    # Save them as a run on this mesh would after a step that changes nothing.
+    # Save the parameters the way a run on this mesh would, after a step that changes nothing.
     shutil.rmtree(ours / "checkpoints")
     state = TrainState(jnp.int32(1), params, (jnp.zeros(()),))
     with Checkpointer(ours / "checkpoints", CheckpointConfig(), {}) as checkpointer:
@@ -206,7 +206,8 @@ def test_pretraining_continues_from_an_imported_model(
     settings += ["model.max_positions=40", "phases.phase1.num_steps=2", "optimizer.name=adamw"]
     settings += ["optimizer.peak_learning_rate=0.0", "optimizer.warmup_steps=0"]
     settings += ["model.num_heads=4", "mesh.fsdp=4"]
-    # Only one phase, since the second one of the recipe has sequences longer than these positions.
+    # Keep only the first phase: the recipe's second phase has sequences that are too long for this
+    # model's positions.
     config = tmp_path / "config.py"
     lines = [line for line in tiny_config.read_text().splitlines() if "phase2=" not in line]
     config.write_text("\n".join(lines))

@@ -1,4 +1,4 @@
-"""Test the outputs of SavedModels in TensorFlow."""
+"""Test that SavedModels give the right outputs in TensorFlow."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def exported(make_bert, bert_jax_here, tmp_path):
         import tensorflow
 
         unsupported = re.search("TensorFlow .* cannot run a program of jax .*", finished.errors)
-        if unsupported and tensorflow.__version__ < "2.22":  # which was released before jax 0.11
+        if unsupported and tensorflow.__version__ < "2.22":  # 2.21 predates jax 0.11
             assert not out.exists()
             pytest.skip(unsupported.group())
         assert finished.code == 0, finished.errors

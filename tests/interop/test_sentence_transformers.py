@@ -35,7 +35,7 @@ Build = Callable[..., Path]
 
 @pytest.fixture
 def build(tmp_path: Path) -> Build:
-    """Return a function that saves a tiny model of an encoder family, using the library."""
+    """Return a function that saves a tiny sentence-transformers model from an encoder family."""
 
     def saved(
         family: str = "Bert",
@@ -65,7 +65,7 @@ def load(directory: Path) -> SentenceTransformer:
 
 
 def compare(theirs: SentenceTransformer, embed: Embed, **prompt: str) -> None:
-    """Check that `Embed` gives the same vectors as the library."""
+    """Check that `Embed` gives the same vectors as sentence-transformers."""
     expected = theirs.encode(TEXTS, batch_size=2, **prompt)
     vectors = np.stack([each.vector for each in embed.sentences(TEXTS, **prompt)])
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
@@ -155,13 +155,13 @@ def test_prompts(build, imported, bert_jax_here):
         embed.sentences(["a"], prompt_name="long", prompt="x")
     with pytest.raises(UnusableText, match="text 1 of 2: a lone surrogate"):
         embed(["a", "\udc00"], prompt_name="long")
-    # Prompt and text together are one unknown word; the prompt has five tokens.
+    # The prompt has five tokens, but prompt and text together form a single unknown word.
     with pytest.raises(UnusableText, match="text 1 of 2: no tokens are left to pool"):
         embed.sentences(["a", "\u00df"], prompt="query")
 
 
 def old_layout(directory: Path, target: Path, **encoder: object) -> None:
-    """Convert to the layout used before version 1: an encoder subdirectory and mode flags."""
+    """Convert to the layout before version 1, which has an encoder subdirectory and mode flags."""
     shutil.copytree(directory, target / "0_Transformer")
     shutil.copytree(directory / "1_Pooling", target / "1_Pooling")
     for name in ("modules.json", "config_sentence_transformers.json"):
@@ -199,9 +199,9 @@ def test_a_model_without_settings_has_the_mean(build, imported, bert_jax_here):
     output, ours = imported(theirs)
     assert "sentence embedding" not in output and read_sentence_embedding(ours) is None
     embed = Embed(ours)
-    compare(load(theirs), embed)  # the library also uses the mean
+    compare(load(theirs), embed)  # sentence-transformers also pools with the mean
     content = json.loads((ours / "model.json").read_text())
-    del content["sentence_embedding"]  # absent in earlier versions
+    del content["sentence_embedding"]  # earlier versions did not write this key
     write(ours / "model.json", content)
     found = Embed(ours)(TEXTS[0])
     np.testing.assert_allclose(found.vector, found.mean, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Test imports of checkpoints like Google's, with optimizer slots and TensorFlow's names."""
+"""Test importing checkpoints like Google's, with optimizer slots and TensorFlow's names."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from bert_jax.runs.work_dir import read_model
 
 from .conftest import SIZES, change_tensors, tensors_of
 
-# The names in the 2018 release, to test the importer's patterns. A "kernel" is [in, out]; all
-# other variables have the same layout as Hugging Face's tensors.
+# Variable names in the 2018 release, against which the importer's patterns are tested. Kernels are
+# [in, out]; all other variables have the same layout as Hugging Face's tensors.
 EMBEDDINGS = {
     "bert/embeddings/word_embeddings": "bert.embeddings.word_embeddings.weight",
     "bert/embeddings/position_embeddings": "bert.embeddings.position_embeddings.weight",
@@ -63,7 +63,7 @@ HEADS = {
 
 @pytest.fixture
 def make_release(make_bert, tmp_path):
-    """Return a function that writes a Hugging Face model's weights in the release's format."""
+    """Return a function that writes a model as a release, and returns (model, release) paths."""
 
     def run(head: str, more: dict[str, np.ndarray] | None = None, without: str = ""):
         theirs, release = make_bert(head), tmp_path / "release"
@@ -97,7 +97,7 @@ def make_release(make_bert, tmp_path):
 
 
 def save(prefix, variables: dict[str, np.ndarray]) -> None:
-    import tensorflow  # imported here, so that other tests run without it
+    import tensorflow  # imported here so that other tests run without TensorFlow
 
     tensorflow.raw_ops.SaveV2(
         prefix=str(prefix),
@@ -114,8 +114,8 @@ def test_a_release_is_imported(head, path, make_release, bert_jax_here, tmp_path
     ours = tmp_path / "ours"
     imported = bert_jax_here("import", release / path, "--output", ours)
     assert imported.code == 0, imported.errors
-    # The variables left out are the step and two slots for each variable, including the pooler of
-    # the release's span models.
+    # What is left out is the step and two slots per variable, including the slots for the pooler,
+    # which the release's span models have.
     assert "optimizer variables are left out" in imported.output
     assert "UNEXPECTED" not in imported.output and "adam" not in imported.output
     compared = bert_jax_here("verify", theirs, ours)
@@ -125,12 +125,12 @@ def test_a_release_is_imported(head, path, make_release, bert_jax_here, tmp_path
 
 @pytest.mark.parametrize("path", ["", "bert_model.ckpt", "bert_model.ckpt.index"])
 def test_a_release_is_compared_without_being_imported(path, make_release, bert_jax_here):
-    """Compare with transformers, using the same weights in a Hugging Face directory."""
+    """Test comparing a release with the same weights in a Hugging Face directory."""
     theirs, release = make_release("pretraining")
     compared = bert_jax_here("verify", release / path, theirs)
     assert compared.code == 0, compared.output + compared.errors
     assert "(TensorFlow checkpoint, pretraining)" in compared.output
-    assert "sentences: " in compared.output  # by its vocab.txt
+    assert "sentences: " in compared.output  # tokenized with its vocab.txt
 
     def change(tensors):
         tensors["bert.pooler.dense.bias"] = tensors["bert.pooler.dense.bias"] + 0.1
@@ -181,7 +181,8 @@ def test_damage_is_reported(make_release, bert_jax_here, tmp_path):
     words = ("import", release, "--output", tmp_path / "ours")
     [data] = release.glob("bert_model.ckpt.data-*")
     whole = data.read_bytes()
-    data.write_bytes(whole[: len(whole) // 8])  # the moments come after the parameters
+    # Cut off parameters too, not only the moments, which come after them.
+    data.write_bytes(whole[: len(whole) // 8])
     refused = bert_jax_here(*words)
     assert refused.code == 2 and "bert_model.ckpt: " in refused.errors
     data.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])

@@ -1,4 +1,4 @@
-"""Test that `verify` passes for models that agree, and fails for models that do not."""
+"""Test that `verify` passes for models that agree and fails for models that differ."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bert_jax.interop.verify import verdict_on
 
 from .conftest import change_config, change_tensors
 
-# A tensor of every part of the model, and the index of an element.
+# One tensor from each part of the model, with the index of an element to change.
 WEIGHTS = {
     "bert.embeddings.word_embeddings.weight": (50, 3),
     "bert.embeddings.position_embeddings.weight": (39, 0),  # the last position
@@ -41,13 +41,13 @@ WEIGHTS = {
 
 @pytest.fixture
 def ours(make_bert, bert_jax_here, tmp_path):
-    """Return the work directory imported from the Hugging Face directory `theirs`."""
+    """Return a work directory that was imported from the Hugging Face directory `theirs`."""
     assert bert_jax_here("import", make_bert(), "--output", tmp_path / "ours").code == 0
     return tmp_path / "ours"
 
 
 def failing_rows(output: str) -> list[str]:
-    """Return the outputs whose relative difference is above 1e-4."""
+    """Return the names of the outputs whose relative difference exceeds 1e-4."""
     rows = re.findall(r"^(\S.*?)  +(.*)$", output.split("relative\n")[1], re.M)
     return [name for name, cells in rows if max(map(float, cells.split()[1::2])) > 1e-4]
 
@@ -68,7 +68,7 @@ def test_a_single_changed_weight_is_detected(ours, bert_jax_here, tmp_path):
         assert "FAIL: " in finished.output and "NOT within 0.0001" in finished.output
         seen[name] = failing_rows(finished.output)
         shutil.rmtree(changed)
-    # The first row that differs locates the change.
+    # The first row that differs shows where the change is.
     assert seen["bert.embeddings.LayerNorm.bias"][0] == "embeddings"
     assert seen["bert.encoder.layer.0.attention.self.query.weight"][0] == "layer 1"
     assert seen["bert.encoder.layer.1.output.LayerNorm.weight"][0] == "layer 2"
@@ -119,7 +119,7 @@ def test_a_tolerance_of_0_requires_bitwise_equality(ours, bert_jax_here, tmp_pat
     exact = bert_jax_here("verify", ours, theirs, "--tolerance", "0")
     assert exact.code == 1 and "FAIL: NOT bitwise equal: " in exact.output
 
-    # Flip the last bit of a bias: a change far below any tolerance for rounding.
+    # Flip the last bit of a bias, a change far below any tolerance for rounding.
     def nudge(tensors):
         bias = tensors["cls.seq_relationship.bias"].copy()
         bias[0] = np.nextafter(bias[0], np.float32(9))
@@ -168,14 +168,14 @@ def test_a_different_tokenizer_is_detected(ours, bert_jax_here):
 
 
 def test_a_different_tokenization_by_transformers_is_reported(ours, bert_jax_here, tmp_path):
-    """transformers' BertTokenizer lowercases by default, regardless of tokenizer.json."""
+    """Test with transformers' BertTokenizer, which by default lowercases despite tokenizer.json."""
     back, words = tmp_path / "back", ("--format", "huggingface")
     assert bert_jax_here("export", ours, *words, "--output", back).code == 0
     assert bert_jax_here("verify", ours, back).code == 0
     file = back / "tokenizer.json"
     state = json.loads(file.read_text())
     state["normalizer"] |= {"lowercase": False, "strip_accents": False}
-    (back / "SHA256SUMS").unlink()  # the changes are intended
+    (back / "SHA256SUMS").unlink()  # otherwise the checksums would reveal the changes below
     file.write_text(json.dumps(state))
     (back / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
     compared = bert_jax_here("verify", back, back)
@@ -206,7 +206,7 @@ def test_a_checkpoint_without_its_data_is_refused(make_bert, bert_jax, bert_jax_
     ours = tmp_path / "ours"
     assert bert_jax_here("import", make_bert(), "--output", ours).code == 0
     shutil.rmtree(ours / "checkpoints" / "0" / "params" / "d")
-    # In a separate process, since objects of Orbax cause warnings at the next garbage collection.
+    # Use a separate process, since Orbax's objects cause warnings at the next garbage collection.
     refused = bert_jax("verify", ours, ours, code=2)
     assert "the checkpoint of step 0 is damaged: params/d/" in refused.errors
     assert "is missing. Restore it from a copy" in refused.errors
@@ -261,7 +261,7 @@ def test_nonfinite_values_fail():
 
 
 def test_features_are_not_confused_with_positions():
-    # There are as many features as positions, and padding must not mask features.
+    # There are as many features as positions, but the padding mask must not apply to features.
     probe = probe_of([[1, 1, 0], [1, 0, 0]])
     first = {"pooled": np.zeros((2, 3), np.float32)}
     second = {"pooled": np.array([[0, 0, 0], [0, 0, 5]], np.float32)}
@@ -307,7 +307,7 @@ def test_a_pickle_refused_by_pytorch_is_reported_in_one_sentence(ours, bert_jax_
 
 
 class Unpicklable:
-    """A class that PyTorch refuses to load from a file of weights."""
+    """A class that PyTorch refuses to load from a weights file."""
 
 
 def test_feed_forward_chunking_does_not_matter(ours, bert_jax_here):
