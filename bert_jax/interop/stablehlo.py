@@ -1,4 +1,4 @@
-"""Export a model as a StableHLO program with separate weights, which JAX alone can run."""
+"""Export a model as a StableHLO program that needs only JAX to run, with separate weights."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def verify(
       on_report: called with a `Message` for each remark about the models and for each input.
 
     Returns:
-      A `Comparison`. Its `passed` tells whether the models agree.
+      A `Comparison`, whose `passed` attribute is True if the models agree.
 
     Raises:
       ValueError: a model cannot be loaded, or the models have no output in common.

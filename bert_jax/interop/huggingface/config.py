@@ -415,6 +415,6 @@ def _head_of(
         if heads.get(architecture) in _classifier_names():
             return heads[architecture]
     raise ValueError(
-        f"{directory}: config.json does not tell what kind of classifier this is (architectures: "
+        f"{directory}: config.json does not specify the kind of classifier (architectures: "
         f"{architectures}). Set --head to one of {', '.join(_classifier_names())}"
     )

@@ -65,7 +65,7 @@ def architecture_of(config: ModelConfig) -> str:
     """Return the name of the Hugging Face class for a model.
 
     Raises:
-      ValueError: there is no class for the model.
+      ValueError: Hugging Face's library has no class for the model.
     """
     refusal = refusal_of(config)
     if refusal is not None:
@@ -79,7 +79,7 @@ def heads_of(family: Family) -> dict[str, str]:
 
 
 def classes_of(content: Mapping[str, Any]) -> list[str]:
-    """Return the classes named in a config.json, renamed to those of an equivalent family."""
+    """Return the classes named in a config.json, with the names of an equivalent family."""
     architectures = content.get("architectures") or []
     names = [architectures] if isinstance(architectures, str) else list(architectures)
     kind = content.get("model_type", "bert")

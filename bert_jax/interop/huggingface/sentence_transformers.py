@@ -120,7 +120,7 @@ def _modules(file: Path) -> Iterator[_Module]:
 
 
 def _settings(directory: Path, modules: Sequence[_Module]) -> tuple[SentenceEmbedding, bool]:
-    """Return (settings, lowercase), where `lowercase` tells whether to lower-case texts."""
+    """Return (settings, lowercase); `lowercase` says whether to lower-case texts."""
     file = directory / MODULES_NAME
     for number, module in enumerate(modules):
         if module.kind not in (_ENCODERS, ("Pooling",), ("Normalize",))[min(number, 2)]:
