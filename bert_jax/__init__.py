@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from bert_jax.interop.export import export
     from bert_jax.interop.import_model import import_model
     from bert_jax.interop.verify import verify
+    from bert_jax.interpretability.attention import Attention
     from bert_jax.models.config import ComputeConfig, EncoderConfig
     from bert_jax.models.encoder import Encoder
     from bert_jax.models.heads import PretrainingModel
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnswerQuestion",
+    "Attention",
     "Choose",
     "Classify",
     "ComputeConfig",
@@ -95,6 +97,7 @@ __all__ = [
 
 _MODULES = {
     "AnswerQuestion": "inference.answer_question",
+    "Attention": "interpretability.attention",
     "Choose": "inference.classify",
     "Classify": "inference.classify",
     "ComputeConfig": "models.config",

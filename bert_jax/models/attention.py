@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,28 @@ def scaled_scores(query: jax.Array, key: jax.Array, ops: Ops = "fast") -> jax.Ar
     return with_ops(attention_scores, ops)(scaled, key)
 
 
+def attention_probabilities(
+    scores: jax.Array, document_ids: jax.Array | None, packed: bool
+) -> jax.Array:
+    """Return the softmax of the scores over the tokens that each token may attend to.
+
+    Args:
+      scores: see `scaled_scores`.
+      document_ids: [batch, length]; None if every token attends to every token.
+      packed: see `SelfAttention.__call__`.
+
+    Returns:
+      float32 [batch, num_heads, from, to].
+    """
+    if document_ids is not None:
+        # In a row with one document, padding attends to the tokens, as it does in cuDNN's kernel
+        # and in other BERT implementations. This matters because the softmax over span positions
+        # includes padding.
+        visible = document_mask(document_ids) if packed else (document_ids != 0)[:, None, None, :]
+        scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
+    return jax.nn.softmax(scores, axis=-1)
+
+
 def xla_attention(
     scores: jax.Array,
     value: jax.Array,
@@ -60,13 +82,7 @@ def xla_attention(
     Returns:
       [batch, length, num_heads, head_dim] in the dtype of `value`.
     """
-    if document_ids is not None:
-        # In a row with one document, padding attends to the tokens, as it does in cuDNN's kernel
-        # and in other BERT implementations. This matters because the softmax over span positions
-        # includes padding.
-        visible = document_mask(document_ids) if packed else (document_ids != 0)[:, None, None, :]
-        scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
-    probabilities = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
+    probabilities = attention_probabilities(scores, document_ids, packed).astype(value.dtype)
     probabilities = dropout(probabilities, dropout_rate, dropout_key, ops)
     return with_ops(weighted_values, ops)(probabilities, value)
 
@@ -93,6 +109,14 @@ def cudnn_attention(
     return jax.nn.dot_product_attention(
         query, key, value, key_value_seq_lengths=lengths, implementation="cudnn"
     )
+
+
+class Projections(NamedTuple):
+    """The queries, keys and values of all heads, each [batch, length, num_heads, head_dim]."""
+
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
 
 
 class SelfAttention(nnx.Module):
@@ -131,11 +155,7 @@ class SelfAttention(nnx.Module):
         Returns:
           The output, which has the shape of `x`, and the `scaled_scores` (None unless requested).
         """
-        heads = (*x.shape[:-1], self.config.num_heads, self.config.head_dim)
-        axes = ("batch", None, "heads", None)
-        query = constrain(self.query(x).reshape(heads), *axes)
-        key = constrain(self.key(x).reshape(heads), *axes)
-        value = constrain(self.value(x).reshape(heads), *axes)
+        query, key, value = self.project(x)
         scores = None
         if self.backend == "xla" or return_scores:
             scores = scaled_scores(query, key, self.ops)
@@ -161,3 +181,13 @@ class SelfAttention(nnx.Module):
             case _:
                 assert_never(self.backend)
         return self.output(attended.reshape(x.shape)), scores if return_scores else None
+
+    def project(self, x: jax.Array) -> Projections:
+        """Return the queries, keys and values of all heads for `x` [batch, length, hidden_dim]."""
+        heads = (*x.shape[:-1], self.config.num_heads, self.config.head_dim)
+        axes = ("batch", None, "heads", None)
+        return Projections(
+            constrain(self.query(x).reshape(heads), *axes),
+            constrain(self.key(x).reshape(heads), *axes),
+            constrain(self.value(x).reshape(heads), *axes),
+        )

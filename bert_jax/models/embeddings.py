@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -140,6 +140,17 @@ def _select_backward(
 select_segments.defvjp(_select_forward, _select_backward)
 
 
+class EmbeddingParts(NamedTuple):
+    """The three embeddings of a batch, each [batch, length, table_dim].
+
+    `segment` is None for a model without segments.
+    """
+
+    token: jax.Array
+    position: jax.Array
+    segment: jax.Array | None
+
+
 class Embeddings(nnx.Module):
     """The sum of token, segment and position embeddings (Devlin et al. 2019, figure 2).
 
@@ -188,13 +199,26 @@ class Embeddings(nnx.Module):
         Raises:
           ValueError: the sequence is longer than the position table.
         """
-        x = with_ops(look_up, self.ops)(self.token[...], token_ids, self.rows_dtype)
-        x = x.astype(self.dtype)
-        x = x + self._positions(position_ids, token_ids.shape)
-        if self.config.num_segments:
-            x = x + self._segments(segment_ids, token_ids.shape)
+        token, position, segment = self.parts(token_ids, segment_ids, position_ids)
+        x = token + position
+        if segment is not None:
+            x = x + segment
         x = dropout(self.norm(x), self.config.hidden_dropout, dropout_key, self.ops)
         return x if self.config.embedding_dim is None else self.projection(x)
+
+    def parts(
+        self,
+        token_ids: jax.Array,
+        segment_ids: jax.Array | None,
+        position_ids: jax.Array | None,
+    ) -> EmbeddingParts:
+        """Return the embeddings whose sum `__call__` normalizes; see there for the arguments."""
+        token = with_ops(look_up, self.ops)(self.token[...], token_ids, self.rows_dtype)
+        return EmbeddingParts(
+            token.astype(self.dtype),
+            self._positions(position_ids, token_ids.shape),
+            self._segments(segment_ids, token_ids.shape) if self.config.num_segments else None,
+        )
 
     def attend(self, x: jax.Array, bias: jax.Array) -> jax.Array:
         """Return the dot products of `x` [..., table_dim] with all token embeddings, plus `bias`.

@@ -233,7 +233,7 @@ class Encoder(nnx.Module):
             step = self._layer_step(document_ids, packed, return_attention_scores)
             for number in range(self.config.num_layers):
                 key = None if keys is None else keys[number + 1]
-                x, layer_scores = step(self._shared_layer(number), x, key)
+                x, layer_scores = step(self.shared_layer(number), x, key)
                 states.append(x)
                 if layer_scores is not None:
                     scores.append(layer_scores)
@@ -246,7 +246,8 @@ class Encoder(nnx.Module):
             tuple(scores) if return_attention_scores else None,
         )
 
-    def _shared_layer(self, number: int) -> SharedLayer:
+    def shared_layer(self, number: int) -> SharedLayer:
+        """Return the owners of the parameters of a layer, counted from 0."""
         attention, ffn = self.config.parameter_owners(number)
         return SharedLayer(self.layers[attention], self.layers[ffn])
 

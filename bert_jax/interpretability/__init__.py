@@ -1,0 +1,1 @@
+"""Look inside a trained model: attention, vectors, guesses and attributions."""

@@ -1,0 +1,79 @@
+"""Compute everything that an encoder computes for a batch, and keep it.
+
+Attention probabilities are computed from the recorded queries and keys, so they do not depend on
+the attention backend, which may be a fused kernel that never stores them.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.inference.predictor import Outputs
+from bert_jax.models.attention import attention_probabilities, scaled_scores
+from bert_jax.models.encoder import Encoder, SharedLayer
+from bert_jax.models.model import Model
+from bert_jax.models.ops import weighted_values
+from bert_jax.tasks.task import Batch
+
+
+@jax.jit
+def trace(model: Model, batch: Batch) -> Outputs:
+    """Return the intermediate results of an encoder, without dropout.
+
+    Args:
+      model: any model with an encoder.
+      batch: `token_ids`, `segment_ids` and `attention_mask`, each [batch, length].
+
+    Returns:
+      A dict of float32 arrays:
+        hidden_states: [batch, num_layers + 1, length, hidden_dim], the embeddings and the output of
+          every layer.
+        attention: [batch, num_layers, num_heads, from, to], the attention probabilities.
+        queries, keys, values: [batch, num_layers, num_heads, length, head_dim].
+        head_outputs: the values weighted by the attention probabilities, shaped like `values`.
+        token, position, segment: [batch, length, table_dim], the parts of the input embedding;
+          `segment` is missing for a model without segments.
+    """
+    token_ids, segment_ids = batch["token_ids"], batch["segment_ids"]
+    mask = batch["attention_mask"]
+    encoder = model.encoder
+    states = encoder(
+        token_ids, segment_ids, None, mask, packed=False, return_hidden_states=True
+    ).hidden_states
+    assert states is not None
+    layers = [
+        _trace_layer(encoder, encoder.shared_layer(number), states[number], mask)
+        for number in range(encoder.config.num_layers)
+    ]
+    parts = encoder.embeddings.parts(token_ids, segment_ids, None)._asdict()
+    stacked = {name: jnp.stack([layer[name] for layer in layers], axis=1) for name in layers[0]}
+    outputs = {
+        "hidden_states": jnp.stack(states, axis=1),
+        **stacked,
+        **{name: part for name, part in parts.items() if part is not None},
+    }
+    return {name: array.astype(jnp.float32) for name, array in outputs.items()}
+
+
+def _trace_layer(
+    encoder: Encoder, layer: SharedLayer, x: jax.Array, mask: jax.Array
+) -> dict[str, jax.Array]:
+    """Return the parts of a layer's attention, given the layer's input `x`."""
+    match encoder.config.norm:
+        case "post":
+            pass
+        case "pre":
+            x = layer.attention.attention_norm(x)
+        case _:
+            assert_never(encoder.config.norm)
+    query, key, value = layer.attention.attention.project(x)
+    probabilities = attention_probabilities(scaled_scores(query, key), mask, packed=False)
+    attended = weighted_values(probabilities.astype(value.dtype), value)
+    by_head = {"queries": query, "keys": key, "values": value, "head_outputs": attended}
+    return {
+        "attention": probabilities,
+        **{name: array.swapaxes(1, 2) for name, array in by_head.items()},
+    }
