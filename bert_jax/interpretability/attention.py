@@ -1,26 +1,31 @@
-"""Trace what a model computes for a text: attention, vectors, and the parts of both."""
+"""Look inside a model: trace a text, guess at every layer, and attribute predictions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, assert_never, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.inference.predictor import Predictor, Row, check_strings
-from bert_jax.interpretability.trace import trace
-from bert_jax.interpretability.traced_text import (
-    EmbeddingSum,
-    TracedText,
-    TracedWord,
-    word_spans,
+from bert_jax.inference.predictor import Predictor, Program, Row, check_strings
+from bert_jax.interpretability.attributions import (
+    Attribution,
+    Baseline,
+    attribute_label,
+    attribute_token,
+    label_scores,
 )
-from bert_jax.labeled_data.features import Features, build_sequences, truncate_pair
+from bert_jax.interpretability.layer_guesses import MaskGuesses, guess_at_layers, read_guesses
+from bert_jax.interpretability.trace import trace
+from bert_jax.interpretability.traced_text import EmbeddingSum, TracedText, TracedWord, word_spans
+from bert_jax.labeled_data.features import Features, Sequences, build_sequences, truncate_pair
 from bert_jax.models.config import DTypeName
 from bert_jax.tokenizers.words import split_words
+from bert_jax.validation import check_choice
 
 Text = str | tuple[str, ...]
 
@@ -34,12 +39,27 @@ class _Tokens(NamedTuple):
     words: Sequence[str]
 
 
+class _Input(NamedTuple):
+    """A text or a pair of texts as the model reads it; for the fields, see `TracedText`."""
+
+    sequences: Sequences
+    text: str
+    second: str | None
+    tokens: tuple[str, ...]
+    token_ids: NDArray[np.int32]
+    segment_ids: NDArray[np.int32]
+    words: tuple[TracedWord, ...]
+    truncated: bool
+
+
 class Attention(Predictor):
-    """Traces what a model computes for a text.
+    """Shows what happens inside a model when it reads a text.
 
-    It accepts models with any head, trained with any attention backend.
+    It accepts models with any head, trained with any attention backend. A text may also be a tuple
+    of its words.
 
-    >>> trace = Attention("runs/mine")("I love my pet Python")                # doctest: +SKIP
+    >>> attention = Attention("runs/mine")                                    # doctest: +SKIP
+    >>> trace = attention("I love my pet Python")                             # doctest: +SKIP
     >>> trace.attention.shape                                                 # doctest: +SKIP
     (12, 12, 7, 7)
     """
@@ -68,32 +88,203 @@ class Attention(Predictor):
         """Return everything that the encoder computes for a text or a pair of texts.
 
         Args:
-          text: a text, or a tuple of its words.
+          text: the text.
           second: the second text of a pair.
+
+        Raises:
+          UnusableText: a text or a word is not a string or not valid Unicode.
+        """
+        read = self._read(text, second)
+        row = self._run_once(trace, read)
+        fields = read._asdict()
+        del fields["sequences"]
+        return TracedText(**fields, **_arrays(row, len(read.tokens)))
+
+    def guesses(
+        self, text: Text, second: Text | None = None, *, top_k: int = 5
+    ) -> list[MaskGuesses]:
+        """Return the best guesses for every mask of a text at every layer.
+
+        Args:
+          text: the text.
+          second: the second text of a pair.
+          top_k: the number of guesses.
+
+        Returns:
+          A `MaskGuesses` for every mask token, in order; an empty list for a text without masks.
+
+        Raises:
+          ValueError: the model has no masked-LM head, or `top_k` is out of range.
+          UnusableText: a text or a word is not a string or not valid Unicode.
+        """
+        self._check_masked_lm()
+        vocab_size = self.tokenizer.vocab_size
+        if not 1 <= top_k <= vocab_size:
+            raise ValueError(
+                f"top_k={top_k}: out of range. Give a number from 1 to {vocab_size}, the size of "
+                "the vocabulary."
+            )
+        read = self._read(text, second)
+        positions = self._masks(read)
+        if not positions:
+            return []
+        program = partial(guess_at_layers, vocab_size=vocab_size, top_k=top_k)
+        row = self._run_once(program, read, masked_positions=positions)
+        return read_guesses(row, positions, self.tokenizer)
+
+    def attribute(
+        self,
+        text: Text,
+        second: Text | None = None,
+        *,
+        target: str | None = None,
+        steps: int = 64,
+        baseline: Baseline = "mask",
+    ) -> Attribution:
+        """Return how much each token contributes to a prediction, by integrated gradients.
+
+        The prediction is a label's score of a sequence classifier, or the probability of a token at
+        the first mask of a text.
+
+        Args:
+          text: the text.
+          second: the second text of a pair.
+          target: the label or the token; None for the one with the highest score.
+          steps: the number of gradients to average.
+          baseline: the input that the text is compared with: its words replaced by mask tokens, or
+            by zero vectors.
+
+        Raises:
+          ValueError: the model has neither a sequence classifier nor a masked-LM head, it has no
+            such label or token, the text has no mask, or an argument is out of range.
+          UnusableText: a text or a word is not a string or not valid Unicode.
+        """
+        check_choice("baseline", baseline, get_args(Baseline))
+        if steps < 1:
+            raise ValueError(f"steps={steps}: out of range. Give 1 or more.")
+        classifier = self.config.classifier
+        read = self._read(text, second)
+        if classifier is not None and classifier.scored == "sequence":
+            program, label, name = self._label_program(read, target, steps)
+        elif classifier is None and self.config.head in ("pretraining", "masked_lm"):
+            program, label, name = self._token_program(read, target, steps)
+        else:
+            raise ValueError(
+                f"the model has the head {self.config.head!r}, whose predictions are not a single "
+                "score. Use a model with the head 'classification', 'pretraining' or 'masked_lm'."
+            )
+        kept_ids = set(self.tokenizer.special_ids) - {self.tokenizer.unk_id}
+        match baseline:
+            case "mask":
+                baseline_id = self.tokenizer.mask_id
+            case "zero":
+                baseline_id = -1
+            case _:
+                assert_never(baseline)
+        row = self._run_once(
+            program,
+            read,
+            {"kept": np.isin(read.token_ids, [*kept_ids]).astype(np.int32)},
+            label=label,
+            baseline_ids=baseline_id,
+            masked_position=next(iter(self._masks(read)), 0),
+        )
+        score, reference = float(row["score"]), float(row["baseline_score"])
+        scores = row["scores"][: len(read.tokens)].copy()
+        error = float(abs(scores.sum() - (score - reference)))
+        return Attribution(name, score, reference, read.tokens, read.words, scores, error)
+
+    def _label_program(
+        self, read: _Input, target: str | None, steps: int
+    ) -> tuple[Program, int, str]:
+        """Return the program, and the index and name of the label, for a sequence classifier."""
+        labels = self.config.labels
+        if target is None:
+            scores = self._run_once(label_scores, read)["logits"]
+            target = labels[int(scores.argmax())]
+        check_choice("target", target, labels)
+        program = partial(attribute_label, problem=self.config.problem, steps=steps)
+        return program, labels.index(target), target
+
+    def _token_program(
+        self, read: _Input, target: str | None, steps: int
+    ) -> tuple[Program, int, str]:
+        """Return the program, and the id and name of the token, for the first mask of a text."""
+        masks = self._masks(read)
+        if not masks:
+            raise ValueError(
+                f"{read.text[:40]!r}: contains no {self.tokenizer.specials.mask}. Write one where "
+                "the model is to predict a word."
+            )
+        vocab_size = self.tokenizer.vocab_size
+        token_id = None if target is None else self.tokenizer.token_to_id(target)
+        if target is None:
+            best = partial(guess_at_layers, vocab_size=vocab_size, top_k=1)
+            row = self._run_once(best, read, masked_positions=masks[:1])
+            token_id = int(row["token_ids"][0, -1, 0])
+        if token_id is None:
+            raise ValueError(
+                f"target={target!r}: not in the vocabulary. Give a single token, such as the best "
+                "guess."
+            )
+        program = partial(attribute_token, vocab_size=vocab_size, steps=steps)
+        return program, token_id, self.tokenizer.readable(token_id)
+
+    def _check_masked_lm(self) -> None:
+        if self.config.head not in ("pretraining", "masked_lm"):
+            raise ValueError(
+                f"the model has the head {self.config.head!r}, which does not guess words. Use a "
+                "model with the head 'pretraining' or 'masked_lm'."
+            )
+
+    def _masks(self, read: _Input) -> list[int]:
+        """Return the indices of the mask tokens."""
+        positions: list[int] = np.flatnonzero(read.token_ids == self.tokenizer.mask_id).tolist()
+        return positions
+
+    def _run_once(
+        self,
+        program: Program,
+        read: _Input,
+        token_inputs: Mapping[str, NDArray[np.int32]] | None = None,
+        **inputs: int | Sequence[int],
+    ) -> Row:
+        """Return the outputs of a program for one input.
+
+        Args:
+          program: the program.
+          read: the input.
+          token_inputs: more inputs of the program, each with one value per token.
+          **inputs: more inputs of the program.
+        """
+        targets = {name: np.array([value], np.int32) for name, value in inputs.items()}
+        (row,) = self._run(program, Features(read.sequences, targets, token_inputs or {}))
+        return row
+
+    def _read(self, text: Text, second: Text | None) -> _Input:
+        """Tokenize and truncate a text or a pair of texts.
 
         Raises:
           UnusableText: a text or a word is not a string or not valid Unicode.
         """
         given = [text] if second is None else [text, second]
         check_strings([part if isinstance(part, tuple) else (part,) for part in given])
-        tokens = [self._tokenize(part) for part in given]
-        first, other = self._truncated(tokens)
+        texts = [self._tokenize(part) for part in given]
+        first, other = self._truncated(texts)
         sequences = build_sequences(self.tokenizer, [first], [other])
-        (row,) = self._run(trace, Features(sequences))
         length, second_start = len(sequences.token_ids), int(sequences.second_starts[0])
         segment_ids = (np.arange(length) >= second_start).astype(np.int32)
-        names = tuple(str(self.tokenizer.id_to_token(i)) for i in sequences.token_ids.tolist())
+        tokens = tuple(str(self.tokenizer.id_to_token(i)) for i in sequences.token_ids.tolist())
         ranges = [(1, 1 + len(first)), (second_start, length - 1)]
-        words = _words(names, segment_ids, tokens, ranges)
-        return TracedText(
-            text=tokens[0].text,
-            second=None if second is None else tokens[1].text,
-            tokens=names,
+        return _Input(
+            sequences,
+            text=texts[0].text,
+            second=None if second is None else texts[1].text,
+            tokens=tokens,
             token_ids=sequences.token_ids,
             segment_ids=segment_ids,
-            words=tuple(words),
-            truncated=len(first) + len(other or ()) < sum(len(each.ids) for each in tokens),
-            **_arrays(row, length),
+            words=tuple(_words(tokens, segment_ids, texts, ranges)),
+            truncated=len(first) + len(other or ()) < sum(len(each.ids) for each in texts),
         )
 
     def _tokenize(self, text: Text) -> _Tokens:

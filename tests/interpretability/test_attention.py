@@ -11,32 +11,13 @@ import transformers
 from numpy.testing import assert_allclose
 
 from bert_jax import Attention
-from bert_jax.cli.main import main
 from bert_jax.inference.predictor import UnusableText
 from bert_jax.interpretability.traced_text import TracedText
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
-from ..interop.conftest import make, quiet  # noqa: F401
-from ..interop.families import make as make_family
-
+HEAD = "classification"
 FAMILIES = ["Bert", "Roberta", "Albert", "DistilBert"]
 TEXTS = [("I love my pet Python, python", None), ("wet roads", "it rains, it pours!"), ("", None)]
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
-    """Return a dict from family to (Hugging Face directory, work directory)."""
-    created = {}
-    for family in FAMILIES:
-        directory = tmp_path_factory.mktemp(family)
-        source, output = directory / "theirs", directory / "ours"
-        if family == "Bert":
-            make(source, "classification")
-        else:
-            make_family(source, family, "classification")
-        assert main(["import", str(source), "--output", str(output)]) == 0
-        created[family] = source, output
-    return created
 
 
 def run_hugging_face(directory: Path, trace: TracedText):
@@ -50,8 +31,8 @@ def run_hugging_face(directory: Path, trace: TracedText):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_trace_equals_hugging_face(models, family):
-    source, work_dir = models[family]
+def test_a_trace_equals_hugging_face(import_pair, family):
+    source, work_dir = import_pair(family, HEAD)
     attention = Attention(work_dir)
     for text, second in TEXTS:
         trace = attention(text, second)
@@ -61,8 +42,8 @@ def test_a_trace_equals_hugging_face(models, family):
         assert_allclose(trace.attention.sum(axis=-1), 1, atol=1e-6)
 
 
-def test_queries_keys_values_and_head_outputs_equal_hugging_face(models):
-    source, work_dir = models["Bert"]
+def test_queries_keys_values_and_head_outputs_equal_hugging_face(import_pair):
+    source, work_dir = import_pair("Bert", HEAD)
     trace = Attention(work_dir)("I love python")
     tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     model = transformers.AutoModel.from_pretrained(source, attn_implementation="eager")
@@ -80,8 +61,8 @@ def test_queries_keys_values_and_head_outputs_equal_hugging_face(models):
         assert_allclose(getattr(trace, name), expected, atol=2e-5)
 
 
-def test_the_parts_of_the_embedding_are_rows_of_the_tables(models):
-    source, work_dir = models["Bert"]
+def test_the_parts_of_the_embedding_are_rows_of_the_tables(import_pair):
+    source, work_dir = import_pair("Bert", HEAD)
     trace = Attention(work_dir)("wet roads", "it rains")
     embeddings = transformers.AutoModel.from_pretrained(source).embeddings
     tables = embeddings.word_embeddings, embeddings.token_type_embeddings
@@ -90,12 +71,12 @@ def test_the_parts_of_the_embedding_are_rows_of_the_tables(models):
     np.testing.assert_array_equal(trace.embedding.token, token[trace.token_ids])
     np.testing.assert_array_equal(trace.embedding.segment, segment[trace.segment_ids])
     np.testing.assert_array_equal(trace.embedding.position, position[: len(trace.tokens)])
-    distil = Attention(models["DistilBert"][1])("wet roads")
+    distil = Attention(import_pair("DistilBert", HEAD)[1])("wet roads")
     assert distil.embedding.segment is None
 
 
-def test_words_contain_all_tokens_in_order(models):
-    trace = Attention(models["Bert"][1])("wet [MASK], rain", "it")
+def test_words_contain_all_tokens_in_order(import_pair):
+    trace = Attention(import_pair("Bert", HEAD)[1])("wet [MASK], rain", "it")
     assert [word.text for word in trace.words] == [
         *("[CLS]", "wet", "[MASK]", ",", "rain", "[SEP]", "it", "[SEP]")
     ]
@@ -106,18 +87,18 @@ def test_words_contain_all_tokens_in_order(models):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_given_words_are_kept_together(models, family):
+def test_given_words_are_kept_together(import_pair, family):
     words = ("wet", "roads,", "rain")
-    trace = Attention(models[family][1])(words)
+    trace = Attention(import_pair(family, HEAD)[1])(words)
     assert trace.text == "wet roads, rain"
     assert [word.text for word in trace.words[1:-1]] == list(words)
-    ids = Tokenizer.load(models[family][1] / "tokenizer").encode_words(words)
+    ids = Tokenizer.load(import_pair(family, HEAD)[1] / "tokenizer").encode_words(words)
     starts = [trace.token_ids[word.start : word.stop].tolist() for word in trace.words[1:-1]]
     assert starts == ids
 
 
-def test_attention_between_words_sums_targets_and_averages_sources(models):
-    trace = Attention(models["Bert"][1])("wet rain")
+def test_attention_between_words_sums_targets_and_averages_sources(import_pair):
+    trace = Attention(import_pair("Bert", HEAD)[1])("wet rain")
     between = trace.attention_between_words
     assert between.shape == (2, 4, 4, 4)
     assert_allclose(between.sum(axis=-1), 1, atol=1e-6)
@@ -128,8 +109,8 @@ def test_attention_between_words_sums_targets_and_averages_sources(models):
     assert_allclose(trace.word_vectors[:, 2], expected, rtol=1e-5)
 
 
-def test_long_texts_are_truncated_like_in_hugging_face(models):
-    source, work_dir = models["Bert"]
+def test_long_texts_are_truncated_like_in_hugging_face(import_pair):
+    source, work_dir = import_pair("Bert", HEAD)
     attention = Attention(work_dir, max_length=12)
     tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     for text, second in (("rain " * 9, None), ("rain " * 9, "wet roads")):
@@ -139,8 +120,8 @@ def test_long_texts_are_truncated_like_in_hugging_face(models):
         assert trace.words[-1].stop == 12 and trace.words[0].stop == 1
 
 
-def test_values_that_are_not_texts_are_rejected(models):
-    attention = Attention(models["Bert"][1])
+def test_values_that_are_not_texts_are_rejected(import_pair):
+    attention = Attention(import_pair("Bert", HEAD)[1])
     with pytest.raises(UnusableText, match="of type int, expected a string"):
         attention(3)
     with pytest.raises(UnusableText, match="a lone surrogate at character 0"):

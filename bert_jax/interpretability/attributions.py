@@ -1,0 +1,176 @@
+"""Attribute a prediction to the input tokens with integrated gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal, assert_never
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from numpy.typing import NDArray
+
+from bert_jax.inference.predictor import Outputs
+from bert_jax.interpretability.traced_text import TracedWord
+from bert_jax.models.encoder import Encoder
+from bert_jax.models.heads import PretrainingModel
+from bert_jax.models.model import Model, Problem, infer
+from bert_jax.tasks.task import Batch
+
+Baseline = Literal["mask", "zero"]
+# Points of the path to compute at once, a compromise between speed and memory.
+_POINTS_AT_ONCE = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Attribution:
+    """The contribution of every input token to a prediction.
+
+    Attributes:
+      target: the label or the token whose score is explained.
+      score: the score for the text: a probability, or the number that the model predicts.
+      baseline_score: the score for the baseline, in which no word can be read.
+      tokens: all tokens, including `[CLS]` and `[SEP]`.
+      words: the words and special tokens.
+      scores: float32 [tokens]; a token with a positive score raises `score`. The scores sum to
+        `score` - `baseline_score` up to `error`; the scores of special tokens are 0, because the
+        baseline keeps them.
+      error: the difference between that sum and `score` - `baseline_score`, which more `steps`
+        reduce.
+    """
+
+    target: str
+    score: float
+    baseline_score: float
+    tokens: tuple[str, ...]
+    words: tuple[TracedWord, ...] = field(repr=False)
+    scores: NDArray[np.float32] = field(repr=False)
+    error: float
+
+    @property
+    def word_scores(self) -> NDArray[np.float32]:
+        """The sum of the scores of each word's tokens, float32 [words]."""
+        scores: NDArray[np.float32] = np.add.reduceat(
+            self.scores, [word.start for word in self.words]
+        )
+        return scores
+
+
+@jax.jit
+def label_scores(model: Model, batch: Batch) -> Outputs:
+    """Return the `logits` [batch, labels] of a sequence classifier."""
+    outputs = infer(model, batch["token_ids"], batch["segment_ids"], batch["attention_mask"])
+    return {"logits": outputs["logits"]}
+
+
+@partial(jax.jit, static_argnames=("problem", "steps"))
+def attribute_label(model: Model, batch: Batch, *, problem: Problem, steps: int) -> Outputs:
+    """Attribute the score of one label of a sequence classifier to the tokens.
+
+    Args:
+      model: a model with a sequence classifier.
+      batch: `token_ids`, `segment_ids` and `attention_mask` of one row; `label` [1], the index of
+        the label; and `kept` and `baseline_ids`; see `_integrate`.
+      problem: the meaning of the classifier's scores.
+      steps: the number of points on the path.
+
+    Returns:
+      See `_integrate`.
+    """
+
+    def score(hidden: jax.Array) -> jax.Array:
+        logits = model.read_out(hidden)["logits"][0]
+        match problem:
+            case "single_label":
+                scores = jax.nn.softmax(logits)
+            case "multi_label":
+                scores = jax.nn.sigmoid(logits)
+            case "regression":
+                scores = logits
+            case _:
+                assert_never(problem)
+        return scores[batch["label"][0]]
+
+    return _integrate(model.encoder, score, batch, steps)
+
+
+@partial(jax.jit, static_argnames=("vocab_size", "steps"))
+def attribute_token(
+    model: PretrainingModel, batch: Batch, *, vocab_size: int, steps: int
+) -> Outputs:
+    """Attribute the probability of a token at a mask to the other tokens.
+
+    Args:
+      model: a model with a masked-LM head.
+      batch: as for `attribute_label`, with the token's id as `label`, and `masked_position` [1].
+      vocab_size: the number of tokens in the vocabulary.
+      steps: the number of points on the path.
+
+    Returns:
+      See `_integrate`.
+    """
+
+    def score(hidden: jax.Array) -> jax.Array:
+        at_mask = hidden[:, batch["masked_position"][0]][:, None]
+        logits = model.masked_lm(at_mask, model.encoder.embeddings)[0, 0, :vocab_size]
+        return jax.nn.softmax(logits)[batch["label"][0]]
+
+    return _integrate(model.encoder, score, batch, steps)
+
+
+def _integrate(
+    encoder: Encoder, score: Callable[[jax.Array], jax.Array], batch: Batch, steps: int
+) -> Outputs:
+    """Integrate gradients along the straight path from a baseline to the token embeddings.
+
+    Positions and segments stay as they are. The integral is a sum over the midpoints of `steps`
+    equal intervals (Sundararajan et al. 2017, "Axiomatic Attribution for Deep Networks", section
+    5).
+
+    Args:
+      encoder: the encoder.
+      score: returns the score to explain, given the encoder's output [1, length, hidden_dim].
+      batch: one row, with `kept` [1, length], 1 for tokens that the baseline keeps, and
+        `baseline_ids` [1], the id of the token that replaces the others; -1 replaces their
+        embeddings with zeros.
+      steps: the number of points on the path.
+
+    Returns:
+      A dict with `scores` [1, length], `score` [1] and `baseline_score` [1].
+    """
+    token_ids = batch["token_ids"]
+    graph, state = nnx.split(encoder)
+    table = encoder.embeddings.token[...]
+    inputs = jnp.take(table, token_ids[0], axis=0)
+    replaced = jnp.where(
+        batch["baseline_ids"] >= 0,
+        jnp.take(table, jnp.maximum(batch["baseline_ids"], 0), axis=0),
+        0,
+    )
+    baseline = jnp.where(batch["kept"][0][:, None] > 0, inputs, replaced)
+
+    def score_of(embeddings: jax.Array) -> jax.Array:
+        # A table with one row for each position lets every position have its own embedding.
+        by_position = nnx.merge(graph, state)
+        by_position.embeddings.token = nnx.Param(embeddings)
+        ids = jnp.arange(token_ids.shape[1])[None]
+        hidden = by_position(
+            ids, batch["segment_ids"], None, batch["attention_mask"], packed=False
+        ).hidden
+        return score(hidden)
+
+    points = (jnp.arange(steps) + 0.5) / steps
+    gradients = jax.lax.map(
+        lambda point: jax.grad(score_of)(baseline + point * (inputs - baseline)),
+        points,
+        batch_size=min(_POINTS_AT_ONCE, steps),
+    )
+    scores = jnp.sum(jnp.mean(gradients, axis=0) * (inputs - baseline), axis=-1)
+    return {
+        "scores": scores[None],
+        "score": score_of(inputs)[None],
+        "baseline_score": score_of(baseline)[None],
+    }

@@ -1,0 +1,95 @@
+"""Apply the masked-LM head to every layer, to see where a prediction takes shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import assert_never
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.inference.fill_mask import Guess
+from bert_jax.inference.predictor import Outputs, Row
+from bert_jax.models.encoder import Encoder
+from bert_jax.models.heads import PretrainingModel
+from bert_jax.models.layers import select_rows
+from bert_jax.tasks.task import Batch
+from bert_jax.tokenizers.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class MaskGuesses:
+    """The best guesses for a mask at every layer.
+
+    The masked-LM head was trained on the last layer's output only, so its guesses at lower layers
+    show how much of the answer they already contain, not what the model would predict.
+
+    Attributes:
+      position: the index of the mask among the tokens.
+      layers: the best guesses for the embeddings and for the output of each layer, the most
+        probable guess first.
+    """
+
+    position: int
+    layers: tuple[tuple[Guess, ...], ...]
+
+
+@partial(jax.jit, static_argnames=("vocab_size", "top_k"))
+def guess_at_layers(
+    model: PretrainingModel, batch: Batch, *, vocab_size: int, top_k: int
+) -> Outputs:
+    """Return the `top_k` guesses at `masked_positions` [batch, masks] for every layer.
+
+    Returns:
+      A dict of arrays [batch, masks, num_layers + 1, top_k]: `probabilities` and `token_ids`.
+    """
+    states = model.encoder(
+        batch["token_ids"],
+        batch["segment_ids"],
+        None,
+        batch["attention_mask"],
+        packed=False,
+        return_hidden_states=True,
+    ).hidden_states
+    assert states is not None
+    at_masks = [select_rows(state, batch["masked_positions"]) for state in states]
+    hidden = jnp.stack(_as_last_layer(model.encoder, at_masks), axis=2)
+    flat = hidden.reshape(len(hidden), -1, hidden.shape[-1])
+    logits = model.masked_lm(flat, model.encoder.embeddings)[..., :vocab_size]
+    values, token_ids = jax.lax.top_k(jax.nn.softmax(logits, axis=-1), top_k)
+    shape = (*hidden.shape[:3], top_k)
+    return {"probabilities": values.reshape(shape), "token_ids": token_ids.reshape(shape)}
+
+
+def _as_last_layer(encoder: Encoder, states: Sequence[jax.Array]) -> list[jax.Array]:
+    """Return the states with the final norm that the last one already has."""
+    match encoder.config.norm:
+        case "post":
+            return list(states)
+        case "pre":
+            return [*(encoder.final_norm(state) for state in states[:-1]), states[-1]]
+        case _:
+            assert_never(encoder.config.norm)
+
+
+def read_guesses(row: Row, positions: Sequence[int], tokenizer: Tokenizer) -> list[MaskGuesses]:
+    """Return the guesses in a row of `guess_at_layers` for the masks at these positions."""
+    return [
+        MaskGuesses(
+            position,
+            tuple(
+                tuple(
+                    Guess(tokenizer.readable(token_id), probability)
+                    for token_id, probability in zip(ids, probabilities, strict=True)
+                )
+                for ids, probabilities in zip(
+                    row["token_ids"][number].tolist(),
+                    row["probabilities"][number].tolist(),
+                    strict=True,
+                )
+            ),
+        )
+        for number, position in enumerate(positions)
+    ]
