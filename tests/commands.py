@@ -1,4 +1,4 @@
-"""Run `bert-jax` in subprocesses, wait for them, and return their output."""
+"""Run `bert-jax` in subprocesses, wait for them and collect their output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-# Runs several commands in one process, without drawing their curves.
+# A program that runs several commands in one process, without drawing training curves.
 RUN_ALL = """
 import json, sys
 from bert_jax.cli.main import main
@@ -24,19 +24,20 @@ for words in json.loads(sys.argv[1]):
     if code := main(words):
         sys.exit(code)
 """
-# Seconds after which a process is assumed to hang. The slowest commands take a minute or two.
+# A process that runs for more seconds than this is assumed to hang. The slowest commands take a
+# minute or two.
 TIMEOUT = 600
 
 
 def xla_flags(devices: int) -> str:
-    """Return XLA flags for the given number of CPU devices and fast compilation.
+    """Return XLA flags that set the number of CPU devices and make compilation fast.
 
-    Compilation takes less than half the usual time. The resulting programs are slower, which
-    does not matter for tests of this size. Code generation is not split into parts: splitting it,
-    the default, takes 10% longer if every core runs its own test.
+    Compilation takes less than half the usual time. The compiled programs are slower, which does
+    not matter for tests this small. By default, XLA splits code generation into parts, which takes
+    10% longer if every core runs its own test, so it is not split here.
     """
     flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
-    if version("jaxlib").startswith("0.10."):  # an unknown flag would end the process
+    if version("jaxlib").startswith("0.10."):  # XLA exits on unknown flags
         flags += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     return flags
 
@@ -51,11 +52,11 @@ class Finished:
 
 
 class Command:
-    """Runs `bert-jax` on CPU devices, with the same Python interpreter as the tests.
+    """A runner for `bert-jax` on CPU devices, with the Python interpreter that runs the tests.
 
     Args:
-      cache: the directory of the compilation cache, shared by all commands.
-      seconds: the minimum compilation time of a cached program.
+      cache: the directory for the compilation cache, which all commands share.
+      seconds: programs that compile in less time than this are not cached.
     """
 
     def __init__(self, cache: Path, *, seconds: float = 0.1):
@@ -63,12 +64,12 @@ class Command:
         self._seconds = seconds
 
     def environment(self, *, devices: int = 1, killed: bool = False) -> dict[str, str]:
-        """Return the environment variables of a process.
+        """Return the environment variables for a process.
 
         Args:
           devices: the number of CPU devices.
-          killed: whether the process is going to be killed. It then only reads from the
-            compilation cache: JAX writes entries in place, and a partial one would break later
+          killed: whether the process is going to be killed. If so, it only reads from the
+            compilation cache: JAX writes entries in place, and a half-written one would break later
             commands.
         """
         return {
@@ -86,12 +87,12 @@ class Command:
     def start(
         self, *words: str | Path, devices: int = 1, killed: bool = False, launcher: int = 0
     ) -> subprocess.Popen[str]:
-        """Start a command in a new session.
+        """Start a command in a session of its own.
 
         Args:
-          words: the arguments of `bert-jax`.
+          words: the arguments for `bert-jax`.
           devices, killed: see `environment`.
-          launcher: the number of processes to start with `launch/local.sh`; 0 to start a single
+          launcher: the number of processes to start with `launch/local.sh`, or 0 to start a single
             process without it.
         """
         program = [sys.executable, "-m", "bert_jax.cli.main"]
@@ -144,7 +145,7 @@ class Command:
         assert finished.code == 0, finished.output + finished.errors
 
     def _aborted(self, process: subprocess.Popen[str]) -> str:
-        """Abort a hanging command and return its output, with the traceback of each thread."""
+        """Abort a hanging command, and return its output with a traceback for each thread."""
         for process_id in _processes_of_session(process.pid):
             os.kill(process_id, signal.SIGABRT)
         try:
@@ -156,7 +157,7 @@ class Command:
 
 
 def _processes_of_session(leader: int) -> Iterator[int]:
-    """Yield the IDs of a session's processes that run `bert-jax`, if /proc exists."""
+    """Yield the IDs of the processes in a session that run `bert-jax`, if /proc exists."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             session = int(stat.read_text().rpartition(")")[2].split()[3])

@@ -1,4 +1,4 @@
-"""Fixtures shared by the tests of all packages."""
+"""Configure JAX and pytest, and define the fixtures that tests of several packages share."""
 
 import gc
 import os
@@ -14,20 +14,20 @@ import pytest
 
 from .commands import REPOSITORY, Command, Finished, xla_flags
 
-# JAX reads these variables when a test first imports it: eight CPU devices emulate a mesh, and
-# all programs except the smallest are kept in the compilation cache.
+# JAX reads these variables when a test first imports it. Eight CPU devices emulate a mesh, and the
+# compilation cache keeps all programs except the smallest.
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
-# The last value of a repeated flag takes effect.
+# If a flag is repeated, its last value takes effect.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {xla_flags(devices=8)}".strip()
-os.environ.pop("BERT_JAX_TRACEBACK", None)  # makes user errors raise exceptions
+os.environ.pop("BERT_JAX_TRACEBACK", None)  # would make user errors raise exceptions
 if "JAX_COMPILATION_CACHE_DIR" in os.environ:
     # JAX writes cache entries in place, so concurrent processes must not share a cache.
     worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
     os.environ["JAX_COMPILATION_CACHE_DIR"] += f"/{worker}"
 
-# Files that take half a minute or more. They run first, so that no worker is left idle at the end
-# while another one runs a slow file.
+# Files that take half a minute or more. They run first, so that no worker ends up idle while
+# another one is still running a slow file.
 SLOW_FILES = (
     "test_end_to_end.py",
     "golden/test_recipes.py",
@@ -50,13 +50,13 @@ SLOW_FILES = (
 
 
 def pytest_collection_finish() -> None:
-    """Exempt the millions of objects created by importing the tests from garbage collection."""
+    """Exempt the millions of objects that importing the tests creates from garbage collection."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Move the tests in slow files to the front, in the order of `SLOW_FILES`."""
+    """Move the tests in slow files to the front, in the order in which `SLOW_FILES` lists them."""
     ranks = {REPOSITORY / "tests" / name: rank for rank, name in enumerate(SLOW_FILES)}
     missing = [path for path in ranks if not path.is_file()]
     assert not missing, f"SLOW_FILES lists missing files: {missing}"
@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Let `--dist loadfile` divide the tests of documentation pages among the workers."""
+    """Let `--dist loadfile` distribute the documentation pages among the workers."""
     from xdist.scheduler import LoadFileScheduling
 
     class ByFileOrPage(LoadFileScheduling):
@@ -78,7 +78,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Return the directory of public datasets next to the checkout; skip the test if absent."""
+    """Return the directory with public datasets next to the checkout, or skip the test."""
     root = Path(os.environ.get("BERT_JAX_SHARED", REPOSITORY.parent / "shared"))
     if not (root / "data").is_dir():
         pytest.skip(f"no datasets in {root} (set BERT_JAX_SHARED to the directory with data/)")
@@ -87,7 +87,7 @@ def shared_data() -> Path:
 
 @dataclass(frozen=True)
 class Document:
-    """A sentence pair in a row of a batch; offsets are relative to the document's `[CLS]`."""
+    """A sentence pair in a batch's row. Offsets are relative to the document's `[CLS]`."""
 
     token_ids: np.ndarray
     segment_ids: np.ndarray
@@ -155,7 +155,8 @@ def lay_out() -> LayOut:
     return lay
 
 
-# Six places with distinct words, so that masked words can be predicted only from their document.
+# Places with their nouns, adjectives and verbs. The six vocabularies are distinct, so masked words
+# can be predicted only from the rest of their document.
 PLACES = {
     "harbour": ("boat sailor anchor wave gull rope", "salty wet wooden", "drifted creaked rocked"),
     "kitchen": ("cook oven spoon soup bread knife", "warm fresh spicy", "simmered steamed cooled"),
@@ -195,7 +196,7 @@ def _tale(rng: random.Random) -> str:
 
 @pytest.fixture(scope="session")
 def tiny_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a text file of 500 short generated documents (120 KB), always with the same text."""
+    """Return a file with 500 short generated documents (120 KB), which are always the same."""
     rng = random.Random(0)
     path = tmp_path_factory.mktemp("text") / "tales.txt"
     path.write_text("\n\n".join(_tale(rng) for _ in range(500)) + "\n", encoding="utf-8")
@@ -206,7 +207,7 @@ def tiny_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def interrupts_enabled() -> Iterator[None]:
     """Enable SIGINT in this process and in subprocesses.
 
-    Otherwise, it would be ignored if the test suite was started in the background.
+    If the test suite was started in the background, SIGINT would otherwise be ignored.
     """
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -217,7 +218,7 @@ def interrupts_enabled() -> Iterator[None]:
 def bert_jax_here(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Finished]:
-    """Return a function that runs a `bert-jax` command in the test process, with eight devices.
+    """Return a function that runs a `bert-jax` command in the test process, on eight devices.
 
     Curves are not drawn, to save half a second per evaluation.
     """
@@ -267,7 +268,7 @@ def get_config():
 
 @pytest.fixture(scope="session")
 def tiny_config(tmp_path_factory: pytest.TempPathFactory, tiny_text: Path) -> Path:
-    """Return a pretraining config, next to its tokenizer and its corpora, `32` and `64`."""
+    """Return a pretraining config file next to `tokenizer` and the corpora `32` and `64`."""
     from bert_jax.cli.main import main
 
     directory = tmp_path_factory.mktemp("tiny")

@@ -1,4 +1,4 @@
-"""Check in the source that each choice between the values of a Literal field is exhaustive."""
+"""Check in the source code that every choice between a Literal field's values is exhaustive."""
 
 import ast
 import importlib
@@ -16,14 +16,14 @@ TREES = {
     path: ast.parse(path.read_text(encoding="utf-8"))
     for path in sorted((REPOSITORY / "bert_jax").rglob("*.py"))
 }
-# Comparing with one of these values, as in `x == "none"`, is a yes-or-no question, since all other
-# values have something in common.
+# A comparison with one of these values, such as `x == "none"`, is a yes-or-no question, since all
+# other values have something in common.
 EXCEPTIONAL_VALUES = {"none", "auto", "any", "all", "as_written"}
 Values = frozenset[str]
 
 
 def aliases() -> dict[str, set[Values]]:
-    """Return the values of each module-level definition `Name = Literal[...]`, keyed by name."""
+    """Collect the values in module-level definitions `Name = Literal[...]`, keyed by name."""
     values_by_name: dict[str, set[Values]] = {}
     for path, tree in TREES.items():
         for node in tree.body:
@@ -40,7 +40,7 @@ def aliases() -> dict[str, set[Values]]:
 
 
 def config_fields() -> dict[str, set[Values]]:
-    """Return the values of all Literal fields of dataclasses, keyed by field name."""
+    """Collect the values of every Literal field in a dataclass, keyed by field name."""
     values_by_alias, values_by_field = aliases(), {}
     for tree in TREES.values():
         for kind in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
@@ -53,14 +53,14 @@ def config_fields() -> dict[str, set[Values]]:
     return values_by_field
 
 
-# Leave out heads: code that depends on the head is listed with the kinds of tasks.
+# Heads are left out, since code that depends on the head belongs to a registered kind of task.
 FIELDS = {name: values for name, values in config_fields().items() if name != "head"}
 
 
 def comparisons(test: ast.AST, skip_not_equal: bool) -> Iterator[str]:
-    """Yield the comparisons in an expression that compare a Literal field with some of its values.
+    """Yield those comparisons in an expression that compare a Literal field with its values.
 
-    skip_not_equal: whether to skip `!=`, which handles a new value like an unsuitable one.
+    skip_not_equal: whether to skip `!=`, which treats a new value like an unsuitable one.
     """
     for node in ast.walk(test):
         if not isinstance(node, ast.Compare) or not isinstance(node.left, ast.Attribute):
@@ -78,10 +78,10 @@ def comparisons(test: ast.AST, skip_not_equal: bool) -> Iterator[str]:
 
 
 def choices_without_match(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield the line and comparison of each branch that handles all other values alike.
+    """Yield (line, comparison) for each branch that treats all other values alike.
 
-    Such a branch is a conditional expression, or an `if` that has an `else` or ends in `return`.
-    An `if` that raises, or that only adds something, is not a choice.
+    Such a branch is a conditional expression, or an `if` that has an `else` or ends in `return`. An
+    `if` that raises an exception, or that only adds something, is not a choice.
     """
     for node in ast.walk(tree):
         is_choice = isinstance(node, ast.IfExp) or (
@@ -107,7 +107,7 @@ def test_choices_use_match(path: Path) -> None:
 
 
 def matched_literals(tree: ast.AST) -> Iterator[ast.Match]:
-    """Yield the `match` statements whose subject is a Literal field and whose cases are strings."""
+    """Yield the `match` statements that match a Literal field against strings."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Match) and isinstance(node.subject, ast.Attribute):
             if node.subject.attr in FIELDS and ast.unparse(node.subject.value) != "args":

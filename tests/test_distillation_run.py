@@ -1,4 +1,4 @@
-"""Test training students, given their teacher's work directory, using the command line."""
+"""Test training students from their teacher's work directory, using the command line."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_student_trains_and_resumes(student, teacher, bert_jax_here, tmp_path)
     last = [e for e in read_metrics(tmp_path / "whole/metrics.jsonl") if e["kind"] == "evaluation"]
     assert last[-1] == held_out[-1]
 
-    # A finished run no longer needs its teacher, but the distillation losses may not change.
+    # A finished run no longer needs its teacher, but the distillation settings must stay the same.
     missing = f"--config.distillation.teacher={tmp_path}/gone"
     done = bert_jax_here(*words, missing, "--config.optimizer.beta1=0.5")
     assert done.code == 0 and "finished: nothing to do" in done.output, done.errors
@@ -112,7 +112,7 @@ def test_a_student_trains_and_resumes(student, teacher, bert_jax_here, tmp_path)
 
 
 def test_a_resumed_student_requires_its_original_teacher(student, teacher, bert_jax_here, tmp_path):
-    """A later checkpoint and different parameters of the same shape are rejected."""
+    """Reject a later checkpoint, and different parameters that have the same shapes."""
     teacher_dir, student_dir = tmp_path / "teacher", tmp_path / "student"
     shutil.copytree(teacher, teacher_dir)
     later = teacher_dir / f"checkpoints/{newest_step(teacher_dir / 'checkpoints')}"
@@ -139,7 +139,7 @@ def test_a_resumed_student_requires_its_original_teacher(student, teacher, bert_
 
 
 def test_a_student_is_initialized_with_layers_of_its_teacher(teacher):
-    """Compare every parameter with the teacher's, even if the student shares layers in groups."""
+    """Compare every parameter with the teacher's, even if the student shares some layers."""
     config, _ = read_model(teacher)
     deep = replace(config.encoder, num_layers=6)
     definition = Pretraining(deep, COMPUTE).definition
@@ -243,7 +243,7 @@ def test_a_teacher_with_another_vocabulary_is_rejected(
 
 
 def test_a_narrower_student_matches_hidden_states_and_attention(student, bert_jax_here, tmp_path):
-    """Training learns maps to the teacher's hidden dimension, which are not part of the model."""
+    """Training learns maps to the teacher's hidden dimension that are not part of the model."""
     words = ("model.hidden_dim=8", f"work_dir={tmp_path}/run", "distillation.init_layers=False")
     words += ("distillation.soft_weight=0", "distillation.cosine_weight=0")
     words += ("distillation.hidden_weight=1", "distillation.attention_weight=1")
@@ -258,7 +258,7 @@ def test_a_narrower_student_matches_hidden_states_and_attention(student, bert_ja
     train = [entry for entry in entries if entry["kind"] == "train"]
     assert train[-1]["hidden_loss"] < train[0]["hidden_loss"]
     assert train[-1]["attention_loss"] < train[0]["attention_loss"]
-    # Other commands load the model without the maps. A run with `init_from` initializes new ones.
+    # Other commands load the model without the maps. A run with `init_from` initializes new maps.
     words = (f"init_from={tmp_path}/run", f"work_dir={tmp_path}/again", "phases.phase1.num_steps=2")
     words += ("optimizer.warmup_steps=1",)
     command = [word for word in command if not str(word).startswith("--config.work_dir=")]
@@ -275,7 +275,7 @@ def test_a_wider_student_is_randomly_initialized(student, bert_jax_here, tmp_pat
     done = bert_jax_here("pretrain", "--config", student, *(f"--config.{word}" for word in words))
     assert done.code == 0, done.errors
     assert "start      random parameters" in done.output
-    # The percentage is relative to the FLOPs of the phase, which include the head at all tokens.
+    # The percentage is relative to the phase's FLOPs, which include the head at every token.
     phase = float(re.search(r"^phase1 .* tokens, ([\d.e+]+) FLOPs per step", done.output, re.M)[1])
     line = r"forward ([\d.e+]+) FLOPs per step of phase1, (\d+)% on top"
     forward, percentage = map(float, re.search(line, done.output).groups())

@@ -1,4 +1,4 @@
-"""Test runs that are killed, stopped, moved or modified, using the command line."""
+"""Test runs that are killed, stopped, moved or changed, using the command line."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from bert_jax.training.metrics_log import read_metrics
 
 from .commands import TIMEOUT
 
-BOUNDARY, TOTAL = 20, 32  # last steps of the two phases of the tiny config
-# Fields of log entries that are not computed by the model.
+BOUNDARY, TOTAL = 20, 32  # the last step in each of the tiny config's two phases
+# Fields in log entries that the model does not compute.
 OTHER_FIELDS = {"kind", "tokens_per_second", "stall", "seconds", "compiling", "utilisation"}
 
 
 def history(work_dir: Path, kind: str) -> dict[int, dict[str, float]]:
-    """Return the model's logged metrics, keyed by step; check that no step is logged twice."""
+    """Return the model's logged metrics, keyed by step, and check that no step is logged twice."""
     entries = [entry for entry in read_metrics(work_dir / "metrics.jsonl") if entry["kind"] == kind]
     metrics = {e["step"]: {k: v for k, v in e.items() if k not in OTHER_FIELDS} for e in entries}
     assert len(metrics) == len(entries)
@@ -39,39 +39,39 @@ def history(work_dir: Path, kind: str) -> dict[int, dict[str, float]]:
 
 
 def parameters(work_dir: Path) -> dict[str, np.ndarray]:
-    """Return the parameters of the newest checkpoint."""
+    """Return the parameters in the newest checkpoint."""
     leaves = jax.tree.flatten_with_path(load_model(str(work_dir)).model)[0]
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 
 
 def assert_equal(params: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
-    """Check that parameters are equal to the last bit."""
+    """Check that parameters are equal down to the last bit."""
     assert params.keys() == expected.keys()
     for name in params:
         np.testing.assert_array_equal(params[name], expected[name], err_msg=name)
 
 
 def logged_step(work_dir: Path) -> int:
-    """Return the last step in the log of a running process, or 0."""
+    """Return the last step that a running process has logged, or 0."""
     log = work_dir / "metrics.jsonl"
     steps = re.findall(r'"step": (\d+)', log.read_text()) if log.exists() else []
     return int(steps[-1]) if steps else 0
 
 
 def unfinished_saves(work_dir: Path) -> list[Path]:
-    """Return checkpoints that are being written or were left unfinished by a killed process."""
+    """Return checkpoints that are being written, or that a killed process left unfinished."""
     return [path for path in (work_dir / "checkpoints").glob("*") if not path.name.isdigit()]
 
 
 @dataclass(frozen=True)
 class Interrupted:
-    """A run whose command was started five times until it finished.
+    """A run that had to be started five times before it finished.
 
     Attributes:
       work_dir: the work directory.
-      stopped: a copy of the work directory after SIGTERM.
+      stopped: a copy of the work directory, made after SIGTERM.
       stopped_at: the last step before SIGTERM.
-      starts: the output of each start.
+      starts: what each start printed.
     """
 
     work_dir: Path
@@ -82,7 +82,7 @@ class Interrupted:
 
 @pytest.fixture(scope="module")
 def pretrain(tiny_config) -> Callable[..., list[str]]:
-    """Return a function that builds a `pretrain` command with the tiny config."""
+    """Return a function that builds a `pretrain` command for the tiny config."""
 
     def words(work_dir: Path, *overrides: str, config: Path = tiny_config) -> list[str]:
         named = [f"--config.work_dir={work_dir}", *(f"--config.{word}" for word in overrides)]
@@ -93,7 +93,7 @@ def pretrain(tiny_config) -> Callable[..., list[str]]:
 
 @pytest.fixture(scope="module")
 def uninterrupted(bert_jax, pretrain, tmp_path_factory) -> Path:
-    """Return the work directory of an uninterrupted run."""
+    """Train without interruptions, and return the work directory."""
     work_dir = tmp_path_factory.mktemp("runs") / "uninterrupted"
     bert_jax(*pretrain(work_dir))
     return work_dir
@@ -103,7 +103,7 @@ def uninterrupted(bert_jax, pretrain, tmp_path_factory) -> Path:
 def interrupted(bert_jax, pretrain, uninterrupted, tmp_path_factory) -> Interrupted:
     """Kill a run during a save and during a step, stop it, kill it again, and let it finish."""
     seed = int.from_bytes(os.urandom(4))
-    print(f"interrupted at times drawn with seed {seed}")  # shown by pytest if a test fails
+    print(f"interrupted at times drawn with seed {seed}")  # pytest shows this if a test fails
     rng = random.Random(seed)
     work_dir = tmp_path_factory.mktemp("runs") / "interrupted"
     starts = []
@@ -117,7 +117,7 @@ def interrupted(bert_jax, pretrain, uninterrupted, tmp_path_factory) -> Interrup
         assert process.returncode == -signal.SIGKILL
 
     saving = rng.choice(["5.", "10."])
-    for _ in range(5):  # this process may miss a save, which takes a tenth of a second
+    for _ in range(5):  # a save takes only a tenth of a second, so this process may miss it
         shutil.rmtree(work_dir, ignore_errors=True)
         starts.clear()
         process = start()
@@ -138,7 +138,7 @@ def interrupted(bert_jax, pretrain, uninterrupted, tmp_path_factory) -> Interrup
     time.sleep(rng.uniform(0, 0.05))
     kill(process)
     process = start()
-    # Stop early enough to kill the next process in the second phase.
+    # Stop early enough that the next process can be killed in the second phase.
     step = min(logged_step(work_dir) + rng.randrange(1, 5), BOUNDARY + 2)
     bert_jax.wait_for(process, lambda: logged_step(work_dir) >= step)
     process.terminate()
@@ -160,7 +160,7 @@ def test_interruptions_do_not_change_results(uninterrupted, interrupted):
     for kind, steps in (("train", range(1, TOTAL + 1)), ("evaluation", (16, TOTAL))):
         metrics = history(interrupted.work_dir, kind)
         assert list(metrics) == list(steps)
-        assert metrics == history(uninterrupted, kind)  # to the last bit
+        assert metrics == history(uninterrupted, kind)  # down to the last bit
     assert_equal(parameters(interrupted.work_dir), parameters(uninterrupted))
 
 
@@ -194,7 +194,7 @@ def test_ctrl_c_saves_a_checkpoint_and_exits(bert_jax, pretrain, interrupts_enab
     words = pretrain(tmp_path, *LONG, "model.vocab_size=1500")
     process = bert_jax.start(*words)
     bert_jax.wait_for(process, lambda: logged_step(tmp_path) >= 1)
-    os.killpg(process.pid, signal.SIGINT)  # like a terminal, which also signals workers
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does, which also signals workers
     finished = bert_jax.finish(process)
     output = finished.output
     assert finished.code == 130, finished.errors
@@ -228,7 +228,7 @@ def test_another_number_of_devices_trains_on_the_same_examples(
     expected, actual = history(uninterrupted, "train"), history(interrupted.stopped, "train")
     assert expected.keys() == actual.keys()
     for step in expected:
-        # Accuracies depend on the masked tokens; sums over devices differ by rounding.
+        # Accuracies depend on which tokens are masked. Sums over devices differ in rounding.
         assert expected[step] == pytest.approx(actual[step], rel=2e-5), step
 
 
@@ -237,9 +237,7 @@ def test_a_work_directory_is_self_contained(uninterrupted, tiny_config):
         manifest = (uninterrupted / f"manifest-phase{number}.json").read_bytes()
         assert manifest == (tiny_config.parent / length / "manifest.json").read_bytes()
     for file in (tiny_config.parent / "tokenizer").iterdir():
-        if (
-            file.name == checksums.CHECKSUMS_NAME
-        ):  # a run checks the tokenizer's fingerprint instead
+        if file.name == checksums.CHECKSUMS_NAME:  # a run checks the fingerprint instead
             continue
         assert (uninterrupted / "tokenizer" / file.name).read_bytes() == file.read_bytes()
     resolved = json.loads((uninterrupted / "config.json").read_text())
@@ -250,7 +248,7 @@ def test_a_work_directory_is_self_contained(uninterrupted, tiny_config):
 
 
 def modification_times(directory: Path) -> dict[Path, int]:
-    """Return the modification times of all files in a directory tree."""
+    """Return when each file in a directory tree was last modified."""
     return {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()}
 
 

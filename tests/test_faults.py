@@ -1,4 +1,4 @@
-"""Test the fault injection in `experiments/faults`: its verdicts, and a small part of a run."""
+"""Test the fault injection in `experiments/faults`: its verdicts and a small part of a campaign."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CAMPAIGN = REPOSITORY / "experiments/faults"
 def cases() -> ModuleType:
     spec = importlib.util.spec_from_file_location("faults_cases", CAMPAIGN / "cases.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # needed by dataclasses to resolve annotations
+    sys.modules[spec.name] = module  # dataclasses need this to resolve annotations
     spec.loader.exec_module(module)
     return module
 

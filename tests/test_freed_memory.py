@@ -1,4 +1,4 @@
-"""Test that malloc keeps all threads' freed buffers up to a limit, only when training on CPUs."""
+"""Test that malloc keeps freed buffers up to a limit, but only when training on CPUs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ library, version = platform.libc_ver()
 GLIBC = tuple(map(int, version.split(".")[:2])) if library == "glibc" else (0, 0)
 on_glibc = pytest.mark.skipif(GLIBC < (2, 35), reason="malloc of glibc 2.35")
 
-# Prints how many MiB the process grows by when a thread touches and frees a block of 100 MiB.
+# A script that prints by how many MiB the process has grown after a thread has touched and freed a
+# block of 100 MiB.
 SCRIPT = """
 import ctypes, os, threading
 from bert_jax import processes as freed_memory
@@ -42,9 +43,10 @@ print(resident() - before)
 """
 
 
-# Allocates blocks of 8 MiB, each followed by a small one, as when weights are converted one by one.
-# Freeing the first block raises the threshold above which malloc returns blocks to the system
-# immediately. The small blocks are too large to fit into gaps in the heap left by Python's startup.
+# A script that allocates blocks of 8 MiB, each followed by a small block, as happens when weights
+# are converted one by one. Freeing the very first block raises the threshold above which malloc
+# returns blocks to the system immediately. The small blocks are still too large for the gaps that
+# Python's startup leaves in the heap.
 HOLES = (
     SCRIPT[: SCRIPT.index("def use")]
     + """
@@ -63,12 +65,12 @@ print(resident() - before)
 
 
 def kept(call: str, script: str = SCRIPT, **variables: str) -> int:
-    """Return how many MiB of freed blocks (about 100 MiB in total) a new process keeps.
+    """Run a script that frees about 100 MiB, and return how many of these MiB the process keeps.
 
     Args:
       call: the statement that configures malloc, run before `script`.
       script: the script to run.
-      variables: environment variables to set.
+      variables: the environment variables to set.
     """
     prefixes = ("GLIBC_TUNABLES", "MALLOC_", "LD_PRELOAD")
     environment = {k: text for k, text in os.environ.items() if not k.startswith(prefixes)}
@@ -124,7 +126,7 @@ def test_an_old_glibc_is_logged_and_not_configured_further(
 
 def test_the_largest_kept_block_is_a_sixteenth_of_the_memory() -> None:
     assert processes.largest_block(16 * MIB) == MIB
-    assert processes.largest_block(2**40) == 2**31 - 1  # the largest argument of mallopt
+    assert processes.largest_block(2**40) == 2**31 - 1  # the largest argument mallopt accepts
 
 
 def test_an_accelerator_is_possible_if_a_plugin_is_installed(

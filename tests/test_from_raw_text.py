@@ -1,4 +1,4 @@
-"""Test the way from raw text to predictions, and the use of a finished run, on the command line."""
+"""Test going from raw text to predictions, and using a finished run, on the command line."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.checkpoint_files import steps_in
 from bert_jax.training.metrics_log import read_metrics
 
-# The model learns both MLM and sentence pairs in 600 steps, with an initializer range ten times as
-# large as BERT's 0.02, which suits a hidden dimension of 768.
+# The model learns both MLM and sentence pairs in 600 steps. Its initializer range is ten times
+# BERT's 0.02, which is meant for a hidden dimension of 768.
 LEARNING_CONFIG = """
 from ml_collections import ConfigDict
 
@@ -48,7 +48,7 @@ def get_config():
 
 @dataclass(frozen=True)
 class Trained:
-    """The paths of a finished run, and its output."""
+    """A finished run: its paths and its output."""
 
     tokenizer: Path
     corpus: Path
@@ -66,7 +66,8 @@ def trained(bert_jax, tiny_text, tmp_path_factory) -> Trained:
     source = ["--input", tiny_text, "--tokenizer", tokenizer]
     options = ["--max-length", 64, "--held-out", 0.1, "--workers", 2]
     bert_jax("prepare", *source, "--output", corpus, *options)
-    # Files left by a process with another vocabulary that was killed before its first checkpoint.
+    # These files look as if a process with another vocabulary had been killed before its first
+    # checkpoint.
     (work_dir / "tokenizer").mkdir(parents=True)
     (work_dir / "model.json").write_text("{}")
     (work_dir / "tokenizer/vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
@@ -124,7 +125,7 @@ def test_initialization_from_an_incompatible_model_is_rejected(bert_jax_here, tr
     assert not finished.output and not (tmp_path / "run").exists()
 
 
-# Settings that run two steps with a learning rate of 0, so that the parameters do not change.
+# Settings for a run of two steps with a learning rate of 0, which leaves the parameters unchanged.
 UNCHANGED = (
     "phases.only.num_steps=2",
     "optimizer.peak_learning_rate=0.0",
@@ -157,9 +158,9 @@ def test_a_run_can_be_initialized_from_another_run(bert_jax_here, trained, tmp_p
 
 
 def test_differences_in_heads_are_reported(bert_jax_here, trained, tmp_path):
-    """Initialize a run without sentence pairs from one with pairs, and vice versa.
+    """Initialize a run without sentence pairs from a run with pairs, and vice versa.
 
-    The former is common when adapting BERT to a domain.
+    The first is common when BERT is adapted to a domain.
     """
     without_pairs, with_pairs = tmp_path / "without_pairs", tmp_path / "with_pairs"
     cases = (
@@ -219,11 +220,11 @@ def test_files_of_others_are_not_overwritten(bert_jax_here, trained, tmp_path):
     rejected = run(other)
     assert rejected.code == 2 and "contains another tokenizer than the run's" in rejected.errors
 
-    # An existing copy of the corpus's tokenizer is kept, as are all other files next to it.
+    # An existing copy of the corpus's tokenizer is kept, and so are all other files next to it.
     existing = tmp_path / "existing"
     shutil.copytree(trained.corpus / "tokenizer", existing / "tokenizer")
     (existing / "tokenizer/notes.txt").write_text("notes")
-    for _ in range(2):  # the second time as if killed before the first checkpoint
+    for _ in range(2):  # the second time, as if killed before the first checkpoint
         shutil.rmtree(existing / "checkpoints", ignore_errors=True)
         finished = run(existing)
         assert finished.code == 0, finished.errors
@@ -313,7 +314,7 @@ def test_position_embeddings_are_repeated_for_a_longer_model(bert_jax_here, trai
 
 
 def change_tokenizer(directory: Path) -> None:
-    """Swap two words of the vocabulary in a directory."""
+    """Swap two words in the vocabulary that a directory contains."""
     words = (directory / "vocab.txt").read_text().splitlines()
     words[-1], words[-2] = words[-2], words[-1]
     shutil.rmtree(directory)
@@ -373,7 +374,7 @@ def test_exported_models_make_the_same_predictions_in_transformers(
         expected = fill(sentence)
         assert [guess["token_str"] for guess in expected] == [word for word, _ in guesses]
         percents = [100 * guess["score"] for guess in expected]
-        # The command prints one decimal.
+        # The command prints one decimal place.
         assert [percent for _, percent in guesses] == pytest.approx(percents, abs=0.051)
 
 

@@ -1,4 +1,4 @@
-"""Test that the hash is uniform, depends on every bit of its address, and never changes."""
+"""Test that the hash is uniform, depends on every bit of the address, and never changes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from bert_jax.hashing import Purpose, below, hash_of, low_half, permuted
 
 NUM_DRAWS = 1_000_000
 
-# Values of the first version. Different values would change every dataset drawn with the hash.
+# What the first version returned. If the hash changed, so would every dataset drawn with it.
 GOLDEN = ["924101a359204eef", "5c5ad25dbfa0a21e", "3bcd1ce9bd74ab2a"]
 GOLDEN_PERMUTATION = [7, 4, 6, 3, 5, 2, 0, 9, 1, 8]
 GOLDEN_LARGE = [830989870, 307371840, 899191457]
 
 
 def chi_square_sigmas(counts: np.ndarray) -> float:
-    """Return the deviation from uniformity, in standard deviations of the chi-square statistic."""
+    """Return how far counts are from uniform, in sigmas of the chi-square statistic."""
     expected = counts.sum() / counts.size
     statistic = ((counts - expected) ** 2 / expected).sum()
     degrees = counts.size - 1
@@ -60,7 +60,8 @@ def test_flipping_any_bit_of_a_part_flips_half_of_the_hash(part):
         flipped_share[bit] = [
             ((changed >> np.uint64(out)) & np.uint64(1)).mean() for out in range(64)
         ]
-    # each of 4,096 shares has 4,000 samples: one standard deviation is 0.0079, and six are 0.047
+    # Each of the 4,096 shares is estimated from 4,000 samples, so a standard deviation is 0.0079.
+    # The tolerance is six of them.
     assert np.abs(flipped_share - 0.5).max() < 0.047
 
 
@@ -81,7 +82,7 @@ def test_seeds_purposes_and_epochs_are_independent(one, other):
 
 
 def test_one_round_is_splitmix64():
-    # the published first output of the generator for seed 0
+    # the generator's first output for seed 0, as published
     assert int(hash_of(0)[0]) == 0xE220A8397B1DCDAF
 
 
@@ -109,7 +110,8 @@ def test_images_of_each_position_are_uniform(size):
     count = np.zeros((size, size), np.int64)
     for key in hash_of(np.arange(8000)):
         count[np.arange(size), permuted(np.arange(size), size, key)] += 1
-    # each row and column adds up to the number of keys, so (size - 1)**2 degrees of freedom remain
+    # Every row and every column adds up to the number of keys, which leaves (size - 1)**2 degrees
+    # of freedom.
     expected = count.sum() / count.size
     statistic = ((count - expected) ** 2 / expected).sum()
     degrees = (size - 1) ** 2

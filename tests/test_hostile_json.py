@@ -1,4 +1,4 @@
-"""Test that malformed JSON files of any kind are rejected in one sentence that names them."""
+"""Test that malformed JSON files are rejected with a one-line message that names the file."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def read_huggingface(directory: Path) -> None:
     read_labels(content, 2)
     try:
         read_problem(content, 2)
-    except ValueError as error:  # `model_config` names the directory
+    except ValueError as error:  # `model_config`, its usual caller, names the directory
         raise ValueError(f"{file}: {error}") from error
 
 
@@ -171,7 +171,7 @@ def make_sweep(directory: Path) -> None:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of file, with functions that write one to a directory and read it from there."""
+    """A kind of file, with functions that write it to a directory and read it back."""
 
     name: str
     make: Callable[[Path], object]
@@ -246,7 +246,7 @@ VALUES: tuple[Any, ...] = (None, True, -1, 10**400, "maybe", [None], {"a": 1})
 
 
 def modified_copies(content: Any) -> Iterator[Any]:
-    """Yield copies of a JSON value in which one part is replaced or removed."""
+    """Yield copies of a JSON value, each with one part replaced or removed."""
     yield from VALUES
     if isinstance(content, (dict, list)):
         for key in list(content) if isinstance(content, dict) else range(len(content)):
@@ -263,7 +263,7 @@ def modified_copies(content: Any) -> Iterator[Any]:
 def test_values_of_wrong_types_are_rejected(
     kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # would take half of the time
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # half of the test's time
     kind.make(tmp_path)
     file = tmp_path / kind.name
     valid = json.loads(file.read_text())

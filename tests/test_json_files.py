@@ -1,4 +1,4 @@
-"""Test reading JSON files that people, other programs or broken disks have damaged."""
+"""Test reading JSON files that were damaged by people, other programs or broken disks."""
 
 import json
 from pathlib import Path
@@ -70,7 +70,7 @@ def test_json_written_by_python_is_read_back_unchanged(tmp_path: Path) -> None:
         file = tmp_path / f"{number}.json"
         file.write_text(text, encoding="utf-8")
         assert read_json(file) == value
-    assert str(parse_json('{"score": NaN}')) == "{'score': nan}"  # a missing value of pandas
+    assert str(parse_json('{"score": NaN}')) == "{'score': nan}"  # as pandas writes it
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Check in the source which packages and libraries each package of bert_jax imports."""
+"""Check in the source code which packages and libraries each package in bert_jax imports."""
 
 import ast
 import re
@@ -10,10 +10,10 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "bert_jax"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
-# Exports the public names of all packages.
+# This file exports the public names from all packages.
 PUBLIC = PACKAGE / "__init__.py"
-# The packages that each package may import. Every package may import top-level modules, which
-# import no packages themselves.
+# The packages that each package may import. In addition, every package may import top-level
+# modules, which must not import any package.
 MAY_IMPORT = {
     "tokenizers": set(),
     "text": set(),
@@ -38,10 +38,10 @@ MAY_IMPORT = {
     "interop": {"finetuning", "models", "runs", "tokenizers", "training"},
 }
 MAY_IMPORT["cli"] = set(MAY_IMPORT) - {"labeled_data"}
-# Packages used by data workers and by commands that must start quickly; None: top-level modules.
+# Packages that data workers and quickly starting commands use. None stands for top-level modules.
 WITHOUT_JAX = {None, "tokenizers", "text", "corpus", "pipeline", "labeled_data"}
 COMPUTING = {"jax", "jaxlib", "flax", "optax", "orbax", "chex"}
-# Orbax will change its API before version 1.0, so few files may depend on it.
+# Orbax will change its API before version 1.0, so only a few files may depend on it.
 USE_ORBAX = {"bert_jax/training/checkpoint.py", "bert_jax/training/checkpoint_parameters.py"}
 
 
@@ -51,7 +51,7 @@ def package_of(path: Path) -> str | None:
 
 
 def is_late(node: ast.AST) -> bool:
-    """Return whether importing the module does not execute the imports inside `node`."""
+    """Return whether the imports inside `node` are not executed when the module is imported."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
         return True
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
@@ -61,8 +61,8 @@ def imports_of(source: str, package: str = "", *, late: bool = True) -> Iterator
     """Yield the dotted names that a module imports.
 
     Args:
-      source: the source code of the module.
-      package: the package of the module, to resolve relative imports.
+      source: the module's source code.
+      package: the module's package, which is needed to resolve relative imports.
       late: whether to include imports inside functions and under TYPE_CHECKING.
     """
     nodes: list[ast.AST] = [ast.parse(source)]
@@ -98,7 +98,7 @@ MODULES = {module_of(path): path for path in SOURCES}
 
 
 def modules_imported_by(path: Path, *, late: bool = True) -> set[str]:
-    """Return the modules of bert_jax that a file imports, without their parent packages."""
+    """Return the bert_jax modules that a file imports, not counting their parent packages."""
     names = imports(path, late=late)
     modules = {name if name in MODULES else name.rpartition(".")[0] for name in names}
     return modules & MODULES.keys() - {module_of(path)}
@@ -128,13 +128,13 @@ def late():
 
 
 def test_there_are_no_import_cycles() -> None:
-    """Imports inside functions and for type checkers count as well."""
+    """Imports inside functions and imports for type checkers count, too."""
     graph = {module_of(path): modules_imported_by(path) for path in SOURCES}
-    TopologicalSorter(graph).prepare()  # raises CycleError with the cycle
+    TopologicalSorter(graph).prepare()  # raises a CycleError that contains the cycle
 
 
 def test_packages_import_only_permitted_packages() -> None:
-    TopologicalSorter(MAY_IMPORT).prepare()  # raises CycleError if the rules have a cycle
+    TopologicalSorter(MAY_IMPORT).prepare()  # raises CycleError if the rules contain a cycle
     assert {package_of(path) for path in SOURCES} == {None, *MAY_IMPORT}
     wrong = []
     for path in SOURCES:
@@ -179,7 +179,7 @@ def test_libraries_are_imported_only_by_permitted_packages() -> None:
 
 
 def test_the_command_line_starts_without_heavy_libraries() -> None:
-    """Follow imports from module to module, as Python does."""
+    """Follow imports from module to module, the way Python does."""
     queue, imported = ["bert_jax", "bert_jax.cli.main"], set()
     libraries = set()
     while queue:
@@ -198,7 +198,7 @@ def test_modules_have_docstrings_and_specific_names() -> None:
         assert path.stem not in {"utils", "util", "helpers", "misc", "common"}, name_of(path)
 
 
-# Raises its own error class for unreadable files.
+# This module raises an error class of its own if a file cannot be read.
 READS_ITS_OWN_JSON = {"bert_jax/training/checkpoint_checksums.py"}
 
 
@@ -220,7 +220,7 @@ MAX_CLI_LINES, MAX_CLI_FILE_LINES, MAX_CLI_FUNCTION_LINES = 2000, 250, 40
 
 
 def test_the_command_line_only_parses_and_prints() -> None:
-    """Code that needs a class or a long function belongs in the library."""
+    """Code that needs a class or a long function belongs in the library instead."""
     wrong, total = [], 0
     for path in CLI:
         source = path.read_text(encoding="utf-8")
@@ -241,7 +241,7 @@ def test_the_command_line_only_parses_and_prints() -> None:
 
 
 def printing(source: str) -> Iterator[str]:
-    """Yield the expressions that print, or use a standard stream for anything but flushing it."""
+    """Yield expressions that print, or that use a standard stream other than to flush it."""
     tree = ast.parse(source)
     flushed = {
         id(node.value)
@@ -272,7 +272,7 @@ sys.stdout.flush()
 
 
 def test_only_the_command_line_prints() -> None:
-    """The library writes only to streams that it is given."""
+    """The library only writes to streams that its callers pass to it."""
     wrong = [
         f"{name_of(path)}: {text}"
         for path in SOURCES

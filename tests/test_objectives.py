@@ -1,4 +1,4 @@
-"""Test pretraining with each objective that a config can select, using the command line."""
+"""Test pretraining with every objective that a config can select, using the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test that every public name in `bert_jax` resolves, is documented and is typed."""
+"""Test that every public name in `bert_jax` can be imported and has documentation and types."""
 
 import ast
 import inspect
@@ -20,7 +20,7 @@ def test_public_names_resolve_and_are_documented(name: str) -> None:
     assert value.__name__ == name
     assert value.__module__ == f"bert_jax.{bert_jax._MODULES[name]}"
     documented = inspect.getdoc(value)
-    assert documented and not documented.startswith(f"{name}("), "docstring made by dataclass"
+    assert documented and not documented.startswith(f"{name}("), "a dataclass's default docstring"
 
 
 def test_type_checkers_see_the_same_names() -> None:
@@ -53,14 +53,14 @@ def test_the_api_page_documents_all_names() -> None:
 
 
 def documented_names(value: object) -> set[str]:
-    """Return the parameters and attributes that a docstring describes."""
+    """Return the names of the parameters and attributes that a docstring describes."""
     text = inspect.getdoc(value) or ""
     sections = re.findall(r"^(?:Args|Attributes):\n((?:  .*\n?|\n)+)", text, re.MULTILINE)
     return set(re.findall(r"^  (\w+): ", "".join(sections), re.MULTILINE))
 
 
 def functions_of(value: Any) -> list[Any]:
-    """Return the public methods that a class defines, or a list of just the function itself."""
+    """Return the public methods that a class defines or, given a function, just that function."""
     if not inspect.isclass(value):
         return [value]
     return [
@@ -79,7 +79,7 @@ def test_all_parameters_are_documented(name: str) -> None:
         assert missing <= documented, f"{name}: {sorted(missing - documented)}"
     for function in functions_of(value):
         text = inspect.getdoc(function)
-        # Other methods have short docstrings, whose sentence mentions the parameters.
+        # Other methods have one-sentence docstrings that mention the parameters.
         if "Args:" in text or function is value or function.__name__ == "__call__":
             missing = set(inspect.signature(function).parameters) - {"self"}
             missing -= documented_names(function)

@@ -1,4 +1,4 @@
-"""Test runs with a damaged checkpoint, full disk, removed work directory or closed terminal."""
+"""Test runs whose checkpoint is damaged, disk full, directory removed or terminal closed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bert_jax.cli.main import main
 from bert_jax.training.checkpoint_files import ASIDE_NAME
 from bert_jax.training.metrics_log import read_metrics
 
-pytestmark = pytest.mark.slow  # complete runs
+pytestmark = pytest.mark.slow  # these tests train complete runs
 
 TOTAL = 32
 
@@ -31,7 +31,7 @@ Words = Callable[..., list[str]]
 
 @pytest.fixture(scope="module")
 def pretrain(tiny_config: Path) -> Words:
-    """Return a function that builds a `pretrain` command with the tiny config."""
+    """Return a function that builds a `pretrain` command for the tiny config."""
 
     def words(work_dir: Path, *overrides: str) -> list[str]:
         named = [f"--config.work_dir={work_dir}", *(f"--config.{word}" for word in overrides)]
@@ -42,7 +42,7 @@ def pretrain(tiny_config: Path) -> Words:
 
 @pytest.fixture(scope="module")
 def finished_run(pretrain: Words, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the work directory of a finished run, trained on all devices of the test process."""
+    """Train a run on all of the test process's devices, and return its work directory."""
     work_dir = tmp_path_factory.mktemp("runs") / "finished"
     assert main(pretrain(work_dir)) == 0
     return work_dir
@@ -96,7 +96,7 @@ def test_a_run_can_return_to_an_earlier_step(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Mount a file system of 700 KiB, which `mount -o remount,size=...` can resize."""
+    """Mount a 700 KiB file system that `mount -o remount,size=...` can resize."""
     target = tmp_path / "disk"
     target.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=700k", "none", target]).returncode:
@@ -136,7 +136,7 @@ def test_a_removed_work_directory_stops_the_run(bert_jax, pretrain: Words, tmp_p
 def test_a_run_saves_a_checkpoint_when_its_terminal_closes(
     bert_jax, pretrain: Words, finished_run: Path, tmp_path: Path
 ) -> None:
-    """The kernel sends SIGHUP to the terminal's session, and later writes to the terminal fail."""
+    """The kernel sends SIGHUP to the terminal's session. Later writes to the terminal fail."""
     work_dir = tmp_path / "run"
     words = pretrain(work_dir, "loader.num_workers=1")
     terminal, side = os.openpty()

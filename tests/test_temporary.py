@@ -1,4 +1,4 @@
-"""Test that temporary files of killed processes are removed, and those of live ones kept."""
+"""Test that temporary files are removed if their process was killed, and kept if it is alive."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ with temporary_beside(Path(sys.argv[1]), directory=sys.argv[2] == "directory") a
 
 @pytest.fixture(params=["file", "directory"])
 def writer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Start a process that is writing to a temporary file or directory for `output`."""
+    """Start a process that writes `output` by way of a temporary file or directory."""
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(tmp_path / "output"), request.param],
         stdout=subprocess.PIPE,
@@ -47,7 +47,7 @@ def writer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subproces
 
 
 def write(output: Path, temporary: Path) -> None:
-    """Write output of the same kind as the temporary file or directory."""
+    """Write a file or a directory, whichever the temporary one is."""
     if temporary.is_dir():
         with new_directory(output) as directory:
             (directory / "whole").write_text("whole")
@@ -83,7 +83,7 @@ def test_files_of_other_machines_and_outputs_are_kept(tmp_path: Path) -> None:
 def test_leftovers_on_a_file_system_without_locks_are_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a container, the killed process often had the same ID as this one."""
+    """In a container, the killed process often had the same process ID as this one."""
 
     def without_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")

@@ -1,4 +1,4 @@
-"""Test that a terminal shows progress in one line, and a file gets a line every ten seconds."""
+"""Test that a terminal shows progress on one line, and a file gets a line every ten seconds."""
 
 import sys
 import time
@@ -10,7 +10,7 @@ from bert_jax.terminal import ProgressLine, format_clock
 
 @pytest.fixture
 def now(monkeypatch):
-    """Return the fake clock: a list with one number, the time, which only the test changes."""
+    """Return a fake clock: a list that contains the time, which only the test changes."""
     seconds = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: seconds[0])
     return seconds

@@ -1,4 +1,4 @@
-"""Test that invalid arguments are rejected, and that errors name parameters as the caller does."""
+"""Test that invalid arguments are rejected, and that errors use the caller's parameter names."""
 
 from __future__ import annotations
 

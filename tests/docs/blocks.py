@@ -1,6 +1,6 @@
-"""Read the code blocks in a documentation page, and the directives before them.
+"""Read the code blocks on a documentation page, and the directives that precede them.
 
-CONTRIBUTING.md, "How documentation is tested", describes the directives.
+The directives are described in CONTRIBUTING.md, "How documentation is tested".
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-# The languages of code, which the tests execute, and the languages of everything else.
+# Blocks in the first group of languages are code, which the tests execute. Other blocks are in the
+# second group.
 CODE = ("bash", "console", "diff", "python")
 OTHER = ("csv", "ini", "json", "text", "toml", "yaml")
-# Settings with a value, settings without one, and the languages that a setting applies to.
+# Settings that take a value, settings that do not, and the commands to which `args` are added.
 WITH_VALUE = ("args", "expect", "file", "replace", "setup")
 WITHOUT_VALUE = ("apply", "fails")
 TRAINING = re.compile(r"\bbert-jax\s+(pretrain|finetune|sweep)\b")
 
-# MyST directives that would show code without a fence of its own.
+# MyST directives that show code without a plain fence.
 CODE_DIRECTIVES = ("{code", "{sourcecode", "{parsed-literal", "{literalinclude", "{doctest")
 
 COMMENT = re.compile(r"<!--(.*?)-->", re.DOTALL)
@@ -30,12 +31,12 @@ DIRECTIVE = re.compile(r"(run|needs)\b\s*(?::(.*))?", re.DOTALL)
 
 
 class PageError(ValueError):
-    """A mistake in a page; the message begins with its file and line."""
+    """A mistake on a page. The message begins with the file and line."""
 
 
 @dataclass
 class Block:
-    """A fenced code block, with the settings from the directives before it."""
+    """A fenced code block, with the settings from the directives that precede it."""
 
     line: int
     language: str
@@ -49,7 +50,7 @@ class Block:
 
 @dataclass
 class Page:
-    """A page: its path, the setups of its directory, and the blocks to execute, in order."""
+    """A page: its path, the setups that it starts with, and the blocks to execute, in order."""
 
     path: Path
     setups: list[str]
@@ -58,7 +59,7 @@ class Page:
 
 @dataclass
 class _Directives:
-    """The directives read since the last block."""
+    """The directives that were read since the last block."""
 
     line: int = 0
     run: bool = False
@@ -70,13 +71,13 @@ def read_page(path: Path) -> Page:
     """Read a page.
 
     Raises:
-      PageError: a block has no directive, or a directive is not valid.
+      PageError: a block has no directive, or a directive is invalid.
     """
     return parse_page(path.read_text(encoding="utf-8"), path)
 
 
 def parse_page(text: str, path: Path) -> Page:
-    """Return the blocks of a page with the given text; see `read_page`."""
+    """Parse a page, given its text. See `read_page`."""
     setups: list[str] = []
     blocks: list[Block] = []
     directives = _Directives()
@@ -91,7 +92,7 @@ def parse_page(text: str, path: Path) -> Page:
                 blocks.append(block)
             directives = _Directives()
         elif token.type == "code_block":
-            raise PageError(f"{where}: indented code block; use a fence")
+            raise PageError(f"{where}: the code block is indented. Use a fence")
         elif directives.run or directives.needs:
             raise PageError(f"{path}:{directives.line}: a directive must precede a code block")
     if directives.run or directives.needs:
@@ -100,11 +101,11 @@ def parse_page(text: str, path: Path) -> Page:
 
 
 def _tokens(text: str, start: int) -> Iterator[tuple[Token, int]]:
-    """Yield the tokens of a text with their lines, including those inside MyST directives."""
+    """Yield a text's tokens with their line numbers, including tokens inside MyST directives."""
     for token in MarkdownIt("commonmark").parse(text):
         line = start + (token.map[0] if token.map else 0)
         if token.type == "fence" and token.info.startswith(CODE_DIRECTIVES):
-            raise PageError(f"line {line + 1}: {token.info} shows code; use a plain fence")
+            raise PageError(f"line {line + 1}: {token.info} shows code. Use a plain fence")
         if token.type == "fence" and token.info.startswith("{"):
             yield from _tokens(token.content, line + 1)
         else:
@@ -115,7 +116,7 @@ def _read_comment(comment: str, where: str, directives: _Directives, setups: lis
     match = DIRECTIVE.fullmatch(comment)
     if not match:
         if re.match(r"\w+\s*:|(run|needs)\b", comment):
-            raise PageError(f"{where}: unknown directive {comment!r}; use run or needs")
+            raise PageError(f"{where}: unknown directive {comment!r}. Use run or needs")
         return
     name, rest = match[1], (match[2] or "").strip()
     if name == "needs":
@@ -138,7 +139,7 @@ def _read_setting(word: str, where: str) -> tuple[str, str]:
         return key, value
     with_value = ", ".join(f'{key}="..."' for key in WITH_VALUE)
     raise PageError(
-        f"{where}: unknown setting {word!r}; use {with_value}, {' or '.join(WITHOUT_VALUE)}"
+        f"{where}: unknown setting {word!r}. Use {with_value}, {' or '.join(WITHOUT_VALUE)}"
     )
 
 
@@ -146,17 +147,17 @@ def _read_block(token: Token, line: int, where: str, directives: _Directives) ->
     language = token.info.split()[0] if token.info.strip() else ""
     if language not in (*CODE, *OTHER):
         raise PageError(
-            f"{where}: block of language {language!r}; use {', '.join(CODE)} for code, "
+            f"{where}: unsupported language {language!r}. Use {', '.join(CODE)} for code, "
             f"or {', '.join(OTHER)}"
         )
     if directives.run and directives.needs:
-        raise PageError(f"{where}: both `run` and `needs` precede the block; use one")
+        raise PageError(f"{where}: both `run` and `needs` precede the block. Use only one of them")
     if directives.needs:
         return None
     if not directives.run:
         if language in CODE:
             raise PageError(
-                f"{where}: no directive precedes the {language} block; put <!-- run --> or "
+                f"{where}: no directive precedes the {language} block. Put <!-- run --> or "
                 "<!-- needs: REQUIREMENT --> on the line before it"
             )
         return None
@@ -164,11 +165,15 @@ def _read_block(token: Token, line: int, where: str, directives: _Directives) ->
     for key, value in directives.settings:
         _apply_setting(block, key, value, where)
     if block.language in OTHER and not block.file:
-        raise PageError(f"{where}: only `file` can be used for a {language} block")
+        raise PageError(f"{where}: a {language} block can only use the setting `file`")
     if block.fails and not block.expect:
-        raise PageError(f"{where}: `fails` needs `expect`, since a mistake in a block fails too")
+        raise PageError(
+            f"{where}: `fails` needs `expect`, since a mistake in the block would make it fail, too"
+        )
     if block.apply != (language == "diff"):
-        raise PageError(f"{where}: a diff block, and no other, needs <!-- run: apply -->")
+        raise PageError(
+            f"{where}: <!-- run: apply --> must precede every diff block, and no other block"
+        )
     return block
 
 
@@ -176,11 +181,13 @@ def _apply_setting(block: Block, key: str, value: str, where: str) -> None:
     if key == "replace":
         old, arrow, new = value.partition("=>")
         if not arrow or old not in block.source:
-            raise PageError(f"{where}: the block does not contain the replaced text {old!r}")
+            raise PageError(f"{where}: the block does not contain {old!r}, the text to replace")
         block.source = block.source.replace(old, new)
     elif key == "args":
         if block.language not in ("bash", "console") or not TRAINING.search(block.source):
-            raise PageError(f"{where}: `args` needs a command of pretrain, finetune or sweep")
+            raise PageError(
+                f"{where}: `args` needs a block that runs bert-jax pretrain, finetune or sweep"
+            )
         block.args += f" {value}"
     elif key == "expect":
         block.expect.append(value)

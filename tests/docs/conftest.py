@@ -1,6 +1,6 @@
-"""Prepare the directories that documentation pages start with, and execute the pages.
+"""Prepare the directories in which documentation pages start, and execute the pages.
 
-A page names its setups at the top: <!-- run: setup="corpus run" -->. Each setup below is prepared
+A page names its setups at the top: <!-- run: setup="corpus run" -->. Each setup is prepared only
 once, with the commands that a reader would use, and then copied into the page's directory.
 """
 
@@ -20,7 +20,7 @@ from .runner import Runner, make_checkout, remove_checkout
 
 @dataclass(frozen=True)
 class Setup:
-    """A prepared directory: the setups it starts from, and the commands that complete it."""
+    """A prepared directory: the setups that it starts from, and the commands that complete it."""
 
     after: tuple[str, ...]
     commands: str
@@ -29,7 +29,7 @@ class Setup:
 SETUPS = {
     # books/tales.txt: 500 short documents, 120 KB
     "books": Setup((), 'mkdir books; cp "$TALES" books/tales.txt'),
-    # tokenizer/: a WordPiece vocabulary of 300 entries for these texts
+    # tokenizer/: a WordPiece vocabulary with 300 entries, trained on these texts
     "tokenizer": Setup(
         ("books",),
         "bert-jax train-tokenizer --input books --output tokenizer --vocab-size 300 --num-unused 0",
@@ -40,7 +40,8 @@ SETUPS = {
         "bert-jax prepare --input books --tokenizer tokenizer --output corpora/mine "
         "--max-length 32 --held-out 0.1 --workers 1",
     ),
-    # runs/mine/: a BERT of 2 layers of 16 features, pretrained on this corpus for 20 steps
+    # runs/mine/: a BERT with 2 layers and hidden dimension 16, pretrained on this corpus for 20
+    # steps
     "run": Setup(
         ("corpus",),
         "bert-jax pretrain --config tiny --config.work_dir=runs/mine "
@@ -56,12 +57,12 @@ SETUPS = {
 
 
 class Pages:
-    """Executes pages, each in a new directory.
+    """An object that executes pages, each in a new directory.
 
     Args:
-      environment: the environment variables of the commands.
-      tales: the text of the setup `books`.
-      new_directory: makes a directory whose name begins with the given word.
+      environment: the environment variables for the commands.
+      tales: the text for the setup `books`.
+      new_directory: a function that makes a directory whose name begins with the given word.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Pages:
         self._prepared: dict[str, Path] = {}
 
     def run(self, page: Page) -> None:
-        """Execute all blocks of a page.
+        """Execute all blocks on a page.
 
         Raises:
           BlockFailed: a block does not do what its directives say.
@@ -85,14 +86,14 @@ class Pages:
                 runner.run(block)
 
     def run_text(self, text: str) -> None:
-        """Execute a page with the given text."""
+        """Execute a page, given its text."""
         self.run(parse_page(text, Path("page.md")))
 
     def _tools(self) -> Path:
         return self._new_directory("tools") / "bin"
 
     def _start(self, setups: Sequence[str]) -> Path:
-        """Return a new directory with the given setups."""
+        """Return a new directory that contains the given setups."""
         directory = self._new_directory("page") / "checkout"
         directory.mkdir()
         for name in setups:
@@ -100,9 +101,9 @@ class Pages:
         return directory
 
     def _prepare(self, name: str) -> Path:
-        """Return the directory of a setup, which must not be changed."""
+        """Return the directory for a setup, which callers must not change."""
         if name not in self._prepared:
-            assert name in SETUPS, f"no setup {name!r}; tests/docs/conftest.py has {list(SETUPS)}"
+            assert name in SETUPS, f"there is no setup {name!r}. Use one of {list(SETUPS)}"
             directory = self._start(SETUPS[name].after)
             make_checkout(directory, with_code=False)
             environment = {**self._environment, "TALES": str(self._tales)}

@@ -1,8 +1,8 @@
-"""Execute the blocks of a page in a Python process, as an interactive session would.
+"""Execute a page's Python blocks in one process, the way an interactive interpreter would.
 
-Blocks are sent to the process's standard input as JSON, one per line. For each block, the process
-reports whether it succeeded by writing a line with true or false to the file descriptor that is its
-only argument.
+Blocks are sent to the process's standard input as JSON, one per line. After each block, the process
+writes a line that says whether the block succeeded, true or false, to a file descriptor, whose
+number is the only command-line argument.
 """
 
 import json
@@ -18,12 +18,12 @@ from pathlib import Path
 
 
 class PythonSession:
-    """A process that executes blocks of Python one after another.
+    """A process that executes blocks of Python code one after another.
 
     Args:
-      directory: the current directory of the process.
+      directory: the directory in which the process runs.
       environment: its environment variables.
-      log: the new file that its output is written to.
+      log: the file to create for its output.
     """
 
     def __init__(self, directory: Path, environment: dict[str, str], log: Path):
@@ -54,12 +54,12 @@ class PythonSession:
         """Execute a block.
 
         Args:
-          source: its lines.
-          name: the name of its file in tracebacks.
-          timeout: the seconds after which it is assumed to hang.
+          source: the block's code.
+          name: the file name to show in tracebacks.
+          timeout: if the block runs for more seconds than this, it is assumed to hang.
 
         Returns:
-          what went wrong, or an empty string; and the output.
+          A pair: what went wrong (an empty string if nothing did), and the output.
         """
         start = self._log.stat().st_size
         assert self._process.stdin
@@ -75,9 +75,10 @@ class PythonSession:
 
 
 def execute_blocks(replies: int) -> None:
-    """Execute blocks until the input ends, and write replies to the given file descriptor."""
+    """Execute blocks until the input ends, and write the replies to a file descriptor."""
     sys.path[0] = ""
-    # This main module has no file; otherwise, worker processes would import the file as theirs.
+    # This main module has no file. If it had one, worker processes would import that file as
+    # theirs.
     sys.modules["__main__"] = main_module = types.ModuleType("__main__")
     with os.fdopen(replies, "w") as file:
         for line in sys.stdin:

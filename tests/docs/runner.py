@@ -14,16 +14,16 @@ from ..commands import REPOSITORY
 from .blocks import Block
 from .python_session import PythonSession
 
-# Seconds after which a block is assumed to hang.
+# A block that runs for more seconds than this is assumed to hang.
 TIMEOUT = 300
-# Copied into the directory of a page, which may change them.
+# These are copied into a page's directory, since the page may change them.
 COPIED = ("configs", "examples", "launch")
-# Copied only for a page that changes the code, which is then imported from the copy.
+# These are copied only for a page that changes the code, which is then imported from the copy.
 COPIED_CODE = ("bert_jax", "tests", "README.md", "CHANGELOG.md", "pyproject.toml", "setup.py")
 LINKED = ("experiments",)
 SHIM = """\
 #!/bin/bash
-# Run bert-jax; add the arguments of the test to training commands.
+# Run bert-jax, and add the test's arguments to training commands.
 case "$1" in
   pretrain | finetune | sweep) set -- "$@" {args} ;;
 esac
@@ -49,7 +49,7 @@ def make_checkout(directory: Path, *, with_code: bool) -> None:
 
 
 def remove_checkout(directory: Path) -> None:
-    """Remove what `make_checkout` put into a directory, except code."""
+    """Remove what `make_checkout` has put into a directory, except for code."""
     for name in COPIED:
         shutil.rmtree(directory / name)
     for name in LINKED:
@@ -57,13 +57,13 @@ def remove_checkout(directory: Path) -> None:
 
 
 class Runner:
-    """Executes blocks in one directory, as a context manager.
+    """A context manager that executes blocks in one directory.
 
     Args:
-      directory: the directory that the blocks run in.
-      environment: the environment variables of their processes.
-      tools: a new directory for the `bert-jax` that the blocks find on their PATH.
-      name: the name of the page in messages.
+      directory: the directory in which blocks run.
+      environment: the environment variables for their processes.
+      tools: the directory to create for the `bert-jax` that blocks find on their PATH.
+      name: what messages call the page.
     """
 
     def __init__(self, directory: Path, environment: dict[str, str], tools: Path, name: str):
@@ -72,12 +72,13 @@ class Runner:
         self._name = name
         programs = Path(sys.executable).parent
         self._environment = {
-            # Pytest's variables are meant only for the test's own process.
+            # Pytest's variables are meant only for the process that runs the tests.
             **{key: environment[key] for key in environment if not key.startswith("PYTEST_")},
             "PATH": f"{tools}:{programs}:{environment['PATH']}",
             "PYTHONPATH": str(directory if (directory / "bert_jax").exists() else REPOSITORY),
             "PYTHONDONTWRITEBYTECODE": "1",
-            # Otherwise, a patch in a directory inside a repository would apply to its files.
+            # Without this, a patch in a directory inside a repository would apply to the
+            # repository's files.
             "GIT_CEILING_DIRECTORIES": str(directory.parent),
             "HF_HUB_OFFLINE": "1",
         }
@@ -111,7 +112,7 @@ class Runner:
         if problem:
             raise BlockFailed(self._report(block, problem, output))
         if block.apply and self._python:
-            # The process imported the code before the change.
+            # The process has already imported the code as it was before the change.
             self._python.close()
             self._python = None
         for text in block.expect:
@@ -155,11 +156,11 @@ class Runner:
         if self._python is None:
             log = self._tools / "python.log"
             self._python = PythonSession(self._directory, self._environment, log)
-        # Empty lines before the source give the lines of tracebacks their numbers in the page.
+        # The empty lines before the source make the line numbers in tracebacks those of the page.
         return self._python.run("\n" * block.line + block.source, self._name, TIMEOUT)
 
 
 def console_commands(source: str) -> str:
-    """Return the commands in a console block: the lines after `$`, and any continued after `>`."""
+    """Return a console block's commands: lines after `$`, and their continuations after `>`."""
     lines = [line for line in source.splitlines() if line[:2] in ("$ ", "> ")]
     return "".join(f"{line[2:]}\n" for line in lines)

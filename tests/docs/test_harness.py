@@ -1,4 +1,4 @@
-"""Test that the harness executes every block of a page, and rejects pages that skip blocks."""
+"""Test that the harness executes every block on a page, and rejects pages that skip blocks."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ PAGE = Path("page.md")
 
 
 def fence(language: str, source: str, *directives: str) -> str:
-    """Return the Markdown for a block and its directives."""
+    """Return the Markdown for a block that is preceded by directives."""
     comments = "".join(f"<!-- {directive} -->\n" for directive in directives)
     return f"{comments}```{language}\n{source}\n```\n"
 
@@ -24,25 +24,31 @@ def fence(language: str, source: str, *directives: str) -> str:
         (f"# Title\n\n{fence('python', 'x = 1')}", "page.md:3: no directive precedes the python"),
         (f"````{{note}}\n{fence('bash', 'true')}````\n", "page.md:2: no directive"),
         (f"- item\n\n  {fence('bash', 'true')}", "no directive precedes the bash block"),
-        (fence("diff", "+x", "run"), "a diff block, and no other, needs <!-- run: apply -->"),
-        (fence("bash", "true", "run: apply"), "a diff block, and no other"),
+        (fence("diff", "+x", "run"), "apply --> must precede every diff block, and"),
+        (fence("bash", "true", "run: apply"), "and no other block"),
         (fence("bash", "true", "skip: slow"), "unknown directive 'skip: slow'"),
         (
             fence("json", "{}", 'run file="a.json"'),
-            'unknown directive .run file="a.json".; use run',
+            'unknown directive .run file="a.json".. Use run',
         ),
-        (fence("bash", "true", "run: expct='x'"), 'unknown setting .expct=x.; use args="..."'),
+        (fence("bash", "true", "run: expct='x'"), 'unknown setting .expct=x.. Use args="..."'),
         (fence("bash", "true", "run: expect"), "unknown setting 'expect'"),
         (fence("bash", "false", "run: fails"), "page.md:2: `fails` needs `expect`"),
         (fence("bash", "true", "run", "needs: a GPU"), "both `run` and `needs`"),
         (fence("bash", "true", "needs"), "`needs` must name the requirement"),
-        (fence("sh", "true", "run"), "block of language 'sh'; use bash, console, diff, python"),
-        (fence("", "true"), "block of language ''"),
-        (fence("text", "true", "run"), "only `file` can be used for a text block"),
-        (fence("bash", "true", "run: args=--x"), "`args` needs a command of pretrain"),
-        (fence("bash", "true", 'run: replace="big=>tiny"'), "does not contain .* 'big'"),
-        (fence("{code-block} bash", "true"), "use a plain fence"),
-        ("text\n\n    code\n", "indented code block"),
+        (fence("sh", "true", "run"), "unsupported language 'sh'. Use bash, console, diff, python"),
+        (fence("", "true"), "unsupported language ''"),
+        (fence("text", "true", "run"), "a text block can only use the setting `file`"),
+        (
+            fence("bash", "true", "run: args=--x"),
+            "`args` needs a block that runs bert-jax pretrain",
+        ),
+        (
+            fence("bash", "true", 'run: replace="big=>tiny"'),
+            "does not contain 'big', the text to replace",
+        ),
+        (fence("{code-block} bash", "true"), "shows code. Use a plain fence"),
+        ("text\n\n    code\n", "the code block is indented"),
         (f"<!-- run -->\n\ntext\n\n{fence('bash', 'true', 'run')}", "page.md:1: a directive must"),
         ("<!-- run -->\n", "page.md:1: a directive must precede a code block"),
     ],

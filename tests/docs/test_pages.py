@@ -1,4 +1,4 @@
-"""Execute the code blocks of every page of the documentation, in order, at a small size."""
+"""Execute the code blocks on every documentation page, in order, at a small size."""
 
 import re
 from pathlib import Path

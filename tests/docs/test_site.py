@@ -1,4 +1,4 @@
-"""Build the documentation as `make docs` does, and check the result."""
+"""Build the documentation the way `make docs` does, and check the result."""
 
 import os
 import re
@@ -15,13 +15,14 @@ from ..commands import REPOSITORY
 
 pytestmark = pytest.mark.slow
 
-# The addresses that a browser loads to show a page; links to follow are not among them.
+# Matches what a browser loads from another host to show a page, but not links that a reader may
+# follow.
 LOADED = re.compile(r"""(?:\bsrc=|<link\b[^>]*\bhref=|url\(|@import\s*)["']?(?:https?:)?//""")
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the directory with the built pages; warnings are errors."""
+    """Build the pages, treating warnings as errors, and return their directory."""
     directory = tmp_path_factory.mktemp("site")
     words = ["-W", "--keep-going", "-q", "-d", str(directory / "doctrees"), "docs"]
     built = subprocess.run(
@@ -52,20 +53,20 @@ def test_pages_do_not_show_the_directives_of_tests(site: Path) -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Return a browser; skip the test if none is installed."""
+    """Return a browser, or skip the test if none is installed."""
     reason = "needs playwright: pip install -e '.[browser]'"
     playwright = pytest.importorskip("playwright.sync_api", reason=reason)
     program = shutil.which("chromium") or shutil.which("google-chrome")
     if not program:
         pytest.skip("needs chromium or google-chrome on PATH")
-    options = ["--no-sandbox"] if os.geteuid() == 0 else []  # root has no sandbox
+    options = ["--no-sandbox"] if os.geteuid() == 0 else []  # the sandbox does not work for root
     with playwright.sync_playwright() as driver:
         chromium = driver.chromium.launch(executable_path=program, args=options, timeout=120_000)
         yield chromium
         chromium.close()
 
 
-# A page is opened from the disk, as a reader opens it after `make docs`.
+# Pages are opened from the disk, the way a reader opens them after `make docs`.
 @pytest.mark.parametrize(
     ("scheme", "width"), [("light", 1280), ("dark", 390)], ids=["light-desktop", "dark-phone"]
 )
@@ -77,7 +78,7 @@ def test_pages_work_in_a_browser(site: Path, browser: Any, scheme: str, width: i
             problems.append(f"{tab.url}: requests {request.url}")
 
     def report_failure(request: Any) -> None:
-        if request.failure != "net::ERR_ABORTED":  # the next page was opened
+        if request.failure != "net::ERR_ABORTED":  # aborted by opening the next page
             problems.append(f"{tab.url}: {request.url} {request.failure}")
 
     context = browser.new_context(

@@ -1,4 +1,4 @@
-"""Test each example at a tiny size, by calling it as a function."""
+"""Test every example at a tiny size by calling it as a function."""
 
 import importlib.util
 import json
@@ -35,7 +35,7 @@ def test_examples_are_short_and_use_only_public_names(file: Path) -> None:
 
 @pytest.fixture(scope="module")
 def hf_model(tmp_path_factory: pytest.TempPathFactory, tiny_config: Path) -> Path:
-    """Return a directory with a small BERT and its tokenizer, saved by transformers."""
+    """Return a directory that contains a small BERT, saved by transformers, and its tokenizer."""
     directory = tmp_path_factory.mktemp("hf_model") / "bert"
     sizes: dict[str, Any] = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2)
     config = transformers.BertConfig(
@@ -68,7 +68,7 @@ def test_own_loop(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_electra() -> None:
-    """The models share their token embeddings, and the loss decreases."""
+    """Check that the models share their token embeddings and that the loss decreases."""
     electra = load("electra")
     loader = bj.CorpusLoader(CORPUS, batch_size=8, sentence_pairs="none")
     sizes = dict(vocab_size=loader.tokenizer.vocab_size, max_positions=loader.length)

@@ -1,8 +1,8 @@
-"""Run the commands whose results are frozen, and collect their files and printed lines.
+"""Run the commands whose results are frozen, and collect the files and lines that they write.
 
-Only the command line is used, so that the recorded values do not depend on the structure of the
-code. The commands run in a separate process, since compiler flags and additional devices change the
-last bits of a loss:
+Only the command line is used, so that the recorded values do not depend on how the code is
+organized. The commands run in a process of their own, since compiler flags and additional devices
+change the last bits of a loss. The command
 
     python -m tests.golden.frozen_runs RESULTS DIRECTORY CASE ...
 
@@ -35,20 +35,19 @@ VERBS = (
     "prepare train-tokenizer demo-corpus pretrain finetune evaluate sweep import export extract "
     "verify verify-checkpoint keys inspect plan bench predict fill-mask"
 ).split()
-# The modification time of the input files, which a corpus's manifest records.
+# The modification time to give the input files, since a corpus's manifest records it.
 WRITTEN = 1_600_000_000
 
 
 @dataclass(frozen=True)
 class Case:
-    """Commands, and the parts of their output files that are recorded.
+    """Commands to run, and the parts of their output files to record.
 
-    commands: arguments of `bert-jax`, separated by spaces, or by "|" if they contain spaces.
-    texts: patterns of files that are recorded completely.
-    hashes: patterns of files that are recorded by SHA-256.
-    listed: directories whose file names are recorded.
-    weights: safetensors files, recorded as shapes, checksums, sums and norms.
-    kept: whether to run in a copy of the committed directories instead of the inputs.
+    commands: arguments for `bert-jax`, separated by spaces, or by "|" if they contain spaces.
+    texts: glob patterns for files to record in full. hashes: glob patterns for files whose SHA-256
+    is recorded. listed: directories whose file names are recorded. weights: safetensors files,
+    which are recorded as shapes, checksums, sums and norms. kept: whether to run in a copy of the
+    committed directories instead of the inputs.
     """
 
     commands: Sequence[str]
@@ -201,18 +200,19 @@ CASES = {
         weights=("exported/half/model.safetensors",),
     ),
 }
-# Cases that run together; later cases use files of earlier ones. SLOW is run by a slow test.
+# The cases in each group run together, since later cases use files from earlier ones. A slow test
+# runs the cases in SLOW.
 SLOW = ("formats",)
 FAST = tuple(name for name in CASES if name not in SLOW)
 
 
 def environment(cache: str | None) -> dict[str, str]:
-    """Return the environment in which values are recorded and compared.
+    """Return the environment variables under which values are recorded and compared.
 
-    cache: the directory of the compilation cache; None for no cache.
+    cache: the directory for the compilation cache, or None to use no cache.
     """
     flags = "--xla_force_host_platform_device_count=1 --xla_backend_optimization_level=0"
-    if version("jaxlib").startswith("0.10."):  # an unknown flag ends the process
+    if version("jaxlib").startswith("0.10."):  # XLA exits on unknown flags
         flags += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     chosen = {
         "JAX_PLATFORMS": "cpu",
@@ -231,13 +231,13 @@ def environment(cache: str | None) -> dict[str, str]:
 
 
 def measure(names: Sequence[str], directory: Path, cache: str | None) -> dict[str, Any]:
-    """Run cases in a separate process and return the values of each.
+    """Run cases in a separate process, and return the values that each one yields.
 
     directory: an empty directory.
     cache: see `environment`.
 
     Raises:
-      AssertionError: the process failed; the message is the end of its output.
+      AssertionError: the process failed. The message is the end of its output.
     """
     results, place = directory / "results", directory / "place"
     results.mkdir(parents=True)
@@ -250,7 +250,7 @@ def measure(names: Sequence[str], directory: Path, cache: str | None) -> dict[st
 
 
 def run_cases(names: Sequence[str], directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Run cases one after another, keep their files, and yield the values of each."""
+    """Run cases one after another, keeping their files, and yield the name and values of each."""
     draw_no_curves()
     for name in names:
         case = CASES[name]
@@ -265,7 +265,7 @@ def run_cases(names: Sequence[str], directory: Path) -> Iterator[tuple[str, dict
 
 
 def lay_out(place: Path, *, kept: bool) -> None:
-    """Copy the inputs, and the committed directories if `kept`, to `place` if it does not exist."""
+    """Copy the inputs and, if `kept`, the committed directories to `place`, unless it exists."""
     if place.exists():
         return
     for source in (INPUTS, KEPT) if kept else (INPUTS,):
@@ -275,7 +275,7 @@ def lay_out(place: Path, *, kept: bool) -> None:
 
 
 def run_command(command: str, root: Path) -> dict[str, Any]:
-    """Run a command in this process, and return its exit code and its lines without speeds."""
+    """Run a command in this process, and return its exit code and its normalized lines."""
     from bert_jax.cli.main import main
 
     printed = io.BytesIO()
@@ -284,7 +284,7 @@ def run_command(command: str, root: Path) -> dict[str, Any]:
     try:
         with contextlib.redirect_stdout(output):
             code = main(words)
-    except SystemExit as left:  # raised by argparse after --help
+    except SystemExit as left:  # argparse raises this after --help
         code = int(left.code or 0)
     output.flush()
     return {"exit": code, "lines": normalized_lines(printed.getvalue().decode(), root)}

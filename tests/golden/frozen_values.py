@@ -1,4 +1,4 @@
-"""Turn files and printed lines into plain values, and compare values with recorded ones."""
+"""Turn files and printed lines into plain values, and compare them with recorded values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 if TYPE_CHECKING:
     from .frozen_runs import Case
 
-# Entries of a log that differ from run to run.
+# Fields in log entries that differ from run to run.
 _SPEEDS = {"tokens_per_second", "stall", "seconds", "compiling", "utilisation"}
 _NUMBER = r"\d[\d,]*(?:\.\d+)?"
 _MASKS = (
@@ -31,21 +31,22 @@ _MASKS = (
 )
 _DECIMAL = re.compile(r"-?\d[\d,]*\.\d+(?:e[+-]?\d+)?%?")
 # Tolerances for machines that round differently. With SSE 4.2 instead of AVX-512, all logged values
-# and predictions were within RELATIVE, and the norms of parameters within 3.0e-4.
+# and predictions stayed within RELATIVE, and parameter norms within 3.0e-4.
 RELATIVE, ABSOLUTE = 2e-4, 1e-6
 PARAMETERS = 1e-3
-# A softmax cancels these biases, so their gradients are rounding errors, which Adam enlarges.
+# A softmax cancels these biases, so their gradients are nothing but rounding errors, which Adam
+# amplifies.
 _WITHOUT_GRADIENT = re.compile(
     r"attention\.self\.key\.bias$|/qa_outputs\.bias$|exported/choices/.*/classifier\.bias$"
 )
-# The names and the number of data files in a checkpoint are random.
+# The names of the data files in a checkpoint are random, and so is their number.
 _RANDOM_NAME = re.compile(r"(?<=/d/)[0-9a-f]{32}\b")
 
 
 def normalized_lines(text: str, root: Path) -> list[str]:
-    """Return printed lines without speeds, times and the name of the root directory.
+    """Return printed lines without speeds, times and the root directory's name.
 
-    The hint that the processor supports bfloat16 is omitted, since it depends on the processor.
+    The hint that the processor supports bfloat16 is removed, since not every processor does.
     """
     lines = []
     for line in text.replace(str(root), "ROOT").splitlines():
@@ -58,7 +59,7 @@ def normalized_lines(text: str, root: Path) -> list[str]:
 
 
 def collect(case: Case, place: Path) -> dict[str, Any]:
-    """Return the values of the files that the commands of a case wrote."""
+    """Return the values to record for the files that a case's commands wrote."""
 
     def matching(patterns: Sequence[str]) -> Iterator[tuple[str, Path]]:
         for pattern in patterns:
@@ -89,7 +90,7 @@ def _content(path: Path, place: Path) -> Any:
 
 
 def _without_origin(content: Any) -> Any:
-    """Remove dates, hardware and versions from the content of a file."""
+    """Remove dates, hardware and versions from a file's content."""
     left_out = {"date", "hardware", "versions", "libraries", "transformers_version", "seconds"}
     if isinstance(content, dict):
         return {k: _without_origin(v) for k, v in content.items() if k not in left_out}
@@ -119,11 +120,11 @@ def _parameters(path: Path) -> dict[str, Any]:
 
 
 def differences(recorded: Any, measured: Any, *, exact: bool, where: str = "") -> Iterator[str]:
-    """Yield the differences between two values, each with its location.
+    """Describe each difference between two values, together with its location.
 
-    exact: whether floats and the checksums of parameters must be equal. Otherwise, floats may
-      differ by RELATIVE, and sums and norms of parameters by PARAMETERS. Checksums of parameters,
-      and decimal numbers and white space in printed lines, are not compared.
+    exact: whether floats and parameter checksums must be equal. If not, floats may differ by
+    RELATIVE, and the sums and norms of parameters by PARAMETERS. Parameter checksums are then not
+    compared, nor are decimal numbers and whitespace in printed lines.
     """
     if isinstance(recorded, dict) and isinstance(measured, dict):
         for name in sorted(recorded.keys() ^ measured.keys()):
@@ -158,7 +159,7 @@ def _of_parameter(recorded: Any, measured: Any, where: str) -> Iterator[str]:
     if _WITHOUT_GRADIENT.search(where):
         return
     size = math.prod(recorded["shape"])
-    # A sum of values of either sign may be near zero, but the errors of its terms add up.
+    # Positive and negative values may cancel in a sum, but the errors in its terms do not.
     for name, scale in (("norm", 1.0), ("sum", math.sqrt(size))):
         difference = abs(recorded[name] - measured[name])
         if difference > PARAMETERS * scale * recorded["norm"] + ABSOLUTE:
@@ -170,9 +171,9 @@ def _without_decimals(lines: list[str]) -> list[str]:
 
 
 def with_new_texts(recorded: Any, measured: Any, where: str = "") -> Any:
-    """Return recorded values with the texts of measured ones.
+    """Return the recorded values, but with the texts replaced by the measured ones.
 
-    Recorded numbers are kept, so that texts can be recorded on another machine than numbers.
+    Recorded numbers are kept, so that texts and numbers need not be recorded on the same machine.
 
     Raises:
       ValueError: numbers or checksums differ by more than is allowed between machines.
@@ -207,9 +208,9 @@ def _check_equal(recorded: Any, measured: Any, where: str) -> None:
 
 
 def _with_new_lines(recorded: list[str], measured: list[str]) -> list[str]:
-    """Return measured lines, or the recorded line if only decimal numbers and spacing differ.
+    """Return the measured lines, but keep recorded ones that differ only in decimals and spacing.
 
-    A line that only differs in its indentation is the measured one.
+    If a line differs only in its indentation, it is the measured one.
     """
     keys = [
         ["".join(_DECIMAL.sub("#", x).split()) for x in lines] for lines in (recorded, measured)

@@ -1,13 +1,13 @@
-"""Record the frozen values of all or some cases again.
+"""Record the frozen values again, for all cases or only some of them.
 
     python -m tests.golden.record [CASE ...]
     python -m tests.golden.record --texts [CASE ...]
     python -m tests.golden.record --kept
 
-The first command writes frozen/values. The second records only texts, on any machine: it keeps all
-recorded numbers, and fails if one of them has changed. The third writes the directories in
-frozen/kept, which test that newer code reads older files. Run it only if their format must change,
-and record all values afterward.
+The first command writes frozen/values. The second records only texts and works on any machine: it
+keeps all recorded numbers, and fails if one of them has changed. The third writes the directories
+in frozen/kept, which serve to test that newer code reads older files. Run it only if their format
+must change, and record all values afterward.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from .frozen_runs import (
 )
 from .frozen_values import fingerprint, with_new_texts
 
-# The kept pretraining run receives SIGTERM after this step of its first phase.
+# The kept pretraining run receives SIGTERM when it reports this step, in its first phase.
 _STOPPED_IN = "step 13/32"
 _KEPT = ("corpora/wordpiece32", "corpora/wordpiece64", "work/pretrain", "work/source", "work/glue")
-# The location of the kept directories' text, since manifests contain its absolute path.
+# The kept directories are always written here, since manifests contain the text's absolute path.
 _PLACE = Path("/var/tmp/bert_jax_frozen")
 
 
@@ -50,7 +50,7 @@ def _record(names: Sequence[str], *, texts: bool) -> None:
     here = fingerprint()
     if not texts and set(names) < set(CASES) and json.loads(machine.read_text("utf-8")) != here:
         sys.exit(
-            "The other cases were recorded on another machine. Record all of them, or only --texts."
+            "The other cases were recorded on another machine. Record all of them, or use --texts."
         )
     results: dict[str, Any] = {} if texts else {"fingerprint": here}
     for group in (FAST, SLOW):
@@ -71,7 +71,7 @@ def _record(names: Sequence[str], *, texts: bool) -> None:
 
 
 class _Stopping(io.TextIOBase):
-    """A stream to stderr that sends SIGTERM to this process when a text is first written."""
+    """A stream to stderr that sends SIGTERM to this process when it first writes a text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -113,16 +113,16 @@ def _record_kept() -> None:
 
 def _main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kept", action="store_true", help="make the directories in frozen/kept")
+    parser.add_argument("--kept", action="store_true", help="write the directories in frozen/kept")
     parser.add_argument(
-        "--texts", action="store_true", help="record texts only, and keep all recorded numbers"
+        "--texts", action="store_true", help="record only texts, and keep all recorded numbers"
     )
     parser.add_argument(
         "case",
         nargs="*",
         choices=[*CASES, []],
         metavar="CASE",
-        help="a case to record (default: all)",
+        help="a case to record (default: all cases)",
     )
     args = parser.parse_args()
     if args.kept:

@@ -1,12 +1,12 @@
-"""Compare the output of every verb of the command line with values recorded earlier.
+"""Compare the output of every command-line verb with values that were recorded earlier.
 
-The values and the directories in `frozen` were made before the code was reorganized. A different
-value is a change of behavior. If it is intended, say so in CHANGELOG.md and record the value with
+The values and directories in `frozen` were recorded before the code was reorganized. If a value
+differs, behavior has changed. If that is intended, say so in CHANGELOG.md and record the value with
 
     python -m tests.golden.record CASE
 
-On the machine that recorded the values, floats must be equal to the last bit. For other machines,
-see `differences`.
+On the machine that recorded the values, floats must be equal down to the last bit. For other
+machines, see `differences`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def same_machine() -> bool:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Measure:
-    """Return the values of a case; the first call runs all cases that are not slow."""
+    """Return a function that measures a case. Its first call runs all cases that are not slow."""
     results: dict[str, dict[str, Any]] = {}
-    # JAX writes entries in place, so no other process may write to the same directory.
+    # JAX writes cache entries in place, so no other process may write to the same directory.
     cache = os.environ.get("JAX_COMPILATION_CACHE_DIR")
     cache = cache and f"{cache}-frozen"
 
@@ -87,7 +87,7 @@ def test_every_command_succeeds() -> None:
 
 
 def changed(value: Any, *path: Any, to: Callable[[Any], Any]) -> Any:
-    """Return a copy of a value with one leaf changed."""
+    """Return a copy of a value in which one leaf is changed."""
     result = copy.deepcopy(value)
     inner = result
     for name in path[:-1]:
@@ -119,7 +119,7 @@ CONFIG = ("texts", "work/pretrain/config.json", "optimizer", "name")
 def test_changed_values_are_found(
     path: tuple[Any, ...], to: Callable[[Any], Any], on_any_machine: bool
 ) -> None:
-    """Parameter `on_any_machine`: whether other machines than the recording one find the change."""
+    """The parameter `on_any_machine` says whether any machine detects the change."""
     value = recorded("pretrain")
     other = changed(value, *path, to=to)
     assert value != other

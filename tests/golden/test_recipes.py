@@ -1,7 +1,7 @@
-"""Test that the losses in every recipe's first twenty steps match the recorded ones.
+"""Test that the losses in the first twenty steps of every recipe match the recorded ones.
 
-A change in these losses changes the results of the recipe. If that is intended, say so in the
-commit message, and record the losses again with
+If these losses change, so do the recipe's results. If that is intended, say so in the commit
+message, and record the losses again with
 
     BERT_JAX_WRITE_GOLDEN=1 pytest -m slow tests/golden/test_recipes.py
 """
@@ -28,21 +28,21 @@ CONFIGS = Path(__file__).parents[2] / "configs/pretrain"
 STORED = Path(__file__).parent / "losses"
 RECORDING = "BERT_JAX_WRITE_GOLDEN" in os.environ
 NAMES = ("bert_base", "bert_large", "roberta_base", "albert_base", "distilbert")
-# Teachers come before their students.
+# Teachers precede their students.
 RECIPES = (*NAMES, "tinybert", *(f"small/{name}" for name in NAMES))
 KINDS = {"wordpiece": "wordpiece", "byte_bpe": "byte-bpe", "sentencepiece": "sentencepiece"}
 NUM_STEPS = 20
-# These sizes replace those in recipes for accelerators; recipes for two cores keep their own. All
-# recipes run with a quarter of their sequence lengths.
+# These sizes replace those in recipes for accelerators. Recipes for two cores keep their own sizes.
+# All recipes run with a quarter of their sequence length.
 REDUCED = {"hidden_dim": 32, "num_heads": 2, "ffn_dim": 64}
-# The losses of small/bert_base changed by 3e-7 when compiled without optimization or for four
-# devices, by 9e-5 when the learning rate was 0.1 % higher, and by 0.14 with another seed.
+# The losses of small/bert_base changed by 3e-7 when it was compiled without optimization or for
+# four devices, by 9e-5 when the learning rate was 0.1 % higher, and by 0.14 with another seed.
 TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module")
 def corpora(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Return a function that makes a corpus, given a tokenizer kind (300 tokens) and a length."""
+    """Return a function that makes a corpus, given a tokenizer kind and a sequence length."""
     directory = tmp_path_factory.mktemp("corpora")
 
     def corpus(kind: str, length: int) -> Path:
@@ -62,9 +62,9 @@ def corpora(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Callab
 
 @pytest.fixture(scope="module")
 def run(corpora, bert_jax, tmp_path_factory) -> Callable[[str], tuple[list[float], str]]:
-    """Return a function that maps a recipe to its losses per step and its corpora's checksum.
+    """Return a function that maps a recipe to (losses by step, checksum of the corpora).
 
-    The first call for a recipe runs all recipes of its folder in one process, which saves 3 s per
+    The first call for a recipe runs all recipes in its folder in one process, which saves 3 s per
     recipe.
     """
     directory = tmp_path_factory.mktemp("golden")
@@ -79,9 +79,10 @@ def run(corpora, bert_jax, tmp_path_factory) -> Callable[[str], tuple[list[float
         words += [f"checkpoint.every_steps={NUM_STEPS}", "evaluation.every_steps=0"]
         words += ["checkpoint.keep_best=0"]
         words += ["reporting.every_steps=1", "reporting.tensorboard=False", "loader.num_workers=0"]
-        # The computation is the same, and the 8 layers of bert_large are compiled only once.
+        # Scanning computes the same, but compiles a layer only once instead of 8 times for
+        # bert_large.
         words += ["compute.scan_layers=True"] if config.model.sharing == "none" else []
-        # If there is a second phase, it has a quarter of the steps.
+        # If there is a second phase, a quarter of the steps belong to it.
         steps = {1: (20,), 2: (15, 5)}[len(config.phases)]
         for (name, _, phase), count in zip(config.ordered_phases(), steps, strict=True):
             length = phase.sequence_length // 4
@@ -94,7 +95,7 @@ def run(corpora, bert_jax, tmp_path_factory) -> Callable[[str], tuple[list[float
             teacher = Path(recipe).with_name("bert_base")
             words += [f"distillation.teacher={work_dir_of(str(teacher))}"]
         if not recipe.startswith("small/"):
-            # The published TinyBERT has a different hidden dimension than its teacher.
+            # The published TinyBERT's hidden dimension differs from its teacher's.
             sizes = REDUCED | ({"hidden_dim": 24} if recipe == "tinybert" else {})
             words += [f"model.{name}={size}" for name, size in sizes.items()]
             words += [f"model.num_layers={config.model.num_layers // 3}", "accumulation_steps=1"]
@@ -134,7 +135,7 @@ def test_the_first_twenty_losses_match_the_recorded_ones(recipe, run) -> None:
         file.write_text(content + "\n", encoding="utf-8")
     stored = json.loads(file.read_text(encoding="utf-8"))
     assert corpus == stored["made"]["corpus"], (
-        "the corpus differs from the one that the losses were recorded with: look at the tests of "
-        "the tokenizers and of corpus preparation first"
+        "the corpus is not the one with which the losses were recorded. Look at the tests of the "
+        "tokenizers and of corpus preparation first"
     )
     np.testing.assert_allclose(losses, stored["losses"], rtol=TOLERANCE)

@@ -1,4 +1,4 @@
-"""Compare our BERT and AdamW with Hugging Face's and PyTorch's, given the same parameters."""
+"""Compare our BERT with Hugging Face's and our AdamW with PyTorch's, given the same parameters."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ SMALL = EncoderConfig(
     hidden_dropout=0.0,
     attention_dropout=0.0,
 )
-# Config changes, Hugging Face's name of the activation, and the length of the rows.
+# For each case: the config, what Hugging Face calls the activation, and the row length.
 GRID = {
     "erf-gelu": (SMALL, "gelu", 16),
     "tanh-gelu-large-epsilon": (
@@ -81,7 +81,7 @@ Batch = dict[str, np.ndarray]
 
 
 def from_torch(tensors: dict[str, torch.Tensor], config: EncoderConfig) -> Parameters:
-    """Convert all tensors of Hugging Face's model to arrays with our names."""
+    """Convert all of the Hugging Face model's tensors to arrays, under our names."""
     places = origins(ModelConfig(config))
     assert {place.name for place in places.values()} == tensors.keys()
     arrays = {ours: tensors[place.name].detach().numpy() for ours, place in places.items()}
@@ -89,7 +89,7 @@ def from_torch(tensors: dict[str, torch.Tensor], config: EncoderConfig) -> Param
 
 
 def hugging_face(config: EncoderConfig, activation: str) -> transformers.BertForPreTraining:
-    """Return Hugging Face's model with random parameters, including biases and LayerNorms."""
+    """Return a Hugging Face model with random parameters, biases and LayerNorms included."""
     torch.manual_seed(0)
     model = transformers.BertForPreTraining(
         transformers.BertConfig(
@@ -115,7 +115,7 @@ def hugging_face(config: EncoderConfig, activation: str) -> transformers.BertFor
 
 
 def theirs_of(model: transformers.BertForPreTraining, batch: Batch):  # noqa: ANN201
-    """Return the outputs of Hugging Face's model for a batch with one document per row."""
+    """Run the Hugging Face model on a batch that has one document per row."""
     return model(
         torch.from_numpy(batch["token_ids"]).long(),
         attention_mask=torch.from_numpy(batch["document_ids"]).long(),
@@ -126,7 +126,7 @@ def theirs_of(model: transformers.BertForPreTraining, batch: Batch):  # noqa: AN
 
 
 def their_loss(model: transformers.BertForPreTraining, batch: Batch) -> torch.Tensor:
-    """Return the sum of the mean cross-entropies of masked tokens and of sentence pairs."""
+    """Return the mean MLM cross-entropy plus the mean cross-entropy over sentence pairs."""
     output = theirs_of(model, batch)
     rows, columns = np.nonzero(batch["masked_weights"])
     logits = output.prediction_logits[rows, batch["masked_positions"][rows, columns]]
@@ -138,7 +138,7 @@ def their_loss(model: transformers.BertForPreTraining, batch: Batch) -> torch.Te
 
 @dataclass
 class Case:
-    """A test case: both models with the same parameters, and batches for them."""
+    """A test case: two models that share their parameters, and batches to run them on."""
 
     config: EncoderConfig
     theirs: transformers.BertForPreTraining
@@ -239,8 +239,8 @@ def test_loss_and_gradients_agree(case: Case) -> None:
     expected = from_torch(gradients, case.config)
     assert grads.keys() == expected.keys()
     for name, gradient in grads.items():
-        # A key's bias shifts all scores of a query equally, which has no effect on a softmax. Its
-        # gradient is only rounding error, much smaller than the gradient of the query's bias.
+        # A key bias shifts all of a query's scores equally, which does not affect the softmax. Its
+        # gradient is nothing but rounding error, much smaller than the gradient of the query bias.
         like = name.replace(".key.bias", ".query.bias")
         scale = np.abs(expected[like]).max()
         assert scale > 0, name
@@ -260,7 +260,8 @@ def test_ten_steps_of_adamw_agree(small: Case) -> None:
 
     groups: dict[bool, list[torch.nn.Parameter]] = {True: [], False: []}
     for name, parameter in small.theirs.named_parameters():
-        # As in Devlin et al.'s release: no decay for names with "LayerNorm" or "bias".
+        # As in the code released by Devlin et al., names that contain "LayerNorm" or "bias" do not
+        # decay.
         groups["LayerNorm" not in name and "bias" not in name].append(parameter)
     their_optimizer = torch.optim.AdamW(
         [{"params": groups[True], "weight_decay": 0.1}, {"params": groups[False]}],

@@ -1,4 +1,4 @@
-"""Compare states, logits and gradients with Hugging Face's RoBERTa, ALBERT and DistilBERT."""
+"""Compare RoBERTa, ALBERT and DistilBERT with Hugging Face's: states, logits and gradients."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ MODELS: dict[str, Model] = {
 
 
 class Case:
-    """Both models with the same parameters, and their outputs for a padded batch."""
+    """Two models that share their parameters, and their outputs for a padded batch."""
 
     def __init__(self, name: str):
         kind, config, head = MODELS[name]
@@ -91,10 +91,11 @@ class Case:
         self.pad = config.pad_token_id
         lengths = np.array([LENGTH, 3, 9, 11])[:, None]
         self.mask = (np.arange(LENGTH) < lengths).astype(np.int32)
-        # Hugging Face's RoBERTa counts the tokens whose id is not the padding id as positions.
+        # Hugging Face's RoBERTa numbers positions by counting tokens whose ID is not the padding
+        # ID.
         self.ids = np.where(self.mask == 1, rng.integers(2, VOCABULARY, (ROWS, LENGTH)), self.pad)
         self.segments = self.mask * (np.arange(LENGTH) > 5) * (encoder.num_segments > 1)
-        # Compute the gradient of a sum of all scores with random weights.
+        # Gradients are those of a randomly weighted sum of all scores.
         self.weights = rng.standard_normal((ROWS, LENGTH, VOCABULARY)).astype(np.float32)
         self.pair_weights = rng.standard_normal((ROWS, 2)).astype(np.float32)
 
@@ -165,13 +166,14 @@ def test_states_logits_and_gradients_agree(name: str) -> None:
     family = family_of(case.config.encoder)
     for name, gradient in gradients.items():
         wanted = expected_gradients[name]
-        # A key's bias has no effect on a softmax: its gradient is only rounding error.
+        # A key bias does not affect the softmax, so its gradient is nothing but rounding error.
         scale = np.abs(expected_gradients[name.replace(".key.bias", ".query.bias")]).max()
         assert scale > 0, name
-        # PyTorch gives the padding token's row no gradient from the embedding; our model does.
+        # In PyTorch, the embedding lookup gives the padding token's row no gradient. In our model,
+        # it does.
         rows = np.arange(len(wanted)) != case.pad if name.endswith(".token") else slice(None)
         if family.model_type == "roberta" and name.endswith(".position"):
-            rows = slice(2, None)  # and padding has no special position in our model
+            rows = slice(2, None)  # our model reserves no positions for padding
         assert_allclose(
             np.asarray(gradient)[rows], wanted[rows], rtol=0, atol=1e-4 * scale, err_msg=name
         )

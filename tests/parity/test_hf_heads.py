@@ -1,4 +1,4 @@
-"""Compare loss and gradients of all fine-tuning heads with Hugging Face's BERT."""
+"""Compare the loss and gradients of every fine-tuning head with Hugging Face's BERT."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Parameters = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Case:
-    """A head, the meaning of its scores, and whether rows end in padding."""
+    """A head, what its scores mean, and whether rows end in padding."""
 
     head: str
     labels: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ THEIR_PROBLEMS = {
 
 
 def hugging_face(case: Case) -> transformers.PreTrainedModel:
-    """Return Hugging Face's model with random parameters, without dropout."""
+    """Return a Hugging Face model with random parameters and no dropout."""
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=ENCODER.vocab_size,
@@ -92,7 +92,7 @@ def hugging_face(case: Case) -> transformers.PreTrainedModel:
 
 
 def from_torch(tensors: dict[str, torch.Tensor], config: ModelConfig) -> Parameters:
-    """Convert all tensors of Hugging Face's model to arrays with our names."""
+    """Convert all of the Hugging Face model's tensors to arrays, under our names."""
     places = origins(config)
     assert {place.name for place in places.values()} == tensors.keys()
     arrays = {ours: tensors[place.name].detach().numpy() for ours, place in places.items()}
@@ -100,7 +100,7 @@ def from_torch(tensors: dict[str, torch.Tensor], config: ModelConfig) -> Paramet
 
 
 def targets_of(case: Case, rng: np.random.Generator, mask: np.ndarray) -> Batch:
-    """Return targets that take all values; a position outside the row means a truncated answer."""
+    """Draw targets. A position outside the row stands for an answer that was truncated."""
     labels = len(case.labels)
     match case.head, case.problem:
         case "multiple_choice", _:
@@ -121,7 +121,7 @@ def targets_of(case: Case, rng: np.random.Generator, mask: np.ndarray) -> Batch:
 
 
 def batch_of(case: Case) -> Batch:
-    """Return rows with two segments, followed by padding."""
+    """Make rows with two segments that are followed by padding."""
     rng = np.random.default_rng(3)
     shape = (ROWS, CHOICES, LENGTH) if case.head == "multiple_choice" else (ROWS, LENGTH)
     lengths = rng.integers(4, LENGTH, (*shape[:-1], 1)) if case.padded else LENGTH
@@ -166,12 +166,12 @@ def our_loss_and_gradients(
 
 
 def scale_of(name: str, head: str, expected: Parameters) -> float:
-    """Return the magnitude that the tolerance of a gradient is relative to.
+    """Return the magnitude by which to scale the tolerance for a gradient.
 
-    A bias that shifts all scores of a softmax equally has no gradient except rounding error, which
-    must be small compared with a related gradient. This holds for a key's bias, for the
-    classifier's bias if the softmax is over choices or positions, and for the last layer's bias if
-    the softmax is over positions.
+    If a bias shifts all scores in a softmax equally, its gradient is nothing but rounding error,
+    which must be small compared with a related gradient. This is true of a key bias, of the
+    classifier bias if the softmax is over choices or positions, and of the last layer's bias if the
+    softmax is over positions.
     """
     like = name.replace(".key.bias", ".query.bias")
     if head in ("multiple_choice", "span"):
@@ -183,7 +183,7 @@ def scale_of(name: str, head: str, expected: Parameters) -> float:
 
 
 def assert_loss_and_gradients_agree(case: Case, first_token: int = 0) -> None:
-    """Compare all gradients, but only the rows of the token table from `first_token` on."""
+    """Compare the loss and all gradients, but skip the token table's rows before `first_token`."""
     theirs, batch = hugging_face(case), batch_of(case)
     assert batch["segment_ids"].any() and bool((batch["attention_mask"] == 0).any()) == case.padded
     params = from_torch(dict(theirs.named_parameters()), case.config)
@@ -211,5 +211,6 @@ def test_loss_and_gradients_agree(case: Case) -> None:
 
 
 def test_spans_in_padded_rows_agree() -> None:
-    # PyTorch drops the gradient of the first row, [PAD]: `padding_idx` of torch.nn.Embedding.
+    # PyTorch drops the gradient of the first row, [PAD], which is torch.nn.Embedding's
+    # `padding_idx`.
     assert_loss_and_gradients_agree(Case("span"), first_token=1)

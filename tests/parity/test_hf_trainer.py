@@ -1,4 +1,4 @@
-"""Compare a fine-tuning run with Hugging Face's Trainer, with the same weights and batches."""
+"""Compare a fine-tuning run with Hugging Face's Trainer, given the same weights and batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bert_jax.training.sharding import make_mesh
 pytest.importorskip("accelerate", reason="Hugging Face's Trainer needs accelerate")
 
 EXAMPLES, BATCH, EPOCHS, PEAK = 204, 16, 4, 1e-3
-STEPS, WARMUP = 52, 6  # the last batch of an epoch has 12 rows; a tenth of 52, rounded up
+STEPS, WARMUP = 52, 6  # 13 per epoch, the last with 12 rows; a tenth of 52, rounded up
 CONFIG = """
 from ml_collections import ConfigDict
 
@@ -36,7 +36,7 @@ def get_config():
 
 
 def made_up(count: int) -> list[tuple[str, str]]:
-    """Return sentences of 3 to 40 words, labeled by the majority of their words."""
+    """Make up sentences of 3 to 40 words that mostly come from their label's vocabulary."""
     rng = random.Random(0)
     words = {
         "1": "bright warm lovely witty tender honest".split(),
@@ -57,7 +57,7 @@ def write_table(rows: list[tuple[str, str]], file: Path) -> None:
 
 
 def write_theirs(rows: list[tuple[str, str]], directory: Path) -> None:
-    """Write a small BertForSequenceClassification and a vocabulary of the rows' words."""
+    """Write a small BertForSequenceClassification and a vocabulary with the rows' words."""
     words = sorted({word for text, _ in rows for word in text.lower().split() if word.isalpha()})
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"',.-`", *words]
     torch.manual_seed(0)
@@ -78,7 +78,7 @@ def write_theirs(rows: list[tuple[str, str]], directory: Path) -> None:
 
 
 def our_run(directory: Path, init: Path) -> FinetuneRun:
-    """Return a run on one device that reads the tables in `directory`."""
+    """Open a run that uses one device and reads the tables in `directory`."""
     table = dict(first="sentence", label="label", labels=("0", "1"))
     names = {split: str(directory / f"{split}.tsv") for split in ("train", "validation")}
     values: dict[str, Any] = dict(
@@ -101,9 +101,10 @@ def our_run(directory: Path, init: Path) -> FinetuneRun:
 
 
 class AsOurs(transformers.Trainer):
-    """A trainer on given batches; warm-up step n has rate peak x (n + 1) / (warm-up + 1).
+    """A Trainer that reads the given batches and uses our learning rate schedule.
 
-    Trainer's own linear schedule begins at 0, so its first step has no effect.
+    Step n of the warm-up has the rate peak x (n + 1) / (warm-up + 1). Trainer's own linear schedule
+    begins at 0, so its first step would have no effect.
     """
 
     def __init__(self, batches: list[dict[str, torch.Tensor]], **arguments: Any):
@@ -130,7 +131,7 @@ class AsOurs(transformers.Trainer):
 
 
 def their_batch(batch: Batch) -> dict[str, torch.Tensor]:
-    """Return a batch under Hugging Face's names, without padding rows."""
+    """Rename a batch's arrays the way Hugging Face names them, and drop rows of padding."""
     rows = batch["example_weights"] > 0
     names = dict(token_ids="input_ids", segment_ids="token_type_ids", labels="labels")
     names["attention_mask"] = "attention_mask"
@@ -180,6 +181,6 @@ def test_losses_of_fifty_steps_match_hugging_faces_trainer(tmp_path: Path) -> No
     expected = their_losses(theirs, run)
 
     assert len(ours) == len(expected) == STEPS
-    assert np.ptp(expected) > 0.2  # the loss decreases
+    assert np.ptp(expected) > 0.2  # the loss changes
     assert_allclose(ours, expected, rtol=0, atol=1e-3)
     print(f"farthest apart: {np.abs(np.subtract(ours, expected)).max():.1e}")
