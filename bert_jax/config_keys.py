@@ -61,7 +61,7 @@ def lines(section: Section) -> Iterator[str]:
         hint, optional = without_none(keys[name].hint)
         key = f"{section.path}.{name}".lstrip(".")
         if dataclasses.is_dataclass(hint) or typing.get_origin(hint) in (dict, Mapping):
-            yield f"  {key}: a section" + (", may be left out" if optional else "")
+            yield f"  {key}: a section" + (", optional" if optional else "")
             continue
         default_text = "required" if value is dataclasses.MISSING else f"default {value!r}"
         yield f"  {key}: {_kind(hint)}{' or None' if optional else ''}, {default_text}"
@@ -74,5 +74,5 @@ def _kind(hint: Any) -> str:
     if origin is Literal:
         return "one of " + ", ".join(map(repr, arguments))
     if origin is tuple:
-        return f"values, each a {_kind(arguments[0])}"
+        return f"a list of values, each a {_kind(arguments[0])}"
     return _KINDS[hint]

@@ -1,4 +1,4 @@
-"""Explain full disks, memory shortages and errors in other libraries in one sentence each.
+"""Turn full disks, memory shortages and errors in other libraries into one-sentence messages.
 
 This module does not import the libraries that raise these errors.
 """

@@ -211,7 +211,7 @@ def cause_of_death(process: BaseProcess, remedy: str) -> str:
     process.join()
     code = process.exitcode or 0
     if code == -signal.SIGKILL:
-        return f"was killed by SIGKILL, which the system sends when memory runs out. {remedy}"
+        return f"was killed by SIGKILL, which the system sends if it runs out of memory. {remedy}"
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     if code > 0:

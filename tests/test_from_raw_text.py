@@ -260,7 +260,7 @@ def test_extract_makes_a_work_directory_from_one_checkpoint(bert_jax_here, train
     assert bert_jax_here("export", first, *form).code == 0
     card = (tmp_path / "exported/README.md").read_text()
     assert f"- steps: {steps[0]}\n" in card
-    assert f"Held out, after step {steps[0]} (losses in nats per token)" in card
+    assert f"Held-out metrics after step {steps[0]} (losses in nats per token)" in card
 
     words = ["pretrain", "--config", trained.config, f"--config.work_dir={first}"]
     rejected = bert_jax_here(*words, *(f"--config.{s}" for s in UNCHANGED))

@@ -105,7 +105,7 @@ def export(
             parameters = {k: v for k, v in parameters.items() if not k.startswith("pooler.")}
             config = replace(config, pooler=False)
             title = family_of(config.encoder).title
-            notes.append(f"the pooler is left out: {title}'s bare encoder has none")
+            notes.append(f"the pooler is left out, since {title}'s bare encoder has none")
         tokenizer = read_tokenizer(work_dir, config.encoder)
         write(
             format,
@@ -127,8 +127,8 @@ def export(
         (target / "README.md").write_text(card, encoding="utf-8")
     if settings is not None and format != "huggingface":
         notes.append(
-            "the program returns token vectors; for the sentence embedding "
-            f"(pooling {' + '.join(settings.pooling)}) see {output / 'README.md'}"
+            f"the program returns token vectors. {output / 'README.md'} describes how to pool them "
+            f"into the sentence embedding (pooling {' + '.join(settings.pooling)})"
         )
     num_bytes = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
     return ExportResult(output, config, step, num_bytes, tuple(notes))

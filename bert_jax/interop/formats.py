@@ -78,7 +78,7 @@ def write(
                 assert_never(form)
     except ImportError as error:
         extra = {"savedmodel": "tensorflow"}.get(form, form)
-        raise ValueError(f"--format {form}: {error}. Run pip install -e '.[{extra}]'") from error
+        raise ValueError(f"--format {form}: {error}. Run `pip install -e '.[{extra}]'`") from error
     assert dtype == "float32"
     write_format(config, parameters, tokenizer, target, hidden_states=hidden_states)
 

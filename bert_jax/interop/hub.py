@@ -67,7 +67,7 @@ def _anywhere(patterns: list[str]) -> list[str]:
 
 
 def _download(name: str, revision: str | None) -> Path:
-    # Imported only when needed, since it imports an HTTP client.
+    # Import this only when needed, since it loads an HTTP client.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 

@@ -171,8 +171,8 @@ def _task(run: Mapping[str, Any]) -> list[str]:
     name = f" ({task.official_name})" if task.official_name else ""
     return [
         f"- task: {kind.section}{name}, from {', '.join(Path(file).name for file in task.inputs)}",
-        f"- {run['num_epochs']} epochs at most, batches of {run['batch_size']} examples, sequences "
-        f"of {run['max_length']} tokens at most",
+        f"- at most {run['num_epochs']} epochs, batches of {run['batch_size']} examples, sequences "
+        f"of at most {run['max_length']} tokens",
     ]
 
 
@@ -183,7 +183,7 @@ def _measured(log: Path, step: int, what: str) -> list[str]:
     if not evaluations:
         return []
     last = evaluations[-1]
-    lines = ["", f"Held out, after step {last['step']:,} ({what}):", ""]
+    lines = ["", f"Held-out metrics after step {last['step']:,} ({what}):", ""]
     lines += ["| metric | value |", "|---|---|"]
     return lines + [
         f"| {name} | {value:.4f} |"
@@ -195,6 +195,6 @@ def _measured(log: Path, step: int, what: str) -> list[str]:
 def _corpus(manifest: Mapping[str, Any]) -> str:
     train = manifest["train"]
     return (
-        f"  - corpus {manifest['fingerprint']}: {train['num_tokens']:,} tokens of "
+        f"  - corpus {manifest['fingerprint']}: {train['num_tokens']:,} tokens in "
         f"{train['num_documents']:,} documents; tokenizer {manifest['tokenizer_fingerprint']}"
     )

@@ -19,7 +19,7 @@ from bert_jax.models.config import Activation, PoolerActivation
 from bert_jax.models.embeddings import sinusoidal_positions
 from bert_jax.models.model import ModelConfig
 
-OPSET = 20  # the first with Gelu (ONNX 1.15, November 2023); LayerNormalization needs 17
+OPSET = 20  # the first opset with Gelu (ONNX 1.15, November 2023); LayerNormalization needs 17
 _MASKED = float(np.finfo(np.float32).min)
 
 Read = Callable[[str], NDArray[np.float32]]

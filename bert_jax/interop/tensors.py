@@ -120,7 +120,8 @@ def match_tensors(
         elif origin.parameter_shape(shape) != shapes[name]:
             expected = origin.parameter_shape(shapes[name])
             account.misshapen.append(
-                f"{origin.name}: {list(shape)} in the source, {list(expected)} by its config"
+                f"{origin.name}: {list(shape)} in the source, but its config implies "
+                f"{list(expected)}"
             )
         else:
             account.taken[name] = origin

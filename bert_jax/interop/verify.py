@@ -274,10 +274,10 @@ def tokenization_difference(model: HuggingFaceModel, tokenizer: Tokenizer) -> st
 
 
 def smallest(models: Sequence[ComparableModel]) -> Sizes:
-    """Return the largest sizes that every model accepts.
+    """Return the largest input sizes that all models accept.
 
     Raises:
-      ValueError: no model records its sizes.
+      ValueError: none of the models records its sizes.
     """
     recorded = [model.sizes for model in models if model.sizes is not None]
     if not recorded:

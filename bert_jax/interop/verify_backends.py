@@ -128,12 +128,12 @@ def _onnx_model(file: Path) -> ComparableModel:
     try:
         from bert_jax.interop.onnx import OnnxModel
     except ImportError as error:
-        raise ValueError(f"{file}: {error}. Run pip install -e '.[onnx]'") from error
+        raise ValueError(f"{file}: {error}. Run `pip install -e '.[onnx]'`") from error
     return OnnxModel(file)
 
 
 def open_tokenizer(path: Path) -> Tokenizer | None:
-    """Return the tokenizer of the model at `path`, or None if it has none."""
+    """Load the tokenizer of the model at `path`, or return None if it has none."""
     for directory in (path / TOKENIZER_NAME, path if path.is_dir() else path.parent):
         if has_tokenizer(directory):
             return Tokenizer.load(directory)

@@ -135,7 +135,7 @@ def test_a_run_ends_early_and_its_best_checkpoint_is_kept_and_used(
     words = ("--format", "huggingface", "--output", tmp_path / "exported")
     assert bert_jax_here("export", work_dir, *words).code == 0
     card = (tmp_path / "exported/README.md").read_text()
-    assert "- task: glue (SST-2), from flipped\n- 3 epochs at most" in card
+    assert "- task: glue (SST-2), from flipped\n- at most 3 epochs" in card
     assert f"after step {best} (on the validation set)" in card
     from safetensors.numpy import load_file
 

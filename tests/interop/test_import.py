@@ -92,7 +92,8 @@ def test_every_unexplained_tensor_is_listed(make_bert, refused):
     errors = refused(theirs)
     assert f"  - encoder.layers.1.ffn.down.kernel (source: {LAYER}) [48, 32]: MISSING" in errors
     assert "  + bert.encoder.layer.2.output.dense.bias [32]: UNEXPECTED" in errors
-    assert " != cls.seq_relationship.weight: [3, 32] in the source, [2, 32] by its config" in errors
+    problem = "[3, 32] in the source, but its config implies [2, 32]"
+    assert f" != cls.seq_relationship.weight: {problem}" in errors
     # A requested head may be randomly initialized, but a layer may not.
     assert "MISSING" in refused(theirs, "--head", "encoder")
     assert "--head encoder takes it" not in errors

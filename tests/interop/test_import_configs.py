@@ -113,7 +113,8 @@ def test_a_wrong_number_of_positions_is_refused(rows, make_bert, refused):
     theirs = make_bert()
     table = np.zeros((rows, 32), np.float32)
     change_tensors(theirs, lambda tensors: tensors.update({POSITIONS: table}))
-    assert f" != {POSITIONS}: [{rows}, 32] in the source, [40, 32] by its config" in refused(theirs)
+    problem = f"[{rows}, 32] in the source, but its config implies [40, 32]"
+    assert f" != {POSITIONS}: {problem}" in refused(theirs)
 
 
 REFUSED_CONFIGS = {

@@ -160,7 +160,7 @@ def test_damaged_files_are_reported(make_bert, refused):
     (theirs / "config.json").write_text("{")
     assert "config.json: not valid JSON" in refused(theirs)
     (theirs / "config.json").unlink()
-    assert "no config.json in it" in refused(theirs)
+    assert "contains no config.json" in refused(theirs)
 
 
 class Touch:

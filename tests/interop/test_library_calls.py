@@ -84,7 +84,7 @@ def test_a_note_says_that_the_pooler_is_left_out(capsys, tmp_path):
     assert imported.config.pooler and imported.family == "DistilBERT"
     exported = export(imported.work_dir, tmp_path / "out", format="huggingface", head="encoder")
     assert not exported.config.pooler
-    assert exported.notes == ("the pooler is left out: DistilBERT's bare encoder has none",)
+    assert exported.notes == ("the pooler is left out, since DistilBERT's bare encoder has none",)
     assert not [name for name in tensors_of(exported.path) if "pre_classifier" in name]
     assert capsys.readouterr().out == ""
 

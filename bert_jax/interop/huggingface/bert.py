@@ -64,7 +64,7 @@ ONLY = {
 
 
 def tables(prefix: str, *, segments: bool = True) -> dict[str, str]:
-    """Return a dict from our names for the embeddings to Hugging Face's."""
+    """Return a dict that maps our names for the embeddings to Hugging Face's."""
     embeddings, hf_embeddings = "encoder.embeddings", f"{prefix}embeddings"
     names = {
         f"{embeddings}.token": f"{hf_embeddings}.word_embeddings.weight",

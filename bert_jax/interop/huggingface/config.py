@@ -144,7 +144,7 @@ def read_labels(content: Mapping[str, Any], scores: int) -> tuple[str, ...]:
 
 
 def head_dropout(content: Mapping[str, Any], family: Family, head: str) -> float:
-    """Return the dropout rate before a classifier, which defaults to the rate in the layers."""
+    """Return the dropout rate before a classifier, by default the rate used inside the layers."""
     content = {**family.defaults, **content}
     key = family.dropout_before(head)
     own = content.get(key)
@@ -187,8 +187,8 @@ def positions_fit(encoder: EncoderConfig, tokenizer: Tokenizer) -> bool:
 def write_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the content of a config.json from which transformers builds the same model.
 
-    It does not include everything in the model.json of a fine-tuning run: the name of the negative
-    class of a single-label model and the way texts were read are left out.
+    It omits two things that the model.json of a fine-tuning run records: the name of the negative
+    class if there is a single label, and how texts were read.
 
     Args:
       config: the model's config.

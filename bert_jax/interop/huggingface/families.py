@@ -74,7 +74,7 @@ def architecture_of(config: ModelConfig) -> str:
 
 
 def heads_of(family: Family) -> dict[str, str]:
-    """Return a dict from the names of a family's Hugging Face classes to our heads."""
+    """Return a dict that maps the names of a family's Hugging Face classes to our heads."""
     return {architecture: head for head, architecture in family.architectures.items()}
 
 

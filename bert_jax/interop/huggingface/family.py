@@ -29,14 +29,14 @@ class Family:
       title: the family's name in messages.
       prefix: the prefix of the encoder's tensor names, which files of bare models omit.
       pretraining_classes: the HF class for each pretraining head that the family supports.
-      names: a function that returns a dict from our parameter names to HF's tensor names. It must
-        only be called for models that `refusal` accepts.
+      names: a function that returns a dict that maps our parameter names to HF's tensor names. It
+        may only be called for models that the family supports.
       pooler: the prefix of the pooler in a bare model, or "" if bare models have no pooler.
       masked_lm: the prefix of the masked-LM head.
       pairs: the prefix of the sentence-pair head, or "" if the family has none.
       parts: the prefixes of all modules except the encoder.
-      tied: a dict from the name of each tied copy to the name of the tensor that it copies.
-      fields: a dict from our config fields to HF's keys, for settings with the same values.
+      tied: a dict that maps the name of each tied tensor to the name of the tensor that it copies.
+      fields: a dict that maps our config fields to HF's keys, for settings with the same values.
       defaults: HF's default values for keys that config.json may omit.
       refusal: a function that returns an unsupported setting and the reason, or None if the family
         supports the model.
@@ -118,25 +118,25 @@ def whole_number(content: Mapping[str, Any], key: str) -> int:
 
 
 def dense(name: str, hf_name: str) -> dict[str, str]:
-    """Return a dict from our names for a dense layer's kernel and bias to Hugging Face's."""
+    """Return a dict that maps our names for a dense layer's kernel and bias to Hugging Face's."""
     return {f"{name}.kernel": f"{hf_name}.weight", f"{name}.bias": f"{hf_name}.bias"}
 
 
 def norm(name: str, hf_name: str) -> dict[str, str]:
-    """Return a dict from our names for a LayerNorm's scale and bias to Hugging Face's."""
+    """Return a dict that maps our names for a LayerNorm's scale and bias to Hugging Face's."""
     return {f"{name}.scale": f"{hf_name}.weight", f"{name}.bias": f"{hf_name}.bias"}
 
 
 def layer(
     prefix: str, hf_prefix: str, products: Mapping[str, str], norms: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return a dict from our names for a layer's parameters to Hugging Face's.
+    """Return a dict that maps our names for a layer's parameters to Hugging Face's.
 
     Args:
       prefix: our prefix for the layer.
       hf_prefix: Hugging Face's prefix for the layer.
-      products: a dict from our names for the layer's dense modules to Hugging Face's.
-      norms: a dict from our names for its LayerNorms to Hugging Face's.
+      products: a dict that maps our names for the layer's dense modules to Hugging Face's.
+      norms: a dict that maps our names for the layer's LayerNorms to Hugging Face's.
     """
     names: dict[str, str] = {}
     for name, hf_name in products.items():
@@ -147,7 +147,7 @@ def layer(
 
 
 def classifier(config: ModelConfig) -> dict[str, str]:
-    """Return the names, ours and Hugging Face's, of the layer that computes the scores."""
+    """Return a dict that maps our names for a classifier's last layer to Hugging Face's."""
     kind = kind_of_head(config.head)
     assert kind is not None and kind.huggingface is not None
     return dense("classifier", kind.huggingface.classifier)

@@ -137,7 +137,9 @@ def open_directory(
     directory = sentences.encoder
     file = directory / "config.json"
     if not file.is_file():
-        raise ValueError(f"{directory}: no config.json in it; expected a Hugging Face directory")
+        raise ValueError(
+            f"{directory}: contains no config.json. Give the path of a Hugging Face directory"
+        )
     content = read_json_object(file)
     encoder = read_encoder(content, str(file))
     loaded = load_tokenizer(tokenizer, directory)

@@ -55,7 +55,7 @@ class HuggingFaceModel:
         except ImportError as error:
             raise ValueError(
                 f"{directory}: running a Hugging Face model requires PyTorch and transformers. Run "
-                "pip install -e '.[torch]'"
+                "`pip install -e '.[torch]'`"
             ) from error
         transformers.logging.disable_progress_bar()
         file = directory / "config.json"
