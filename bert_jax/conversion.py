@@ -87,7 +87,9 @@ def to_dataclass(cls: type[T], values: Mapping[str, Any], path: str = "config") 
         dataclass. The message begins with the dotted path of the key.
     """
     if not isinstance(values, Mapping):
-        raise ValueError(f"{path}: expected a section of keys for {cls.__name__}, got {values!r}")
+        raise ValueError(
+            f"{path}: expected a section with the keys of {cls.__name__}, got {values!r}"
+        )
     keys = config_keys(cls)
     for name in values:
         if name not in keys:

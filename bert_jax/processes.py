@@ -141,7 +141,7 @@ def largest_block(memory: int) -> int:
 
 
 def keep_blocks(largest: int) -> None:
-    """Configure malloc to keep freed blocks smaller than `largest` bytes, from any thread."""
+    """Configure malloc to keep blocks of less than `largest` bytes that any thread frees."""
     mallopt = ctypes.CDLL(None).mallopt
     # glibc rejects thresholds above 32 MiB before version 2.35.
     if not mallopt(_M_MMAP_THRESHOLD, largest):

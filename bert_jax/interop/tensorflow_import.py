@@ -57,7 +57,7 @@ class CheckpointVariables:
         except ImportError as error:
             raise ValueError(
                 f"{prefix}: reading a TensorFlow checkpoint requires TensorFlow. Run "
-                "pip install -e '.[tensorflow]'"
+                "`pip install -e '.[tensorflow]'`"
             ) from error
         try:
             self._reader: Any = tensorflow.train.load_checkpoint(str(prefix))
@@ -98,7 +98,7 @@ def foreign_name(variable: str) -> str:
 
 
 def checkpoint_prefix(source: Path) -> Path | None:
-    """Return the path, without `.index`, of the checkpoint at or in `source`, or None if none.
+    """Return the prefix (the path without `.index`) of the checkpoint at or in `source`, if any.
 
     Raises:
       ValueError: a directory contains several checkpoints.

@@ -39,7 +39,8 @@ class Comparison:
 
     Attributes:
       passed: whether the models agree.
-      verdict: the reason in one sentence. Further lines list any settings that differ.
+      verdict: one sentence that says how far the models agree. Further lines list any settings
+        that differ.
       differences: the differences, keyed by input ("random" or "sentences") and then by output.
       unpaired: the outputs that only one of the models has.
       misshapen: one line for each output whose shapes differ.

@@ -57,7 +57,7 @@ def num_tensors() -> int:
 
 
 def to_pickles(directory: Path) -> None:
-    """Convert .safetensors files to .bin files, which transformers wrote until 2024."""
+    """Convert .safetensors files to the .bin files that transformers wrote until 2024."""
     from safetensors.torch import load_file
 
     for file in list(directory.glob("*.safetensors")):

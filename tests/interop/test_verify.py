@@ -168,7 +168,7 @@ def test_a_different_tokenizer_is_detected(ours, bert_jax_here):
 
 
 def test_a_different_tokenization_by_transformers_is_reported(ours, bert_jax_here, tmp_path):
-    """Test with transformers' BertTokenizer, which by default lowercases despite tokenizer.json."""
+    """Test with BertTokenizer, which lowercases by default even if tokenizer.json does not."""
     back, words = tmp_path / "back", ("--format", "huggingface")
     assert bert_jax_here("export", ours, *words, "--output", back).code == 0
     assert bert_jax_here("verify", ours, back).code == 0

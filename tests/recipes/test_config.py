@@ -187,7 +187,7 @@ def test_invalid_overrides_are_reported(config_file: str, override: str, message
         ("config.seed = True", r"config.seed: expected int, got True \(bool\)"),
         (
             "del config.optimizer; config.optimizer = 4",
-            "config.optimizer: expected a section of keys",
+            "config.optimizer: expected a section with the keys",
         ),
         (
             "del config.phases; config.phases = 4",

@@ -102,7 +102,7 @@ def _check_names(content: Mapping[str, Any], where: str) -> None:
 
 
 def _number(content: Mapping[str, Any], hf_name: str, name: str, where: str) -> Any:
-    """Return a value converted to our field's type; do not accept 32.0 as a whole number."""
+    """Return a value converted to our field's type; 32.0 does not count as a whole number."""
     # embedding_dim is a whole number too, although it defaults to None.
     value, whole = content[hf_name], not isinstance(getattr(EncoderConfig, name), float)
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
@@ -179,7 +179,7 @@ def read_pairs(content: Mapping[str, Any], family: Family) -> SentencePairs:
 def positions_fit(encoder: EncoderConfig, tokenizer: Tokenizer) -> bool:
     """Return whether transformers would use the position embeddings that were trained.
 
-    It has no key for the offset, and computes it from the padding id.
+    transformers has no key for the offset; it computes the offset from the padding id.
     """
     return encoder.position_offset in (0, tokenizer.pad_id + 1)
 

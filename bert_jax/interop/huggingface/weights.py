@@ -174,8 +174,8 @@ def _unpickled(file: Path) -> dict[str, Any]:
         import torch
     except ImportError as error:
         raise ValueError(
-            f"{file}: reading a PyTorch pickle requires PyTorch. Run pip install -e '.[torch]', or "
-            f"download {SAFETENSORS} if the model has one"
+            f"{file}: reading a PyTorch pickle requires PyTorch. Run `pip install -e '.[torch]'` "
+            f"or download {SAFETENSORS} if the model has one"
         ) from error
     try:
         # Only the zip format (PyTorch >= 1.6, 2020) can be mapped; older files are read completely.
