@@ -266,7 +266,7 @@ def test_extract_makes_a_work_directory_from_one_checkpoint(bert_jax_here, train
     rejected = bert_jax_here(*words, *(f"--config.{s}" for s in UNCHANGED))
     assert rejected.code == 2 and "parameters alone" in rejected.errors
     for name, message in (
-        ("7", "no checkpoint of step 7. Available steps: "),
+        ("7", "no checkpoint at step 7. Available steps: "),
         ("last", "--step=last: expected a number of steps, 'best' or 'newest'"),
     ):
         output = tmp_path / "rejected"

@@ -92,4 +92,4 @@ def test_sentence_order_needs_documents_of_several_sentences(tiny_config, bert_j
     )
     assert refused.code == 2 and not (tmp_path / "run").exists()
     assert "sentence_order splits documents between sentences" in refused.errors
-    assert refused.errors.count("has a vocabulary of the kind 'wordpiece'") == 2
+    assert refused.errors.count("has a 'wordpiece' vocabulary") == 2

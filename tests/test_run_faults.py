@@ -65,7 +65,7 @@ def test_a_run_resumes_from_the_previous_intact_checkpoint(
     assert verified.code == 1 and f"step {newest}  damaged: params/d/{data.name}" in verified.output
     inspected = bert_jax_here("export", run, "--format", "huggingface", "--output", run / "out")
     assert inspected.code == 2 and inspected.errors.count("\n") == 1
-    assert f"checkpoints/{newest}: the checkpoint of step {newest} is damaged" in inspected.errors
+    assert f"checkpoints/{newest}: the checkpoint at step {newest} is damaged" in inspected.errors
     resumed = bert_jax_here(*pretrain(run))
     assert resumed.code == 0, resumed.errors
     (line,) = [line for line in resumed.output.splitlines() if line.startswith("warning ")]
@@ -91,7 +91,7 @@ def test_a_run_can_return_to_an_earlier_step(
     assert again.code == 0 and "was already applied by an earlier command" in again.output
     assert losses(run) == after
     refused = bert_jax_here(*pretrain(run), "--from-step", "11")
-    assert refused.code == 2 and "no checkpoint of step 11. Available steps: 10" in refused.errors
+    assert refused.code == 2 and "no checkpoint at step 11. Available steps: 10" in refused.errors
 
 
 @pytest.fixture

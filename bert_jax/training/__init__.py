@@ -1,1 +1,1 @@
-"""Training: sharding, optimizer, step, loop, checkpoints, evaluation, reports."""
+"""Train models: sharding, optimizers, the training loop, checkpoints, evaluation and reports."""

@@ -1,4 +1,4 @@
-"""Save and restore a run's checkpoints: atomically, and only for the run they belong to."""
+"""Save a run's checkpoints atomically, and restore them only into the run they belong to."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ from bert_jax.training.distributed import agreed
 from bert_jax.training.state import TrainState
 
 _OPTIMIZER = "optimizer"
-# If several devices hold an array, each writes a part of at least this size: splitting every bias
-# and scale takes longer than writing them whole. A square kernel of BERT-base is split into 256
-# parts.
+# If several devices hold the same array, each one writes a part of at least this size: splitting
+# every bias and scale would take longer than writing them whole. A square kernel in BERT-base is
+# split into 256 parts.
 _PART_BYTES = 1 << 12
 
 
 class CheckpointNotSaved(OSError):
-    """A checkpoint could not be written; earlier checkpoints are intact."""
+    """A checkpoint could not be written, but earlier checkpoints are intact."""
 
 
 class Checkpointer:
-    """The checkpoints of one run, in `directory`; saving continues in the background.
+    """Saves one run's checkpoints in the background, and restores them.
 
     Args:
-      directory: the directory of the checkpoints.
-      config: the checkpoints to keep.
-      identity: the values that make a checkpoint belong to this run (model, corpus, tokenizer, ...)
-        as plain JSON values, possibly nested. They are stored with every checkpoint and compared
-        when it is restored.
-      evaluated_later: returns whether the checkpoint of a step is kept although it was saved
-        without metrics: a run that was stopped when an evaluation was due may have stopped at its
+      directory: the directory that holds the checkpoints.
+      config: determines which checkpoints to keep.
+      identity: the values that identify this run (model, corpus, tokenizer, ...), as plain JSON
+        values that may be nested. They are stored with every checkpoint and compared when it is
+        restored.
+      evaluated_later: returns whether to keep the checkpoint at a given step even if it was saved
+        without metrics. A run that was stopped when an evaluation was due may have stopped at its
         best checkpoint.
       verified: the step whose files `recover` has just verified, so that `restore` does not verify
         them again.
@@ -74,11 +74,11 @@ class Checkpointer:
             self._directory,
             save_decision_policy=ocp.training.save_decision_policies.AnySavePolicy([]),
             preservation_policy=_preservation(config, evaluated_later),
-            # A save that was killed leaves a directory under a temporary name, which nothing reads.
+            # A killed save leaves behind a directory with a temporary name, which nothing reads.
             cleanup_tmp_directories=True,
         )
-        # Orbax calls this only to log, in its own thread and only on the first process. JAX would
-        # take the step of that save for the step that this process has reached.
+        # Orbax calls this only for logging, in its own thread and only on the first process. JAX
+        # would mistake the step being saved for the step that this process has reached.
         self._checkpointer._manager.reached_preemption = lambda step: False
 
     def __enter__(self) -> Checkpointer:
@@ -88,12 +88,12 @@ class Checkpointer:
         try:
             self.close()
         except CheckpointNotSaved:
-            # If there is a `kind`, the run is already ending, because of this error or another one.
+            # If `kind` is set, the run is already ending because of this error or another one.
             if kind is None:
                 raise
 
     def close(self) -> None:
-        """Wait for the save in progress, then release its threads.
+        """Wait for any save in progress, then release Orbax's threads.
 
         Raises:
           CheckpointNotSaved: the save failed.
@@ -108,7 +108,7 @@ class Checkpointer:
             self._saved()
 
     def latest_step(self) -> int | None:
-        """Return the step of the newest complete checkpoint; None before the first."""
+        """Return the step of the newest complete checkpoint, or None if there is none yet."""
         return _agreed_step(self._checkpointer)
 
     def latest_was_evaluated(self) -> bool:
@@ -117,13 +117,14 @@ class Checkpointer:
         return bool(agreed(latest is not None and bool(latest.metrics)))
 
     def save(self, state: TrainState, metrics: Mapping[str, float] | None) -> None:
-        """Start saving `state` under its own step; writing continues in the background.
+        """Start saving `state` as a checkpoint in the background.
 
-        The checkpoint gets its final name only when all of it, including checksums, is on disk.
+        The checkpoint is named after the state's step, but gets this name only once all of its
+        files, including the checksums, are on disk.
 
         Args:
           state: the state to save.
-          metrics: the held-out metrics at this step, for `keep_best`; None if it was not evaluated.
+          metrics: the state's held-out metrics, for `keep_best`; None if it was not evaluated.
 
         Raises:
           ValueError: `best_metric` is not among `metrics`.
@@ -138,7 +139,7 @@ class Checkpointer:
         step = int(state.step)
         self.raise_if_failed(wait=True)
         self._save = _Save(step)
-        if not self._directory.is_dir():  # Orbax would create it again
+        if not self._directory.is_dir():  # Orbax would recreate it
             raise self._not_saved(FileNotFoundError(self._directory))
         metadata = {"identity": self._identity, CHECKSUMS_MARK: True}
         context = saving_context(self._directory, step, metadata)
@@ -159,7 +160,7 @@ class Checkpointer:
             raise self._not_saved(error) from error
 
     def raise_if_failed(self, *, wait: bool = False) -> None:
-        """Raise the error of the save in progress if it has failed; fast enough to call every step.
+        """Raise an error if the save in progress has failed; this is cheap enough for every step.
 
         Args:
           wait: whether to wait for the save to finish.
@@ -173,7 +174,7 @@ class Checkpointer:
         try:
             self._save.response.result(timeout=None if wait else 0)
         except TimeoutError as error:
-            # The future is not done; Orbax's own TimeoutErrors have a message.
+            # The future is not done: a TimeoutError from Orbax itself would have a message.
             if not (wait or error.args):
                 return
             raise self._not_saved(error) from error
@@ -213,16 +214,16 @@ class Checkpointer:
         )
 
     def _remove_unfinished(self) -> None:
-        """Remove a partly saved checkpoint, which would otherwise keep the disk full."""
+        """Remove a partially saved checkpoint, which would otherwise keep the disk full."""
         if self._failed is not None and jax.process_index() == 0:
             for path in self._directory.glob(f"{self._failed}.orbax-checkpoint-tmp*"):
                 shutil.rmtree(path, ignore_errors=True)
 
     def restore(self, abstract: TrainState) -> TrainState:
-        """Return the newest checkpoint with the layout of `abstract`.
+        """Restore the newest checkpoint with the shapes, dtypes and shardings of `abstract`.
 
         Raises:
-          DamagedCheckpoint: the checkpoint is not as it was saved; the message names the file.
+          DamagedCheckpoint: a file differs from what was saved; the message names the file.
           OSError: the checkpoint is intact but cannot be loaded.
           ValueError: the checkpoint belongs to a different model, corpus, tokenizer or optimizer;
             the message lists the differences.
@@ -252,7 +253,7 @@ class Checkpointer:
         return TrainState(step, loaded[PARAMETERS], opt_state)
 
     def check_identity(self) -> None:
-        """Refuse the newest checkpoint if it belongs to another run.
+        """Check that the newest checkpoint belongs to this run.
 
         Raises:
           ValueError: see `restore`.
@@ -266,10 +267,11 @@ class Checkpointer:
         lines += [f"  + {name}" for name in sorted(set(expected) - set(stored))]
         if lines:
             raise ValueError(
-                f"the checkpoint in {self._directory} was written by another optimizer"
+                f"the checkpoint in {self._directory} was saved with another optimizer"
                 " (- stored, + expected):\n" + "\n".join(lines) + "\n"
-                "optimizer.name, and whether clip_norm and weight_decay are 0, determine the parts "
-                "of its state. Use the config it was written with, or another work_dir."
+                "The optimizer state depends on optimizer.name and on whether clip_norm and "
+                "weight_decay are 0. Use the config that the checkpoint was saved with, or another "
+                "work_dir."
             )
 
 
@@ -282,16 +284,17 @@ class _Save:
 
 
 def _agreed_step(checkpointer: ocp.training.Checkpointer) -> int | None:
-    """Return the newest complete step, as the first process sees it; None before the first."""
+    """Return the newest complete step that the first process sees, or None if there is none."""
     latest = checkpointer.latest
     step = agreed(-1 if latest is None else latest.step)
     return None if step < 0 else step
 
 
 def _as_tree(opt_state: Any) -> dict[str, Any]:
-    """Return the optimizer state as a flat dict, so that a checkpoint names no optax class."""
+    """Flatten the optimizer state into a dict, so that checkpoints do not name optax classes."""
     leaves = jax.tree.flatten_with_path(opt_state)[0]
-    # Keys begin with the position, since dicts are restored sorted and leaves keep their order.
+    # Keys start with the leaf's index, so that the leaves keep their order when a dict is restored
+    # with sorted keys.
     return {f"{i:05d}{jax.tree_util.keystr(path)}": leaf for i, (path, leaf) in enumerate(leaves)}
 
 

@@ -1,4 +1,4 @@
-"""Write checksums of a checkpoint's files when it is saved, and compare them before it is used."""
+"""Record checksums of a checkpoint's files when it is saved, and verify them before it is used."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import xxhash
 from bert_jax.files import sync_directory, write_file
 
 CHECKSUMS_NAME = "checksums.json"
-# A key in a checkpoint's metadata, which means that the checkpoint is incomplete without
-# CHECKSUMS_NAME. Checkpoints of earlier versions have neither.
+# If a checkpoint's metadata has this key, the checkpoint is incomplete without CHECKSUMS_NAME.
+# Checkpoints saved by earlier versions have neither.
 CHECKSUMS_MARK = "checksums"
 PARAMETERS = "params"
 REMOVED = "it was removed during the check; a run removes older checkpoints when it saves"
 _METADATA_NAME = "_CHECKPOINT_METADATA"
 _READ_BYTES = 1 << 20
-# Files up to this size are hashed even in a quick check: all of the metadata, but no arrays.
+# A quick check hashes only files up to this size: all of the metadata, but no arrays.
 _SMALL_BYTES = 1 << 16
 # More threads are not faster: two already read 13 GB/s from the page cache.
 _THREADS = 4
@@ -30,13 +30,13 @@ _THREADS = 4
 
 @dataclass(frozen=True)
 class Verification:
-    """The outcome of checking one checkpoint; `str()` returns it as a phrase.
+    """The result of checking one checkpoint; `str()` describes it in a phrase.
 
     Attributes:
-      problem: a phrase that names the damaged file; None if the checkpoint is intact.
-      has_checksums: False for a checkpoint saved by an earlier version, which recorded none.
-      num_files: the number of files that were compared with checksums.
-      num_bytes: the size of these files.
+      problem: a phrase that names the damaged file, or None if the checkpoint is intact.
+      has_checksums: whether checksums were recorded, which earlier versions did not do.
+      num_files: the number of files that were compared with their checksums.
+      num_bytes: the total size of these files.
     """
 
     problem: str | None = None
@@ -55,14 +55,14 @@ class Verification:
 
 
 def write_checksums(checkpoint: Path, step: int, metadata: Mapping[str, Any]) -> None:
-    """Record checksums of all files of a checkpoint that is about to get its final name.
+    """Record checksums of all files in a checkpoint just before it gets its final name.
 
-    All files are flushed to disk, except for two that Orbax has not finished writing: an empty
-    marker and `_METADATA_NAME`, of which only this package's part is recorded.
+    All files are flushed to disk except two that Orbax has not finished writing: an empty marker
+    file and `_METADATA_NAME`. Only this package's part of the latter is recorded.
 
     Args:
-      checkpoint: the directory of the checkpoint.
-      step: its step.
+      checkpoint: the checkpoint's directory.
+      step: the checkpoint's step.
       metadata: this package's part of the checkpoint's metadata.
 
     Raises:
@@ -97,13 +97,13 @@ def flush(checkpoint: Path) -> None:
 def verify(
     directory: Path, step: int, *, parts: tuple[str, ...] = (), quick: bool = False
 ) -> Verification:
-    """Compare the checkpoint of `step` in `directory` with the checksums saved with it.
+    """Verify a checkpoint against the checksums that were saved with it.
 
     Args:
-      directory: the directory of the checkpoints.
-      step: the step of the checkpoint.
-      parts: the parts to check in addition to the metadata, such as `PARAMETERS`; () for all.
-      quick: whether to compare large files only by size.
+      directory: the directory that holds the checkpoints.
+      step: the checkpoint's step.
+      parts: the parts to check in addition to the metadata, such as `PARAMETERS`; () checks all.
+      quick: whether to compare only the sizes of large files.
     """
     checkpoint = directory / str(step)
     if not checkpoint.is_dir():
@@ -133,7 +133,7 @@ def verify(
 
 
 class Unreadable(Exception):
-    """The metadata or the checksums of a checkpoint cannot be read."""
+    """A checkpoint's metadata or checksums cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class _File:
     digest: str
 
     def belongs_to(self, parts: tuple[str, ...]) -> bool:
-        """Return whether the file is in one of a checkpoint's `parts`; () means all."""
+        """Return whether the file belongs to one of `parts`; () means all parts."""
         return not parts or self.path.partition("/")[0] in parts
 
 
@@ -155,7 +155,7 @@ class _Recorded:
 
 
 def _recorded(checkpoint: Path) -> _Recorded | None:
-    """Return the recorded checksums; None for a checkpoint of an earlier version without any."""
+    """Return the recorded checksums, or None if an earlier version saved the checkpoint."""
     path = checkpoint / CHECKSUMS_NAME
     if not path.is_file():
         if CHECKSUMS_MARK not in custom_metadata(checkpoint):
@@ -173,7 +173,7 @@ def _recorded(checkpoint: Path) -> _Recorded | None:
 
 
 def custom_metadata(checkpoint: Path) -> Mapping[str, Any]:
-    """Return the metadata that was saved with a checkpoint in addition to Orbax's own.
+    """Return the metadata that this package saved with a checkpoint, without Orbax's own.
 
     Raises:
       Unreadable: the metadata file is missing or damaged.
@@ -194,7 +194,7 @@ def _metadata_digest(metadata: Mapping[str, Any]) -> str:
 
 
 def _problem_without_checksums(checkpoint: Path) -> str | None:
-    """Return a phrase for a missing file of a checkpoint without checksums; None if complete."""
+    """Check a checkpoint without checksums; return a phrase that names a missing file, or None."""
     names = (f"{PARAMETERS}/_METADATA", f"{PARAMETERS}/manifest.ocdbt")
     missing = (name for name in names if not (checkpoint / name).is_file())
     return next((f"{name} is missing" for name in missing), None)

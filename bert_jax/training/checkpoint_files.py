@@ -1,6 +1,6 @@
 """Find and verify checkpoints, and choose which to keep and which to resume from.
 
-The checkpoint to resume from is the newest intact one, or an earlier one on request.
+A run resumes from the newest intact checkpoint, or from an earlier one on request.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from bert_jax.validation import differences
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """The checkpoints to save and to keep.
+    """Settings that determine which checkpoints are saved and kept.
 
     Attributes:
-      every_steps: the number of steps between two checkpoints. The last step and the state of a
-        stopped run are saved too.
-      keep_last: the number of newest checkpoints to keep.
-      keep_every: also keep the checkpoints of multiples of this step; 0 for none.
-      keep_best: also keep this number of checkpoints with the best held-out `best_metric`, for
-        which every evaluated state is saved; 0 for none.
-      best_metric: the held-out metric that checkpoints are compared by.
+      every_steps: the number of steps between checkpoints. A run also saves its state after the
+        last step and when it is stopped.
+      keep_last: the number of most recent checkpoints to keep.
+      keep_every: also keep checkpoints whose step is a multiple of this number; 0 for none.
+      keep_best: also keep this many checkpoints with the best held-out `best_metric`, and save
+        every evaluated state for that purpose; 0 for none.
+      best_metric: the held-out metric by which checkpoints are compared.
       lower_is_better: whether a lower `best_metric` is better.
     """
 
@@ -59,13 +59,13 @@ class EvaluatedLater:
     """An Orbax preservation policy that keeps checkpoints whose evaluation is still due.
 
     Attributes:
-      at: returns whether a step is evaluated.
+      at: returns whether a given step is to be evaluated.
     """
 
     at: Callable[[int], bool]
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-        """Return whether to keep each of the checkpoints."""
+        """Return, for each checkpoint, whether to keep it."""
         return [not checkpoint.metrics and self.at(checkpoint.step) for checkpoint in checkpoints]
 
 
@@ -74,7 +74,7 @@ class DamagedCheckpoint(ValueError):
 
 
 def steps_in(directory: Path) -> list[int]:
-    """Return the steps of all checkpoints in `directory`, including damaged ones, ascending."""
+    """Return the steps of all checkpoints in `directory`, even damaged ones, in ascending order."""
     if not directory.is_dir():
         return []
     names = (path.name for path in directory.iterdir() if path.is_dir())
@@ -82,12 +82,12 @@ def steps_in(directory: Path) -> list[int]:
 
 
 def intact_steps(directory: Path) -> list[int]:
-    """Return the steps of the checkpoints that pass a full check, ascending."""
+    """Return the steps of the checkpoints that pass a full check, in ascending order."""
     return [step for step in steps_in(directory) if verify(directory, step).problem is None]
 
 
 def newest_intact_step(directory: Path) -> int | None:
-    """Return the newest step whose checkpoint passes a full check; None if there is none."""
+    """Return the newest step whose checkpoint passes a full check, or None if there is none."""
     newest_first = reversed(steps_in(directory))
     return next((step for step in newest_first if verify(directory, step).problem is None), None)
 
@@ -107,7 +107,7 @@ def newest_step(directory: Path) -> int:
 def saved_run(directory: Path) -> tuple[int, Mapping[str, Any]] | None:
     """Return the step and identity of the newest checkpoint that passes a quick check, or None.
 
-    All processes of a run must call this together, and all get the first one's answer, since
+    All processes of a run must call this together. They all get the first process's answer, since
     another run may save a checkpoint in the meantime.
     """
     intact = (
@@ -120,11 +120,11 @@ def saved_run(directory: Path) -> tuple[int, Mapping[str, Any]] | None:
 
 
 def identity_of(directory: Path, step: int) -> Mapping[str, Any]:
-    """Return the `identity` that was passed to a checkpoint's `Checkpointer`.
+    """Return the run identity that was stored with a checkpoint.
 
     Raises:
-      ValueError: the step has no complete checkpoint, or it is damaged; the message lists the
-        others.
+      ValueError: there is no complete checkpoint at this step, or it is damaged; the message lists
+        the steps that can be used instead.
     """
     require_step(directory, step)
     outcome = verify(directory, step, quick=True)
@@ -137,17 +137,17 @@ def identity_of(directory: Path, step: int) -> Mapping[str, Any]:
 def require_identity(
     directory: Path, step: int, identity: Mapping[str, Any], *, only: Container[str] | None = None
 ) -> None:
-    """Refuse a checkpoint that belongs to another run.
+    """Check that a checkpoint belongs to this run.
 
     Args:
-      directory: the directory of the checkpoints.
-      step: the step of the checkpoint.
+      directory: the directory that holds the checkpoints.
+      step: the checkpoint's step.
       identity: this run's identity.
-      only: the keys to compare; None for all.
+      only: the keys to compare; if None, all of them.
 
     Raises:
-      ValueError: the checkpoint has a different identity; the message lists the differences. See
-        also `identity_of`.
+      ValueError: the checkpoint has a different identity, and the message lists the differences;
+        or see `identity_of`.
     """
     stored = {
         key: value
@@ -159,25 +159,25 @@ def require_identity(
         raise ValueError(
             f"the checkpoint in {directory} belongs to another run "
             "(checkpoint -> this config):\n  " + "\n  ".join(lines) + "\n"
-            "Use the config it was written with, or another work_dir."
+            "Use the config that the checkpoint was saved with, or another work_dir."
         )
 
 
 def require_step(directory: Path, step: int) -> None:
-    """Raise a ValueError that lists all steps if `directory` has no checkpoint of `step`."""
+    """Raise a ValueError that lists the available steps if there is no checkpoint at `step`."""
     steps = steps_in(directory)
     if step not in steps:
         listed = ", ".join(map(str, steps)) or "none"
-        raise ValueError(f"{directory}: no checkpoint of step {step}. Available steps: {listed}.")
+        raise ValueError(f"{directory}: no checkpoint at step {step}. Available steps: {listed}.")
 
 
 def require_intact(directory: Path, step: int, *, parts: tuple[str, ...] = ()) -> None:
     """Raise DamagedCheckpoint unless a checkpoint passes a full check.
 
     Args:
-      directory: the directory of the checkpoints.
-      step: the step of the checkpoint.
-      parts: the parts to check in addition to the metadata, such as `PARAMETERS`; () for all.
+      directory: the directory that holds the checkpoints.
+      step: the checkpoint's step.
+      parts: the parts to check in addition to the metadata, such as `PARAMETERS`; () checks all.
     """
     problem = verify(directory, step, parts=parts).problem
     if problem is not None:
@@ -185,10 +185,10 @@ def require_intact(directory: Path, step: int, *, parts: tuple[str, ...] = ()) -
 
 
 def damaged(directory: Path, step: int, problem: str) -> DamagedCheckpoint:
-    """Return the error that names a damaged checkpoint and lists the intact ones."""
+    """Return an error that names a damaged checkpoint and lists the intact ones."""
     intact = ", ".join(map(str, intact_steps(directory))) or "none"
     return DamagedCheckpoint(
-        f"{directory / str(step)}: the checkpoint of step {step} is damaged: {problem}. Restore it "
+        f"{directory / str(step)}: the checkpoint at step {step} is damaged: {problem}. Restore it "
         f"from a copy, or use another step (intact: {intact}), for example with `bert-jax extract "
         f"{directory.parent} --step N --output DIR`."
     )
@@ -198,7 +198,7 @@ def _is_step(name: str) -> bool:
     return name.isascii() and name.isdecimal() and str(int(name)) == name
 
 
-# The name of a directory next to a run's `checkpoints` directory.
+# Checkpoints are set aside in this directory, next to a run's `checkpoints` directory.
 ASIDE_NAME = "checkpoints-set-aside"
 _FROM_STEP_NAME = "from-step.json"
 _NOTHING, _REFUSED = -1, -2
@@ -209,8 +209,9 @@ class Recovery:
     """The checkpoint that a run resumes from.
 
     Attributes:
-      step: its step, whose files have just been verified; None if there is no checkpoint yet.
-      lines: the lines to print for the user, on the first process.
+      step: the checkpoint's step, or None if there is no checkpoint yet. Its files have just been
+        verified.
+      lines: lines to print for the user; empty on all processes except the first.
     """
 
     step: int | None
@@ -218,28 +219,30 @@ class Recovery:
 
 
 def recover(directory: Path, identity: Mapping[str, Any], from_step: int | None = None) -> Recovery:
-    """Make the newest checkpoint in `directory` the one that a run resumes from.
+    """Choose the checkpoint that a run resumes from, and set aside those it must not use.
 
-    Damaged checkpoints, and with `from_step` all later ones, are moved to `ASIDE_NAME` next to
-    `directory`; nothing is deleted. The caller must have locked the work directory against other
-    runs, and all processes of a run must call this together.
+    Damaged checkpoints are moved to `ASIDE_NAME` next to `directory`, and so are all checkpoints
+    after `from_step` if it is given. Nothing is deleted. The caller must have locked the work
+    directory against other runs, and all processes of a run must call this together.
 
     Args:
-      directory: the directory of the checkpoints.
-      identity: the run's identity, or the part of it that is known so far. The checkpoint of
-        `from_step` must have the same identity, which is checked before any others are moved.
-      from_step: the step to return to. It applies once: if the same command is repeated after an
-        interruption, the run resumes from its newest checkpoint.
+      directory: the directory that holds the checkpoints.
+      identity: the run's identity, or the part of it that is known so far. The checkpoint at
+        `from_step` must have the same identity, which is checked before any checkpoint is moved.
+      from_step: the step to go back to. This happens only once: if the same command is repeated
+        after an interruption, the run resumes from its newest checkpoint.
 
     Raises:
-      ValueError: all checkpoints are damaged, or `from_step` has no intact checkpoint of this run.
+      ValueError: all checkpoints are damaged, or this run has no intact checkpoint at `from_step`.
     """
     import jax
 
     if jax.process_index() != 0:
         step = agreed(_NOTHING)
         if step == _REFUSED:
-            raise ValueError(f"{directory}: cannot resume from it. See the message of process 0.")
+            raise ValueError(
+                f"{directory}: the run cannot resume from this directory. See process 0's message."
+            )
         return Recovery(None if step == _NOTHING else step)
     try:
         recovery = _recover(directory, identity, from_step)
@@ -267,7 +270,7 @@ def _recover(directory: Path, identity: Mapping[str, Any], from_step: int | None
     if damage and newest is None:
         raise DamagedCheckpoint(
             f"{directory}: all checkpoints are damaged ({_listed(damage)}). Restore one from a "
-            "copy, or move the directory to start the run again."
+            "copy, or move the directory away to start over."
         )
     if damage:
         aside = _set_aside(directory, sorted(damage))
@@ -277,7 +280,7 @@ def _recover(directory: Path, identity: Mapping[str, Any], from_step: int | None
 
 
 def _go_back(directory: Path, identity: Mapping[str, Any], step: int) -> list[str]:
-    """Move all checkpoints after `step` aside, unless an earlier command did so already."""
+    """Set aside all checkpoints after `step`, unless an earlier command has already done so."""
     record = directory.parent / ASIDE_NAME / _FROM_STEP_NAME
     if record.is_file() and _recorded_step(record) == step:
         return [
@@ -307,14 +310,14 @@ def _recorded_step(record: Path) -> int | None:
     try:
         return int(read_json_object(record)["from_step"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{record}: cannot be read ({error}). Remove it.") from error
+        raise ValueError(f"{record}: the file cannot be read ({error}). Remove it.") from error
 
 
 def _set_aside(directory: Path, steps: Sequence[int]) -> Path:
-    """Move the checkpoints of `steps` out of `directory` and return their new directory."""
+    """Move the checkpoints at `steps` out of `directory`, and return their new directory."""
     aside = directory.parent / ASIDE_NAME
     aside.mkdir(exist_ok=True)
-    # Move the newest first: after an interruption, no later checkpoint may be left to resume from.
+    # Move the newest first, so that an interruption never leaves a later checkpoint to resume from.
     for step in sorted(steps, reverse=True):
         (directory / str(step)).rename(_unused(aside / str(step)))
     sync_directory(aside)

@@ -1,4 +1,4 @@
-"""Load and save a checkpoint's parameters without the rest of a run's state."""
+"""Load and save model parameters without the rest of a run's state."""
 
 from __future__ import annotations
 
@@ -40,28 +40,28 @@ def load_parameters(
     shardings: Mapping[str, Any],
     step: int | None = None,
 ) -> Parameters:
-    """Return the parameters of a checkpoint in `directory`, for inference or to initialize a run.
+    """Load a checkpoint's parameters, for inference or to initialize a run.
 
-    All processes of a run must call this together. Parameters that only a student's training needs
-    (`TRAINING_ONLY`) are not loaded.
+    All processes of a run must call this together. Parameters that are needed only to train a
+    student model (`TRAINING_ONLY`) are not loaded.
 
     Args:
-      directory: the directory of the checkpoints.
+      directory: the directory that holds the checkpoints.
       definition: the model.
-      shardings: the sharding of every parameter.
-      step: the checkpoint's step; None for the newest.
+      shardings: a dict from parameter name to sharding.
+      step: the checkpoint's step; if None, the newest.
 
     Raises:
-      DamagedCheckpoint: the checkpoint is not as it was saved; the message lists the intact ones.
+      DamagedCheckpoint: a file differs from what was saved; the message lists the intact steps.
       OSError: the checkpoint is intact but cannot be loaded.
-      ValueError: the step has no checkpoint, or its parameters do not fit the model; the message
-        lists the names or shapes.
+      ValueError: there is no checkpoint at this step, or its parameters do not fit the model; the
+        message lists the steps, names or shapes.
     """
     if not directory.is_dir():
         raise ValueError(
             f"{directory}: no such directory; expected a run's `checkpoints` directory."
         )
-    # All processes must use the same step, even if another job saves a checkpoint meanwhile.
+    # All processes must use the same step, even if another job saves a checkpoint in the meantime.
     step = agreed(newest_step(directory) if step is None else step)
     require_step(directory, step)
     require_intact_everywhere(directory, step, PARAMETERS)
@@ -73,8 +73,8 @@ def load_parameters(
     for name, expected in definition.shapes.items():
         if tuple(stored[name].shape) != tuple(expected.shape):
             raise ValueError(
-                f"{directory}: {name} has shape {tuple(stored[name].shape)}, "
-                f"the model expects {tuple(expected.shape)}"
+                f"{directory}: {name} has shape {tuple(stored[name].shape)}, but the model expects "
+                f"{tuple(expected.shape)}"
             )
     abstract = {
         name: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=shardings[name])
@@ -95,17 +95,17 @@ def load_parameters(
 def save_parameters(
     directory: Path, params: Mapping[str, np.ndarray], identity: Mapping[str, Any], step: int = 0
 ) -> None:
-    """Save parameters without an optimizer as the checkpoint of `step`, and flush it to disk.
+    """Save parameters without optimizer state as a checkpoint, and flush it to disk.
 
     Args:
-      directory: the directory of the checkpoints.
+      directory: the directory that holds the checkpoints.
       params: the parameters.
       identity: an identity that no run has, so that no run resumes from the checkpoint.
-      step: the step of the checkpoint.
+      step: the checkpoint's step.
     """
-    # The arrays do not change during the save, so they are not copied. The number of bytes written
-    # at a time is limited, but to no less than the largest array, which is written in one piece.
-    # Compression would save 7 % of BERT-large's size on disk and take 0.8 GB more memory.
+    # The arrays do not change during the save, so they need not be copied. Limit how many bytes are
+    # written at a time, but allow for the largest array, which is written in one piece. Compression
+    # would save 7 % of BERT-large's size on disk, but take 0.8 GB more memory.
     largest = max(array.nbytes for array in params.values())
     metadata = {"identity": dict(identity), CHECKSUMS_MARK: True}
     context = saving_context(directory, step, metadata)
@@ -120,10 +120,10 @@ def save_parameters(
 
 
 def saving_context(directory: Path, step: int, metadata: Mapping[str, Any]) -> Any:
-    """Return an Orbax context in which a save of `step` writes its checksums before its commit.
+    """Return an Orbax context that writes a checkpoint's checksums before it is committed.
 
     Orbax runs the context's callback on the first process, after every process has written its part
-    and before the checkpoint gets its final name and older ones are removed.
+    and before the checkpoint gets its final name and older checkpoints are removed.
     """
 
     def complete() -> None:
@@ -136,7 +136,7 @@ def saving_context(directory: Path, step: int, metadata: Mapping[str, Any]) -> A
 
 
 def require_intact_everywhere(directory: Path, step: int, *parts: str) -> None:
-    """Raise DamagedCheckpoint on every process if the first one cannot verify a checkpoint."""
+    """Raise DamagedCheckpoint on every process if the first one finds a checkpoint damaged."""
     error = None
     if jax.process_index() == 0:
         try:
@@ -145,12 +145,12 @@ def require_intact_everywhere(directory: Path, step: int, *parts: str) -> None:
             error = damage
     if not agreed(error is None):
         raise error or DamagedCheckpoint(
-            f"{directory / str(step)}: the checkpoint is damaged. See the message of process 0."
+            f"{directory / str(step)}: the checkpoint is damaged. See process 0's message."
         )
 
 
 def stored_arrays(directory: Path, step: int, part: str) -> Mapping[str, Any]:
-    """Return the shapes and dtypes of one part of a checkpoint, by name."""
+    """Return the shape and dtype of every array in one part of a checkpoint, keyed by name."""
     try:
         # Read only this part, since a damaged optimizer state does not affect the parameters.
         stored: Any = ocp.metadata(directory.absolute() / str(step), part).metadata
@@ -165,7 +165,8 @@ def stored_arrays(directory: Path, step: int, part: str) -> Mapping[str, Any]:
 def not_loaded(directory: Path, step: int, error: Exception) -> ValueError | OSError:
     """Return the error to raise when a checkpoint cannot be loaded.
 
-    If its files match their checksums, it is not damaged, and memory or the file system failed.
+    If its files match their checksums, the checkpoint is not damaged, so the cause must be memory
+    or the file system.
     """
     outcome = verify(directory, step, quick=True)
     if outcome.problem is None and outcome.has_checksums:
@@ -177,7 +178,7 @@ def not_loaded(directory: Path, step: int, error: Exception) -> ValueError | OSE
 
 
 def cause_of(error: BaseException) -> str:
-    """Return a short cause of an error, without the pages of detail that libraries add."""
+    """Summarize the cause of an error, without the pages of detail that libraries add."""
     text = str(error).strip()
     if isinstance(error, OSError) and error.strerror:
         return error.strerror + (f" ({error.filename})" if error.filename else "")

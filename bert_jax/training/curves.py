@@ -1,4 +1,4 @@
-"""Draw learning curves from the log of a run."""
+"""Draw learning curves from a run's log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ Points = tuple[np.ndarray, np.ndarray]
 
 _TRAIN, _HELD_OUT, _INK, _GRID = "#3b6fb6", "#d9622b", "#333333", "#e6e6e6"
 
-# Panels in reading order, two per row; metrics not listed follow under their own names.
+# The titles of the panels in reading order, two per row. Metrics that are not listed follow, with
+# their names as titles.
 _TITLES = {
     "mlm_loss": "Masked-token loss (nats)",
     "mlm_accuracy": "Masked-token accuracy",
@@ -37,14 +38,14 @@ _NOT_DRAWN = {"kind", "step", "steps", "seconds", "compiling", "stall", "utilisa
 
 
 def draw_curves(log: str | os.PathLike[str], output: str | os.PathLike[str], *, title: str) -> None:
-    """Draw each metric over the steps, for training and held-out text, as a PNG image.
+    """Plot each metric against the step, for training and held-out text, as a PNG image.
 
-    The image is written atomically. Nothing is drawn for a log without entries.
+    The image is written atomically. Nothing is drawn if the log has no entries.
 
     Args:
-      log: the `metrics.jsonl` of a run.
+      log: a run's `metrics.jsonl`.
       output: the path of the image.
-      title: the title of the image.
+      title: the title above the panels.
 
     Raises:
       NotWritten: the image cannot be written.
@@ -89,7 +90,7 @@ def _draw_panel(axis: Axes, name: str, entries: list[dict[str, Any]]) -> None:
         axis.plot([], [], color=_HELD_OUT, marker="o", markersize=3.5, label="held out")
         text = format_metric(name, held_out[1][-1])
         last_point = (held_out[0][-1], held_out[1][-1])
-        axis.margins(y=0.15)  # space for the number below the legend, wherever the point is
+        axis.margins(y=0.15)  # leaves room for the number below the legend
         axis.annotate(
             text,
             last_point,
@@ -101,7 +102,7 @@ def _draw_panel(axis: Axes, name: str, entries: list[dict[str, Any]]) -> None:
             bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1},
         )
     if axis.get_legend_handles_labels()[1]:
-        # Beside the title, since matplotlib's search for a free place is slow for long curves.
+        # Put it next to the title: matplotlib's search for a free spot is slow for long curves.
         axis.legend(
             loc="lower right",
             bbox_to_anchor=(1, 1),
@@ -136,7 +137,7 @@ def _format_axis(axis: Axes, name: str) -> None:
 def _points(entries: list[dict[str, Any]], kind: str, name: str) -> Points:
     """Return the steps and values of one metric.
 
-    Missing values are left out, and so are the speeds of intervals that include a compilation.
+    Missing values are skipped, and so are the speeds of intervals that include compilation.
     """
     chosen = [
         (entry["step"], entry[name])
@@ -150,7 +151,7 @@ def _points(entries: list[dict[str, Any]], kind: str, name: str) -> Points:
 
 
 def _smooth(points: Points) -> Points:
-    """Return the moving average over about a thirtieth of the curve, or over less at its ends."""
+    """Return a moving average over about a thirtieth of the curve, and over less at its ends."""
     steps, values = points
     half = len(values) // 60
     sums = np.concatenate([[0.0], np.cumsum(values)])

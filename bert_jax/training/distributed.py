@@ -1,6 +1,6 @@
-"""Coordinate the processes of a run: join, agree, stop together, and notice a lost process.
+"""Coordinate a run's processes: connect them, agree on values, stop together, detect lost ones.
 
-SIGTERM, SIGHUP and Ctrl-C ask all processes to stop at the next step.
+SIGTERM, SIGHUP and Ctrl-C make all processes stop at the next step.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from jax.experimental import multihost_utils
 
 from bert_jax.training.reports import OnReport, discard
 
-# CPUs report "Gloo all-reduce failed: ... Connection closed by peer [::1]:5", NCCL "remote process
-# exited or there was a network error".
+# On CPUs, Gloo reports "Gloo all-reduce failed: ... Connection closed by peer [::1]:5". NCCL
+# reports "remote process exited or there was a network error".
 _LOST = re.compile(
     r"gloo.*(closed by peer|reset by peer|broken pipe|connect)|remote process exited",
     re.IGNORECASE | re.DOTALL,
@@ -40,7 +40,7 @@ _USER_MISTAKE = 2
 
 
 def lost_process(error: BaseException) -> str | None:
-    """Return a message for an error caused by the end of another process; else None."""
+    """Return a message if an error was caused by the loss of another process, and None if not."""
     # JAX raises some of these errors as ValueError.
     if not isinstance(error, jax.errors.JaxRuntimeError | ValueError):
         return None
@@ -52,7 +52,7 @@ def lost_process(error: BaseException) -> str | None:
     lost = f"process {1 - index}" if count == 2 else f"one of the other {count - 1} processes"
     return (
         f"{lost}{where} has ended or cannot be reached, and process {index} cannot continue "
-        "without it. See that process's last lines for the reason (a killed process prints none); "
+        "without it. The end of that process's output shows the reason, unless it was killed; "
         f"{_RESUME}"
     )
 
@@ -71,29 +71,29 @@ def _explain(signum: int) -> None:
     os._exit(_USER_MISTAKE)
 
 
-# A C handler, since Python handlers run only in the main thread, which may wait forever.
+# This is a C handler: Python handlers run only in the main thread, which may be waiting forever.
 _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)(_explain)
 
 
-# The number of processes that a launcher started together. SLURM_NTASKS is not used, since Slurm
-# also sets it in the shell of `salloc` and in a batch script, which are single processes; only
-# `srun` sets the number of tasks of a step.
+# These variables hold the number of processes that a launcher started together. SLURM_NTASKS is
+# not used: Slurm also sets it in `salloc` shells and batch scripts, which are single processes.
+# Only `srun` sets the number of tasks in a step.
 _SIZE_VARIABLES = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
 _LOCAL_VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
-# The time that a failed process waits for the other processes to fail and end too.
+# The time that a failed process waits for the other processes to fail and exit too.
 _LEAVING_SECONDS = 15.0
 
 
 def join(force: bool = False) -> None:
-    """Connect this process to the other processes of the run, if there are any.
+    """Connect this process to the run's other processes, if there are any.
 
-    The addresses are in JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID (set by
-    launch/local.sh). Without them, `jax.distributed.initialize` finds a Slurm, Open MPI or TPU
-    cluster. Call this function before anything else uses a device.
+    The connection is configured by JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID,
+    which launch/local.sh sets. Without them, `jax.distributed.initialize` detects a Slurm, Open MPI
+    or TPU cluster. Call this function before anything uses a device.
 
     Args:
-      force: connect even if nothing indicates other processes, as on a Cloud TPU pod, whose hosts
-        find each other through the metadata server.
+      force: connect even if nothing indicates other processes. This is needed on a Cloud TPU pod,
+        whose hosts find each other through the metadata server.
 
     Raises:
       ValueError: only some of the three variables are set, or they are not numbers.
@@ -108,16 +108,16 @@ def join(force: bool = False) -> None:
 
 
 def leave(code: int, *, lost: bool = False) -> None:
-    """End this failed process with an exit code if other processes of the run continue.
+    """Exit this failed process if other processes of the run are still running.
 
-    It returns if this is the only process, or if the other processes end too. JAX alone would wait
-    5 minutes for them. During that time they would compute nothing, since they wait for data from
-    this process, and the launcher, which would end them, would not notice the failure.
+    The function returns if this is the only process or if the other processes exit too. JAX itself
+    would wait 5 minutes for them. During that time they would make no progress, since they wait for
+    data from this process, and the launcher could not notice the failure and stop them.
 
     Args:
       code: the exit code.
-      lost: whether this process failed because another one ended. Then only process 0, the
-        coordinator, waits: in the other processes JAX would abort if it was process 0 that ended.
+      lost: whether this process failed because another process was lost. If so, only process 0, the
+        coordinator, waits for the others: if process 0 is the lost one, JAX aborts those that wait.
     """
     if not jax.distributed.is_initialized():
         return
@@ -137,36 +137,37 @@ def _end(code: int) -> NoReturn:
 
 
 def launched_together() -> int:
-    """Return the number of processes that a launcher started together; 1 for a single process."""
+    """Return how many processes a launcher started together, or 1 if there was no launcher."""
     count = os.environ.get("JAX_NUM_PROCESSES", "")
     return max(int(count) if count.isdigit() else 1, _cluster_size())
 
 
 def agreed(value: int) -> int:
-    """Return the first process's value on all processes, which must call this together.
+    """Return the first process's value on all processes.
 
-    Processes may see different files, since another run may write them at the same time.
+    All processes must call this together. They may see different files, since another run may be
+    writing them at the same time.
     """
     return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
 
 
 def on_first_process(on_report: OnReport | None) -> OnReport:
-    """Return `on_report` on process 0, and `discard` on the others or if it is None."""
+    """Return `on_report` on process 0 unless it is None, and `discard` on all other processes."""
     return on_report if on_report is not None and jax.process_index() == 0 else discard
 
 
 def check_same(inputs: Mapping[str, object]) -> None:
-    """Refuse a run whose processes have different inputs.
+    """Check that all processes of a run have the same inputs.
 
-    JAX assumes that all processes pass the same values to a step and does not check it. All
-    processes must call this together.
+    JAX assumes, without checking, that all processes pass the same values to a step. All processes
+    must call this together.
 
     Args:
-      inputs: plain JSON values by name, with the same names on all processes.
+      inputs: plain JSON values, keyed by names that are the same on all processes.
 
     Raises:
-      ValueError: raised on every process; the message names the inputs and processes that
-        differ from the first process's.
+      ValueError: the inputs differ. The error is raised on every process and lists the inputs and
+        processes that differ from the first process.
     """
     texts = [json.dumps(value, sort_keys=True) for value in inputs.values()]
     digests = [np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8) for text in texts]
@@ -179,7 +180,7 @@ def check_same(inputs: Mapping[str, object]) -> None:
             lines.append(f"  {name}: process {', '.join(map(str, others))}")
     if lines:
         raise ValueError(
-            "the processes of this run have different inputs. Different from process 0:\n"
+            "the processes of this run have different inputs. These differ from process 0:\n"
             + "\n".join(lines)
             + "\nStart all processes with the same command, config files, data and versions."
         )
@@ -207,14 +208,14 @@ def _cluster_size() -> int:
     return max([int(size) for size in sizes if size.isdigit()] + [len(hosts)])
 
 
-# The exit codes that a shell reports for a command that was ended by one of these signals.
+# The exit codes that a shell reports for a command terminated by these signals.
 TERMINATED = 128 + signal.SIGTERM
 INTERRUPTED = 128 + signal.SIGINT
 HUNG_UP = 128 + signal.SIGHUP
 
 _INTERRUPTED_TEXT = (
-    b"\nstopping after the current step (while starting: after the first), then saving; "
-    b"press Ctrl-C again to exit at once, or after a save that has already begun\n"
+    b"\nstopping after the current step (or after the first one, if training has not started yet) "
+    b"and then saving; press Ctrl-C again to exit immediately, or after a save that has begun\n"
 )
 
 
@@ -223,15 +224,16 @@ class StopRequested(Exception):
 
 
 class StopRequest:
-    """A request to save and end, by `request`, or by SIGTERM, SIGHUP or Ctrl-C in a `with` block.
+    """A request to save and stop a run, made by `request` or by a signal in a `with` block.
 
-    Python allows signal handlers only in the main thread. In another thread the block leaves the
-    signals unchanged, and only `request` stops the run.
+    The signals are SIGTERM, SIGHUP and SIGINT (Ctrl-C). Python allows signal handlers only in the
+    main thread. In any other thread, the block does not handle signals, and only `request` stops
+    the run.
 
     Each process has its own instance. All processes must call `stop_now` the same number of times,
     since they agree to stop at a call that none of them has made yet.
 
-    A request cannot be withdrawn: give every run, including one that resumes, a new instance.
+    A request cannot be withdrawn, so create a new instance for every run, even one that resumes.
 
     A second Ctrl-C raises KeyboardInterrupt. Signals that were ignored before, such as SIGINT in a
     shell's background jobs or SIGHUP under `nohup`, remain ignored.
@@ -245,13 +247,13 @@ class StopRequest:
         self._signalled = False
         self._calls = 0
         self._previous: dict[int, signal._HANDLER] = {}
-        # A closed terminal is no longer recognized as a terminal.
+        # Find the terminals now, since a closed terminal is no longer recognized as one.
         self._terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is not threading.main_thread():
             return self
-        # With several processes, jax.distributed has its own handler, which informs all of them.
+        # With several processes, jax.distributed has its own handler, which notifies all of them.
         if jax.process_count() == 1:
             self._previous[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._terminate)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -266,23 +268,24 @@ class StopRequest:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # SIGTERM last, since the other handlers rely on its handler.
+        # Restore SIGTERM last, since the handlers of the other signals send it.
         for signum, handler in reversed(self._previous.items()):
             signal.signal(signum, handler)
 
     def request(self) -> None:
-        """Ask the run to save and end after the current step; any thread may call this."""
+        """Ask the run to save and stop after the current step; any thread may call this."""
         if jax.process_count() == 1:
             self._signalled = True
-        else:  # the handler of jax.distributed passes it on to the other processes
+        else:  # the handler of jax.distributed notifies the other processes
             os.kill(os.getpid(), signal.SIGTERM)
 
     def stop_now(self) -> bool:
-        """Return whether to save and end, with the same answer on every process."""
+        """Return whether to save and stop; the answer is the same on every process."""
         if jax.process_count() == 1:
             return self._signalled
-        # Count calls instead of steps: before the first call, JAX assumes 0 for every process, so
-        # after a signal while a run resumes at step 1,000, all would wait for step 1 forever.
+        # Count calls, not steps. Before the first call, JAX assumes that every process is at 0, so
+        # if a signal arrived while a run resumes at step 1,000, all processes would wait for step 1
+        # forever.
         self._calls += 1
         return multihost_utils.reached_preemption_sync_point(self._calls)
 
@@ -292,10 +295,11 @@ class StopRequest:
             raise StopRequested
 
     def while_waiting(self) -> None:
-        """Raise StopRequested if this process has been signaled and is the run's only one.
+        """Raise StopRequested if this is the run's only process and it has received a signal.
 
-        This is for waits that may never end. One of several processes cannot stop during a wait:
-        the others have already begun the step whose batch it lacks, so their states differ.
+        Call this in waits that may never end. If there are several processes, one of them cannot
+        stop while it waits for a batch: the others have already begun the step that uses this
+        batch, so their states would differ.
         """
         if self._signalled:
             raise StopRequested
@@ -304,7 +308,7 @@ class StopRequest:
         self._signalled = True
 
     def _hang_up(self, signum: int, frame: FrameType | None) -> None:
-        """Stop as after SIGTERM; writes to the closed terminal would fail, so discard them."""
+        """Stop as after SIGTERM, and discard output, which the closed terminal cannot show."""
         self.exit_code = HUNG_UP
         for descriptor in self._terminals:
             os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
@@ -314,7 +318,7 @@ class StopRequest:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self.exit_code = INTERRUPTED
         os.kill(os.getpid(), signal.SIGTERM)
-        # Not with print, since the signal may interrupt another print. The reader of a pipe, such
-        # as `tee`, has received the same Ctrl-C and may have ended.
+        # Do not use print, since the signal may have interrupted another print. Ignore errors,
+        # since the reader of a pipe, such as `tee`, gets the same Ctrl-C and may have exited.
         with contextlib.suppress(OSError):
             os.write(2, _INTERRUPTED_TEXT)

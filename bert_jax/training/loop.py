@@ -1,6 +1,6 @@
-"""The training loop: an explicit order of operations, the same for every task.
+"""Run the training loop, which has the same explicit order of operations for every task.
 
-It can trace a few steps for XProf, which shows when the devices work and when they wait.
+It can trace a few steps for XProf, which shows when the devices are busy and when they wait.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from bert_jax.training.step import StepInputs, TrainStep
 
 logger = logging.getLogger(__name__)
 
-# The first steps also compile, fill queues and grow memory pools.
+# The first steps are not typical, since they also compile, fill queues and grow memory pools.
 SKIPPED_STEPS = 10
 
 
 class StepProfiler:
-    """Traces some steps, skipping the first ten after the run starts or resumes.
+    """Traces a few steps, skipping the first ten after the run starts or resumes.
 
-    Every process traces its own devices. A run that ends early keeps the steps traced so far.
+    Every process traces its own devices. If the run ends early, the steps traced so far are kept.
 
     Args:
-      directory: the directory to write to.
+      directory: the directory to write the trace to.
       count: the number of steps to trace; 0 for none.
     """
 
@@ -70,7 +70,7 @@ class StepProfiler:
         self._stop()
 
     def before_step(self, state: Any) -> None:
-        """Start or stop the trace if it is due, after waiting for the previous step's state."""
+        """Start or stop the trace if due, after waiting for the previous step to finish."""
         if self._count and self._steps == SKIPPED_STEPS:
             jax.block_until_ready(state)
             jax.profiler.start_trace(self._directory)
@@ -94,19 +94,19 @@ HostBatch = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of a run with one kind of batch.
+    """A part of a run that uses one kind of batch.
 
     Attributes:
       name: the phase's name.
-      first_step: the phase's first step, counted over the whole run.
-      num_steps: the number of steps of the phase.
-      batch_size: the number of rows of a batch, over all processes.
-      batches: returns this process's rows of each batch, from a given step of the phase on, in a
-        context that ends with the phase.
-      evaluate: returns the metrics of given parameters on held-out data, which are the same on
+      first_step: the phase's first step, counted from the start of the run.
+      num_steps: the number of steps in the phase.
+      batch_size: the number of rows per batch, over all processes.
+      batches: takes a step within the phase, and returns a context manager for an iterator over
+        this process's rows of each batch from that step on. The context ends with the phase.
+      evaluate: computes held-out metrics for the given parameters; the metrics are the same on
         every process. After every batch, it calls its second argument, which may raise an exception
-        to end the evaluation. None for no evaluation.
-      flops: returns the model FLOPs of a step on a batch.
+        to end the evaluation. If None, the phase is not evaluated.
+      flops: returns the model FLOPs that a step on a given batch takes.
     """
 
     name: str
@@ -119,12 +119,12 @@ class Phase:
 
     @property
     def end(self) -> int:
-        """The first step of the run after this phase."""
+        """The first step after this phase, counted from the start of the run."""
         return self.first_step + self.num_steps
 
 
 class RunReporter(Protocol):
-    """The receiver of the loop's measurements; see bert_jax.training.reporting.Reporter."""
+    """Receives the loop's measurements; see bert_jax.training.reporting.Reporter."""
 
     def train(
         self,
@@ -138,24 +138,24 @@ class RunReporter(Protocol):
         stall_seconds: float,
         steps: int,
     ) -> None:
-        """Report the steps since the last report."""
+        """Report on the steps since the last report."""
         ...
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Report the metrics of the held-out set."""
+        """Report metrics on the held-out set."""
         ...
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """The numbers of steps between reports, evaluations and checkpoints.
+    """How often a run reports, evaluates and saves.
 
     Attributes:
-      report: the steps between reports.
-      evaluate: the steps between evaluations; 0 for none. The last step is evaluated too. If the
-        number is a fraction, the steps nearest to its multiples are evaluated (a half is rounded
-        up), so that the evaluations of an epoch neither drift nor miss its end.
-      save: the steps between checkpoints.
+      report: the number of steps between reports.
+      evaluate: the number of steps between evaluations; 0 disables them. The last step is evaluated
+        too. If the number is a fraction, the steps nearest to its multiples are evaluated (halves
+        are rounded up), so that the evaluations in an epoch neither drift nor miss its end.
+      save: the number of steps between checkpoints.
       save_evaluated: whether every evaluated state is saved too, since it may be the best.
     """
 
@@ -165,7 +165,7 @@ class Intervals:
     save_evaluated: bool = False
 
     def evaluates(self, step: int) -> bool:
-        """Return whether an evaluation is due after `step` steps, even if they are not the last."""
+        """Return whether the interval makes an evaluation due after `step` steps."""
         if not self.evaluate:
             return False
         half = Fraction(1, 2)
@@ -174,19 +174,19 @@ class Intervals:
 
 @dataclass
 class Trainer:
-    """The training loop and everything it works with.
+    """The training loop and everything that it needs.
 
     Attributes:
-      mesh: the devices.
+      mesh: the device mesh.
       train_step: the compiled train step.
-      seed: the seed of dropout.
-      learning_rates: the learning rate of every step of the run.
-      checkpointer: the run's checkpoints.
-      reporter: the receiver of measurements; None on all processes but the first.
-      intervals: the steps between reports, evaluations and checkpoints.
-      stop: the request to stop.
-      early: ends the run when it no longer improves; it has observed the evaluations so far.
-      profiler: traces some of the steps.
+      seed: the dropout seed.
+      learning_rates: the learning rate for every step of the run.
+      checkpointer: saves the run's checkpoints.
+      reporter: receives the measurements; None on all processes except the first.
+      intervals: how often to report, evaluate and save.
+      stop: a request to stop, which is checked after every step.
+      early: ends the run when it no longer improves. It must have observed all earlier evaluations.
+      profiler: traces a few steps; None for no trace.
     """
 
     mesh: Mesh
@@ -208,12 +208,12 @@ class Trainer:
         """Train from `state.step` to the end of the last phase.
 
         Args:
-          state: the state to start from, whose buffers are reused.
+          state: the state to start from; its buffers are reused.
           phases: the phases of the run, in order.
 
         Returns:
-          The last state, and whether the run is finished. False means that it was asked to stop:
-          the state has been saved, and the same command resumes from it.
+          The last state, and whether the run is finished. If it is not, it was asked to stop: the
+          state has been saved, and the same command resumes from it.
 
         Raises:
           TrainingDiverged: a metric or the state to save became NaN or infinite; the message
@@ -254,8 +254,8 @@ class Trainer:
                     self.checkpointer.raise_if_failed()
                     step += 1
                     self._window.dispatched(step, metrics, phase.flops(local))
-                    # Between two steps, in this order: evaluate, save, stop if requested. The
-                    # state has seen exactly the batches before `step`, each of them once.
+                    # Between two steps, evaluate, save, and stop if requested, in this order. The
+                    # state has been trained on exactly the batches before `step`, once each.
                     if self._between_steps(state, step, phase, total):
                         return state, False
                     if self.early and self.early.enough:
@@ -267,8 +267,8 @@ class Trainer:
     ) -> HostBatch | None:
         """Return the next batch, or None if the run was asked to stop while waiting for it.
 
-        The state is saved before None is returned or an error is raised, since a data error does
-        not affect it.
+        Before returning None or raising an error, this saves the state, which a data error does not
+        affect.
         """
         try:
             return next(batches)
@@ -284,8 +284,11 @@ class Trainer:
         self._saved = step
 
     def _save_before_error(self, state: TrainState, step: int, error: Exception) -> None:
-        """Save before `error` ends the run; if saving fails, log `error` and raise the failure."""
-        # With several processes, the others have begun the next step and cannot take part.
+        """Save the state before `error` ends the run.
+
+        If saving fails too, this logs `error` and raises the error from saving instead.
+        """
+        # With several processes, the others have begun the next step and cannot join the save.
         if step <= self._saved or jax.process_count() > 1:
             return
         try:
@@ -299,10 +302,10 @@ class Trainer:
         logger.info("saved step %s; run the same command to resume", f"{step:,}")
 
     def _evaluation_missed(self, step: int, total: int) -> bool:
-        """Return whether the evaluation of the newest checkpoint is due but was not made.
+        """Return whether the newest checkpoint should have been evaluated but was not.
 
-        This is the case if the run stopped at a step with an evaluation, or if it now ends at this
-        step because it was given fewer steps.
+        This happens if the run was stopped when an evaluation was due, or if its number of steps
+        has been lowered so that it now ends at this step.
         """
         due = step > 0 and self._evaluation_due(step, total)
         return due and not self.checkpointer.latest_was_evaluated()
@@ -320,8 +323,8 @@ class Trainer:
         self._metrics = None
         if not (evaluating or saving):
             return False
-        # A state whose metrics are not finite must never be saved. Pending metrics are reported
-        # before a save, so that a run resumed from it makes the same reports from there on.
+        # Never save a state whose metrics are not finite. Pending metrics are reported before a
+        # save, so that a run that resumes from it makes the same reports from there on.
         self._report_pending(force=saving)
         began = time.perf_counter()
         if evaluating:
@@ -344,16 +347,16 @@ class Trainer:
     def _evaluate(
         self, state: TrainState, step: int, phase: Phase, *, stoppable: bool
     ) -> dict[str, float]:
-        """Return the held-out metrics of the state, and report them.
+        """Evaluate the state on held-out data, and report and return the metrics.
 
         Args:
           state: the state to evaluate.
-          step: its step.
+          step: the state's step.
           phase: the phase whose `evaluate` is used.
-          stoppable: whether a request to stop ends the evaluation. The last evaluation cannot be
-            stopped, since its state could not be saved again with the metrics. It can be stopped
-            with `early`, which takes the metrics from the log: it is then made up for when the run
-            resumes.
+          stoppable: whether a request to stop ends the evaluation. The last evaluation of a run
+            must not be stopped, since its state could not be saved again with the metrics. With
+            `early`, which takes the metrics from the log, it may be: the evaluation is then
+            repeated when the run resumes.
         """
         assert phase.evaluate is not None
         metrics = dict(
@@ -367,7 +370,7 @@ class Trainer:
         return metrics
 
     def _report_pending(self, *, force: bool = False) -> None:
-        """Read the metrics of the previous step, and report them if due or forced."""
+        """Read the previous step's metrics, and report them if due or forced."""
         window = self._window
         if window.pending is not None:
             window.collect()
@@ -389,5 +392,6 @@ class Trainer:
                 stall_seconds=window.stall_seconds,
                 steps=step - window.first_step,
             )
-        # It begins when the step was seen to be done: the next one ran while this was reported.
+        # The new window begins when the last step was found to be done, because the next step has
+        # been running during the report.
         self._window = ReportWindow(step, began=window.collected)

@@ -1,4 +1,4 @@
-"""Estimate the memory of a run before anything is traced, and refuse a run that does not fit."""
+"""Estimate how much memory a run needs before tracing it, and reject runs that do not fit."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from bert_jax.processes import format_bytes, memory_bytes
 from bert_jax.training.sharding import batch_extent
 
 _FLOAT = _INT = 4  # bytes; parameters, moments and gradients are float32, ids are int32
-# XLA counts an array's bytes in 63 bits and aborts beyond that; an eighth exceeds any cluster.
+# XLA counts an array's bytes in 63 bits and aborts on overflow. An eighth of that is already more
+# memory than any cluster has.
 MAX_TRACEABLE_BYTES = 1 << 60
 
 
 @dataclass(frozen=True)
 class Part:
-    """The memory for one purpose on one device, and the config keys that determine it.
+    """The memory that one device needs for one purpose.
 
     Attributes:
       name: the purpose.
       bytes: the size in bytes.
-      keys: the config keys and their values, for messages.
+      keys: the config keys that determine the size, with their values, for messages.
     """
 
     name: str
@@ -39,15 +40,15 @@ class Part:
 def state_parts(
     mesh: Mesh, parameters: int, trained: int, *, moments: int, all_gradients: bool, keys: str
 ) -> list[Part]:
-    """Return the minimum memory that the state needs on one device.
+    """Return the minimum memory that the training state needs on one device.
 
     Args:
-      mesh: the devices.
+      mesh: the device mesh.
       parameters: the number of parameters.
       trained: the number of trainable parameters.
-      moments: the number of values that the optimizer stores for a trainable parameter.
-      all_gradients: whether all gradients exist at the same time, as for clipping by norm.
-      keys: the config keys of the model's sizes, for messages.
+      moments: the number of values that the optimizer stores per trainable parameter.
+      all_gradients: whether all gradients exist at the same time, as they do when clipping by norm.
+      keys: the config keys that set the model's size, for messages.
     """
     shards = mesh.shape["fsdp"] * mesh.shape["tensor"]
     sizes = {"parameters": parameters, "optimizer state": moments * trained}
@@ -68,42 +69,42 @@ def batch_part(
     arrays: int,
     keys: str,
 ) -> Part:
-    """Return the minimum memory that one batch needs on a device: ids and a layer's activations.
+    """Return the minimum memory that one batch needs on a device: ids and one layer's activations.
 
     Args:
-      mesh: the devices.
+      mesh: the device mesh.
       encoder: the encoder.
       compute: the compute settings, with every "auto" resolved.
       name: the purpose of the memory, for messages.
-      rows: the number of rows of the batch, on all devices.
-      rows_at_once: the number of rows that are computed together.
+      rows: the number of rows in the batch, over all devices.
+      rows_at_once: the number of rows that are processed together.
       length: the number of tokens per row.
-      arrays: the number of integers per token of a batch.
-      keys: the config keys of the batch's sizes, for messages.
+      arrays: the number of integer arrays in a batch, each with one value per token.
+      keys: the config keys that set the batch's size, for messages.
     """
     parts, tensor = batch_extent(mesh), mesh.shape["tensor"]
     itemsize = compute_dtype(compute).itemsize
     ids = rows * length * arrays * _INT
     tokens = rows_at_once * length
     widest = max(encoder.hidden_dim, encoder.ffn_dim // tensor)
-    if compute.attention == "xla":  # stores full rows of scores; cuDNN's kernel does not
+    if compute.attention == "xla":  # it stores all attention scores; cuDNN's kernel does not
         widest = max(widest, encoder.num_heads * length // tensor)
     return Part(name, (ids + tokens * widest * itemsize) // parts, keys)
 
 
 def check_traceable(parts: list[Part], mesh: Mesh) -> None:
-    """Raise ValueError for sizes that overflow the compiler's counters on any hardware."""
+    """Raise ValueError if the sizes would overflow the compiler's counters on any hardware."""
     total = mesh.size * sum(part.bytes for part in parts)
     if total > MAX_TRACEABLE_BYTES:
         raise ValueError(
             f"this run needs at least {format_bytes(total)} on all devices ({_listed(parts)} on "
-            f"each), but a step can be compiled only up to {format_bytes(MAX_TRACEABLE_BYTES)}. "
+            f"each), but the compiler supports at most {format_bytes(MAX_TRACEABLE_BYTES)}. "
             f"Lower {_excess(parts, MAX_TRACEABLE_BYTES // mesh.size).keys}."
         )
 
 
 def check_fits(parts: list[Part], mesh: Mesh) -> None:
-    """Raise ValueError if this process's devices cannot hold the parts, even with nothing else.
+    """Raise ValueError if the parts alone exceed the memory of this process's devices.
 
     CPU devices share the machine's memory. Devices that do not report their memory are not checked.
     """
@@ -126,7 +127,7 @@ def check_fits(parts: list[Part], mesh: Mesh) -> None:
 
 
 def check_ahead(key: str, batches: int, batch_bytes: int) -> None:
-    """Refuse prefetched batches that cannot fit into this machine's memory.
+    """Check that the prefetched batches fit into this machine's memory.
 
     Args:
       key: the config key and its value, for the message.
@@ -162,8 +163,8 @@ def _excess(parts: list[Part], memory: int) -> Part:
     return next(part for part, total in zip(parts, totals, strict=True) if total > memory)
 
 
-# Integers per token of a batch: token, segment, position and document; a fine-tuning batch has a
-# mask instead of positions and documents.
+# The number of integer arrays in a batch: token, segment, position and document ids. A fine-tuning
+# batch has a mask instead of position and document ids.
 PRETRAINING_ARRAYS, FINETUNING_ARRAYS = 4, 3
 # The sizes of BERT-large, keyed by EncoderConfig's field names.
 _OF_BERT_LARGE = {
@@ -177,9 +178,9 @@ _OF_BERT_LARGE = {
 
 
 def model_size_keys(encoder: EncoderConfig) -> str:
-    """Return the keys that set the size of the embeddings or layers, whichever is larger.
+    """Return the config keys that set the size of the embeddings or layers, whichever is larger.
 
-    Keys that are no larger than in BERT-large are left out, unless all of them are.
+    Keys whose values do not exceed BERT-large's are left out. If none exceeds them, all are kept.
     """
     counts = parameter_counts(ModelConfig(encoder, "encoder", pooler=False))
     names = ["hidden_dim", "ffn_dim", "num_layers"]

@@ -1,4 +1,4 @@
-"""The JSON Lines log of a run: one history, however often the run was stopped and resumed."""
+"""Keep a run's metrics in one JSON Lines log, however often the run is stopped and resumed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ LOG_NAME = "metrics.jsonl"
 class MetricsLog:
     """A log of entries `{"kind": …, "step": …, metric: value, …}`, one per line.
 
-    A run that resumes from a checkpoint repeats the steps after it. Therefore entries after that
-    step are removed when the log is opened, and an entry whose kind and step are already in the log
-    is not written again.
+    A run that resumes from a checkpoint repeats the steps after it. Opening the log therefore
+    removes all entries after that step, and an entry whose kind and step are already in the log is
+    not written again.
 
     Args:
       path: the file to append to.
@@ -33,7 +33,7 @@ class MetricsLog:
 
     Raises:
       ValueError: a line other than the last is not an entry. An unterminated last line, which a
-        killed process may leave, is removed with a warning.
+        killed process may leave behind, is removed with a warning.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, start_step: int) -> None:
@@ -51,7 +51,7 @@ class MetricsLog:
             self._last_step = {entry["kind"]: entry["step"] for entry in kept}
         self._path = path
         with writing(path):
-            # Unbuffered, since closing the file would retry writing a buffer that failed.
+            # Unbuffered, since otherwise closing the file would retry a write that failed.
             self._file = path.open("ab", buffering=0)
 
     def __call__(self, report: Report) -> None:
@@ -67,7 +67,7 @@ class MetricsLog:
                 assert_never(report)
 
     def append(self, kind: str, step: int, values: Mapping[str, float]) -> None:
-        """Write one entry, with null for values that are not finite, since JSON has no NaN.
+        """Write one entry, with null for non-finite values, since JSON has no NaN.
 
         Raises:
           FileNotFoundError: the file was removed.
@@ -99,7 +99,7 @@ def _train_values(report: TrainReport) -> dict[str, float]:
 
 
 def train_scalars(report: TrainReport) -> dict[str, float]:
-    """Return the values of a train report under their names in the log and in TensorBoard."""
+    """Return a train report's values, keyed by their names in the log and in TensorBoard."""
     values = {
         **report.metrics,
         "learning_rate": report.learning_rate,
@@ -112,21 +112,21 @@ def train_scalars(report: TrainReport) -> dict[str, float]:
 
 
 def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Read the entries of a metrics log in the order they were written.
+    """Read the entries of a metrics log in the order in which they were written.
 
     Raises:
       ValueError: a line is not an entry; the message gives its number. An unterminated last line,
-        which a killed process may leave, is skipped with a warning.
+        which a killed process may leave behind, is skipped with a warning.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{path}: not UTF-8 text ({error}), so not a metrics log. Move the file to start a new "
-            "one."
+            f"{path}: this is not a metrics log, since it is not UTF-8 text ({error}). Move the "
+            "file away to start a new log."
         ) from error
     if lines.pop():
-        logger.warning("%s: the last line was cut off when its writer was killed; left out", path)
+        logger.warning("%s: skipped the last line, which a killed process did not complete", path)
     entries = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -135,15 +135,15 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
                 raise ValueError("its kind is not a string or its step is not a whole number")
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(
-                f"{path}, line {number}: not an entry of a metrics log ({error}). Fix that line, "
-                "or move the file to start a new one."
+                f"{path}, line {number}: this is not an entry of a metrics log ({error}). Fix the "
+                "line, or move the file away to start a new log."
             ) from error
         entries.append(entry)
     return entries
 
 
 def copy_metrics(source: Path, target: Path, *, up_to: int) -> None:
-    """Copy the entries of a log up to a step.
+    """Copy a log's entries up to and including a step.
 
     Raises:
       ValueError: see `read_metrics`.

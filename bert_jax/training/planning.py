@@ -1,4 +1,4 @@
-"""Compile a train step for devices that need not exist, and read the compiler's figures."""
+"""Compile a train step for devices that need not exist, and read the compiler's statistics."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from bert_jax.training.step import StepInputs, make_train_step
 
 @dataclass(frozen=True)
 class CompiledStep:
-    """A train step compiled for one mesh, with figures per device.
+    """A train step compiled for one mesh; all numbers are per device.
 
     Attributes:
-      arguments: the bytes of the arguments.
-      outputs: the bytes of the outputs that do not reuse the memory of an argument.
-      temporaries: the bytes of temporary buffers.
-      flops: the FLOPs of one run as counted by the compiler: the body of a loop counts once.
-      bytes_accessed: the bytes read and written in one run, counted in the same way.
+      arguments: the size of the arguments in bytes.
+      outputs: the size in bytes of the outputs that do not reuse an argument's memory.
+      temporaries: the size of the temporary buffers in bytes.
+      flops: the FLOPs per step as counted by the compiler, which counts the body of a loop once.
+      bytes_accessed: the bytes read and written per step, counted in the same way.
       text: the partitioned program as HLO.
     """
 
@@ -42,21 +42,21 @@ class CompiledStep:
 
     @property
     def memory(self) -> int:
-        """The bytes that a device needs."""
+        """The memory that a device needs, in bytes."""
         return self.arguments + self.outputs + self.temporaries
 
     @property
     def least_traffic(self) -> int:
-        """The least number of bytes that pass through memory.
+        """A lower bound on the number of bytes that a step reads and writes.
 
-        The state and the batch are read, the state is written, and the temporaries at their peak
-        have been written and are still to be read.
+        The state and the batch are read, the state is written, and the temporaries that exist at
+        the peak are both written and read.
         """
         return 2 * self.arguments + self.outputs + 2 * self.temporaries
 
 
 class OutOfMemory(Exception):
-    """The compiler refused a step that needs more bytes per device than are available."""
+    """The compiler rejected a step that needs more memory per device than is available."""
 
     def __init__(self, needed: int, available: int):
         super().__init__(f"{needed} bytes needed, {available} available")
@@ -72,18 +72,18 @@ def compile_step(
     accumulation_steps: int,
     teacher: Teacher | None = None,
 ) -> CompiledStep:
-    """Compile the train step for the devices of a mesh, without creating any array.
+    """Compile the train step for a mesh without creating any arrays.
 
     Args:
       task: the model and the loss.
       optimizer: the optimizer.
-      mesh: the devices.
-      batch: the shapes of a batch.
+      mesh: the device mesh.
+      batch: the shape and dtype of each array in a batch.
       accumulation_steps: see `make_train_step`.
       teacher: see `make_train_step`.
 
     Raises:
-      OutOfMemory: the compiler knows the devices' memory, which is too small.
+      OutOfMemory: the compiler knows how much memory the devices have, and it is not enough.
     """
     sharding = batch_sharding(mesh)
     placed = {
@@ -110,7 +110,7 @@ def compile_step(
 def state_bytes(
     definition: ModelDefinition[Any], optimizer: optax.GradientTransformation, mesh: Mesh
 ) -> int:
-    """Return the bytes of parameters and optimizer state on one device."""
+    """Return how many bytes the parameters and the optimizer state take on one device."""
     leaves = jax.tree.leaves(abstract_state(definition, optimizer, mesh))
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves
@@ -118,7 +118,7 @@ def state_bytes(
 
 
 def read_compiled(compiled: Any) -> CompiledStep:
-    """Return the compiler's figures for a compiled step."""
+    """Read the compiler's statistics on a compiled step."""
     memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
     return CompiledStep(
         arguments=memory.argument_size_in_bytes,
@@ -134,7 +134,7 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def _out_of_memory(message: str) -> OutOfMemory | None:
-    """Parse the TPU compiler's message "Used 20.41G of 15.75G hbm"."""
+    """Parse a TPU compiler message such as "Used 20.41G of 15.75G hbm"."""
     size = r"([\d.]+)([KMGT]?)"
     match = re.search(rf"Used {size} of {size} hbm", message)
     if match is None:

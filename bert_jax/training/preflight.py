@@ -1,4 +1,4 @@
-"""Check a run against its corpora before step 0, so that mistakes are reported at once."""
+"""Check a run against its corpora before step 0, so that mistakes are reported immediately."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from bert_jax.training.sharding import batch_extent
 
 @dataclass(frozen=True)
 class PhaseFacts:
-    """The requirements of a phase and the properties of its corpus.
+    """A phase's requirements and its corpus's properties.
 
     Documents and sentences without tokens are not counted.
 
     Attributes:
       name: the phase's name.
       corpus: the path of its corpus, for messages.
-      sequence_length: the tokens per sequence.
-      batch_size: the sequences per step.
-      evaluation_batch_size: the sequences per batch of held-out text.
-      corpus_length: the largest number of tokens of a record.
+      sequence_length: the number of tokens per sequence.
+      batch_size: the number of sequences per step.
+      evaluation_batch_size: the number of sequences per batch of held-out text.
+      corpus_length: the maximum number of tokens per record.
       corpus_vocab_size: the size of the corpus's vocabulary.
-      corpus_documents: the documents of the training split.
-      held_out_documents: the documents of the held-out split.
-      corpus_sentences: the sentences of the training split.
-      held_out_sentences: the sentences of the held-out split.
-      corpus_kind: the kind of the corpus's vocabulary.
-      num_records: the records of the training split.
-      held_out_records: the records of the held-out split.
+      corpus_documents: the number of documents in the training split.
+      held_out_documents: the number of documents in the held-out split.
+      corpus_sentences: the number of sentences in the training split.
+      held_out_sentences: the number of sentences in the held-out split.
+      corpus_kind: the kind of vocabulary that the corpus uses.
+      num_records: the number of records in the training split.
+      held_out_records: the number of records in the held-out split.
       corpus_tokenizer_fingerprint: the fingerprint of the tokenizer that the corpus was prepared
         with.
       tokenizer_fingerprint: the fingerprint of the tokenizer in the corpus, which the run copies.
@@ -66,19 +66,19 @@ def check(
     vocabulary: str = "any",
     evaluates: bool = True,
 ) -> None:
-    """Refuse a run that cannot work.
+    """Check that a run can work with its corpora on its mesh.
 
     Args:
       model: the encoder.
-      phases: the facts about all phases.
-      mesh: the devices.
-      accumulation_steps: the number of parts of a batch.
+      phases: the facts about each phase.
+      mesh: the device mesh.
+      accumulation_steps: the number of micro-batches per batch.
       sentence_pairs: the kind of sentence pairs.
       vocabulary: the kind of vocabulary that the corpora must have; "any" for all kinds.
       evaluates: whether the held-out split is used.
 
     Raises:
-      ValueError: there are problems; the message lists all of them, one per line, with fixes.
+      ValueError: the run has problems; the message lists all of them, one per line, with fixes.
     """
     problems = []
     if len({phase.corpus_tokenizer_fingerprint for phase in phases}) > 1:
@@ -95,9 +95,9 @@ def check(
     for phase in phases:
         if vocabulary not in ("any", phase.corpus_kind):
             problems.append(
-                f"phase {phase.name}: {phase.corpus} has a vocabulary of the kind "
-                f"{phase.corpus_kind!r}, the config requires {vocabulary!r}: prepare it with such "
-                "a tokenizer, or set vocabulary='any'"
+                f"phase {phase.name}: {phase.corpus} has a {phase.corpus_kind!r} vocabulary, but "
+                f"the config requires {vocabulary!r}: prepare the corpus with such a tokenizer, or "
+                "set vocabulary='any'"
             )
         problems += [
             f"phase {phase.name}: {problem}"
@@ -121,23 +121,24 @@ def _phase_problems(
     if phase.tokenizer_fingerprint != phase.corpus_tokenizer_fingerprint:
         problems.append(
             f"the tokenizer in {phase.corpus} ({phase.tokenizer_fingerprint[:12]}) is not the one "
-            f"it was prepared with ({phase.corpus_tokenizer_fingerprint[:12]}): restore that one, "
-            "or prepare the corpus again"
+            f"that the corpus was prepared with ({phase.corpus_tokenizer_fingerprint[:12]}): "
+            "restore the original tokenizer, or prepare the corpus again"
         )
     if phase.corpus_vocab_size > model.vocab_size:
         problems.append(
-            f"{phase.corpus} contains token ids up to {phase.corpus_vocab_size - 1}, "
+            f"{phase.corpus} contains token ids up to {phase.corpus_vocab_size - 1}, but "
             f"model.vocab_size is {model.vocab_size}: set it to at least {phase.corpus_vocab_size}"
         )
     if phase.sequence_length > model.max_positions:
         problems.append(
-            f"sequence_length={phase.sequence_length} is longer than "
+            f"sequence_length={phase.sequence_length} is greater than "
             f"model.max_positions={model.max_positions}: raise the latter"
         )
     if phase.sequence_length != phase.corpus_length:
         problems.append(
             f"sequence_length={phase.sequence_length}, but {phase.corpus} was prepared with "
-            f"--max-length {phase.corpus_length}: prepare it again or change sequence_length"
+            f"--max-length {phase.corpus_length}: prepare the corpus again or change "
+            "sequence_length"
         )
     parts = batch_extent(mesh) * accumulation_steps
     if phase.batch_size % parts:
@@ -148,8 +149,8 @@ def _phase_problems(
         )
     if evaluates and phase.evaluation_batch_size % batch_extent(mesh):
         problems.append(
-            f"evaluation batches of {phase.evaluation_batch_size} are not divisible by the "
-            f"{batch_extent(mesh)} parts of the mesh: set evaluation.batch_size"
+            f"evaluation batches of {phase.evaluation_batch_size} sequences are not divisible by "
+            f"the {batch_extent(mesh)} parts of the mesh: change evaluation.batch_size"
         )
     if phase.num_records < phase.batch_size:
         problems.append(
@@ -168,13 +169,13 @@ def _phase_problems(
     for split, (documents, sentences) in splits.items():
         if sentence_pairs != "none" and documents and sentences == documents:
             problems.append(
-                f"{sentence_pairs} splits documents between sentences, and no document of the "
+                f"{sentence_pairs} splits documents between sentences, but no document in the "
                 f"{split} split of {phase.corpus} has a second sentence: prepare documents with "
                 "more sentences, or set sentence_pairs='none'"
             )
         if sentence_pairs == "next_sentence" and documents == 1:
             problems.append(
-                f"next_sentence takes second segments from other documents, and the {split} split "
+                f"next_sentence takes second segments from other documents, but the {split} split "
                 f"of {phase.corpus} has only one document: separate documents by blank lines, hold "
                 "out a larger share, or set sentence_pairs to 'none' or 'sentence_order'"
             )

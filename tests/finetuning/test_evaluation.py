@@ -219,7 +219,7 @@ def test_a_model_with_nan_scores_is_refused(whole, tmp_path, monkeypatch):
 def test_the_error_for_a_missing_step_lists_the_available_steps(whole, bert_jax_here):
     finished = bert_jax_here("evaluate", whole, "--step", 5)
     assert finished.code == 2
-    assert "no checkpoint of step 5. Available steps: " in finished.errors
+    assert "no checkpoint at step 5. Available steps: " in finished.errors
     assert finished.errors.split("Available steps: ")[1].strip().endswith("36.")
 
 

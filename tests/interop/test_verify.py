@@ -208,7 +208,7 @@ def test_a_checkpoint_without_its_data_is_refused(make_bert, bert_jax, bert_jax_
     shutil.rmtree(ours / "checkpoints" / "0" / "params" / "d")
     # Use a separate process, since Orbax's objects cause warnings at the next garbage collection.
     refused = bert_jax("verify", ours, ours, code=2)
-    assert "the checkpoint of step 0 is damaged: params/d/" in refused.errors
+    assert "the checkpoint at step 0 is damaged: params/d/" in refused.errors
     assert "is missing. Restore it from a copy" in refused.errors
 
 

@@ -34,7 +34,7 @@ def nothing_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
         ("model.num_layers=100000", r"num_layers=100000: expected at most 2,000 \(every layer"),
         (
             "model.hidden_dim=1000000000",
-            r"can be compiled only up to 1.0 EiB. Lower model.hidden_dim",
+            r"the compiler supports at most 1.0 EiB. Lower model.hidden_dim",
         ),
         ("model.vocab_size=2000000000", r"Lower model.vocab_size=2000000000\b"),
         ("model.max_positions=2000000000", r"this machine has .*model.max_positions=2000000000"),
@@ -77,6 +77,6 @@ def test_bench_step_also_checks_batch_sizes(tiny_config: Path, bert_jax_here: Ru
 def test_plan_is_not_limited_by_this_machine(tiny_config: Path, bert_jax_here: Run) -> None:
     words = ("plan", "--config", tiny_config, "--topology", "cpu:8", "--config.work_dir=x")
     refused = bert_jax_here(*words, "--config.model.hidden_dim=2000000000")
-    assert refused.code == 2 and "a step can be compiled only up to 1.0 EiB" in refused.errors
+    assert refused.code == 2 and "the compiler supports at most 1.0 EiB" in refused.errors
     with pytest.raises(AssertionError, match="traced"):  # 2 TiB of parameters
         bert_jax_here(*words, "--config.model.ffn_dim=2000000000")

@@ -303,7 +303,7 @@ def test_parameters_that_do_not_fit_are_refused(
     with pytest.raises(ValueError, match="empty: contains no complete checkpoint"):
         load_parameters(tmp_path / "empty", definition, shardings)
     save(tmp_path / "run", state)
-    message = "dense.kernel has shape (8, 4), the model expects (16, 4)"
+    message = "dense.kernel has shape (8, 4), but the model expects (16, 4)"
     with pytest.raises(ValueError, match=re.escape(message)):
         load_parameters(tmp_path / "run", definition, shardings)
     renamed = dataclasses.replace(

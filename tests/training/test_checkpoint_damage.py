@@ -171,7 +171,7 @@ def test_a_damaged_checkpoint_is_named_and_the_intact_ones_listed(
     with pytest.raises(DamagedCheckpoint) as error:
         load_parameters(directory, task.definition, shardings)
     intact = "10, 20, 30" if step == 500 else "10, 20"
-    assert f"{directory / str(step)}: the checkpoint of step {step}" in str(error.value)
+    assert f"{directory / str(step)}: the checkpoint at step {step}" in str(error.value)
     assert problem in str(error.value) and f"(intact: {intact})" in str(error.value)
 
 
@@ -305,7 +305,7 @@ def test_returning_to_a_step_of_another_run_moves_nothing(checkpoints: Path) -> 
 def test_returning_to_a_step_needs_an_intact_checkpoint(checkpoints: Path, step: int) -> None:
     shutil.rmtree(checkpoints / "20" / "params")
     available = "Available steps: 10, 20, 30"
-    with pytest.raises(ValueError, match=f"no checkpoint of step 15. {available}|step 20"):
+    with pytest.raises(ValueError, match=f"no checkpoint at step 15. {available}|step 20"):
         recover(checkpoints, IDENTITY, from_step=step)
     assert steps_in(checkpoints) == [10, 20, 30]
 
@@ -423,5 +423,6 @@ def test_the_message_names_parameters_that_are_not_finite(
             state.step, state.params, jax.tree.map(lambda x: x * jnp.nan, state.opt_state)
         ),
     }[part]()
-    with pytest.raises(TrainingDiverged, match=r"update is not, in .*dense.bias.*--from-step N"):
+    message = r"the update made these values NaN or infinite: .*dense.bias.*--from-step N"
+    with pytest.raises(TrainingDiverged, match=message):
         require_finite_state(broken, mesh)

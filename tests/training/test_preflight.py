@@ -83,22 +83,22 @@ def test_a_run_that_just_fits_is_accepted(mesh: Mesh) -> None:
     [
         (
             {"tokenizer_fingerprint": "fedcba9876543210"},
-            "the tokenizer in data/a (fedcba987654) is not the one it was prepared with "
-            "(0123456789ab): restore that one, or prepare the corpus again",
+            "the tokenizer in data/a (fedcba987654) is not the one that the corpus was prepared "
+            "with (0123456789ab): restore the original tokenizer, or prepare the corpus again",
         ),
         (
             {"corpus_vocab_size": 1001},
-            "data/a contains token ids up to 1000, model.vocab_size is 1000: set it to at least "
-            "1001",
+            "data/a contains token ids up to 1000, but model.vocab_size is 1000: set it to at "
+            "least 1001",
         ),
         (
             {"sequence_length": 129, "corpus_length": 129},
-            "sequence_length=129 is longer than model.max_positions=128: raise the latter",
+            "sequence_length=129 is greater than model.max_positions=128: raise the latter",
         ),
         (
             {"corpus_length": 64},
-            "sequence_length=128, but data/a was prepared with --max-length 64: prepare it again "
-            "or change sequence_length",
+            "sequence_length=128, but data/a was prepared with --max-length 64: prepare the corpus "
+            "again or change sequence_length",
         ),
         (
             {"batch_size": 30},
@@ -107,8 +107,8 @@ def test_a_run_that_just_fits_is_accepted(mesh: Mesh) -> None:
         ),
         (
             {"evaluation_batch_size": 18},
-            "evaluation batches of 18 are not divisible by the 4 parts of the mesh: set "
-            "evaluation.batch_size",
+            "evaluation batches of 18 sequences are not divisible by the 4 parts of the mesh: "
+            "change evaluation.batch_size",
         ),
         (
             {"num_records": 31},
@@ -122,13 +122,13 @@ def test_a_run_that_just_fits_is_accepted(mesh: Mesh) -> None:
         ),
         (
             {"corpus_documents": 1},
-            "next_sentence takes second segments from other documents, and the training split of "
+            "next_sentence takes second segments from other documents, but the training split of "
             "data/a has only one document: separate documents by blank lines, hold out a larger "
             "share, or set sentence_pairs to 'none' or 'sentence_order'",
         ),
         (
             {"held_out_documents": 1},
-            "next_sentence takes second segments from other documents, and the held-out split of "
+            "next_sentence takes second segments from other documents, but the held-out split of "
             "data/a has only one document: separate documents by blank lines, hold out a larger "
             "share, or set sentence_pairs to 'none' or 'sentence_order'",
         ),
@@ -180,7 +180,7 @@ def test_all_mistakes_are_reported_at_once(mesh: Mesh) -> None:
 def test_pairs_need_documents_of_two_sentences(mesh: Mesh, pairs: Any) -> None:
     phase = dataclasses.replace(PHASE, corpus_sentences=50)
     assert problems(mesh, phase, sentence_pairs=pairs) == [
-        f"phase phase1: {pairs} splits documents between sentences, and no document of the "
+        f"phase phase1: {pairs} splits documents between sentences, but no document in the "
         "training split of data/a has a second sentence: prepare documents with more sentences, "
         "or set sentence_pairs='none'"
     ]
@@ -192,6 +192,6 @@ def test_a_vocabulary_of_another_kind_is_refused(mesh: Mesh) -> None:
         options: Any = dict(accumulation_steps=1, sentence_pairs="none", vocabulary=kind)
         check(MODEL, [PHASE], mesh, **options)
     assert problems(mesh, PHASE, vocabulary="byte_bpe") == [
-        "phase phase1: data/a has a vocabulary of the kind 'wordpiece', the config requires "
-        "'byte_bpe': prepare it with such a tokenizer, or set vocabulary='any'"
+        "phase phase1: data/a has a 'wordpiece' vocabulary, but the config requires 'byte_bpe': "
+        "prepare the corpus with such a tokenizer, or set vocabulary='any'"
     ]

@@ -110,7 +110,7 @@ def test_the_log_of_a_killed_writer_is_continued(
     assert subprocess.run([sys.executable, "-c", program]).returncode == -signal.SIGKILL
     assert not path.read_text().endswith("\n")
     log = MetricsLog(path, start_step=1)
-    assert "last line was cut off" in caplog.text
+    assert "skipped the last line, which a killed process did not complete" in caplog.text
     log.append("train", 2, {"loss": 2.0})
     log.close()
     assert [(entry["step"], entry["loss"]) for entry in read_metrics(path)] == [(1, 3.0), (2, 2.0)]
