@@ -1,4 +1,4 @@
-"""Report a run to a callback, a JSON Lines log, TensorBoard, and drawn curves."""
+"""Report a run's progress to a callback, a JSON Lines log, TensorBoard and plotted curves."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _ETA_WINDOW = 50  # reports: long enough to include evaluations and checkpoints
 
 
 class TensorBoard:
-    """An event file in `work_dir`/tensorboard, written immediately.
+    """An event file in `work_dir`/tensorboard; every event is written to disk immediately.
 
     If the file cannot be written, for example because the disk is full, it is abandoned with a
     single warning, since `metrics.jsonl` has the same values. (tensorboardX's own writer uses a
-    thread. Such an error would end it with a traceback, and the run would wait for it forever.)
+    thread. Such an error would end the thread, and the run would wait for it forever.)
 
     Args:
       work_dir: the run's work directory.
-      start_step: the step from which the run resumes; later events are hidden.
+      start_step: the step from which the run resumes; TensorBoard hides older events after it.
     """
 
     def __init__(self, work_dir: Path, start_step: int) -> None:
-        # Imported late, since it imports PyTorch if installed, which takes two seconds.
+        # Import it late, since it imports PyTorch if installed, which takes two seconds.
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import SessionLog
 
@@ -99,7 +99,7 @@ class TensorBoard:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        logger.warning("%s. Training continues without TensorBoard's events.", error)
+        logger.warning("%s. Training continues without TensorBoard events.", error)
         self._writer = None
 
 
@@ -128,7 +128,7 @@ class Curves:
                 assert_never(report)
 
     def close(self) -> None:
-        """Draw the curves if they lack the last steps."""
+        """Draw the curves again if they do not include the last steps."""
         if not self._drawn and (self._work_dir / LOG_NAME).is_file():
             self._draw()
 
@@ -144,15 +144,15 @@ class Curves:
 
 
 class Progress:
-    """An estimate of the time left, based on the wall-clock time between reports.
+    """Estimates the time left from the wall-clock time between reports.
 
     The first report only starts the clock, since its interval includes the compilation of the step.
     Later intervals include evaluations and checkpoints, as the rest of the run will.
 
     Args:
-      steps_and_costs: the number of steps of each phase, in order, and the cost of a step in any
-        unit proportional to its time: a step of 512 tokens takes longer than one of 128.
-      clock: returns seconds from any origin.
+      steps_and_costs: the number of steps and the cost of a step for each phase, in order. The cost
+        may be in any unit proportional to time: sequences of 512 tokens take longer than of 128.
+      clock: returns the seconds since any fixed time.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Progress:
         self._reports: deque[tuple[int, float]] = deque(maxlen=_ETA_WINDOW)
 
     def seconds_left(self, step: int) -> float | None:
-        """Record that `step` is done, and return the seconds to the last step; None if unknown."""
+        """Record that `step` is done, and estimate the seconds left; None if still unknown."""
         self._reports.append((step, self._clock()))
         (first_step, first_time), (_, now) = self._reports[0], self._reports[-1]
         if step == first_step:
@@ -176,7 +176,7 @@ class Progress:
         return (now - first_time) / (cost - self._cost(first_step)) * (self._total_cost - cost)
 
     def _cost(self, steps: int) -> float:
-        """Return the cost of the first `steps` steps."""
+        """Return the total cost of the first `steps` steps."""
         cost, start = 0.0, 0
         for count, step_cost in self._steps_and_costs:
             cost += step_cost * min(max(steps - start, 0), count)
@@ -185,21 +185,21 @@ class Progress:
 
 
 class Reporter:
-    """Turn the measurements of the training loop into reports, and pass them on.
+    """Turns the training loop's measurements into reports, and passes them on.
 
-    They go to `on_report` and to the files in `work_dir`: `metrics.jsonl`, `curves.png` and, if
+    Reports go to `on_report` and to files in `work_dir`: `metrics.jsonl`, `curves.png` and, if
     `tensorboard` is set, `tensorboard/`. Only process 0 has a reporter.
 
     Args:
       work_dir: the run's work directory.
-      steps_and_costs: the number of optimizer steps of each phase of the run, in order, and the
-        cost of one of them in any unit, for the estimated time left.
-      start_step: the step from which the run resumes; later entries of the log are removed, and
-        TensorBoard hides its later events.
-      peak_flops: the FLOP/s of all devices together; if None, utilization is not reported.
+      steps_and_costs: the number of optimizer steps and the cost of a step for each phase, in
+        order, to estimate the time left; see `Progress`.
+      start_step: the step from which the run resumes. Later entries are removed from the log, and
+        later events are hidden in TensorBoard.
+      peak_flops: the peak FLOP/s of all devices together; if None, utilization is not reported.
       tensorboard: whether to write TensorBoard event files.
       on_report: called with every report; None for no callback.
-      clock: returns seconds from any origin, for the estimated time left.
+      clock: returns the seconds since any fixed time, to estimate the time left.
     """
 
     def __init__(
@@ -235,16 +235,16 @@ class Reporter:
         stall_seconds: float,
         steps: int,
     ) -> None:
-        """Report the optimizer steps since the last report.
+        """Report on the optimizer steps since the last report.
 
         Args:
-          step: the number of optimizer steps done in the whole run.
-          metrics: the means of the metrics over the interval.
-          learning_rate: the learning rate of the last step.
-          real_tokens: the tokens of the interval that are not padding, over all devices.
-          flops: the model FLOPs of the interval, over all devices.
-          seconds: the wall time of the interval.
-          stall_seconds: the part of it in which the loop waited for batches.
+          step: the number of optimizer steps since the start of the run.
+          metrics: the mean of each metric over the interval.
+          learning_rate: the learning rate in the last step.
+          real_tokens: the number of tokens in the interval without padding, over all devices.
+          flops: the model FLOPs in the interval, over all devices.
+          seconds: the wall-clock time of the interval.
+          stall_seconds: the part of this time that the loop spent waiting for batches.
           steps: the number of steps in the interval.
         """
         assert steps > 0 and seconds > 0, (steps, seconds)
@@ -266,11 +266,11 @@ class Reporter:
         self._pass_on(report)
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Report the metrics of the held-out set after `step` steps."""
+        """Report metrics on the held-out set after `step` steps."""
         self._pass_on(EvaluationReport(step, metrics))
 
     def close(self) -> None:
-        """Close the files, and draw the curves if they lack the last steps."""
+        """Close the files, and draw the curves again if they do not include the last steps."""
         self._log.close()
         if self._board is not None:
             self._board.close()

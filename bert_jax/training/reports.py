@@ -1,4 +1,4 @@
-"""The reports of a run, passed to a callback: messages, training progress and evaluations."""
+"""Define what a run reports to a callback: messages, training progress and evaluations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-# The metrics of a progress line, in order, with their short names.
+# The metrics shown in a progress line, in order, with their short names.
 _PROGRESS_METRICS = {
     "loss": "loss",
     "mlm_accuracy": "mlm",
@@ -18,7 +18,7 @@ _PROGRESS_METRICS = {
 
 @dataclass(frozen=True)
 class Message:
-    """Text about a run; `str()` returns it.
+    """A text message about a run; `str()` returns the text.
 
     Attributes:
       text: one or more lines.
@@ -35,15 +35,15 @@ class TrainReport:
     """The training progress since the previous report; `str()` returns a progress line.
 
     Attributes:
-      step: the number of optimizer steps done in the whole run.
-      total_steps: the number of optimizer steps of the whole run.
-      metrics: the means over the interval.
-      learning_rate: the learning rate of the last step.
+      step: the number of optimizer steps since the start of the run.
+      total_steps: the number of optimizer steps in the whole run.
+      metrics: the mean of each metric over the interval.
+      learning_rate: the learning rate in the last step.
       tokens_per_second: the number of tokens per second, without padding, over all devices.
       utilization: the model FLOP/s as a fraction of the devices' peak; None if the peak is unknown.
-      stall: the fraction of the interval in which the loop waited for batches.
-      seconds_left: the estimated time to the end of the run; None if it is not known yet.
-      seconds: the length of the interval.
+      stall: the fraction of the interval that the loop spent waiting for batches.
+      seconds_left: the estimated time left until the end of the run; None if still unknown.
+      seconds: the wall-clock time of the interval.
       steps: the number of steps in the interval.
       compiling: whether the interval includes the compilation of the step.
     """
@@ -80,11 +80,11 @@ class TrainReport:
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """The metrics of the held-out set after a step; `str()` returns them on one line.
+    """Metrics on the held-out set after a step; `str()` formats them as one line.
 
     Attributes:
-      step: the number of optimizer steps done in the whole run.
-      metrics: the metrics by name.
+      step: the number of optimizer steps since the start of the run.
+      metrics: the metrics, keyed by name.
     """
 
     step: int
@@ -104,14 +104,14 @@ def discard(report: Report) -> None:
 
 
 def format_metric(name: str, value: float) -> str:
-    """Format an accuracy as a percentage, and other metrics with four digits."""
+    """Format an accuracy as a percentage, and any other metric as a decimal number."""
     if name.endswith("accuracy"):
         return f"{value:.1%}"
     return f"{value:.3f}" if abs(value) < 100 else f"{value:,.1f}"
 
 
 def format_count(value: float) -> str:
-    """Format a large number with three digits and a letter.
+    """Format a number with three digits and, if it is large, a unit letter.
 
     >>> [format_count(n) for n in (7.25, 812, 18_400, 607_000, 4.1e6)]
     ['7.25', '812', '18.4k', '607k', '4.1M']

@@ -1,4 +1,4 @@
-"""The schedules of the learning rate after its warm-up."""
+"""Define the learning-rate schedules that follow the warm-up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def require_finite(field: str, value: float) -> None:
 
 @dataclass(frozen=True)
 class Linear:
-    """Linear decay that would reach `end_learning_rate` at the step after the last."""
+    """Linear decay that would reach `end_learning_rate` one step after the last."""
 
     end_learning_rate: float = 0.0
 
@@ -28,13 +28,13 @@ class Linear:
         require_finite("end_learning_rate", self.end_learning_rate)
 
     def build(self, peak: float, warmup: int, decay_steps: int) -> optax.Schedule:
-        """Return the rate as a function of the step, counted from the end of the warm-up."""
+        """Return the rate as a function of the number of steps since the warm-up."""
         return optax.linear_schedule(peak, self.end_learning_rate, decay_steps)
 
 
 @dataclass(frozen=True)
 class Cosine:
-    """Cosine decay that would reach `end_learning_rate` at the step after the last."""
+    """Cosine decay that would reach `end_learning_rate` one step after the last."""
 
     end_learning_rate: float = 0.0
 
@@ -42,17 +42,17 @@ class Cosine:
         require_finite("end_learning_rate", self.end_learning_rate)
 
     def build(self, peak: float, warmup: int, decay_steps: int) -> optax.Schedule:
-        """Return the rate as a function of the step, counted from the end of the warm-up."""
+        """Return the rate as a function of the number of steps since the warm-up."""
         alpha = self.end_learning_rate / peak if peak else 0.0
         return optax.cosine_decay_schedule(peak, decay_steps, alpha=alpha)
 
 
 @dataclass(frozen=True)
 class Constant:
-    """The peak rate until the end."""
+    """The peak learning rate in every step."""
 
     def build(self, peak: float, warmup: int, decay_steps: int) -> optax.Schedule:
-        """Return the rate as a function of the step, counted from the end of the warm-up."""
+        """Return the rate as a function of the number of steps since the warm-up."""
         return optax.constant_schedule(peak)
 
 
@@ -61,7 +61,7 @@ class InverseSqrt:
     """Decay with the inverse square root of the step: peak x sqrt(warmup / step)."""
 
     def build(self, peak: float, warmup: int, decay_steps: int) -> optax.Schedule:
-        """Return the rate as a function of the step, counted from the end of the warm-up.
+        """Return the rate as a function of the number of steps since the warm-up.
 
         The warm-up must have at least one step.
         """

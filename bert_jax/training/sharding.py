@@ -1,4 +1,4 @@
-"""Shard tensors: the table that maps logical to mesh axes, and the layouts derived from it."""
+"""Shard tensors: map their logical axes to mesh axes, and derive layouts from this mapping."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from bert_jax.models.layers import use_layout
 from bert_jax.models.parameters import LogicalAxes
 
-# Logical axis -> mesh axes. Parameters are split over `fsdp` (gathered layer by layer) and
-# `tensor` (never gathered, Shoeybi et al. 2019, "Megatron-LM", section 3); batches over `data`
-# and `fsdp`. A logical axis that is not in the table raises KeyError.
+# Maps logical axes to mesh axes. Parameters are split over `fsdp` (gathered layer by layer) and
+# `tensor` (never gathered, Shoeybi et al. 2019, "Megatron-LM", section 3). Batches are split over
+# `data` and `fsdp`. A logical axis that is not in the table raises KeyError.
 TABLE: dict[str, tuple[str, ...]] = {
     "batch": ("data", "fsdp"),
     "embed": ("fsdp",),
@@ -32,11 +32,11 @@ class MeshConfig:
     """The number of devices on each mesh axis.
 
     Attributes:
-      data: the devices that split batches only.
-      fsdp: the devices that split batches and parameters.
-      tensor: the devices that split single products.
+      data: the number of devices that split only batches.
+      fsdp: the number of devices that split batches and parameters.
+      tensor: the number of devices that split individual matrix multiplications.
 
-    One of the three may be -1 for all remaining devices.
+    One of the three may be -1, which means all remaining devices.
     """
 
     data: int = -1
@@ -46,24 +46,26 @@ class MeshConfig:
     def __post_init__(self) -> None:
         sizes = self.sizes()
         if any(size < 1 and size != -1 for size in sizes.values()):
-            raise ValueError(f"mesh {sizes}: an axis has at least 1 device, or -1 for the rest.")
+            raise ValueError(
+                f"mesh {sizes}: every axis needs at least 1 device, or -1 for all remaining ones."
+            )
         if list(sizes.values()).count(-1) > 1:
             raise ValueError(f"mesh {sizes}: only one axis may be -1.")
 
     def sizes(self) -> dict[str, int]:
-        """Return the number of devices by axis, in mesh order."""
+        """Return the number of devices on each axis, in mesh order."""
         return {"data": self.data, "fsdp": self.fsdp, "tensor": self.tensor}
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """Return a mesh of devices.
+    """Arrange devices in a mesh.
 
     Args:
       config: the number of devices on each axis.
-      devices: the devices; None for all devices of all processes.
+      devices: the devices; if None, all devices of all processes.
 
     Raises:
-      ValueError: the sizes do not multiply to the number of devices.
+      ValueError: the product of the axis sizes is not the number of devices.
     """
     devices = jax.devices() if devices is None else list(devices)
     sizes = config.sizes()
@@ -72,7 +74,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     if math.prod(filled.values()) != len(devices):
         raise ValueError(
             f"mesh {sizes} does not fit {len(devices)} devices: its sizes must multiply to "
-            "that number. Set one axis to -1 to take the rest."
+            "that number. Set one axis to -1 to use all remaining devices."
         )
     shape = tuple(filled.values())
     auto = (AxisType.Auto,) * len(shape)
@@ -80,9 +82,10 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
 
 
 def mesh_axes(axes: Sequence[str | None], mesh: Mesh) -> list[tuple[str, ...]]:
-    """Return the mesh axes that split each dim of a tensor with logical axes; () for none.
+    """Return the mesh axes that split each dim of a tensor, given the tensor's logical axes.
 
-    Axes of size 1 are left out, which gives an equivalent layout and shorter messages.
+    A dim that is not split has (). Axes of size 1 are left out, which gives an equivalent layout
+    and shorter messages.
 
     Raises:
       KeyError: a logical axis is not in the table.
@@ -95,7 +98,7 @@ def mesh_axes(axes: Sequence[str | None], mesh: Mesh) -> list[tuple[str, ...]]:
 
 
 def named_sharding(shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh) -> NamedSharding:
-    """Return a tensor's layout, without splitting dims that their mesh axes do not divide."""
+    """Return a tensor's sharding; a dim that its mesh axes do not divide evenly stays whole."""
     entries = [
         entry if entry and size % _extent(entry, mesh) == 0 else None
         for size, entry in zip(shape, mesh_axes(axes, mesh), strict=True)
@@ -106,7 +109,7 @@ def named_sharding(shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh)
 def parameter_shardings(
     shapes: Mapping[str, jax.ShapeDtypeStruct], logical_axes: LogicalAxes, mesh: Mesh
 ) -> dict[str, NamedSharding]:
-    """Return the sharding of every parameter; `undivided` lists the dims that are not split."""
+    """Return the sharding of every parameter, keyed by name; `undivided` lists unsplit dims."""
     return {
         name: named_sharding(shape.shape, logical_axes[name], mesh)
         for name, shape in shapes.items()
@@ -116,9 +119,9 @@ def parameter_shardings(
 def undivided(
     shapes: Mapping[str, jax.ShapeDtypeStruct], logical_axes: LogicalAxes, mesh: Mesh
 ) -> list[str]:
-    """Return a line for every parameter dim that the mesh does not divide.
+    """Return a message for every parameter dim that the mesh does not divide evenly.
 
-    For example, BERT's vocabulary of 30,522 is 2 x 3 x 5,087.
+    For example, BERT's vocabulary size is 30,522 = 2 x 3 x 5,087.
     """
     lines = []
     for name, shape in shapes.items():
@@ -126,8 +129,8 @@ def undivided(
         for dim, (size, entry) in enumerate(zip(shape.shape, entries, strict=True)):
             if size % _extent(entry, mesh):
                 lines.append(
-                    f"{name}: dim {dim} of {size} is not divisible by {_extent(entry, mesh)} "
-                    f"({', '.join(entry)}) and stays whole on every device"
+                    f"{name}: dim {dim}, of size {size}, is not divisible by "
+                    f"{_extent(entry, mesh)} ({', '.join(entry)}) and stays whole on every device"
                 )
     return lines
 
@@ -137,18 +140,18 @@ def _extent(axes: tuple[str, ...], mesh: Mesh) -> int:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Return the sharding of a batch: rows over the batch axes, other dims whole."""
+    """Return a batch's sharding, which splits rows over the batch axes and no other dim."""
     return NamedSharding(mesh, PartitionSpec(mesh_axes(("batch",), mesh)[0] or None))
 
 
 def batch_extent(mesh: Mesh) -> int:
-    """Return the number of parts that a batch is split into."""
+    """Return the number of parts into which the mesh splits a batch."""
     return math.prod(mesh.shape[axis] for axis in TABLE["batch"])
 
 
 @contextlib.contextmanager
 def layout(mesh: Mesh) -> Iterator[None]:
-    """Constrain the model's activations according to the table while a function is traced."""
+    """Shard the model's activations according to the table while a function is traced."""
 
     def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
         return jax.lax.with_sharding_constraint(x, named_sharding(x.shape, axes, mesh))
@@ -158,7 +161,7 @@ def layout(mesh: Mesh) -> Iterator[None]:
 
 
 def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
-    """Return the rows of a global batch that this process must supply, ascending.
+    """Return the indices of the global batch's rows that this process must supply, in order.
 
     Raises:
       ValueError: `batch_size` is not divisible by the batch axes of the mesh.
@@ -176,7 +179,7 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 def to_global(
     batch: Mapping[str, np.ndarray], mesh: Mesh, rows: np.ndarray, batch_size: int
 ) -> dict[str, jax.Array]:
-    """Return the global batch, of which this process places `rows` on its devices."""
+    """Assemble the global batch, for which this process places its `rows` on its devices."""
     sharding = batch_sharding(mesh)
 
     def place(local: np.ndarray) -> jax.Array:

@@ -1,4 +1,4 @@
-"""The state of a run: parameters, optimizer state and step, sharded over a mesh."""
+"""Define the training state: parameters, optimizer state and step, sharded over a mesh."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from bert_jax.validation import check_seed
 
 
 def fingerprint(params: Parameters) -> str:
-    """Return a SHA-256 over the names, shapes and 64-bit checksums of float32 parameters.
+    """Return a SHA-256 hash of the names, shapes and 64-bit checksums of float32 parameters.
 
-    It does not depend on how the parameters are split over devices and processes. It detects
-    parameters that were trained differently, but not a deliberate collision.
+    The hash does not depend on how the parameters are split over devices and processes. It
+    distinguishes parameters that were trained differently, but does not resist attacks.
     """
     sums = jax.device_get(jax.jit(lambda params: jax.tree.map(_checksum, params))(params))
     content = {
@@ -34,9 +34,9 @@ def fingerprint(params: Parameters) -> str:
 
 
 def _checksum(array: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return two sums, modulo 2^32, of the bits times odd numbers that depend on their position.
+    """Return two sums modulo 2^32 of each value's bits times a position-dependent odd number.
 
-    The order of addition does not matter.
+    The sums do not depend on the order of addition.
     """
     bits = jax.lax.bitcast_convert_type(array.astype(jnp.float32), jnp.uint32)
     position = jnp.zeros(array.shape, jnp.uint32)
@@ -44,7 +44,7 @@ def _checksum(array: jax.Array) -> tuple[jax.Array, jax.Array]:
         position = position * jnp.uint32(size) + jax.lax.broadcasted_iota(
             jnp.uint32, array.shape, dim
         )
-    # Multipliers of Knuth and of xxHash; any large odd numbers work.
+    # These multipliers are Knuth's and xxHash's, but any large odd numbers would do.
     first, second = (
         jnp.sum(bits * (position * jnp.uint32(factor) | jnp.uint32(1)), dtype=jnp.uint32)
         for factor in (2_654_435_761, 2_246_822_519)
@@ -60,12 +60,12 @@ T = TypeVar("T")
 class TrainState:
     """The state that a checkpoint contains.
 
-    Random keys are not part of it, since they are a function of (seed, step).
+    It does not include random keys, which are a function of (seed, step).
 
     Attributes:
       step: the number of updates so far, an int32 scalar.
-      params: the parameters by name.
-      opt_state: the optimizer state of the trainable parameters.
+      params: the parameters, keyed by name.
+      opt_state: the optimizer state for the trainable parameters.
     """
 
     step: jax.Array
@@ -93,7 +93,7 @@ def all_trainable(name: str) -> bool:
 
 
 def trainable_part(params: Mapping[str, T], is_trainable: IsTrainable) -> dict[str, T]:
-    """Return the trainable parameters."""
+    """Return only the trainable parameters."""
     return {name: value for name, value in params.items() if is_trainable(name)}
 
 
@@ -105,14 +105,14 @@ def abstract_state(
 ) -> TrainState:
     """Return the state as shapes, dtypes and shardings, without computing anything.
 
-    Optimizer moments are sharded like their parameters; without that, `jit(optimizer.init)` would
-    give every device a whole copy.
+    Optimizer moments are sharded like their parameters. Otherwise, `jit(optimizer.init)` would put
+    a full copy of them on every device.
 
     Args:
       definition: the model.
       optimizer: the optimizer.
-      mesh: the devices.
-      is_trainable: whether the parameter with a given name is updated.
+      mesh: the device mesh.
+      is_trainable: returns whether the parameter with a given name is updated.
     """
     shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
     replicated = NamedSharding(mesh, PartitionSpec())
@@ -144,7 +144,7 @@ def init_state(
     seed: int,
     is_trainable: IsTrainable = all_trainable,
 ) -> TrainState:
-    """Return a randomly initialized, sharded state with the same numbers for all meshes."""
+    """Return a sharded, randomly initialized state whose values are the same on every mesh."""
     return make_init(definition, optimizer, mesh, is_trainable)(parameter_key(seed))
 
 
@@ -157,7 +157,7 @@ def make_init(
     mesh: Mesh,
     is_trainable: IsTrainable = all_trainable,
 ) -> Init:
-    """Return a function from the parameters' key to a state, compiled on the first call."""
+    """Return a function from a random key to an initial state, compiled on its first call."""
 
     def init(key: jax.Array) -> TrainState:
         params = definition.init(key)

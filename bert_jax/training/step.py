@@ -1,4 +1,4 @@
-"""The train and evaluation steps for all tasks and meshes."""
+"""Build the train, evaluation and prediction steps for any task on any mesh."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from bert_jax.training.state import (
 
 
 class StepInputs(NamedTuple):
-    """The inputs of a train step besides the state and the batch.
+    """The inputs to a train step in addition to the state and the batch.
 
-    They are not constants of the compiled program, so runs that differ only in them share it.
+    They are not compiled in as constants, so runs that differ only in these inputs share a program.
 
     Attributes:
-      seed: the seed of dropout, 0 to 2^32 - 1.
-      learning_rate: the learning rate of the step.
-      teacher: the parameters of the teacher; {} without a teacher.
+      seed: the dropout seed, from 0 to 2^32 - 1.
+      learning_rate: the step's learning rate.
+      teacher: the teacher's parameters; {} if there is no teacher.
     """
 
     seed: np.uint32
@@ -66,23 +66,24 @@ def make_train_step(
     is_trainable: IsTrainable = all_trainable,
     teacher: Teacher | None = None,
 ) -> jax.stages.Wrapped:
-    """Return the train step, which is compiled on the first call.
+    """Build the train step, which is compiled on its first call.
 
-    It maps (state, batch, inputs) to the next state and the metrics of the batch: the task's own,
-    `loss` and `gradient_norm` (before clipping). Dropout is a function of (seed, step,
+    It maps (state, batch, inputs) to the next state and the batch's metrics: the task's own
+    metrics, `loss` and `gradient_norm` (before clipping). Dropout is a function of (seed, step,
     micro-batch), so a resumed run draws the same masks as an uninterrupted one. The state's buffers
     are donated.
 
     Args:
       task: the model and the loss.
       optimizer: the optimizer.
-      mesh: the devices.
-      accumulation_steps: the number of parts in which the batch is processed, one after the other.
-        The parameters are updated once, with the gradient of the whole batch.
-      is_trainable: whether the parameter with a given name is updated; gradients of the other
-        parameters are not computed.
-      teacher: adds its outputs to each part of the batch. Its parameters are among the inputs and
-        sharded like the task's.
+      mesh: the device mesh.
+      accumulation_steps: the number of micro-batches into which the batch is split. They are
+        processed one after another, and the parameters are updated once, with the gradient of the
+        whole batch.
+      is_trainable: returns whether the parameter with a given name is updated. No gradients are
+        computed for the other parameters.
+      teacher: a model whose outputs are added to each micro-batch. Its parameters are part of the
+        inputs and are sharded like the task's.
     """
     state_shardings = shardings_of(abstract_state(task.definition, optimizer, mesh, is_trainable))
     replicated = NamedSharding(mesh, PartitionSpec())
@@ -151,7 +152,7 @@ def _teachers(teacher: Teacher | None, mesh: Mesh) -> dict[str, Any]:
 def _split(batch: Batch, parts: int, mesh: Mesh) -> dict[str, jax.Array]:
     """Reshape [batch, ...] to [parts, batch / parts, ...] without moving rows between devices.
 
-    Part p has rows p, p + parts, ..., since consecutive rows are on only a few devices.
+    Part p gets rows p, p + parts, ..., since consecutive rows are on only a few devices.
     """
 
     def split(x: jax.Array) -> jax.Array:
@@ -165,7 +166,7 @@ def _split(batch: Batch, parts: int, mesh: Mesh) -> dict[str, jax.Array]:
 def _accumulate(
     gradient: Callable[[Batch, jax.Array], tuple[Any, Metrics]], parts: Batch, key: jax.Array
 ) -> tuple[Any, Metrics]:
-    """Return the gradient and metrics of all parts, whose losses share one denominator."""
+    """Add up the gradients and metrics of all parts, whose losses share one denominator."""
     keys = jax.random.split(key, next(iter(parts.values())).shape[0])
 
     def body(carry: tuple[Any, Metrics], part: tuple[Batch, jax.Array]) -> tuple[Any, None]:
@@ -181,14 +182,14 @@ def _accumulate(
 def make_evaluation_step(
     task: Task, mesh: Mesh, *, teacher: Teacher | None = None
 ) -> jax.stages.Wrapped:
-    """Return the evaluation step, which is compiled on the first call.
+    """Build the evaluation step, which is compiled on its first call.
 
     It maps (params, batch) to the task's metrics, without dropout.
 
     Args:
       task: the model and the metrics.
-      mesh: the devices.
-      teacher: see `make_train_step`. Its parameters are a third argument.
+      mesh: the device mesh.
+      teacher: see `make_train_step`. If given, the step takes its parameters as a third argument.
     """
     definition = task.definition
     param_shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
@@ -208,7 +209,7 @@ def make_evaluation_step(
 
 
 def make_prediction_step(task: ScoringTask, mesh: Mesh) -> jax.stages.Wrapped:
-    """Return the prediction step, which is compiled on the first call.
+    """Build the prediction step, which is compiled on its first call.
 
     It maps (params, batch without targets) to logits, which every process gets in full.
     """
@@ -227,10 +228,10 @@ def make_prediction_step(task: ScoringTask, mesh: Mesh) -> jax.stages.Wrapped:
 
 
 def make_metrics_step(task: ScoringTask, mesh: Mesh) -> jax.stages.Wrapped:
-    """Return the metrics step, which is compiled on the first call.
+    """Build the metrics step, which is compiled on its first call.
 
-    It maps (logits, batch with targets) to metrics. It is separate from the prediction step, so
-    that examples with and without targets share the larger program.
+    It maps (logits, batch with targets) to metrics. It is separate from the prediction step, which
+    is the larger program, so that examples with and without targets can share the latter.
     """
 
     def metrics_step(logits: jax.Array, batch: Batch) -> Metrics:

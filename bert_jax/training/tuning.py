@@ -1,4 +1,4 @@
-"""The trainable parameters of a fine-tuning run, and their learning rates."""
+"""Choose the trainable parameters of a fine-tuning run, and their learning rates."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _LAYER = re.compile(r"encoder\.layers\.(\d+)\.")
 
 @dataclass(frozen=True)
 class TuningConfig:
-    """The trainable parameters of a model, and their learning rates.
+    """Settings for which parameters to train, and at which learning rates.
 
     Attributes:
-      top_layers: the number of last layers of the encoder that are trained, with the pooler and the
-        head. Embeddings are trained only if all layers are. -1 for all layers; 0 for only the
-        pooler and the head.
-      embeddings: whether the embeddings are trained.
-      layer_decay: the learning rate of a layer relative to the layer above it. The pooler and the
-        head have the full rate, the embeddings the lowest (Howard and Ruder 2018, section 3.2,
-        "discriminative fine-tuning"). 1.0 gives all of them the same rate.
+      top_layers: the number of top encoder layers to train, in addition to the pooler and the head;
+        -1 for all layers, 0 for only the pooler and the head. The embeddings are trained only if
+        all layers are.
+      embeddings: whether to train the embeddings.
+      layer_decay: the ratio of a layer's learning rate to that of the layer above it. The pooler
+        and the head have the full rate, and the embeddings have the lowest (Howard and Ruder 2018,
+        section 3.2, "discriminative fine-tuning"). 1.0 gives all of them the same rate.
     """
 
     top_layers: int = -1
@@ -33,21 +33,21 @@ class TuningConfig:
             raise ValueError(f"tuning.top_layers={self.top_layers}: expected -1 (all), 0, 1, ...")
         if not 0.0 < self.layer_decay <= 1.0:
             raise ValueError(
-                f"tuning.layer_decay={self.layer_decay}: expected more than 0, at most 1."
+                f"tuning.layer_decay={self.layer_decay}: must be greater than 0 and at most 1."
             )
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """The trainable parameters of an encoder.
+    """Determines which parameters of a model are trainable, and their learning rates.
 
     Attributes:
-      config: the layers that are trained.
-      encoder: the encoder.
+      config: the tuning settings.
+      encoder: the model's encoder.
 
     Raises:
-      ValueError: the config has more layers than the encoder, distinguishes layers that share
-        parameters, or has a `layer_decay` without trainable layers.
+      ValueError: the config trains more layers than the encoder has, distinguishes between layers
+        that share parameters, or has a `layer_decay` without trainable layers.
     """
 
     config: TuningConfig
@@ -58,29 +58,29 @@ class Tuning:
         if self.encoder.sharing != "none" and apart:
             raise ValueError(
                 f"tuning.top_layers={self.config.top_layers} and layer_decay="
-                f"{self.config.layer_decay}, but the model's layers share parameters (sharing="
-                f"{self.encoder.sharing!r}), so all of them are trained at one rate, or none. Set "
-                "top_layers=-1 or 0, and layer_decay=1.0."
+                f"{self.config.layer_decay}: the model's layers share parameters (sharing="
+                f"{self.encoder.sharing!r}), so either all or none of them are trained, at one "
+                "rate. Set top_layers to -1 or 0, and layer_decay to 1.0."
             )
         if self.config.top_layers == 0 and self.config.layer_decay < 1.0:
             raise ValueError(
-                f"tuning.layer_decay={self.config.layer_decay} applies to layers, and top_layers=0 "
-                "trains none of them. Set layer_decay=1.0, or more top_layers."
+                f"tuning.layer_decay={self.config.layer_decay} applies to layers, but top_layers=0 "
+                "trains none of them. Set layer_decay=1.0, or train more layers."
             )
         if self.config.top_layers > self.num_layers:
             raise ValueError(
-                f"tuning.top_layers={self.config.top_layers}: the model has {self.num_layers} "
-                "layers."
+                f"tuning.top_layers={self.config.top_layers}: expected at most "
+                f"{self.num_layers}, the number of layers in the model."
             )
 
     @property
     def num_layers(self) -> int:
-        """The number of layers of the encoder."""
+        """The number of encoder layers."""
         return self.encoder.num_layers
 
     @property
     def num_trainable_layers(self) -> int:
-        """The number of final layers of the encoder that are trained."""
+        """The number of top encoder layers that are trained."""
         return self.num_layers if self.config.top_layers == -1 else self.config.top_layers
 
     def is_trainable(self, name: str) -> bool:

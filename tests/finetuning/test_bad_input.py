@@ -106,7 +106,7 @@ def test_every_split_is_read_before_training(refused, tmp_path, task, text, over
         ("glue", ["batch_size=12"], "batch_size=12 is not divisible by 8"),
         ("glue", ["accumulation_steps=4"], "batch_size=16 is not divisible by 32"),
         ("glue", ["evaluation_batch_size=20"], "evaluation_batch_size=20 is not divisible by 8"),
-        ("glue", ["tuning.top_layers=2"], "tuning.top_layers=2: the model has 1"),
+        ("glue", ["tuning.top_layers=2"], "tuning.top_layers=2: expected at most 1, the num"),
         ("glue", ["mesh.data=3"], "does not fit 8 devices"),
         ("glue", ["patience=-1"], "patience=-1: must be 0 or more"),
         (

@@ -57,8 +57,8 @@ def test_a_mesh_takes_every_device(config: MeshConfig, shape: tuple[int, ...]) -
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"data": 0}, "an axis has at least 1 device, or -1 for the rest"),
-        ({"data": -2}, "an axis has at least 1 device, or -1 for the rest"),
+        ({"data": 0}, "every axis needs at least 1 device, or -1 for all remaining ones"),
+        ({"data": -2}, "every axis needs at least 1 device, or -1 for all remaining ones"),
         ({"fsdp": -1}, "only one axis may be -1"),
     ],
 )
@@ -98,7 +98,8 @@ def test_dims_that_the_mesh_does_not_divide_stay_whole_and_are_listed() -> None:
     }
     axes = {"token": ("vocab", "embed"), "up": ("embed", "ffn")}
     assert undivided(shapes, axes, mesh) == [
-        "token: dim 0 of 30522 is not divisible by 4 (tensor) and stays whole on every device"
+        "token: dim 0, of size 30522, is not divisible by 4 (tensor) and stays whole on every "
+        "device"
     ]
     shardings = parameter_shardings(shapes, axes, mesh)
     assert shardings["token"].is_fully_replicated
