@@ -218,7 +218,7 @@ def test_files_of_others_are_not_overwritten(bert_jax_here, trained, tmp_path):
     shutil.copytree(trained.corpus / "tokenizer", other / "tokenizer")
     change_tokenizer(other / "tokenizer")
     rejected = run(other)
-    assert rejected.code == 2 and "contains another tokenizer than the run's" in rejected.errors
+    assert rejected.code == 2 and "contains a different tokenizer" in rejected.errors
 
     # An existing copy of the corpus's tokenizer is kept, and so are all other files next to it.
     existing = tmp_path / "existing"
@@ -267,7 +267,7 @@ def test_extract_makes_a_work_directory_from_one_checkpoint(bert_jax_here, train
     assert rejected.code == 2 and "parameters alone" in rejected.errors
     for name, message in (
         ("7", "no checkpoint at step 7. Available steps: "),
-        ("last", "--step=last: expected a number of steps, 'best' or 'newest'"),
+        ("last", "--step=last: expected a step number, 'best' or 'newest'"),
     ):
         output = tmp_path / "rejected"
         rejected = bert_jax_here("extract", trained.work_dir, "--step", name, "--output", output)
@@ -285,7 +285,7 @@ def test_the_best_checkpoint_needs_an_evaluation(bert_jax_here, trained, tmp_pat
     rejected = bert_jax_here(*words)
     assert (
         rejected.code == 2
-        and "contains no config.json, which has the metric for" in rejected.errors
+        and "contains no config.json, which specifies the metric for" in rejected.errors
     )
 
 

@@ -47,7 +47,7 @@ def _step(text: str) -> Step:
     if text == NEWEST:
         return NEWEST
     if not text.isdecimal():
-        raise ValueError(f"--step={text}: expected a number of steps, '{BEST}' or '{NEWEST}'")
+        raise ValueError(f"--step={text}: expected a step number, '{BEST}' or '{NEWEST}'")
     return int(text)
 
 

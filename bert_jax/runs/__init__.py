@@ -1,1 +1,1 @@
-"""Work directories: their files, their checkpoints, and the run that owns them."""
+"""Manage work directories: their files, their checkpoints, and the runs that own them."""

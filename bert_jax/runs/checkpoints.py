@@ -1,4 +1,4 @@
-"""Select, load and extract the checkpoints of a work directory."""
+"""Select, load and extract the checkpoints in a work directory."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ Step = int | Literal["best", "newest"]
 
 
 def default_checkpoint_step(work_dir: Path) -> int:
-    """Return the step of the checkpoint to use: a fine-tuning run's best, or else the newest.
+    """Return the step of a fine-tuning run's best checkpoint, or of another run's newest one.
 
-    For a run that has not ended, it is the best complete checkpoint so far.
+    While a fine-tuning run is in progress, its best checkpoint is the best one so far.
 
     Raises:
       ValueError: the directory is not a work directory, or has no complete checkpoint.
@@ -61,7 +61,7 @@ def default_checkpoint_step(work_dir: Path) -> int:
 def best_so_far(work_dir: Path, comparison: Comparison) -> int | None:
     """Return the step of the best existing checkpoint according to the log.
 
-    Of equally good checkpoints, the later one is better, as for the run itself. The result is None
+    Among equally good checkpoints, the latest is chosen, as the run itself does. The result is None
     if the log has no value of the metric for any existing checkpoint.
     """
     log, steps = work_dir / LOG_NAME, steps_in(work_dir / CHECKPOINTS_NAME)
@@ -80,16 +80,16 @@ def best_so_far(work_dir: Path, comparison: Comparison) -> int | None:
 def load_model_parameters(
     work_dir: Path, config: ModelConfig, compute: ComputeConfig, step: int | None = None
 ) -> Parameters:
-    """Return the parameters of a step on this process's first device.
+    """Load a checkpoint's parameters onto this process's first device.
 
     Args:
       work_dir: the work directory.
-      config: the model of the checkpoint.
+      config: the checkpoint's model.
       compute: the compute settings.
-      step: the step of the checkpoint; None for `default_checkpoint_step`.
+      step: the checkpoint's step; if None, `default_checkpoint_step`.
 
     Raises:
-      ValueError: there is no complete checkpoint, or it holds another model.
+      ValueError: there is no complete checkpoint, or it contains another model.
     """
     definition = define_model(config, compute)
     step = default_checkpoint_step(work_dir) if step is None else step
@@ -137,20 +137,21 @@ class TrainedModel:
 
 
 def load_model(work_dir: str | os.PathLike[str], dtype: DTypeName = "auto") -> TrainedModel:
-    """Load the model of a work directory as a Flax module.
+    """Load a work directory's model as a Flax module.
 
-    The best checkpoint of a fine-tuning run is loaded, and otherwise the newest one.
+    For a fine-tuning run, this loads the best checkpoint; otherwise, it loads the newest one.
 
     Args:
       work_dir: the directory that `bert-jax pretrain`, `finetune` or `import` wrote.
-      dtype: the dtype to compute in (see `ComputeConfig`), whatever the model was trained in.
+      dtype: the dtype to compute in (see `ComputeConfig`), which may differ from the one that the
+        model was trained in.
 
     Returns:
       The model, its config and its tokenizer.
 
     Raises:
-      ValueError: the directory is not a work directory, has no complete checkpoint or another
-        model's tokenizer, or there is no such dtype.
+      ValueError: the directory is not a work directory, has no complete checkpoint, or has another
+        model's tokenizer; or the dtype is unknown.
     """
     directory = Path(work_dir)
     config, _ = read_model(directory)
@@ -166,7 +167,7 @@ class ExtractResult:
 
     Attributes:
       work_dir: the new work directory.
-      step: the step of the checkpoint.
+      step: the checkpoint's step.
     """
 
     work_dir: Path
@@ -176,7 +177,7 @@ class ExtractResult:
 def extract(
     work_dir: str | os.PathLike[str], output: str | os.PathLike[str], step: Step
 ) -> ExtractResult:
-    """Extract one checkpoint of a run into a new work directory.
+    """Extract one of a run's checkpoints into a new work directory.
 
     The new directory has the parameters, the tokenizer and the run's config, log and manifests, but
     no optimizer state: a new run can start from it, but no run can resume in it.
@@ -184,8 +185,8 @@ def extract(
     Args:
       work_dir: the work directory of a pretraining or fine-tuning run, which may be in progress.
       output: the work directory to create.
-      step: the step of the checkpoint, "newest", or "best" according to the held-out metric of the
-        run's config.
+      step: the checkpoint's step, "newest", or "best", which is determined by the held-out metric
+        in the run's config.
 
     Raises:
       ValueError: there is no such checkpoint or no best one, or `output` exists.
@@ -199,7 +200,7 @@ def extract(
     with new_directory(output) as target:
         compute = ComputeConfig(dtype="float32", attention="xla")
         parameters = load_model_parameters(work_dir, config, compute, number)
-        # With the run's own identity, a run would resume without its optimizer state.
+        # Change the identity, so that the run cannot resume here without its optimizer state.
         marked = {**identity, "parameters alone": f"those of step {number}"}
         save_parameters(target / CHECKPOINTS_NAME, jax.device_get(parameters), marked, number)
         _copy_records(work_dir, target, number)
@@ -225,33 +226,33 @@ def _copy_records(work_dir: Path, target: Path, step: int) -> None:
 
 
 def _number(work_dir: Path, step: Step) -> int:
-    """Return the number of a step given as a number or by name."""
+    """Return the step number for a step that is given as a number or by name."""
     if isinstance(step, int):
         return step
     if step == NEWEST:
         return newest_step(work_dir / CHECKPOINTS_NAME)
     if step == BEST:
         return _best(work_dir)
-    raise ValueError(f"step={step!r}: expected a number of steps, '{BEST}' or '{NEWEST}'.")
+    raise ValueError(f"step={step!r}: expected a step number, '{BEST}' or '{NEWEST}'.")
 
 
 def _best(work_dir: Path) -> int:
     recorded = named_step(work_dir)
-    if recorded is not None:  # by a finished fine-tuning run
+    if recorded is not None:  # a finished fine-tuning run has recorded it
         return recorded
     comparison = read_comparison(work_dir) or pretraining_comparison(work_dir)
     best = best_so_far(work_dir, comparison)
     if best is None:
         raise ValueError(
-            f"{work_dir}: none of its checkpoints was evaluated with {comparison.metric}, so the "
-            "best one is unknown (checkpoint.keep_best keeps evaluated checkpoints). Give a step, "
+            f"{work_dir}: no checkpoint in it was evaluated with {comparison.metric}, so the best "
+            "one is unknown (checkpoint.keep_best keeps evaluated checkpoints). Give a step number "
             f"or '{NEWEST}'."
         )
     return best
 
 
 def pretraining_comparison(work_dir: Path) -> Comparison:
-    """Return the metric by which a pretraining run keeps its best checkpoints.
+    """Return the metric that a pretraining run uses to keep its best checkpoints.
 
     Raises:
       ValueError: the run's config is missing or damaged.
@@ -259,8 +260,8 @@ def pretraining_comparison(work_dir: Path) -> Comparison:
     file = work_dir / RESOLVED_NAME
     if not file.is_file():
         raise ValueError(
-            f"{work_dir}: contains no {RESOLVED_NAME}, which has the metric for '{BEST}'. Give "
-            f"--step {NEWEST} or a number."
+            f"{work_dir}: contains no {RESOLVED_NAME}, which specifies the metric for '{BEST}'. "
+            f"Use --step {NEWEST} or give a step number."
         )
     with expecting_fields(file):
         section = read_json_object(file)["checkpoint"]
@@ -273,10 +274,10 @@ def checkpoints_at(path: str | os.PathLike[str], step: int | None = None) -> tup
 
     Args:
       path: a work directory, its checkpoints directory, or a single checkpoint in it.
-      step: the only step to return; None for all of them.
+      step: the only step to return; if None, all steps are returned.
 
     Raises:
-      ValueError: there is no checkpoint, or none of this step.
+      ValueError: there is no checkpoint, or none at this step.
     """
     directory, steps = _find_checkpoints(Path(path))
     if step is None:
@@ -292,6 +293,6 @@ def _find_checkpoints(path: Path) -> tuple[Path, list[int]]:
     if path.name.isdecimal() and int(path.name) in steps_in(path.parent):
         return path.parent, [int(path.name)]
     raise ValueError(
-        f"{path}: contains no checkpoint. Give the work directory of a run or of `import`, or "
-        f"the `{CHECKPOINTS_NAME}` directory in it."
+        f"{path}: contains no checkpoint. Give a work directory written by a run or by `import`, "
+        f"or the `{CHECKPOINTS_NAME}` directory in it."
     )

@@ -1,4 +1,4 @@
-"""Refuse output directories that contain something else, and create new ones atomically.
+"""Reject output directories that contain something else, and create new ones atomically.
 
 This module does not import JAX.
 """
@@ -15,7 +15,7 @@ from bert_jax.local_paths import check_local, make_directory
 
 
 def check_work_dir_kind(path: Path, *, may_be: Collection[Kind] = ()) -> None:
-    """Check a run's work directory with `check_output`, unless a run has started in it.
+    """Check a run's work directory with `check_output`, unless a run has already started in it.
 
     Args:
       path: the directory.
@@ -30,19 +30,19 @@ def check_work_dir_kind(path: Path, *, may_be: Collection[Kind] = ()) -> None:
 
 @contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
-    """Yield a directory to fill, which becomes `path` if the block ends without an error.
+    """Yield a temporary directory, which becomes `path` if the block ends without an error.
 
     Raises:
-      ValueError: `path` exists already.
+      ValueError: `path` already exists or cannot be created.
       NotWritten: the disk is full; the message names `path`, not the temporary directory.
     """
     check_local(path)
     check_output(path, "--output")
     path = path.absolute()
     if path.is_symlink() or path == Path.cwd():
-        raise ValueError(f"{path}: an output cannot replace a link or the current directory.")
+        raise ValueError(f"{path}: the output cannot replace a link or the current directory.")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ValueError(f"{path} exists already. Remove it, or choose another --output.")
+        raise ValueError(f"{path} already exists. Remove it, or choose another --output.")
     for parent in path.parents:
         if parent.exists() and not parent.is_dir():
             raise ValueError(f"{parent} is a file, so {path} cannot be created in it.")
@@ -52,7 +52,7 @@ def new_directory(path: Path) -> Iterator[Path]:
         with temporary_beside(path, directory=True) as temporary:
             yield temporary
             for entry in (*temporary.rglob("*"), temporary):
-                sync_directory(entry)  # so that the contents of files survive a power cut too
+                sync_directory(entry)  # so that the files' contents survive a power failure too
             temporary.rename(path)
         sync_directory(path.parent)
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""Reserve a work directory for one run: one writer, no foreign files, a history of its config."""
+"""Reserve a work directory for one run, protect foreign files, and keep the run's configs."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ LOCK_NAME = ".lock"
 def only_writer(work_dir: Path) -> Iterator[None]:
     """Lock `work_dir` against a second run, which would overwrite the checkpoints and the log.
 
-    The lock is on a file that is open for writing: NFS forwards such a lock to its server, but
-    keeps a lock on a directory local to this machine. The file remains; the lock ends with the
-    process, however it dies.
+    The lock is on a file that is open for writing: NFS forwards such a lock to its server, whereas
+    a lock on a directory would be local to this machine. The file remains, but the lock is released
+    when the process ends, even if it is killed.
 
     Raises:
       ValueError: another process has the lock.
@@ -42,7 +42,7 @@ def only_writer(work_dir: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # a run that was refused leaves no empty directory behind
+        with suppress(OSError):  # leave no empty directory behind if the run was rejected
             if os.listdir(work_dir) == [LOCK_NAME]:
                 os.unlink(work_dir / LOCK_NAME)
                 work_dir.rmdir()
@@ -60,30 +60,30 @@ def _lock(work_dir: Path) -> int:
         except BlockingIOError:
             os.close(lock)
             raise ValueError(
-                f"{work_dir}: another run is using this directory. Wait for it, stop it, or use "
-                "another work_dir."
+                f"{work_dir}: another run is using this directory. Wait until it ends, stop it, or "
+                "use another work_dir."
             ) from None
         except OSError as error:
             logging.getLogger(__name__).warning(
-                "%s cannot be locked (%s): make sure that no second run uses it", work_dir, error
+                "%s cannot be locked (%s): make sure that no other run uses it", work_dir, error
             )
             return lock
-        # A run that was refused may have removed the file since it was opened.
+        # A rejected run may have removed the file after it was opened here.
         if file.exists() and os.path.samestat(os.fstat(lock), file.stat()):
             return lock
         os.close(lock)
 
 
 def check_claimable(work_dir: Path, tokenizer: Tokenizer, *, begun: bool) -> None:
-    """Refuse a directory in which a run would overwrite files that no run wrote.
+    """Reject a directory in which a run would overwrite files that no run wrote.
 
     Args:
       work_dir: the directory.
       tokenizer: the run's tokenizer, which may be in the directory already.
-      begun: whether the run has a checkpoint.
+      begun: whether the run already has a checkpoint.
 
     Raises:
-      ValueError: the directory has a foreign config or another tokenizer.
+      ValueError: the directory has a config that no run wrote, or a different tokenizer.
     """
     if begun or (work_dir / MODEL_NAME).is_file():  # a run writes this file first
         return
@@ -94,8 +94,8 @@ def check_claimable(work_dir: Path, tokenizer: Tokenizer, *, begun: bool) -> Non
         )
     if (work_dir / TOKENIZER_NAME).exists() and not holds(work_dir, tokenizer):
         raise ValueError(
-            f"work_dir={work_dir} contains another tokenizer than the run's, which this run would "
-            "overwrite. Choose another directory."
+            f"work_dir={work_dir} contains a different tokenizer, which this run would overwrite. "
+            "Choose another directory."
         )
 
 
@@ -112,8 +112,8 @@ class ResolvedConfig:
     """The values of a run's config, as they are written to `config.json`.
 
     Attributes:
-      values: the value of every key, as plain JSON values.
-      cls: the dataclass of the config, which has the defaults for keys that an older version lacks.
+      values: a dict from every key to its value, as plain JSON values.
+      cls: the config's dataclass, with the defaults for keys that an older version did not write.
     """
 
     values: dict[str, Any]
@@ -141,7 +141,7 @@ class ResolvedConfig:
         return path
 
     def as_read(self) -> dict[str, Any]:
-        """Return the values as they are read back from JSON: tuples are lists."""
+        """Return the values as read back from JSON, with lists instead of tuples."""
         values: dict[str, Any] = json.loads(json.dumps(self.values))
         return values
 
@@ -151,9 +151,9 @@ _ANYWHERE = {"work_dir": ""}  # a directory may be moved
 
 
 def keep_config(config: ResolvedConfig, work_dir: Path, step: int, *, finished: bool) -> list[str]:
-    """Write `config.json`, and return lines about changes since the run's last start.
+    """Write `config.json`, and return lines that describe changes since the run's last start.
 
-    The config of the steps before a change is kept as `config-until-STEP.json`.
+    The config used for the steps before a change is kept as `config-until-STEP.json`.
 
     Args:
       config: the run's config.
@@ -162,7 +162,8 @@ def keep_config(config: ResolvedConfig, work_dir: Path, step: int, *, finished: 
       finished: whether the run has ended, in which case its config is not replaced.
     """
     path, backup = work_dir / RESOLVED_NAME, work_dir / f"config-until-{step}.json"
-    # A start that was killed before its first checkpoint wrote its config but trained nothing.
+    # If an earlier start was killed before its first checkpoint, `path` is its config, but none of
+    # its training was kept.
     source = backup if backup.is_file() else path
     former = read_json_object(source, REMOVE_CONFIG) if step and source.is_file() else None
     changes = []
@@ -174,7 +175,7 @@ def keep_config(config: ResolvedConfig, work_dir: Path, step: int, *, finished: 
         return []
     if changes and finished:
         return [
-            "NOTE       the run ended with another config, which is kept (then -> now):",
+            "NOTE       the run finished with a different config, which is kept (then -> now):",
             *lines,
         ]
     if changes:
@@ -187,9 +188,9 @@ def keep_config(config: ResolvedConfig, work_dir: Path, step: int, *, finished: 
 
 
 def _with_new_keys(former: dict[str, Any], cls: type) -> dict[str, Any]:
-    """Return an earlier version's config, with defaults for the keys that were added since."""
+    """Return an earlier version's config, with defaults for keys that were added since then."""
     try:
         values = without_absent_sections(cls, former)
         return ResolvedConfig(to_plain(to_dataclass(cls, values)), cls).as_read()
-    except ValueError:  # the printed differences show keys that were removed since
+    except ValueError:  # the printed differences show keys that were removed since then
         return former

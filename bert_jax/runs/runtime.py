@@ -1,4 +1,4 @@
-"""The software and hardware of a process: versions, compilations, bfloat16 support."""
+"""Inspect a process's software and hardware: versions, compilations and bfloat16 support."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ def enable_compilation_cache() -> None:
     """Make JAX cache programs that take a second or more to compile.
 
     The directory is JAX_COMPILATION_CACHE_DIR if it is set. Otherwise, a run with one process uses
-    `bert_jax/programs` in the user's cache directory. A run with several processes does not: only
-    the first process writes, and if the others do not see its directory, they compile programs
-    that it finds there; on GPUs they then wait forever for its share of the tuning.
+    `bert_jax/programs` in the user's cache directory. A run with several processes has no cache by
+    default: only the first process writes to it, and if the others do not see its directory, they
+    have to compile programs that the first one finds there. On GPUs, they would then wait forever
+    for its share of the autotuning.
 
     Runs that differ only in seed, learning rate or number of steps share their programs. Call this
     function after the processes have joined.
@@ -34,7 +35,7 @@ def enable_compilation_cache() -> None:
         jax.config.update("jax_compilation_cache_dir", str(home / "bert_jax" / "programs"))
 
 
-# JAX's names for the steps that are compiled for each length of rows.
+# JAX's names for the steps, which are compiled once per row length.
 _STEPS = {"jit(train_step)": "to train", "jit(prediction_step)": "to predict"}
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 _CACHE_HIT = "/jax/compilation_cache/cache_hits"
@@ -44,8 +45,8 @@ class Compilations:
     """Counts the programs that JAX compiles or finds in its disk cache inside a `with` block.
 
     Attributes:
-      seconds: the time to compile all programs in XLA, or to read them from the cache, without
-        tracing.
+      seconds: the time spent compiling programs in XLA or reading them from the cache. It does not
+        include tracing.
     """
 
     def __init__(self) -> None:
@@ -68,7 +69,7 @@ class Compilations:
         jax.monitoring.unregister_event_listener(self._on_event)
 
     def lines(self) -> list[str]:
-        """Return a line with the number of step programs and the total time; [] without any."""
+        """Return a line with the number of compiled steps and the total time; [] if none."""
         if not self._programs:
             return []
         counts = [f"{self._programs[name]} {purpose}" for name, purpose in _STEPS.items()]
@@ -90,16 +91,17 @@ class Compilations:
         self._found = False
 
 
-# Linux's names for the bfloat16 instructions of Intel's AMX and of AVX-512 (AMD since Zen 4).
+# Linux's names for the bfloat16 instructions in Intel's AMX and in AVX-512 (AMD since Zen 4).
 _INSTRUCTIONS = {"amx_bf16", "avx512_bf16"}
 
 
 def multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Return whether the processor multiplies bfloat16 matrices; False on non-Linux systems.
 
-    BERT-mini's train step of 64 x 128 tokens takes 0.7 s in bfloat16 on 2 cores with AMX, and
-    1.3 s in float32 (2026-11); fine-tuning on short sentences is 1.4 times as fast. With AVX-512
-    (2 cores of an AMD EPYC, 2026-11) a step of 32 x 128 tokens takes 0.39 s, and 0.71 s in float32.
+    On 2 cores with AMX, BERT-mini's train step on 64 x 128 tokens takes 0.7 s in bfloat16 and 1.3 s
+    in float32, and fine-tuning on short sentences is 1.4 times as fast in bfloat16 (2026-11). With
+    AVX-512 (2 cores of an AMD EPYC, 2026-11), a step on 32 x 128 tokens takes 0.39 s in bfloat16
+    and 0.71 s in float32.
     """
     try:
         lines = cpuinfo.read_text(encoding="utf-8").splitlines()
@@ -110,7 +112,7 @@ def multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 def dtype_hint(requested: ComputeConfig, platform: str) -> list[str]:
-    """Return a hint, if "auto" means float32 here but bfloat16 would be faster."""
+    """Return a hint if "auto" means float32 here but bfloat16 would be faster; [] if not."""
     if requested.dtype != "auto" or platform != "cpu" or not multiplies_bfloat16():
         return []
     return [
@@ -123,7 +125,7 @@ _PACKAGES = ("jax", "flax", "optax", "numpy")
 
 
 def hardware(mesh: Mesh) -> str:
-    """Return the number and kind of the devices of a mesh; for CPUs, also the processor."""
+    """Return the number and kind of devices in a mesh, and for CPUs also the processor."""
     kind = mesh.devices.flat[0].device_kind
     name = f"{kind} ({_processor()})" if kind == "cpu" else kind
     return f"{mesh.size} x {name}"
@@ -136,7 +138,7 @@ def versions() -> dict[str, str]:
 
 
 def _processor() -> str:
-    """Return the name of the processor as reported by Linux, or else by Python."""
+    """Return the processor's name as reported by Linux, or by Python on other systems."""
     file = Path("/proc/cpuinfo")
     for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
         if line.startswith("model name"):

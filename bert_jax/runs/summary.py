@@ -1,4 +1,4 @@
-"""Describe the model of a work directory as lines of text."""
+"""Describe a work directory's model as lines of text."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from bert_jax.runs.work_dir import read_inference_defaults, read_model, read_sen
 
 
 def model_table(work_dir: Path) -> list[str]:
-    """Return the step, the head and the sizes of a model, and how it reads texts.
+    """Return a table of a model's step, head, sizes and inference settings.
 
     Raises:
-      ValueError: the directory holds no model or no checkpoint.
+      ValueError: the directory contains no model or no checkpoint.
     """
     model, _ = read_model(work_dir)
     defaults = read_inference_defaults(work_dir)

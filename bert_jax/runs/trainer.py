@@ -1,4 +1,4 @@
-"""Train a custom task on any mesh: with checkpoints, or step by step in a loop of your own."""
+"""Train a custom task on any mesh, with checkpoints or step by step in your own loop."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ OnStep = Callable[[int, Mapping[str, float]], None]
 
 
 class StepLoader(Protocol):
-    """A source of batches that can be reproduced from any step; see `CorpusLoader`."""
+    """A source of batches that can be reproduced from any step on; see `CorpusLoader`."""
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """The plain JSON values that determine the batches."""
+        """Plain JSON values that determine the batches."""
         ...
 
     @property
@@ -53,11 +53,11 @@ class StepLoader(Protocol):
     def batches(
         self, start_step: int = 0, *, rows: NDArray[np.int64] | None = None
     ) -> AbstractContextManager[Iterator[HostBatch]]:
-        """Return the batches from a step on.
+        """Return a context manager for an iterator over the batches from a given step on.
 
         Args:
-          start_step: the number of the first batch.
-          rows: the rows of each batch to return; None for all.
+          start_step: the step of the first batch.
+          rows: the rows of each batch to return; if None, all of them.
         """
         ...
 
@@ -65,8 +65,8 @@ class StepLoader(Protocol):
 class Trainer:
     """Trains one task with one optimizer on one mesh.
 
-    `fit` does a whole training run, with checkpoints that resume exactly. For a loop of your own,
-    call `init` once and `step` for every batch::
+    `fit` performs a whole training run, and resumes exactly from its checkpoints. To write your own
+    loop, call `init` once and `step` for every batch::
 
         trainer = Trainer(task, optax.adamw(1e-4))
         state = trainer.init()
@@ -76,10 +76,11 @@ class Trainer:
     Args:
       task: the model and the loss, for example a `CustomTask`.
       optimizer: any optax optimizer, including its learning-rate schedule.
-      mesh: the number of devices on each axis, or a mesh.
-      seed: seed of the random parameters and of dropout.
-      accumulation_steps: the number of parts in which each batch is processed, one after another.
-      initial: parameters to start from, by name. All others are randomly initialized.
+      mesh: a mesh, or the number of devices on each axis; if None, all devices split the batch.
+      seed: the seed for the initial parameters and for dropout.
+      accumulation_steps: the number of micro-batches into which each batch is split.
+      initial: parameters to start from, keyed by name. All other parameters are randomly
+        initialized.
 
     Raises:
       ValueError: the mesh does not fit the devices, or `initial` does not fit the model.
@@ -130,13 +131,13 @@ class Trainer:
         """Update the state with one batch.
 
         Args:
-          state: the current state, whose buffers are reused: do not read it afterwards.
-          batch: arrays whose first dim is the batch. With several processes, the rows of this
-            process's devices (see `local_rows`).
+          state: the current state. Its buffers are reused, so do not read it afterwards.
+          batch: arrays whose first dim is the batch. With several processes, it contains only the
+            rows for this process's devices (see `local_rows`).
 
         Returns:
-          The next state and the metrics of the batch, scalars that may not be computed yet: the
-          task's own, "loss" and "gradient_norm".
+          The next state and the batch's metrics: the task's own, "loss" and "gradient_norm". They
+          are scalars, whose computation may not have finished yet.
 
         Raises:
           ValueError: the batch cannot be split over the mesh.
@@ -148,9 +149,9 @@ class Trainer:
         """Call `callback(step, metrics)` during `fit`.
 
         Args:
-          callback: receives the number of the step and the metrics of its batch. Reading them waits
-            for the step, so use a large `every`.
-          every: the number of steps between two calls; there is also a call after the last step.
+          callback: called with the step's number and its batch's metrics. Each call has to wait for
+            the step to finish, so use a large `every`.
+          every: the number of steps between calls; there is also a call after the last step.
 
         Raises:
           ValueError: `every` is less than 1.
@@ -169,15 +170,16 @@ class Trainer:
     ) -> TrainState:
         """Train until `steps` steps are done, and return the last state.
 
-        With `work_dir`, a checkpoint is saved every `save_every` steps and at the end, and the same
-        call resumes from the newest one as if it had never been interrupted.
+        If `work_dir` is given, a checkpoint is saved every `save_every` steps and at the end. The
+        same call then resumes from the newest one as if it had never been interrupted.
 
         Args:
-          loader: the batches. The batch of step n must not depend on which ones were read before.
-          steps: the total number of steps, including the steps of earlier calls for the same
+          loader: the batches. The batch for step n must not depend on which batches were read
+            before.
+          steps: the total number of steps, including those of earlier calls with the same
             `work_dir`.
-          work_dir: the directory to save checkpoints in; None saves nothing.
-          save_every: the number of steps between two checkpoints.
+          work_dir: the directory to save checkpoints in; if None, nothing is saved.
+          save_every: the number of steps between checkpoints.
 
         Raises:
           ValueError: `work_dir` belongs to another training run, the batch size cannot be split
@@ -242,7 +244,9 @@ class Trainer:
             )
         sizes = {len(x) for x in arrays.values()}
         if len(sizes) != 1:
-            raise ValueError(f"batch: the arrays have {sorted(sizes)} rows; expected one number.")
+            raise ValueError(
+                f"batch: the arrays have {sorted(sizes)} rows; expected the same number in all."
+            )
         size = sizes.pop() * jax.process_count()
         return to_global(arrays, self.mesh, self._rows(size), size)
 
@@ -258,7 +262,7 @@ class Trainer:
     def _open(
         self, work_dir: Path, loader: StepLoader, closing: ExitStack
     ) -> tuple[Checkpointer, TrainState | None]:
-        """Return the checkpointer and the newest saved state, which is None if there is none."""
+        """Return the checkpointer and the newest saved state, or None for the state if unsaved."""
         definition = self.task.definition
         identity = {
             "model": {name: list(shape.shape) for name, shape in definition.shapes.items()},
@@ -293,11 +297,11 @@ class Trainer:
 
 
 def _checked(mesh: Mesh) -> Mesh:
-    """Return the caller's mesh; raise ValueError if it lacks an axis."""
+    """Return the caller's mesh, or raise ValueError if an axis is missing."""
     axes = tuple(MeshConfig().sizes())
     if not set(axes) <= set(mesh.axis_names):
         raise ValueError(
-            f"mesh: its axes are {mesh.axis_names}; expected {axes}. Give a size of 1 to the axes "
-            "that are not used, or give a MeshConfig."
+            f"mesh: its axes are {mesh.axis_names}; expected {axes}. Give unused axes a size of 1, "
+            "or pass a MeshConfig."
         )
     return mesh

@@ -1,6 +1,6 @@
-"""Read and write the description of the model in a work directory, `model.json`.
+"""Read and write `model.json`, which describes the model in a work directory.
 
-The description includes the settings of the run that predictors use by default.
+The description includes those of the run's settings that predictors use by default.
 """
 
 from __future__ import annotations
@@ -28,18 +28,17 @@ T = TypeVar("T")
 CHECKPOINTS_NAME = "checkpoints"
 TOKENIZER_NAME = "tokenizer"
 MODEL_NAME = "model.json"
-PAIRS = "sentence_pairs"  # the key of the kind of pairs in the origin of a pretrained model
+PAIRS = "sentence_pairs"  # the key for the kind of pairs in a pretrained model's origin
 
 
 @dataclass(frozen=True)
 class SpanDefaults:
-    """The windows of passages and the bounds of answers (Devlin et al. 2019, section 4.2).
+    """The sizes of windows, questions and answers (Devlin et al. 2019, section 4.2).
 
     Attributes:
-      doc_stride: the number of tokens from the beginning of one window to that of the next.
-      max_query_length: the largest number of tokens of a question; the end of a longer one is cut
-        off.
-      max_answer_length: the largest number of tokens of an answer.
+      doc_stride: the number of tokens between the beginnings of two consecutive windows.
+      max_query_length: the maximum number of tokens in a question; longer ones are truncated.
+      max_answer_length: the maximum number of tokens in an answer.
     """
 
     doc_stride: int
@@ -49,14 +48,14 @@ class SpanDefaults:
 
 @dataclass(frozen=True)
 class InferenceDefaults:
-    """The settings of a fine-tuning run that predictors use unless they are given others.
+    """Settings of a fine-tuning run that predictors use by default.
 
     Attributes:
-      max_length: the largest number of tokens of a sequence, including special tokens.
-      spans: the windows and bounds of answers; None unless the head is "span".
-      negative: for a model whose only score is the probability of its one label, the label that is
-        used when that label does not apply; "" for other models.
-      pairs: whether the texts were pairs; None if unknown.
+      max_length: the maximum number of tokens in a sequence, including special tokens.
+      spans: the sizes of windows, questions and answers; None unless the head is "span".
+      negative: for a model with a single label, whose probability is its only score, the label to
+        predict when that label does not apply; "" for other models.
+      pairs: whether the inputs were text pairs; None if unknown.
       document_context: whether sentences were tagged together with their document's other
         sentences.
     """
@@ -68,7 +67,7 @@ class InferenceDefaults:
     document_context: bool = False
 
 
-# The values of Devlin et al.'s release, for imported models.
+# The values from Devlin et al.'s release, which are used for imported models.
 RELEASED_SPAN_DEFAULTS = InferenceDefaults(
     384, SpanDefaults(doc_stride=128, max_query_length=64, max_answer_length=30)
 )
@@ -76,7 +75,7 @@ RELEASED_SPAN_DEFAULTS = InferenceDefaults(
 
 @dataclass(frozen=True)
 class Comparison:
-    """The held-out metric by which the checkpoints of a run are compared."""
+    """The held-out metric by which a run's checkpoints are compared."""
 
     metric: str
     lower_is_better: bool = False
@@ -93,20 +92,20 @@ def write_model(
     inference_defaults: InferenceDefaults | None = None,
     sentence_embedding: SentenceEmbedding | None = None,
 ) -> None:
-    """Write `model.json`, which describes the model of the checkpoints next to it.
+    """Write `model.json`, which describes the model in the checkpoints next to it.
 
     Args:
       config: the encoder and its head.
-      origin: the origin of the parameters, for people and for model cards.
+      origin: where the parameters come from, for people and for model cards.
       work_dir: the work directory.
-      tokenizer: the model's tokenizer, which is saved next to the file and recorded in it by its
-        fingerprint.
-      best_step: the step of the checkpoint to use; None for the best existing checkpoint according
-        to the log and `compared_by`, or for the newest one without `compared_by`.
-      compared_by: the metric that checkpoints are compared by.
+      tokenizer: the model's tokenizer. The file records only its fingerprint; the caller saves the
+        tokenizer itself next to the file.
+      best_step: the step of the checkpoint to use. If None, it is the best existing checkpoint
+        according to the log and `compared_by`, or the newest one if `compared_by` is None too.
+      compared_by: the metric by which checkpoints are compared.
       inference_defaults: the settings that predictors use by default; None for a model that was
         not fine-tuned by this package.
-      sentence_embedding: the settings of the model's sentence embedding; None if it has none.
+      sentence_embedding: the model's sentence-embedding settings; None if it has none.
     """
     content = {
         "model": to_plain(config),
@@ -121,7 +120,7 @@ def write_model(
 
 
 def read_model(work_dir: Path) -> tuple[ModelConfig, dict[str, str]]:
-    """Return the model and its origin, as `write_model` wrote them.
+    """Return the model and its origin from `model.json`.
 
     Raises:
       ValueError: there is no `model.json`, or it does not describe a model.
@@ -131,15 +130,15 @@ def read_model(work_dir: Path) -> tuple[ModelConfig, dict[str, str]]:
 
 
 def read_tokenizer(work_dir: Path, encoder: EncoderConfig) -> Tokenizer:
-    """Return the tokenizer of the model in `work_dir`.
+    """Load the tokenizer of the model in `work_dir`.
 
     Args:
       work_dir: the work directory.
       encoder: the model's encoder.
 
     Raises:
-      ValueError: the tokenizer is missing, damaged or another model's: not the one `write_model`
-        was given, or one with more entries than the token table has rows.
+      ValueError: the tokenizer is missing or damaged, or it belongs to another model: it is not the
+        one that was passed to `write_model`, or it has more entries than the token table has rows.
     """
     directory = work_dir / TOKENIZER_NAME
     tokenizer = Tokenizer.load(directory)
@@ -161,34 +160,34 @@ def read_tokenizer(work_dir: Path, encoder: EncoderConfig) -> Tokenizer:
 
 
 def read_inference_defaults(work_dir: Path) -> InferenceDefaults | None:
-    """Return the inference defaults that `write_model` wrote; None if there are none.
+    """Return the inference defaults in `model.json`, or None if there are none.
 
     Raises:
-      ValueError: see `read_model`; or the defaults are damaged.
+      ValueError: the defaults are damaged; or see `read_model`.
     """
     return _read_section(work_dir, "usage", InferenceDefaults)
 
 
 def read_sentence_embedding(work_dir: Path) -> SentenceEmbedding | None:
-    """Return the sentence-embedding settings in `model.json`; None if there are none.
+    """Return the sentence-embedding settings in `model.json`, or None if there are none.
 
     Raises:
-      ValueError: see `read_model`; or the settings are damaged.
+      ValueError: the settings are damaged; or see `read_model`.
     """
     return _read_section(work_dir, "sentence_embedding", SentenceEmbedding)
 
 
 def read_comparison(work_dir: Path) -> Comparison | None:
-    """Return the metric that a fine-tuning run compares checkpoints by; None for other models.
+    """Return the metric by which a fine-tuning run compares checkpoints; None for other models.
 
     Raises:
-      ValueError: see `read_model`; or the metric is damaged.
+      ValueError: the metric is damaged; or see `read_model`.
     """
     return _read_section(work_dir, "compared_by", Comparison)
 
 
 def named_step(work_dir: Path) -> int | None:
-    """Return the step of the best checkpoint, which a run records at its end; None before that.
+    """Return the step of the best checkpoint, which a run records when it ends, or None.
 
     Raises:
       ValueError: see `read_model`.
@@ -206,9 +205,8 @@ def _content(work_dir: Path) -> dict[str, Any]:
     file = local_path(work_dir) / MODEL_NAME
     if not file.is_file():
         raise ValueError(
-            f"{work_dir}: contains no {MODEL_NAME}{path_advice(work_dir)}. Give the work directory "
-            "of a `bert-jax pretrain`, `bert-jax finetune` or `bert-jax import` (of a Hugging Face "
-            "model)."
+            f"{work_dir}: contains no {MODEL_NAME}{path_advice(work_dir)}. Give a work directory "
+            "written by `bert-jax pretrain`, `bert-jax finetune` or `bert-jax import`."
         )
     with expecting_fields(file):
         content = read_json_object(file)
@@ -218,9 +216,9 @@ def _content(work_dir: Path) -> dict[str, Any]:
 
 
 def path_advice(work_dir: Path) -> str:
-    """Return advice on a path that is not a work directory, in parentheses; "" if there is none.
+    """Return advice in parentheses on a path that is not a work directory; "" if there is none.
 
-    The text is part of a message that says that the path has no `model.json`.
+    The advice is added to a message that says that the path contains no `model.json`.
     """
     if Path(f"{work_dir}.index").is_file():
         return (
@@ -249,11 +247,15 @@ def path_advice(work_dir: Path) -> str:
         return f" (it is the directory of a sweep; {where})"
     if steps_in(work_dir / CHECKPOINTS_NAME):
         return (
-            f" (it has checkpoints, but no {MODEL_NAME}: if it was removed, repeating the run "
-            "writes it again; checkpoints of `Trainer.fit` have none and cannot be used here)"
+            f" (it has checkpoints, but no {MODEL_NAME}: if the file was removed, run the same "
+            "command again to restore it; `Trainer.fit` does not write this file, so its "
+            "checkpoints cannot be used here)"
         )
     if (work_dir / LOG_NAME).is_file():
-        return " (it has the log of a run: `bert-jax sweep` keeps only its best run's parameters)"
+        return (
+            " (it contains a run's log, but no model: `bert-jax sweep` keeps only its best run's "
+            "parameters)"
+        )
     if [*work_dir.glob("*.safetensors"), *work_dir.glob("pytorch_model*.bin")]:
         return (
             f" (to import these Hugging Face files, run `bert-jax import {work_dir} --output DIR`)"
@@ -266,7 +268,7 @@ def path_advice(work_dir: Path) -> str:
 
 
 def _file_advice(file: Path) -> str:
-    """Return advice for a file of a model, beginning with "; "; "" for other files."""
+    """Return advice on a file that belongs to a model, starting with "; ", or ""."""
     parent = file.parent
     if (parent / MODEL_NAME).is_file():
         return f"; give its directory, {parent}"

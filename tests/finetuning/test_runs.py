@@ -66,7 +66,7 @@ def test_a_finished_run_reports_changes_of_its_config(toy, whole, bert_jax_here)
     before = (whole / "config.json").read_text()
     finished = bert_jax_here(*toy.words("glue", whole, *WHOLE, "patience=9"))
     assert finished.code == 0 and "nothing to do" in finished.output
-    assert "the run ended with another config" in finished.output
+    assert "the run finished with a different config" in finished.output
     assert "  patience: 0 -> 9\n" in finished.output
     assert (whole / "config.json").read_text() == before
 
@@ -80,7 +80,7 @@ def test_files_that_no_run_wrote_are_not_overwritten(toy, bert_jax_here, tmp_pat
     (tmp_path / "tokenizer").mkdir()
     (tmp_path / "tokenizer/vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
     refused = bert_jax_here(*toy.words("glue", tmp_path))
-    assert refused.code == 2 and "contains another tokenizer than the run's" in refused.errors
+    assert refused.code == 2 and "contains a different tokenizer" in refused.errors
 
 
 def test_another_run_in_its_work_directory_is_refused(toy, whole, bert_jax_here):

@@ -42,7 +42,7 @@ def test_import_returns_its_result(directories, capsys, tmp_path):
     assert any("classifier" in line for line in part.tensors)
     with pytest.raises(ValueError, match=r"^seed=-1: must be between 0"):
         import_model(theirs, tmp_path / "other", seed=-1)
-    with pytest.raises(ValueError, match="exists already"):
+    with pytest.raises(ValueError, match="already exists"):
         import_model(theirs, imported.work_dir.parent)
     assert capsys.readouterr() == ("", "")
 
@@ -102,7 +102,7 @@ def test_extract_takes_one_checkpoint(directories, capsys, tmp_path):
         np.testing.assert_array_equal(tensor, tensors_of(again.path)[name], err_msg=name)
     model = json.loads((extracted.work_dir / "model.json").read_text())
     assert model == json.loads((imported.work_dir / "model.json").read_text())
-    with pytest.raises(ValueError, match="step='last': expected a number of steps"):
+    with pytest.raises(ValueError, match="step='last': expected a step number"):
         extract(imported.work_dir, tmp_path / "other", "last")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="step 7"):
         checkpoints_at(imported.work_dir, 7)

@@ -167,7 +167,7 @@ def test_an_output_that_exists_is_kept(make_bert, bert_jax_here, tmp_path):
     (tmp_path / "ours").mkdir()
     (tmp_path / "ours/thesis.txt").write_text("mine")
     refused = bert_jax_here("import", make_bert(), "--output", tmp_path / "ours")
-    assert refused.code == 2 and "exists already" in refused.errors
+    assert refused.code == 2 and "already exists" in refused.errors
     assert [path.name for path in (tmp_path / "ours").iterdir()] == ["thesis.txt"]
 
 

@@ -102,7 +102,7 @@ def test_every_command_refuses_foreign_directories(
                 continue
             refused = bert_jax_here(verb, *words, f"{option}={output}")
             assert refused.code == 2, (verb, kind)
-            advice = ("Give another", "give another", "not a file", "exists already")
+            advice = ("Give another", "give another", "not a file", "already exists")
             assert any(words in refused.errors for words in advice), refused.errors
             assert contents(directories) == before and not (directory / "new").exists()
 

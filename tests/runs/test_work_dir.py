@@ -28,7 +28,7 @@ SIZES = dict(vocab_size=16, hidden_dim=8, num_layers=1, num_heads=1, ffn_dim=8, 
         (
             ("metrics.jsonl", "checkpoints/500/x"),
             ".",
-            "but no model.json: if it was removed",
+            "but no model.json: if the file was removed",
         ),
         (("metrics.jsonl",), ".", "keeps only its best run's parameters"),
         (("model.safetensors",), ".", "bert-jax import {root} --output DIR"),
