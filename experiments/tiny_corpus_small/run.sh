@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Pretrains configs/pretrain/tiny.py on 15 books and 365 Wikipedia articles for 2,000 steps.
-# The data is in the folder data/corpus_small of BERT_JAX_SHARED (default: `shared` next to the
-# repository), and the vocabulary is from BERT uncased. If the script is killed, run it again to
-# resume.
+# Pretrain the recipe `tiny` on 15 books and 365 Wikipedia articles for 2,000 steps. The data must
+# be in data/corpus_small below the directory BERT_JAX_SHARED (default: `shared` next to the
+# repository). The vocabulary is BERT's uncased one. If the script is killed, run it again to resume.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 shared=${BERT_JAX_SHARED:-../shared}
