@@ -1,1 +1,1 @@
-"""Counts and costs: parameters, FLOPs, communication, and the capabilities of chips."""
+"""Count parameters, FLOPs and communication, and describe what chips can do."""

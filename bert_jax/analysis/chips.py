@@ -1,13 +1,13 @@
-"""Memory, bandwidth and peak FLOP/s of chips, and a lower bound for the time of a step."""
+"""List chips' memory, bandwidth and peak FLOP/s, and compute lower bounds on step time."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-# For each chip: a pattern of JAX's `device_kind`, the dense peak in TFLOP/s by dtype, and the
-# source. For Hopper, Ada and later, NVIDIA publishes figures with 2:4 sparsity, twice the dense
-# peak. The first match is used, so specific boards precede their family.
+# Each row has a pattern for JAX's `device_kind`, a dict from dtype to the dense peak in TFLOP/s,
+# and the source. From Hopper and Ada on, NVIDIA publishes figures with 2:4 sparsity, which are
+# twice the dense peak. The first match is used, so specific boards precede their family.
 _DENSE_TFLOPS: tuple[tuple[str, dict[str, float], str], ...] = (
     (r"\bA100\b", {"bfloat16": 312, "float16": 312}, "NVIDIA A100 datasheet, 2021"),
     (r"\bH100 NVL\b", {"bfloat16": 835.5, "float16": 835.5}, "NVIDIA H100 datasheet, 2024"),
@@ -19,7 +19,7 @@ _DENSE_TFLOPS: tuple[tuple[str, dict[str, float], str], ...] = (
     (r"\bL4\b", {"bfloat16": 121, "float16": 121}, "NVIDIA L4 datasheet, 2023"),
     (r"\bT4\b", {"float16": 65}, "NVIDIA T4 datasheet, 2019 (it has no bfloat16 units)"),
     (
-        r"\bRTX 4090$",  # neither the laptop chip nor the 4090 D, which are slower
+        r"\bRTX 4090$",  # excludes the laptop chip and the 4090 D, which are slower
         {"bfloat16": 165.2, "float16": 165.2},
         "NVIDIA Ada GPU architecture white paper, appendix A (float32 accumulation)",
     ),
@@ -31,15 +31,15 @@ _DENSE_TFLOPS: tuple[tuple[str, dict[str, float], str], ...] = (
 
 
 def peak_flops(device_kind: str, dtype: str) -> float | None:
-    """Return the dense peak of a device's matrix products in FLOP/s, or None if unknown.
+    """Return a device's dense peak for matmuls in FLOP/s, or None if it is unknown.
 
     Args:
       device_kind: the value of `jax.Device.device_kind`, such as "NVIDIA H200" or "TPU v5 lite".
-      dtype: the dtype of products, such as "bfloat16". For float32 the result is None, since the
-        peak depends on the precision of matrix products.
+      dtype: the matmul dtype, such as "bfloat16". For float32, the result is None, since the peak
+        depends on the matmul precision.
     """
     if re.search(r"\bMIG\b", device_kind):
-        return None  # a slice of a chip, whose name does not include its share of the peak
+        return None  # a slice of a chip; its name does not tell its share of the peak
     for pattern, by_type, _ in _DENSE_TFLOPS:
         if re.search(pattern, device_kind):
             return by_type[dtype] * 1e12 if dtype in by_type else None
@@ -51,13 +51,13 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Chip:
-    """The specifications of a chip, which is a single device in JAX.
+    """A chip's specifications; JAX treats a chip as a single device.
 
     Attributes:
-      memory_bytes: the size of the HBM in bytes.
-      memory_bandwidth: the bandwidth of the HBM in bytes/s.
-      link_bandwidth: the total outgoing bandwidth of the links to other chips in bytes/s.
-      source: the source of these figures.
+      memory_bytes: HBM size in bytes.
+      memory_bandwidth: HBM bandwidth in bytes/s.
+      link_bandwidth: total outgoing bandwidth of the links to other chips, in bytes/s.
+      source: where these figures were published.
     """
 
     memory_bytes: int
@@ -66,10 +66,10 @@ class Chip:
     source: str
 
 
-# Chips by a pattern of JAX's `device_kind`. Google publishes the bandwidth of links in both
-# directions together (400 GB/s for v5e), so the outgoing bandwidth is half of it. The memory that
-# libtpu 0.0.42 makes available to a program, according to its out-of-memory errors, is slightly
-# less than the chip's memory.
+# Patterns for JAX's `device_kind`, with the matching chips. Google publishes link bandwidth for
+# both directions together (400 GB/s for v5e), so the outgoing bandwidth is half as much. According
+# to its out-of-memory errors, libtpu 0.0.42 makes slightly less than the chip's memory available to
+# a program.
 _CHIPS: tuple[tuple[str, Chip], ...] = (
     (
         r"\bTPU v4$",
@@ -96,18 +96,18 @@ _CHIPS: tuple[tuple[str, Chip], ...] = (
 
 
 def chip(device_kind: str) -> Chip | None:
-    """Return the chip with a given `jax.Device.device_kind`, or None if it is unknown."""
+    """Return the chip for a `jax.Device.device_kind`, or None if it is unknown."""
     return next((chip for pattern, chip in _CHIPS if re.search(pattern, device_kind)), None)
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """The minimum time of a step for each resource of a chip (Williams et al. 2009).
+    """The minimum time that a step needs for each of a chip's resources (Williams et al. 2009).
 
     Attributes:
-      compute: the time in seconds of matrix products at peak FLOP/s.
-      memory: the time in seconds of transfers to and from HBM.
-      links: the time in seconds of transfers to other chips.
+      compute: seconds that matmuls take at peak FLOP/s.
+      memory: seconds that transfers to and from HBM take at peak bandwidth.
+      links: seconds that transfers to other chips take at peak bandwidth.
     """
 
     compute: float
@@ -116,7 +116,7 @@ class Roofline:
 
     @property
     def seconds(self) -> float:
-        """The minimum time of a step in seconds, if all resources are fully used in parallel."""
+        """The minimum step time in seconds, reached if all resources are fully used in parallel."""
         return max(self.compute, self.memory, self.links)
 
     @property
@@ -129,12 +129,12 @@ class Roofline:
 def roofline(
     chip: Chip, peak_flops: float, *, flops: float, memory_bytes: float, sent_bytes: float
 ) -> Roofline:
-    """Return the minimum time of a step on one chip.
+    """Return a lower bound on step time for each of a chip's resources.
 
     Args:
       chip: the chip.
-      peak_flops: its peak FLOP/s.
-      flops: the floating-point operations of the step.
+      peak_flops: the chip's peak FLOP/s.
+      flops: the number of floating-point operations in the step.
       memory_bytes: the number of bytes read from and written to HBM.
       sent_bytes: the number of bytes sent to other chips.
     """

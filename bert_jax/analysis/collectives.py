@@ -1,4 +1,4 @@
-"""Determine the communication of a compiled program from its HLO text."""
+"""Determine how much a compiled program communicates from its HLO text."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ _CHANNEL = re.compile(r"\bchannel_id=(\d+)")
 
 @dataclass(frozen=True)
 class Traffic:
-    """The communication of one device in one kind of collective, for one run of a program.
+    """What one device communicates through one kind of collective when a program runs once.
 
     Attributes:
       count: the number of collectives.
-      bytes: the size in bytes of their results, or of the operands of a reduce-scatter.
-      sent: the number of bytes sent by the device with the ring algorithm, which is optimal.
+      bytes: the total size in bytes of the collectives' results or, for reduce-scatter, of the
+        operands.
+      sent: the number of bytes that the device sends with the ring algorithm, which is optimal.
     """
 
     count: int
@@ -52,18 +53,18 @@ class _Instruction:
 
 
 def collectives(hlo: str, num_devices: int) -> dict[str, Traffic]:
-    """Return the communication of a program by kind, in the order of `KINDS`.
+    """Return a dict from each kind of collective in a program, in `KINDS` order, to its traffic.
 
     A collective in a loop is counted once per iteration. The number of iterations is the trip count
-    noted by the compiler; else the bound in the loop's condition (the counters of loops made by
-    `lax.scan` and by the compiler start at 0 and increase by 1); else 1. If the TPU compiler splits
-    a collective into several fusions, to overlap it with matrix products, it appears in each of
-    them with the same channel number, and is counted once.
+    that the compiler annotates, or else the bound in the loop's condition (loop counters from
+    `lax.scan` and the compiler start at 0 and increase by 1), or else 1. If the TPU compiler splits
+    a collective across several fusions to overlap it with matmuls, it appears in each of them with
+    the same channel number, but is counted only once.
 
     Args:
-      hlo: the text of a compiled partitioned module, as returned by `compiled.as_text()`. Its
-        shapes are the shapes on a single device.
-      num_devices: the size of groups that the text does not specify.
+      hlo: the text of a compiled, partitioned module, as returned by `compiled.as_text()`. Shapes
+        in the text are per-device shapes.
+      num_devices: the group size to use if the text does not specify groups.
     """
     computations, entry = _parse_computations(hlo)
     by_kind: dict[str, dict[tuple[str, str], Traffic]] = {kind: {} for kind in KINDS}
@@ -73,7 +74,7 @@ def collectives(hlo: str, num_devices: int) -> dict[str, Traffic]:
             kind = line.opcode.removesuffix("-done")
             if kind not in KINDS:
                 continue
-            # In an asynchronous pair, the start has the groups, and the end has the result.
+            # In an asynchronous pair, the start specifies the groups, and the end has the result.
             start = line
             if line.opcode.endswith("-done"):
                 start = results[line.rest.split(")")[0].strip().lstrip("%")]
@@ -103,7 +104,7 @@ def _traffic(kind: str, result: str, attributes: str, num_devices: int) -> Traff
 
 
 def array_bytes(shape: str) -> int:
-    """Return the size in bytes of an HLO shape such as `f32[16,64]{1,0}`, or of a tuple of shapes.
+    """Return the size in bytes of an HLO shape such as `f32[16,64]{1,0}` or of a tuple of shapes.
 
     Raises:
       ValueError: the element type is unknown.
@@ -111,7 +112,7 @@ def array_bytes(shape: str) -> int:
     total = 0
     for dtype, dims in _ARRAY.findall(shape):
         if dtype not in _ITEM_BYTES:
-            raise ValueError(f"the compiled program has {dtype} arrays, whose size is unknown")
+            raise ValueError(f"the compiled program has {dtype} arrays, whose item size is unknown")
         total += _ITEM_BYTES[dtype] * math.prod(int(dim) for dim in dims.split(",") if dim)
     return total
 
@@ -120,12 +121,12 @@ def group_size(attributes: str, num_devices: int) -> int:
     """Return the number of devices in each group of a collective.
 
     XLA uses several notations: `{{0,1},{2,3}}` lists the groups, `[4,2]<=[8]` means 4 groups of 2,
-    and `mesh['a'=2,'b'=4] {'b'}` means groups along the given axes, where `'b':(1)2` is a part of
-    an axis.
+    and `mesh['a'=2,'b'=4] {'b'}` means groups along the given axes, where `'b':(1)2` refers to part
+    of an axis.
 
     Args:
-      attributes: the attributes of the collective in the HLO text.
-      num_devices: the result if the text does not specify groups.
+      attributes: the collective's attributes in the HLO text.
+      num_devices: the group size to return if the text does not specify groups.
     """
     listed = re.search(r"replica_groups=\{\{([\d,]*)\}", attributes)
     if listed:
@@ -142,7 +143,7 @@ def group_size(attributes: str, num_devices: int) -> int:
 
 
 def _parse_computations(hlo: str) -> tuple[dict[str, list[_Instruction]], str]:
-    """Return the instructions of each computation by name, and the entry computation's name."""
+    """Return (dict from computation name to instructions, the entry computation's name)."""
     computations: dict[str, list[_Instruction]] = {}
     entry, current = "", ""
     for text in hlo.splitlines():
@@ -162,13 +163,14 @@ def _parse_computations(hlo: str) -> tuple[dict[str, list[_Instruction]], str]:
 
 
 def _count_runs(computations: dict[str, list[_Instruction]], entry: str) -> dict[str, int]:
-    """Return the number of runs of each computation, counting all branches of conditionals."""
+    """Return how often each computation runs, counting every branch of conditionals."""
     runs = dict.fromkeys(computations, 0)
 
     def visit(name: str, count: int) -> None:
         runs[name] += count
         for line in computations[name]:
-            # The end of an asynchronous call refers to the computation that its start has run.
+            # Skip the end of an asynchronous call, which refers to the same computation as its
+            # start.
             if not line.opcode.endswith(("-done", "-update")):
                 for called, trips in _calls(line, computations):
                     if called in computations:
@@ -181,7 +183,7 @@ def _count_runs(computations: dict[str, list[_Instruction]], entry: str) -> dict
 def _calls(
     line: _Instruction, computations: dict[str, list[_Instruction]]
 ) -> Iterator[tuple[str, int]]:
-    """Yield the computations called by an instruction, and the number of calls."""
+    """Yield each computation that an instruction calls, with the number of calls."""
     called = [
         name.strip().lstrip("%")
         for names in _CALLED.findall(line.rest)
@@ -197,7 +199,7 @@ def _calls(
 
 
 def _loop_bound(condition: list[_Instruction]) -> int:
-    """Return N for a condition that ends with "counter < N", or 1 for other computations."""
+    """Return N if the condition ends with "counter < N", or 1 for any other computation."""
     if not condition or condition[-1].opcode != "compare":
         return 1
     compare = condition[-1]

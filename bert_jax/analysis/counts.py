@@ -1,4 +1,4 @@
-"""Count a model's parameters and floating-point operations, two for each multiply-add."""
+"""Count a model's parameters and FLOPs, where one multiply-add is two FLOPs."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from bert_jax.models.config import EncoderConfig, NormPlacement
 from bert_jax.models.model import ClassifierHead, ModelConfig
 from bert_jax.models.parameters import count
 
-# For each product in the forward pass, the backward pass has two: the gradients with respect to the
-# inputs and to the parameters.
+# For each matmul in the forward pass, the backward pass has two: one for the gradient with respect
+# to the inputs and one for the gradient with respect to the parameters.
 TRAINING_FACTOR = 3
 
 
 @dataclass(frozen=True)
 class LayerFlops:
-    """The FLOPs of one layer in the forward pass of one sequence.
+    """One layer's FLOPs in the forward pass on one sequence.
 
     Attributes:
       projections: the query, key and value projections.
-      attention: the attention scores, weighted sum and output projection.
+      attention: the attention scores, the weighted sum and the output projection.
       ffn: both dense layers of the feed-forward network.
     """
 
@@ -33,17 +33,17 @@ class LayerFlops:
 
     @property
     def total(self) -> int:
-        """The FLOPs of the entire layer."""
+        """The FLOPs in the entire layer."""
         return self.projections + self.attention + self.ffn
 
 
 def layer_flops(config: EncoderConfig, length: int) -> LayerFlops:
-    """Return the FLOPs of one layer in the forward pass of one sequence.
+    """Return one layer's FLOPs in the forward pass on one sequence.
 
     Element-wise operations (softmax, LayerNorm, GELU) are not counted.
 
     Args:
-      config: the encoder.
+      config: the encoder's architecture.
       length: the number of tokens, including padding.
     """
     dim = config.hidden_dim
@@ -57,13 +57,13 @@ def layer_flops(config: EncoderConfig, length: int) -> LayerFlops:
 
 
 def encoder_training_flops(config: EncoderConfig, length: int, trainable_layers: int) -> int:
-    """Return the FLOPs of the layers in the forward and backward pass of one sequence.
+    """Return all layers' FLOPs in the forward and backward passes on one sequence.
 
     Args:
-      config: the encoder.
+      config: the encoder's architecture.
       length: the number of tokens, including padding.
-      trainable_layers: the number of final layers that have a backward pass: all layers if the
-        embeddings are trainable.
+      trainable_layers: the number of layers, counted from the last, that have a backward pass. If
+        the embeddings are trainable, this is all layers.
     """
     assert 0 <= trainable_layers <= config.num_layers
     passes = config.num_layers + (TRAINING_FACTOR - 1) * trainable_layers
@@ -72,11 +72,11 @@ def encoder_training_flops(config: EncoderConfig, length: int, trainable_layers:
 
 @dataclass(frozen=True)
 class PretrainingFlops:
-    """The FLOPs of pretraining in the forward pass of one sequence.
+    """The FLOPs of a pretraining model's forward pass on one sequence.
 
     Attributes:
-      projection: the projection of embeddings to the hidden dimension, 0 if there is none.
-      layers: all layers of the encoder.
+      projection: the projection of embeddings to the hidden dimension; 0 if there is none.
+      layers: all the encoder's layers.
       masked_lm: the masked-LM head.
       next_sentence: the pooler and the sentence-pair head.
     """
@@ -88,14 +88,14 @@ class PretrainingFlops:
 
     @property
     def forward(self) -> int:
-        """The FLOPs of the forward pass."""
+        """The FLOPs in the forward pass."""
         return self.projection + self.layers + self.masked_lm + self.next_sentence
 
     @property
     def training(self) -> int:
-        """The FLOPs of the forward and backward pass without rematerialization.
+        """The FLOPs in the forward and backward passes, without rematerialization.
 
-        Utilization is relative to this number.
+        Utilization is measured relative to this number.
         """
         return TRAINING_FACTOR * self.forward
 
@@ -108,10 +108,10 @@ def pretraining_flops(
     documents_per_row: int = 1,
     next_sentence: bool,
 ) -> PretrainingFlops:
-    """Return the FLOPs of pretraining on one sequence.
+    """Return the FLOPs needed to pretrain on one sequence.
 
     Args:
-      config: the encoder.
+      config: the encoder's architecture.
       length: the number of tokens, including padding.
       predictions: the number of positions at which the masked-LM head is evaluated.
       documents_per_row: the number of documents in the sequence, each of which is a sentence pair.
@@ -128,8 +128,8 @@ def pretraining_flops(
     )
 
 
-# Parts of parameter names, and the titles of the corresponding parts of a model. The first match
-# is used.
+# Substrings of parameter names, with the titles of the corresponding parts of a model. The first
+# match is used.
 PARTS: tuple[tuple[str, str], ...] = (
     ("encoder.embeddings.token", "token embedding"),
     ("encoder.embeddings.position", "position embedding"),
@@ -151,7 +151,7 @@ PARTS: tuple[tuple[str, str], ...] = (
 def parameters_by_part(
     shapes: Mapping[str, jax.ShapeDtypeStruct],
 ) -> dict[str, dict[str, jax.ShapeDtypeStruct]]:
-    """Group parameters by the parts of the model, in the order of `PARTS`.
+    """Group parameters by the part of the model they belong to, in the order of `PARTS`.
 
     Raises:
       ValueError: a parameter does not belong to any part.
@@ -172,7 +172,7 @@ def counts_by_part(shapes: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, int]
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """The parameter counts of the embeddings, of all layers, and of everything above them."""
+    """Parameter counts for the embeddings, for all layers, and for everything above them."""
 
     embeddings: int
     layers: int
@@ -180,12 +180,12 @@ class ParameterCounts:
 
     @property
     def total(self) -> int:
-        """The number of parameters of the model."""
+        """The number of parameters in the model."""
         return self.embeddings + self.layers + self.above
 
 
 def parameter_counts(model: ModelConfig) -> ParameterCounts:
-    """Count the parameters of a model by arithmetic, without `define_model`."""
+    """Compute a model's parameter counts from its config, without `define_model`."""
     encoder = model.encoder
     hidden = encoder.hidden_dim
     final_norm: dict[NormPlacement, int] = {"post": 0, "pre": 2 * hidden}

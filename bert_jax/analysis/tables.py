@@ -1,4 +1,4 @@
-"""Format tables of a model's parameters and of the FLOPs of its training, as lines of text."""
+"""Format tables of a model's parameters and training FLOPs as lines of text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bert_jax.models.parameters import count
 
 
 def parameter_table(shapes: Mapping[str, jax.ShapeDtypeStruct]) -> list[str]:
-    """Return the number of parameters of each part of a model, and the total."""
+    """Format the number of parameters in each part of a model, and the total."""
     total = count(shapes)
     lines = [f"{'parameters':62s}{'':>16s}"]
     lines += [
@@ -32,15 +32,15 @@ def flops_table(
     predictions: int,
     next_sentence: bool,
 ) -> list[str]:
-    """Return the FLOPs of each part for one sequence, and those of a training step and a phase.
+    """Format the FLOPs per part for one sequence, and the FLOPs in a train step and in a phase.
 
     Args:
-      encoder: the encoder.
+      encoder: the encoder's architecture.
       name: the name of the phase.
-      length: the number of tokens of a sequence.
-      batch_size: the number of sequences of a step.
-      num_steps: the number of steps of the phase.
-      predictions: the number of masked positions of a sequence.
+      length: the number of tokens in a sequence.
+      batch_size: the number of sequences per step.
+      num_steps: the number of steps in the phase.
+      predictions: the number of masked positions per sequence.
       next_sentence: whether there is a sentence-pair head.
     """
     layer = layer_flops(encoder, length)
@@ -60,7 +60,7 @@ def flops_table(
     }
     total = parts.training * batch_size * num_steps
     return [
-        f"FLOPs of matrix products, {name}: one sequence of {length} tokens",
+        f"matmul FLOPs in {name}, for one sequence of {length} tokens",
         *(f"  {title:60s}{flops:24,d}" for title, flops in rows.items()),
         f"  {f'all {num_steps:,} steps':60s}{total:24.4g}",
     ]

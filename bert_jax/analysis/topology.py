@@ -1,4 +1,4 @@
-"""Devices to compile for, which need not exist: CPU devices (`cpu:8`), or a named TPU slice."""
+"""Create devices to compile for, which need not exist: CPUs (`cpu:8`) or a named TPU slice."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 _TPU = re.compile(r"v[2-9][a-z]*|tpu.*")  # does not match NVIDIA's V100
 EXAMPLES = "cpu:8, v5e:4x4, v6e:2x4, v5p:2x2x2 or v4:2x2x4"
 
-# Variables that libtpu otherwise requests from the metadata server of a Cloud TPU host, waiting for
-# an answer. For compiling, any values are sufficient, and several processes may load libtpu.
+# If these variables are not set, libtpu requests them from a Cloud TPU host's metadata server and
+# waits for an answer. Any values will do for compiling, and several processes may load libtpu.
 _NO_TPU_HOST = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -25,10 +25,10 @@ _NO_TPU_HOST = {
 
 
 def topology_devices(name: str) -> list[jax.Device]:
-    """Return the devices of a topology, for a mesh to compile for.
+    """Return the devices in a topology, from which to make a mesh to compile for.
 
-    Call this before JAX initializes its devices. On TPU v4, a device is a chip of two cores, which
-    is the default on the hardware.
+    Call this function before JAX initializes its devices. On TPU v4, a device is a chip with two
+    cores, which is also the default on the hardware.
 
     Args:
       name: the name of the topology, such as "v5e:4x4" or "cpu:8".
@@ -57,13 +57,13 @@ def topology_devices(name: str) -> list[jax.Device]:
 
 def _cpu_devices(count: int) -> list[jax.Device]:
     os.environ["JAX_PLATFORMS"] = "cpu"
-    import jax  # reads the variable when it is imported
+    import jax  # reads the variable on import
 
     try:
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError:
-        pass  # devices are already initialized, and can be used if there are enough
+        pass  # devices are already initialized; use them if there are enough
     devices = jax.devices("cpu")
     if len(devices) < count:
         raise ValueError(
@@ -87,7 +87,7 @@ def _tpu_devices(name: str, kind: str, dims: list[int]) -> list[jax.Device]:
     options: dict[str, object] = {}
     if kind == "v4":
         options["chip_config_name"] = "megacore"
-    if max(dims) == 1:  # a single chip instead of all 2 x 2 chips of a host
+    if max(dims) == 1:  # a single chip, not all 2 x 2 chips on a host
         options["chips_per_host_bounds"] = [1, 1, 1]
     try:
         description = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)

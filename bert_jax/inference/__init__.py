@@ -1,1 +1,1 @@
-"""Models that take text and return answers."""
+"""Run trained models on text."""

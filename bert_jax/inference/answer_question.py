@@ -17,7 +17,7 @@ from bert_jax.models.model import Model, infer
 from bert_jax.runs.work_dir import RELEASED_SPAN_DEFAULTS, InferenceDefaults
 from bert_jax.tasks.task import Batch
 
-# The minimum number of candidates for probabilities, as in the code released by Devlin et al. 2019.
+# Probabilities are computed over at least this many candidates, as in Devlin et al. 2019's code.
 _CANDIDATES = 20
 
 
@@ -26,12 +26,13 @@ class FoundAnswer:
     """The best answer to a question.
 
     Attributes:
-      text: characters `start` to `end` of the passage; "" if the passage contains no words.
+      text: the passage's characters from `start` to `end`; "" if the passage contains no words.
       start: the offset of the first character.
       end: the offset after the last character.
-      probability: the softmax over the 20 best candidates, or over more if more are requested.
+      probability: the answer's probability from a softmax over the 20 best candidates, or over
+        `n_best` candidates if that is more.
       candidates: the `n_best` candidates, best first.
-      question_truncated: whether the end of the question was truncated.
+      question_truncated: whether the end of the question was cut off.
     """
 
     text: str
@@ -64,16 +65,16 @@ class AnswerQuestion(Predictor):
     def __call__(
         self, question: str | list[str], context: str | list[str], n_best: int = 1
     ) -> FoundAnswer | list[FoundAnswer]:
-        """Answer a question about a passage, or each question about the corresponding passage.
+        """Answer a question about a passage, or each question about its corresponding passage.
 
         A passage that is too long is split into overlapping windows, all of which are searched.
-        Windows, questions and answers have the maximum lengths of the training run, or of the code
-        released by Devlin et al. if the model is from another source.
+        Windows, questions and answers have the same maximum lengths as in the training run or, if
+        the model comes from another source, as in the code released by Devlin et al.
 
         Args:
           question: a question or a list of questions.
-          context: the passage, or a list with a passage for each question.
-          n_best: the number of candidates to return for each question.
+          context: the passage, or a list with one passage per question.
+          n_best: how many candidates to return for each question.
 
         Raises:
           ValueError: the arguments are not two strings or two lists of the same length, or `n_best`
@@ -120,7 +121,7 @@ class AnswerQuestion(Predictor):
         ]
 
     def _logits(self, windows: SpanWindows) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return start and end logits [windows, tokens of the longest window], 0 in padding."""
+        """Return start and end logits [windows, tokens in the longest window], 0 in padding."""
         lengths = windows.features.lengths
         shape = (len(windows), int(lengths.max(initial=0)))
         starts, ends = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
@@ -133,10 +134,10 @@ class AnswerQuestion(Predictor):
 def window_sizes(
     max_length: int, defaults: InferenceDefaults, num_specials: int = 3
 ) -> tuple[int, int]:
-    """Return the stride of the windows and the question's maximum length, both in tokens.
+    """Return the windows' stride and the question's maximum length, both in tokens.
 
-    They have the values of `defaults` unless `max_length` is less than the default. In that case,
-    the question takes at most a third of a row, and windows overlap by half or more.
+    Both values come from `defaults` unless `max_length` is less than the default. In that case, the
+    question takes up at most a third of a row, and windows overlap by at least half.
     """
     assert defaults.spans is not None
     doc_stride, query_length = defaults.spans.doc_stride, defaults.spans.max_query_length

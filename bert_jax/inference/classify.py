@@ -1,4 +1,4 @@
-"""Classify or rate a text or a pair of texts, and choose among continuations."""
+"""Classify or rate texts and pairs of texts, and choose among continuations."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Classification:
     """The labels or numbers that a model predicts for a text.
 
     Attributes:
-      label: the most probable label; None for a regression, and for a multi-label model if no label
-        is more probable than 0.5.
-      probability: the probability of that label, or None.
-      labels: the predicted labels: `label`, or for a multi-label model every label above 0.5, in
-        the model's order.
-      scores: the probability of every label: by softmax if exactly one label applies, by sigmoid if
-        any number may; for a regression, the numbers themselves. A model fine-tuned with one score
-        for two labels gives both labels' probabilities; if it was imported from another format, the
-        name of its negative label is missing.
+      label: the most probable label; None for regression, and for a multi-label model if no label
+        has a probability above 0.5.
+      probability: the probability of `label`, or None if there is no label.
+      labels: the predicted labels: only `label` or, for a multi-label model, every label with a
+        probability above 0.5, in the model's order.
+      scores: each label's probability, computed by a softmax if exactly one label applies and by a
+        sigmoid if any number may apply; for regression, the predicted numbers. For a model that was
+        fine-tuned with one score for two labels, both labels' probabilities; if such a model was
+        imported, its negative label has no name and is missing.
       truncated: whether the text was truncated because it was too long.
     """
 
@@ -67,18 +67,18 @@ class Classify(Predictor):
     @overload
     def __call__(self, text: Texts) -> list[Classification]: ...
     def __call__(self, text: Text | Texts) -> Classification | list[Classification]:
-        """Classify a text, a pair `(first, second)`, or each item of a list of them.
+        """Classify a text, a pair `(first, second)`, or each item in a list of texts or pairs.
 
-        Inputs that are too long are truncated as in training: a single text at its end, a pair by
-        shortening the longer text first.
+        Inputs that are too long are truncated as in training: a single text is cut off at the end,
+        and in a pair, the longer text is shortened first.
 
         Args:
           text: a text, a pair of texts, or a list of either.
 
         Raises:
           ValueError: the argument is not a string, a tuple or a list.
-          UnusableText: an input is not a string or a tuple of two, is not valid Unicode, or is a
-            pair although the model was fine-tuned on single texts, or vice versa.
+          UnusableText: an input is not a string or a pair, is not valid Unicode, or is a pair even
+            though the model was fine-tuned on single texts (or vice versa).
         """
         if isinstance(text, (str, tuple)):
             return self._classify([text])[0]
@@ -116,7 +116,7 @@ class Classify(Predictor):
     def _from_scores(
         self, scores: dict[str, float], values: Sequence[float], truncated: bool
     ) -> Classification:
-        """Return the labels that the scores indicate."""
+        """Choose the labels that the scores support."""
         negative = self.defaults.negative if self.defaults is not None else ""
         if negative:
             (positive,) = values
@@ -179,15 +179,15 @@ class Choose(Predictor):
     def __call__(
         self, context: str | list[str], choices: list[str] | list[list[str]]
     ) -> Choice | list[Choice]:
-        """Choose a continuation of a context, or of each context from the corresponding choices.
+        """Choose a context's continuation, or each context's from its own list of choices.
 
-        A choice is the whole second segment that the model reads: for SWAG, the given beginning of
-        the second sentence followed by an ending. Pairs that are too long are truncated as in
-        training, the longer text first.
+        Each choice is the whole second segment that the model reads. For SWAG, it is the given
+        beginning of the second sentence followed by an ending. Pairs that are too long are
+        truncated as in training: the longer text is shortened first.
 
         Args:
           context: a context or a list of contexts.
-          choices: the choices, or a list with the choices for each context.
+          choices: the choices, or a list that contains one list of choices per context.
 
         Raises:
           ValueError: the lists differ in length, or an argument is neither a string nor a list.
@@ -199,7 +199,10 @@ class Choose(Predictor):
         expected = "a context and its choices, or a list of contexts and a list of lists of choices"
         contexts, lists = as_list(context, expected), as_list(choices, expected)
         if len(contexts) != len(lists):
-            raise ValueError(f"{len(contexts)} contexts and {len(lists)} lists of choices")
+            raise ValueError(
+                f"got {len(contexts)} contexts and {len(lists)} lists of choices. Give one list of "
+                "choices per context"
+            )
         return self._choose(contexts, lists)
 
     def _choose(self, contexts: Sequence[str], choices: Sequence[object]) -> list[Choice]:
@@ -216,7 +219,7 @@ class Choose(Predictor):
             inputs = truncate_texts(self.tokenizer, pairs, self.max_length)
         except UnusableText as error:
             places = np.searchsorted(ends, list(error.reasons), side="right").tolist()
-            # Reversed, so that the first reason for a context overwrites the later ones.
+            # Reverse the order, so that a context's first reason overwrites the later ones.
             reasons = reversed(list(zip(places, error.reasons.values(), strict=True)))
             raise UnusableText(dict(reasons), len(contexts)) from None
         scores = np.array([row["score"] for row in self._run(_score, inputs.features)], np.float64)

@@ -1,4 +1,4 @@
-"""Compute vectors of texts and of the words in them, layer by layer."""
+"""Compute vectors for texts and the words in them, layer by layer."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Embedding:
 
     Attributes:
       text: the text.
-      vector: float32 [dimension], the model's own sentence embedding, pooled as its work directory
-        specifies; by default the mean.
-      tokens: `[CLS]`, the pieces of the words, and `[SEP]`.
-      offsets: int32 [tokens, 2], the characters of each token in `text`; (0, 0) for `[CLS]`, a
-        prompt's tokens and `[SEP]`.
-      hidden_states: float32 [layers + 1, tokens, hidden_dim], the embeddings and every layer's
+      vector: float32 [dimension], the model's sentence embedding, pooled as its work directory
+        specifies, which defaults to the mean.
+      tokens: `[CLS]`, the words' pieces, and `[SEP]`.
+      offsets: int32 [tokens, 2], where each token starts and ends in `text`, in characters; (0, 0)
+        for `[CLS]`, a prompt's tokens and `[SEP]`.
+      hidden_states: float32 [layers + 1, tokens, hidden_dim], the embeddings and each layer's
         output.
       truncated: whether the text was truncated.
       tokenizer: the model's tokenizer.
@@ -62,7 +62,7 @@ class Embedding:
 
     @property
     def cls(self) -> FloatArray:
-        """The last layer's vector of `[CLS]`, [hidden_dim]."""
+        """The last layer's vector for `[CLS]`, [hidden_dim]."""
         return self.hidden_states[-1, 0]
 
     @property
@@ -74,18 +74,18 @@ class Embedding:
         return self.hidden_states[-1].mean(axis=0)
 
     def word(self, word: str, occurrence: int = 0) -> FloatArray:
-        """Return the vector of a word in its context at every layer, [layers + 1, hidden_dim].
+        """Return a word's contextual vector at every layer, [layers + 1, hidden_dim].
 
-        It is the mean of the vectors of the word's pieces.
+        A word's vector is the mean of its pieces' vectors.
 
         Args:
-          word: one word of the text or several consecutive ones; an uncased model ignores case.
-          occurrence: the number of the occurrence, from 0, if the text contains the word more than
-            once.
+          word: a word in the text, or several consecutive words; an uncased model ignores case.
+          occurrence: which occurrence to use if the text contains the word more than once, counted
+            from 0.
 
         Raises:
-          ValueError: the text does not contain the word that often, the word is in the part that
-            was cut off, or it is part of a special token spelled out in the text, such as "mask" in
+          ValueError: the text does not contain the word that often, the word lies in the part that
+            was cut off, or it belongs to a special token spelled out in the text, such as "mask" in
             "[MASK]".
         """
         places = find_words(self.tokenizer, self.text, word)
@@ -98,11 +98,11 @@ class Embedding:
                 f"truncated at character {self.offsets.max()}"
             )
         begins, ends = self.offsets.T
-        # A SentencePiece may include the punctuation mark next to the word.
+        # A SentencePiece piece may include the punctuation mark next to the word.
         pieces = np.flatnonzero((begins < end) & (start < ends) & (begins < ends))
         specials = self.tokenizer.specials
         for piece in pieces:
-            # [UNK] is excepted, since it replaces words that have no token of their own.
+            # Make an exception for [UNK], since it replaces words that have no token of their own.
             special = self.tokens[piece] in {*specials.tokens} - {specials.unk}
             if special and not start <= begins[piece] < ends[piece] <= end:
                 raise ValueError(
@@ -112,7 +112,7 @@ class Embedding:
         return self.hidden_states[:, pieces].mean(axis=1)
 
     def _not_found(self, word: str, occurrence: int, count: int) -> str:
-        """Return the message about an occurrence of a word that the text contains `count` times."""
+        """Return the error message for a word that the text contains only `count` times."""
         text = repr(self.text[:80])
         if count:
             times = "once" if count == 1 else f"{count} times"
@@ -128,7 +128,7 @@ class Embedding:
 
 @dataclass(frozen=True, eq=False)
 class SentenceVectors:
-    """The vectors of a whole text.
+    """Vectors that represent a whole text.
 
     Attributes:
       vector: float32 [dimension]; see `Embedding.vector`.
@@ -144,12 +144,13 @@ class SentenceVectors:
 
 
 class Embed(Predictor):
-    """Computes vectors of texts with any model, whatever its head.
+    """Computes vectors for texts, using a model with any head or none.
 
     Attributes:
-      sentence_embedding: the settings of `vector`; the mean unless the model has its own.
+      sentence_embedding: the settings for `vector`; mean pooling unless the model has its own
+        settings.
 
-    The similarity of "python" in two sentences, at each layer:
+    Compare "python" in two sentences, layer by layer:
 
     >>> embed = Embed("runs/mine")                                            # doctest: +SKIP
     >>> pet, code = embed(["I love my pet Python", "I love coding in Python"])  # doctest: +SKIP
@@ -173,10 +174,10 @@ class Embed(Predictor):
         Args:
           work_dir: the work directory of a run or of `bert-jax import`.
           batch_size: the maximum number of sequences to compute at once.
-          max_length: the maximum number of tokens in a sequence, including special tokens; None for
-            that of an imported sentence-transformers model or of a fine-tuning run, or for all
-            positions of other models.
-          dtype: the type to compute in; see `FillMask`.
+          max_length: the maximum number of tokens in a sequence, including special tokens. Defaults
+            to the maximum stored with an imported sentence-transformers model or used in a
+            fine-tuning run; other models use all their positions.
+          dtype: the dtype to compute in; see `FillMask`.
         """
         settings = read_sentence_embedding(Path(work_dir))
         if max_length is None and settings is not None:
@@ -195,14 +196,15 @@ class Embed(Predictor):
     def __call__(
         self, text: str | list[str], *, prompt_name: str | None = None, prompt: str | None = None
     ) -> Embedding | list[Embedding]:
-        """Return all vectors of a text, or of each text in a list.
+        """Return all vectors for a text, or for each text in a list.
 
-        For BERT-base, 100 tokens take 4 MB.
+        With BERT-base, 100 tokens take 4 MB.
 
         Args:
           text: a text or a list of texts.
-          prompt_name: the model's prompt to prepend to every text; None for its default prompt.
-          prompt: a text to prepend to every text instead; "" for none.
+          prompt_name: name of the model's prompt to prepend to every text; None for its default
+            prompt.
+          prompt: text to prepend to every text in place of a named prompt; "" for no prompt.
 
         Raises:
           ValueError: `text` is neither a string nor a list, or the prompt does not exist.
@@ -215,12 +217,12 @@ class Embed(Predictor):
     def sentences(
         self, texts: Sequence[str], *, prompt_name: str | None = None, prompt: str | None = None
     ) -> list[SentenceVectors]:
-        """Return only the vectors of whole texts, which takes less memory for many texts.
+        """Return only vectors for whole texts, which saves memory if there are many texts.
 
         Args:
           texts: the texts.
-          prompt_name: the model's prompt to prepend to every text; see `__call__`.
-          prompt: a text to prepend to every text instead; see `__call__`.
+          prompt_name: name of the model's prompt to prepend to every text; see `__call__`.
+          prompt: text to prepend to every text in place of a named prompt; see `__call__`.
 
         Raises:
           ValueError: `texts` is not a list, or the prompt does not exist.
@@ -252,7 +254,7 @@ class Embed(Predictor):
     def _embedding(
         self, text: str, start: int, ids: Sequence[int], located: LocatedTokens, row: Row
     ) -> Embedding:
-        """Return the embedding of a text whose prompt has `start` characters."""
+        """Return the embedding of a text that follows a prompt of `start` characters."""
         with_specials = [self.tokenizer.cls_id, *ids, self.tokenizer.sep_id]
         offsets = np.zeros((len(with_specials), 2), np.int32)
         offsets[1:-1] = np.maximum(located.offsets[: len(ids)] - start, 0)
@@ -267,10 +269,10 @@ class Embed(Predictor):
         )
 
     def _program(self, program: Callable[..., Outputs], prompt: str, features: Features) -> Program:
-        """Return `program` with the model's pooling, for texts that begin with a prompt.
+        """Return `program` set up for the model's pooling and for texts that begin with `prompt`.
 
         Raises:
-          UnusableText: the prompt is not pooled, and a text has no tokens besides the prompt's.
+          UnusableText: the prompt is not pooled, and a text has no tokens other than the prompt's.
         """
         settings, skipped = self.sentence_embedding, 0
         if prompt and not settings.include_prompt:
@@ -283,11 +285,11 @@ class Embed(Predictor):
 
 
 def cosine_similarity(first: FloatArray, second: FloatArray) -> FloatArray:
-    """Return the cosine similarity of vectors.
+    """Return the cosine similarity between vectors.
 
     Args:
       first: [..., hidden_dim].
-      second: vectors of the same shape.
+      second: vectors with the same shape.
 
     Returns:
       float32 [...], the similarity of each pair of vectors.

@@ -1,4 +1,4 @@
-"""Use a pretrained model's heads: fill in masked words, and score pairs of sentences."""
+"""Fill in masked words and score pairs of sentences with a pretrained model's heads."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from bert_jax.models.model import Model, infer
 from bert_jax.runs.work_dir import PAIRS
 from bert_jax.tasks.task import Batch
 
-# A text with more masks is run once for every 4 of them. For BERT-base and rows of 16 tokens, the
-# vocabulary's scores at 4 positions cost 7 % of the encoder's time.
+# A text with more masks runs once for every 4 masks. For BERT-base and rows of 16 tokens, scoring
+# the vocabulary at 4 positions costs 7 % of the encoder's time.
 _MASKS_AT_ONCE = 4
 
 
@@ -40,8 +40,8 @@ class Guess:
     """A guess for a mask.
 
     Attributes:
-      token: the token, in the form of `Tokenizer.readable`.
-      probability: its probability at the mask.
+      token: the token, as formatted by `Tokenizer.readable`.
+      probability: the token's probability at the mask.
     """
 
     token: str
@@ -50,12 +50,12 @@ class Guess:
 
 @dataclass(frozen=True)
 class FilledText:
-    """The best guesses for the masks of a text.
+    """The best guesses for the masks in a text.
 
     Attributes:
-      masks: the guesses for every mask, in the order of the text; the most probable guess first.
-      truncated: whether the end of the text was cut off because it was too long. A mask is never
-        cut off.
+      masks: the guesses for each mask, most probable first; masks are in the order of the text.
+      truncated: whether the end of the text was cut off because the text was too long. Masks are
+        never cut off.
     """
 
     masks: tuple[tuple[Guess, ...], ...]
@@ -63,7 +63,7 @@ class FilledText:
 
 
 class FillMask(Predictor):
-    """Predicts the words hidden by `[MASK]`, or by the vocabulary's own mask token (`mask`).
+    """Predicts the words behind `[MASK]`, or behind the vocabulary's own mask token (`mask`).
 
     >>> fill = FillMask("runs/mine")                                          # doctest: +SKIP
     >>> fill("Istanbul is a great [MASK] to visit").masks[0][0].token         # doctest: +SKIP
@@ -83,7 +83,7 @@ class FillMask(Predictor):
     @overload
     def __call__(self, text: list[str], top_k: int = 5) -> list[FilledText]: ...
     def __call__(self, text: str | list[str], top_k: int = 5) -> FilledText | list[FilledText]:
-        """Return the `top_k` best guesses for every mask of a text, or of each text in a list.
+        """Return the `top_k` best guesses for every mask in a text, or in each text in a list.
 
         Args:
           text: a text or a list of texts.
@@ -136,10 +136,10 @@ class FillMask(Predictor):
         ]
 
     def _mask_problem(self, text: str, num_tokens: int, mask_indices: NDArray[np.int64]) -> str:
-        """Return why the masks at these token indices cannot be filled; "" if they can."""
+        """Return why the masks at these token indices cannot be filled, or "" if they can."""
         start = text[:40]
         if not len(mask_indices):
-            return f"no {self.mask} in {start!r}: write one where a word is to be predicted"
+            return f"no {self.mask} in {start!r}: write one in place of each word to predict"
         if mask_indices[-1] >= self.max_length - 2:
             return (
                 f"{start!r}... has {num_tokens + 2} tokens, but the maximum is {self.max_length}, "
@@ -166,7 +166,7 @@ def _top_tokens(model: PretrainingModel, batch: Batch, *, vocab_size: int, top_k
     ).hidden
     at_masks = select_rows(hidden, batch["masked_positions"])
     probabilities = jax.nn.softmax(model.masked_lm(at_masks, model.encoder.embeddings), axis=-1)
-    # A model's padded table may be larger than the vocabulary; its additional rows are not words.
+    # A model's padded table may be larger than the vocabulary; the extra rows are not words.
     values, token_ids = jax.lax.top_k(probabilities[..., :vocab_size], top_k)
     return {"probabilities": values, "token_ids": token_ids}
 
@@ -197,7 +197,7 @@ class NextSentence(Predictor):
 
     @classmethod
     def check_origin(cls, work_dir: str | Path, origin: Mapping[str, str]) -> None:
-        """Raise ValueError if the model was trained to predict the order of sentences instead."""
+        """Raise a ValueError if the model was trained to predict the order of sentences instead."""
         if origin.get(PAIRS) == "sentence_order":
             raise ValueError(
                 f"{work_dir}: the model was trained to predict whether two sentences are in order "
@@ -212,13 +212,13 @@ class NextSentence(Predictor):
     def __call__(
         self, first: str | list[str], second: str | list[str]
     ) -> Following | list[Following]:
-        """Return the probability for a pair, or for each pair of corresponding sentences.
+        """Predict whether `second` follows `first`, for one pair or each pair from two lists.
 
-        Pairs that are too long are truncated, the longer sentence first.
+        In pairs that are too long, the longer sentence is shortened first.
 
         Args:
           first: a sentence or a list of sentences.
-          second: the other sentence, or a list with one for each first sentence.
+          second: the second sentence, or a list with one second sentence for each first sentence.
 
         Raises:
           ValueError: the arguments are not two strings or two lists of the same length.

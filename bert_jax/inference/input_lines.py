@@ -1,4 +1,4 @@
-"""Parse the input lines of `predict`: plain text or JSON Lines."""
+"""Parse the lines that `predict` reads: plain text or JSON Lines."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from bert_jax.json_files import parse_json
 from bert_jax.labeled_data.files import LongLine, decode_line
 from bert_jax.text.files import content_suffix
 
-# Sets of field names; an object must have all fields of one set.
+# Sets of field names; an object must have all the fields in one of the sets.
 Fields = Sequence[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
 class Document:
-    """Consecutive sentences, each a string or a list of words."""
+    """Consecutive sentences, each of which is a string or a list of words."""
 
     sentences: list[str | list[str]]
 
 
 @dataclass(frozen=True)
 class InputLine:
-    """A line that can be used.
+    """A valid input line.
 
-    place: "file:line".
-    value: a text, or the values of several fields.
-    has_id: whether the line's object has an id.
-    id: the id.
-    num_bytes: the length of the line.
+    Attributes:
+      place: "file:line".
+      value: a text, or the values of several fields.
+      has_id: whether the line's object has an id.
+      id: the id.
+      num_bytes: the length of the line.
     """
 
     place: str
@@ -44,7 +45,7 @@ class InputLine:
 
 
 class UnusableLine(ValueError):
-    """A line that cannot be used; the message gives its place and the reason."""
+    """An error for a line that cannot be used, whose message states the place and the reason."""
 
     num_bytes = 0  # the line itself is not kept
 
@@ -61,19 +62,19 @@ def read_input(
     *,
     report: bool = False,
 ) -> Iterator[InputLine | UnusableLine | None]:
-    """Yield the parsed lines, and None whenever the next line has not arrived yet.
+    """Yield the parsed lines, with None whenever the next line has not arrived yet.
 
-    Blank lines of JSON Lines are skipped. In plain text, every line is a text.
+    In JSON Lines, blank lines are skipped. In plain text, every line is a text.
 
     Args:
       source: the input.
-      form: the format. "auto" is JSON Lines if the file's name ends in .jsonl or the first line
-        that is not blank begins with "{". Otherwise it is plain text, and an object in it is an
-        error.
-      fields: sets of fields, one of which an object must have; other fields are ignored. A line of
-        plain text counts as the field "text".
-      list_fields: the fields that hold an array of strings.
-      report: whether to yield an unusable line instead of raising it.
+      form: the format. "auto" means JSON Lines if the file's name ends in .jsonl or the first line
+        that is not blank begins with "{". Otherwise it means plain text, in which a JSON object is
+        an error.
+      fields: sets of field names; an object must have all the fields in one of the sets. Other
+        fields are ignored. A line of plain text counts as the field "text".
+      list_fields: the fields that contain an array of strings.
+      report: whether to yield an `UnusableLine` instead of raising it.
 
     Raises:
       ValueError: the input has a different format, for example SQuAD's.
@@ -117,7 +118,7 @@ def read_input(
 
 
 def _to_first_text(lines: Iterator[bytes | None]) -> Iterator[bytes]:
-    """Yield the lines up to the first that is not blank, waiting for it if necessary."""
+    """Yield lines up to the first one that is not blank, waiting for it if necessary."""
     for line in lines:
         if line is None:
             continue
@@ -136,7 +137,7 @@ def _text(data: bytes, place: str) -> str:
 
 
 def _is_record(text: str, fields: Fields) -> bool:
-    """Return whether a line is an object with one of the sets of fields."""
+    """Return whether a line is a JSON object that has all the fields in one of the sets."""
     if not text.lstrip().startswith("{"):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Read the input of `predict`: a file, or the lines of standard input as they arrive."""
+"""Read the input to `predict` from a file, or from standard input as lines arrive."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ USE_EVALUATE = (
     "For a test file of the task, run bert-jax evaluate WORKDIR --unlabelled --data FILE "
     "--predictions DIR (for GLUE, FILE is the directory of the test file)"
 )
-# Limit on a line, and on the lines computed together or read ahead: 32 full batches of 32 rows of
-# 512 tokens. Classifying a line of this size took 0.6 GB, tagging it 1.0 GB, answering a question
-# about it 1.7 GB (predict with a model of 40 positions, 2 CPU cores, 2026-11-25).
+# Maximum size of a line, and of the lines computed together or read ahead: 32 full batches of 32
+# rows of 512 tokens. Classifying a line of this size took 0.6 GB, tagging it 1.0 GB, and answering
+# a question about it 1.7 GB (with a model that has 40 positions, on 2 CPU cores, 2026-11-25).
 MAX_BYTES = 2 << 20
 Line = TypeVar("Line")
-# A line, None at the end of the input, or the exception that stopped the reader.
+# A line, None at the end of the input, or the exception that stopped reading.
 _Read = bytes | Exception | None
 
 
 class _LineQueue(Queue[_Read]):
-    """A queue that is full at `max_lines` lines or `MAX_BYTES`; the last line may exceed both."""
+    """A queue that holds `max_lines` lines or `MAX_BYTES`, which the last line may exceed."""
 
     def __init__(self, max_lines: int):
         super().__init__(MAX_BYTES)
-        self._min_size = -(-MAX_BYTES // max_lines)  # a shorter line counts as this many bytes
+        self._min_size = -(-MAX_BYTES // max_lines)  # shorter lines count as this many bytes
 
     def _init(self, maxsize: int) -> None:
         super()._init(maxsize)
@@ -62,11 +62,12 @@ class _LineQueue(Queue[_Read]):
 
 @dataclass(frozen=True)
 class Input:
-    """The lines of an input.
+    """An input and its lines.
 
-    name: the input's name in messages.
-    lines: the lines with their line ends; None whenever the next line has not arrived yet.
-    status: the status of the file that the lines are read from.
+    Attributes:
+      name: the input's name in messages.
+      lines: the lines, including line ends, with None whenever the next line has not arrived yet.
+      status: the status of the file from which lines are read.
     """
 
     name: str
@@ -74,7 +75,7 @@ class Input:
     status: os.stat_result
 
     def check_not_overwritten(self, output: Path) -> None:
-        """Raise ValueError if the output file is the file that is read."""
+        """Raise a ValueError if the output file is the file being read."""
         # A terminal may be both input and output.
         if not stat.S_ISREG(self.status.st_mode) or not output.exists():
             return
@@ -88,18 +89,19 @@ class Input:
 def open_input(path: str | None, form: Format, max_lines: int) -> Input:
     """Open a file, which may be compressed (.gz, .xz, .zst), or standard input (None or "-").
 
-    A thread reads pipes and devices up to `max_lines` lines ahead, since another program may still
-    be writing to them.
+    Pipes and devices, to which another program may still be writing, are read by a thread that
+    stays up to `max_lines` lines ahead.
 
     Raises:
-      ValueError: the file does not exist, is a directory, or has a name that "auto" does not
+      ValueError: the file does not exist, is a directory, or has a suffix that "auto" does not
         support; or standard input is closed.
     """
     if path is None or path == "-":
         name = "standard input"
         if sys.stdin is None:  # Python sets it to None if it was closed
             raise ValueError("standard input is closed. Add --input FILE, or pipe the lines in")
-        # A separate stream, since Python aborts if it exits while a thread reads from sys.stdin.
+        # Open a separate stream: Python aborts if it exits while a thread is reading from
+        # sys.stdin.
         stream = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
         lines, status = stream_bytes(stream, name, MAX_BYTES), os.fstat(stream.fileno())
     else:
@@ -108,7 +110,7 @@ def open_input(path: str | None, form: Format, max_lines: int) -> Input:
             _check_name(path)
         file = _find(path)
         lines, status = file_bytes(file, MAX_BYTES), os.stat(file)
-    # A regular file is read without the thread, so that its batches are always the same.
+    # Read a regular file without a thread, so that its batches are always the same.
     is_file = stat.S_ISREG(status.st_mode)
     return Input(name, lines if is_file else read_ahead(lines, max_lines), status)
 
@@ -119,10 +121,10 @@ def chunks(
     largest: int,
     num_bytes: Callable[[Line], int] = lambda line: 0,
 ) -> Iterator[list[Line]]:
-    """Yield `lines` in parts that double in size, from `first` lines to `largest` lines.
+    """Yield `lines` in parts that double in size, from `first` up to `largest` lines.
 
-    The first part is small so that the first results are available early. A None ends a part early,
-    and so does a line that would make the part exceed `MAX_BYTES`, as measured by `num_bytes`.
+    The first part is small so that the first results are available early. A part ends early at a
+    None, or before a line with which it would exceed `MAX_BYTES`, as measured by `num_bytes`.
     """
     part: list[Line] = []
     size, held = first, 0
@@ -143,7 +145,7 @@ def chunks(
 
 
 def _find(path: str) -> Path:
-    """Return the file, which may be a pipe or a device, or its compressed version."""
+    """Return the file, which may be a pipe or a device, or else its compressed version."""
     file = Path(path)
     if has_file(file) or not file.exists():
         return find_file(file)
@@ -164,13 +166,13 @@ def _check_name(path: str) -> None:
 
 
 def read_ahead(lines: Iterator[bytes], max_lines: int) -> Iterator[bytes | None]:
-    """Read lines in a thread and return them, with None whenever the next has not arrived yet.
+    """Read lines in a thread and yield them, with None whenever the next one has not arrived yet.
 
-    The thread is never more than `max_lines` lines or `MAX_BYTES` ahead. Its exceptions are raised
-    by the returned iterator.
+    The thread is never more than `max_lines` lines or `MAX_BYTES` ahead. The returned iterator
+    raises the thread's exceptions.
     """
     queue = _LineQueue(max_lines)
-    # As a daemon, the thread does not keep a failed command waiting for the next line.
+    # Make the thread a daemon, so that a command that fails does not wait for the next line.
     Thread(target=_read, args=(lines, queue), name="read-ahead", daemon=True).start()
     return _dequeue(queue)
 

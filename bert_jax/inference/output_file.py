@@ -1,4 +1,4 @@
-"""Write results to standard output or to a file that appears when it is complete."""
+"""Write results to standard output, or to a file that appears once it is complete."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from bert_jax.terminal import use_utf8
 
 @contextmanager
 def open_output(path: str | None, source: Input, standard_output: TextIO) -> Iterator[TextIO]:
-    """Yield the stream for the results of an input.
+    """Yield the stream to which the results for an input are written.
 
-    The file is named PATH.partial until the body ends without an error.
+    Until the body of the `with` statement ends without an error, the file is named PATH.partial.
 
     Args:
       path: the file; None or "-" for standard output.
       source: the input, which must not be overwritten.
-      standard_output: the stream that is yielded for standard output.
+      standard_output: the stream to yield for standard output.
 
     Raises:
       ValueError: the file is the input, or its directory does not exist.
@@ -36,7 +36,7 @@ def open_output(path: str | None, source: Input, standard_output: TextIO) -> Ite
         return
     target = Path(path)
     source.check_not_overwritten(target)
-    if target.exists() and not target.is_file():  # a device or a pipe, which is not replaced
+    if target.exists() and not target.is_file():  # keep devices and pipes
         with open(target, "w", encoding="utf-8", errors="backslashreplace") as file:
             yield file
         return
@@ -65,15 +65,15 @@ def open_output(path: str | None, source: Input, standard_output: TextIO) -> Ite
 def write_answers(
     parts: Iterable[list[Answer]], output: TextIO, on_progress: Callable[[int], None]
 ) -> tuple[int, int]:
-    """Write the results of lines as JSON Lines, and flush them after every part.
+    """Write each line's result as JSON Lines, and flush the stream after every part.
 
     Args:
-      parts: the lines with their results, from `LineRequest.answer`.
+      parts: lines with their results, from `LineRequest.answer`.
       output: the stream to write to.
-      on_progress: called after every part with the number of lines so far.
+      on_progress: function to call after every part with the number of lines so far.
 
     Returns:
-      The number of lines, and how many of them are unusable.
+      (number of lines, number of unusable lines).
     """
     num_lines = num_unusable = 0
     for part in parts:

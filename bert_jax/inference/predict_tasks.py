@@ -1,7 +1,7 @@
-"""The tasks of `predict`: which predictor reads which fields of a line.
+"""Define the tasks that `predict` performs: which predictor reads which fields in a line.
 
-This file has the tasks of pretrained models and of the built-in kinds of fine-tuning; see
-`bert_jax.finetuning.registry.predict_tasks` for all tasks.
+This module defines the tasks for pretrained models and for the built-in kinds of fine-tuning task.
+For all tasks, see `bert_jax.finetuning.registry.predict_tasks`.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from bert_jax.inference.tag import Tag, TaggedText, check_words
 from bert_jax.models.sentence_embedding import SentenceEmbedding
 from bert_jax.runs.work_dir import read_sentence_embedding
 
-# A function of a predictor, the values of several lines and the number of alternatives. It returns
-# one result per line.
+# A function that takes a predictor, the values from several lines and the number of alternatives,
+# and returns one result per line.
 Predict = Callable[[Any, list[Any], int], list[Any]]
 
 
 @dataclass(frozen=True)
 class PredictTask:
-    """A task that `predict` performs on every line of its input.
+    """A task that `predict` performs on every input line.
 
-    name: the task's name on the command line.
-    predictor: the class of the model.
-    fields: sets of fields; a line must have all fields of one set.
-    predict: a function that computes the results of several lines.
-    list_fields: the fields that hold an array of strings; all others hold a string.
-    top_k: the default number of alternatives; None if the task has none.
+    Attributes:
+      name: the task's name on the command line.
+      predictor: the predictor class that loads and runs the model.
+      fields: sets of field names; a line must have all the fields in one of the sets.
+      predict: a function that computes the results for several lines.
+      list_fields: the fields that contain an array of strings; all other fields contain a string.
+      top_k: the default number of alternatives; None if the task returns no alternatives.
     """
 
     name: str
@@ -48,16 +49,16 @@ class PredictTask:
 
 @dataclass(frozen=True)
 class TaggedDocument:
-    """The sentences of one document with their tags."""
+    """The tagged sentences in one document."""
 
     sentences: tuple[TaggedText, ...]
 
 
 def _tag(model: Tag, values: list[Any]) -> list[Any]:
-    """Tag all texts together, and each document by itself."""
+    """Tag all texts together, but each document separately."""
     texts = [index for index, value in enumerate(values) if not isinstance(value, Document)]
     documents = {i: value for i, value in enumerate(values) if isinstance(value, Document)}
-    # Check all documents before tagging the first text.
+    # Check all documents before tagging any text.
     reasons = {}
     for index, document in documents.items():
         try:
@@ -119,10 +120,10 @@ ANSWER = PredictTask(
 
 
 def default_task(head: str, tasks: Mapping[str, PredictTask]) -> PredictTask:
-    """Return the task of a model's head.
+    """Return the task that uses a model's head.
 
     Raises:
-      ValueError: the head has no task, although the model's encoder can embed texts.
+      ValueError: no task uses the head. (The model's encoder can still embed texts.)
     """
     if head == "encoder":
         return EMBED
@@ -130,12 +131,12 @@ def default_task(head: str, tasks: Mapping[str, PredictTask]) -> PredictTask:
         if task.predictor.heads is not None and head in task.predictor.heads:
             return task
     raise ValueError(
-        f"no task uses the head {head!r}. Add --task embed for the vectors of the model's encoder"
+        f"no task uses the head {head!r}. Add --task embed to get vectors from the encoder"
     )
 
 
 def with_prompt(task: PredictTask, work_dir: Path, prompt_name: str) -> PredictTask:
-    """Return the task with one of the prompts of the model in `work_dir` prepended to every text.
+    """Return a task that prepends one of the model's prompts to every text.
 
     Raises:
       ValueError: the model has no such prompt, or the task does not embed texts.

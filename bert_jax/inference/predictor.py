@@ -1,6 +1,6 @@
 """Run a model on any number of texts: check, truncate and batch them, and compute the outputs.
 
-`Predictor` is the base class of all models that take text.
+`Predictor` is the base class for everything that runs a trained model on text.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ Text = str | tuple[str, str]
 
 
 class UnusableText(ValueError):
-    """Some texts cannot be used.
+    """An error that says which texts cannot be used and why.
 
-    reasons: the reason for each unusable text, by the index of the text.
-    index, reason: the index of the first unusable text and its reason, which the message gives.
+    Attributes:
+      reasons: maps the index of each unusable text to the reason.
+      index: the index of the first unusable text, which the message describes.
+      reason: the reason why the first unusable text cannot be used.
     """
 
     def __init__(self, reasons: Mapping[int, str], count: int):
@@ -47,25 +49,25 @@ class UnusableText(ValueError):
 
 
 def refuse(reasons: Mapping[int, str], count: int) -> None:
-    """Raise `UnusableText` if `reasons`, by index among `count` texts, is not empty."""
+    """Raise `UnusableText` if `reasons` names any of `count` texts, by index."""
     if reasons:
         raise UnusableText(reasons, count)
 
 
 class TruncatedTexts(NamedTuple):
-    """The token sequences of texts, and whether each text was truncated."""
+    """Texts as token sequences, and whether each text was truncated."""
 
     features: Features
     truncated: list[bool]
 
 
 def as_list(values: Any, expected: str = "a string or a list of strings") -> list[Any]:
-    """Return the items of a list, another sequence or an array.
+    """Return the items of a list, any other sequence or an array as a list.
 
-    Other iterables are refused, since iterating over a dict gives keys, and over bytes, numbers.
+    Other iterables are rejected, since iterating over a dict yields keys, and over bytes, numbers.
 
     Raises:
-      ValueError: the value has a different type; the message gives the `expected` one.
+      ValueError: the value has a different type; the message names the `expected` type.
     """
     if isinstance(values, Sequence) and not isinstance(values, (str, bytes, bytearray, memoryview)):
         return list(values)
@@ -76,7 +78,7 @@ def as_list(values: Any, expected: str = "a string or a list of strings") -> lis
 
 
 def as_pairs(first: str | list[str], second: str | list[str]) -> list[tuple[str, str]]:
-    """Return the pair of two strings, or the pairs of corresponding strings in two lists.
+    """Pair two strings, or the corresponding strings in two lists.
 
     Raises:
       ValueError: the arguments are not two strings or two lists of the same length.
@@ -93,12 +95,12 @@ def as_pairs(first: str | list[str], second: str | list[str]) -> list[tuple[str,
 
 
 def is_integer(number: object) -> bool:
-    """Return whether a number has an integer type of Python or NumPy."""
+    """Return whether a number has one of Python's or NumPy's integer types."""
     return isinstance(number, Integral)
 
 
 def check_strings(texts: Sequence[Sequence[object]]) -> None:
-    """Raise `UnusableText` if a part of a text is not a string or not valid Unicode."""
+    """Raise `UnusableText` if any part of a text is not a string or not valid Unicode."""
     refuse(_string_problems(texts), len(texts))
 
 
@@ -111,33 +113,34 @@ def _string_problems(texts: Sequence[Sequence[object]]) -> dict[int, str]:
 
 
 def _string_problem(part: object) -> str:
-    """Return why `part` is not a valid Unicode string; "" if it is."""
+    """Return why `part` is not a valid Unicode string, or "" if it is."""
     if not isinstance(part, str):
-        return f"of type {type(part).__name__}, expected a string"
+        return f"expected a string, got a value of type {type(part).__name__}"
     try:
         part.encode("utf-8")
     except UnicodeEncodeError as error:
-        return f"a lone surrogate at character {error.start}, which is not valid Unicode"
+        return f"a lone surrogate at character {error.start} is not valid Unicode"
     return ""
 
 
 def truncate_texts(tokenizer: Tokenizer, texts: Sequence[Text], max_length: int) -> TruncatedTexts:
-    """Return sequences `[CLS] text [SEP]` or `[CLS] first [SEP] second [SEP]`.
+    """Encode texts as `[CLS] text [SEP]` and pairs as `[CLS] first [SEP] second [SEP]`.
 
-    Sequences have at most `max_length` tokens: texts are truncated at the end, and pairs at the end
-    of the longer text first. The ids are the same as from Hugging Face's
+    Sequences have at most `max_length` tokens: single texts are truncated at the end, and pairs at
+    the end of the longer text first. The ids are the same as those from Hugging Face's
     `BertTokenizerFast(first, second, truncation=True, max_length=max_length)`.
 
     Raises:
       UnusableText: an item is not a string or a pair of strings, or is not valid Unicode.
     """
     wrong_types = {
-        index: f"of type {type(text).__name__}, expected a string or a tuple (first, second)"
+        index: "expected a string or a tuple (first, second), got a value of type "
+        f"{type(text).__name__}"
         for index, text in enumerate(texts)
         if not isinstance(text, (str, tuple))
     }
     wrong_sizes = {
-        index: f"a tuple of {len(text)}, expected (first, second)"
+        index: f"expected a tuple (first, second), got a tuple of length {len(text)}"
         for index, text in enumerate(texts)
         if isinstance(text, tuple) and len(text) != 2
     }
@@ -166,23 +169,23 @@ def truncate_texts(tokenizer: Tokenizer, texts: Sequence[Text], max_length: int)
 
 
 _SHORTEST_ROW = 16
-# Batch sizes for few sequences, such as a single text or a few windows of one passage.
+# Batch sizes for small numbers of sequences, such as a single text or one passage's windows.
 _FEW_ROWS = (1, 8)
-_BYTES_OF_A_TOKEN = 3 * 4  # id, segment and mask entry, as int32
+_BYTES_OF_A_TOKEN = 3 * 4  # token id, segment id and mask, each int32
 
 Outputs = Mapping[str, jax.Array]
 Row = dict[str, NDArray[Any]]
 
 
 class Program(Protocol):
-    """A jitted function of a model and a batch."""
+    """A jitted function that takes a model and a batch."""
 
     def __call__(self, model: Any, batch: Any) -> Outputs:
-        """Return the outputs by name, each [rows, ...]."""
+        """Return a dict from output name to array [rows, ...]."""
 
 
 def row_lengths(max_length: int) -> tuple[int, ...]:
-    """Return the lengths that rows are padded to: powers of two from 16 on, and `max_length`."""
+    """Return the lengths to which rows are padded: powers of two from 16 on, and `max_length`."""
     lengths = []
     length = _SHORTEST_ROW
     while length < max_length:
@@ -192,12 +195,12 @@ def row_lengths(max_length: int) -> tuple[int, ...]:
 
 
 class BatchRunner:
-    """Runs programs of one model over sequences, sorted by length.
+    """Runs programs that use one model over sequences, sorted by length.
 
-    Rows have one of the lengths of `row_lengths`, and a batch has 1, 8 or `batch_size` rows. All
-    batches of a call have the same number of rows, except batches of long rows on a CPU, which are
-    faster with fewer. A call therefore compiles at most one shape per length: 6 for a model with
-    512 positions and 7 for one with 1,024.
+    Each row has one of the lengths in `row_lengths`, and a batch has 1, 8 or `batch_size` rows. All
+    batches in a call have the same number of rows, except for batches of long rows on a CPU, which
+    run faster with fewer rows. A call therefore compiles at most one shape per length: 6 shapes for
+    a model with 512 positions, 7 for a model with 1,024.
     """
 
     def __init__(self, model: Any, max_length: int, batch_size: int):
@@ -207,7 +210,7 @@ class BatchRunner:
         self.shapes: set[tuple[int, int]] = set()
 
     def __call__(self, program: Program, features: Features) -> list[Row]:
-        """Return the program's outputs for each example, in the order of the examples.
+        """Return the program's outputs for each example, in the examples' order.
 
         Raises:
           ValueError: an output is not finite.
@@ -219,7 +222,7 @@ class BatchRunner:
         return rows
 
     def _run(self, program: Program, features: Features) -> Iterator[tuple[NDArray[np.int64], Row]]:
-        """Yield batches of examples and their outputs while the next batch is being computed."""
+        """Yield each batch's examples and outputs while the next batch is being computed."""
         if not len(features):
             return
         on_cpu = jax.default_backend() == "cpu"
@@ -241,7 +244,7 @@ class BatchRunner:
         yield _fetch(*pending)
 
     def _check_fits(self, rows: int) -> None:
-        """Raise ValueError if not even a batch of the shortest rows fits into memory."""
+        """Raise a ValueError if not even a batch of the shortest rows fits into memory."""
         needed, memory = rows * self._row_lengths[0] * _BYTES_OF_A_TOKEN, memory_bytes()
         if needed > memory:
             raise ValueError(
@@ -265,11 +268,12 @@ def _fetch(examples: NDArray[np.int64], outputs: Outputs) -> tuple[NDArray[np.in
 
 
 class Predictor:
-    """A trained model that takes text, on this process's first device.
+    """A trained model that runs on text, using this process's first device.
 
-    heads: the heads that the class can use; None for any.
-    made_by: the command that creates such a model.
-    fallback_defaults: the settings for a model whose work directory does not contain any.
+    Attributes:
+      heads: the heads that the class can use; None for any head.
+      made_by: the command that creates a suitable model.
+      fallback_defaults: the settings for models whose work directory does not contain any.
     """
 
     heads: ClassVar[tuple[str, ...] | None]
@@ -288,17 +292,18 @@ class Predictor:
 
         Args:
           work_dir: the work directory of a run or of `bert-jax import`. A fine-tuned model reads
-            texts as in its run.
+            texts in the same way as during training.
           batch_size: the maximum number of sequences to compute at once.
-          max_length: the maximum number of tokens in a sequence, including special tokens; None for
-            that of the fine-tuning run, or for all positions of other models (for questions, at
-            most 384).
-          dtype: the type to compute in. "auto" is bfloat16 on accelerators that have it, else
-            float32. On a CPU, "bfloat16" is faster if the processor has instructions to multiply it
-            (AMX or AVX-512).
+          max_length: the maximum number of tokens in a sequence, including special tokens. Defaults
+            to the maximum in the fine-tuning run; other models use all their positions (for
+            questions, at most 384).
+          dtype: the dtype to compute in. "auto" means bfloat16 on accelerators that support it,
+            else float32. On a CPU, "bfloat16" is faster if the processor has instructions for
+            bfloat16 multiplication (AMX or AVX-512).
 
         Raises:
-          ValueError: there is no such model, it lacks the head, or a number is out of range.
+          ValueError: there is no such model, it has an unsuitable head, or a number is out of
+            range.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: expected 1 or more")
@@ -313,7 +318,7 @@ class Predictor:
         trained = load_model(str(work_dir), dtype)
         self.config = trained.config
         self.tokenizer = trained.tokenizer
-        shortest = self.tokenizer.specials_of_pair + 2  # one token of each text
+        shortest = self.tokenizer.specials_of_pair + 2  # one token for each text
         if max_length is not None and not shortest <= max_length <= positions:
             raise ValueError(
                 f"max_length={max_length}: expected {shortest} to {positions}, the model's number "
@@ -333,11 +338,11 @@ class Predictor:
 
     @classmethod
     def check_origin(cls, work_dir: str | Path, origin: Mapping[str, str]) -> None:
-        """Raise ValueError if the model's head was trained for something else."""
+        """Raise a ValueError if the model's head was trained for a different purpose."""
 
     @property
     def num_shapes(self) -> int:
-        """The number of batch shapes so far, each of which was compiled once."""
+        """The number of batch shapes used so far, each of which was compiled once."""
         return len(self._runner.shapes)
 
     def _run(self, program: Program, features: Features) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Answer streamed lines with the predictor of a model's head."""
+"""Answer streamed lines with the predictor that suits a model's head."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def answers(
     *,
     report: bool,
 ) -> Iterator[tuple[InputLine | UnusableLine, Any]]:
-    """Yield each line with its result, or with an `UnusableLine` if it has none, in order.
+    """Yield each line, in order, with its result or, if there is none, an `UnusableLine`.
 
     Raises:
       UnusableLine: a text cannot be used, and `report` is false.
@@ -63,11 +63,12 @@ Answer = tuple[InputLine | UnusableLine, Any]
 
 @dataclass(frozen=True)
 class LineRequest:
-    """A task to perform on every line of an input, and the model to use.
+    """A task to perform on every line of an input, and the model to use for it.
 
-    work_dir: the model's work directory.
-    task: the task.
-    top_k: the number of alternatives; 0 for tasks without alternatives.
+    Attributes:
+      work_dir: the model's work directory.
+      task: the task.
+      top_k: how many alternatives to return; 0 for tasks without alternatives.
     """
 
     work_dir: Path
@@ -88,10 +89,11 @@ class LineRequest:
 
         Args:
           work_dir: the model's work directory.
-          tasks: all tasks by name.
-          name: the task; None for the task of the model's head.
-          top_k: the number of alternatives; None for the task's default.
-          prompt_name: the name of a prompt of a sentence-transformers model; None for its default.
+          tasks: all tasks, keyed by name.
+          name: the name of the task; None for the task that uses the model's head.
+          top_k: how many alternatives to return; None for the task's default.
+          prompt_name: the name of one of a sentence-transformers model's prompts; None for its
+            default.
 
         Raises:
           ValueError: there is no such model, or an option does not apply to the task.
@@ -103,21 +105,21 @@ class LineRequest:
         if task.top_k is None and top_k is not None:
             others = " and ".join(each.name for each in tasks.values() if each.top_k is not None)
             raise ValueError(
-                f"--top-k={top_k}: {task.name} has no alternatives. Only {others} take --top-k"
+                f"--top-k={top_k}: {task.name} returns no alternatives. Only {others} take --top-k"
             )
         return cls(Path(work_dir), task, task.top_k or 0 if top_k is None else top_k)
 
     def prompt(self, form: Format) -> str:
-        """Return the message that asks for input from the terminal."""
+        """Return the message that asks the user to type input in the terminal."""
         if form == "text" or (form == "auto" and ("text",) in self.task.fields):
             line = "one text per line"
         else:
             groups = (" and ".join(f'"{name}"' for name in names) for names in self.task.fields)
-            line = f"one JSON object per line, with the fields {' or '.join(groups)}"
-        return f"{self.task.name}: waiting for {line}, from the terminal. Ctrl-D ends the input."
+            line = f"one JSON object per line with the fields {' or '.join(groups)}"
+        return f"{self.task.name}: waiting for {line} from the terminal. Ctrl-D ends the input."
 
     def open(self, path: str | None, form: Format, batch_size: int) -> Input:
-        """Open a file, or standard input for None and "-"; see `open_input`."""
+        """Open a file, or standard input if `path` is None or "-"; see `open_input`."""
         return open_input(path, form, _BATCHES_AT_ONCE * batch_size)
 
     def load(self, *, batch_size: int, max_length: int | None, dtype: DTypeName) -> Predictor:
@@ -135,16 +137,16 @@ class LineRequest:
         *,
         report: bool = False,
     ) -> Iterator[list[Answer]]:
-        """Yield the lines of an input with their results, in order and in parts of growing size.
+        """Yield the input's lines with their results, in order, in parts of growing size.
 
-        A part ends early when no other line is waiting.
+        A part ends early if no further line is waiting.
 
         Args:
           predictor: the model from `load`.
           source: the input from `open`.
           form: the format of the input.
           batch_size: the number of sequences to compute at once.
-          report: whether to yield an unusable line as its own result instead of raising it.
+          report: whether to yield an `UnusableLine` as the line's result instead of raising it.
 
         Raises:
           UnusableLine: a line cannot be used, and `report` is false.
@@ -159,14 +161,14 @@ class LineRequest:
             yield list(answers(self.task, predictor, part, self.top_k, report=report))
 
     def _fields(self, predictor: Predictor) -> Fields:
-        """Return the fields that a line may have, starting with the fields of the training data."""
+        """Return the fields that a line may have, starting with the fields used in training."""
         pairs = predictor.defaults is not None and predictor.defaults.pairs
         by_use = sorted(self.task.fields, key=lambda names: names != _PAIR)
         return by_use if pairs else self.task.fields
 
 
 def json_line(line: InputLine | UnusableLine, result: Any) -> str:
-    """Return the result of a line as JSON, with the line's id if it has one."""
+    """Format a line's result as JSON, with the line's id if it has one."""
     content = {"error": str(result)} if isinstance(result, UnusableLine) else _plain(result)
     if line.has_id:
         content = {"id": line.id} | content
@@ -174,7 +176,7 @@ def json_line(line: InputLine | UnusableLine, result: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a result as dicts, lists and numbers."""
+    """Convert a result to dicts, lists, strings and numbers."""
     if is_dataclass(value):
         return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, tuple):

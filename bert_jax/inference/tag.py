@@ -1,4 +1,4 @@
-"""Tag the words of texts, and extract the entities that the tags mark."""
+"""Tag the words in texts, and extract the entities that the tags mark."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class TaggedWord:
     """A word with its most probable tag.
 
     Attributes:
-      text: characters `start` to `end` of the input.
+      text: the input's characters from `start` to `end`.
       start: the offset of the first character.
       end: the offset after the last character.
       tag: the most probable tag.
-      probability: the probability of the tag.
+      probability: the tag's probability.
     """
 
     text: str
@@ -48,8 +48,8 @@ class TaggedEntity:
     """An entity of one or more words.
 
     Attributes:
-      type: the type of the entity.
-      text: characters `start` to `end` of the input.
+      type: the entity's type.
+      text: the input's characters from `start` to `end`.
       start: the offset of the first character.
       end: the offset after the last character.
     """
@@ -62,12 +62,12 @@ class TaggedEntity:
 
 @dataclass(frozen=True)
 class TaggedText:
-    """The words of a text with their tags.
+    """A text's words with their tags.
 
     Attributes:
       words: the words.
-      entities: the entities marked by tags with the prefixes of IOB, BIOES, BILOU or BMES; None if
-        the tags have no prefixes.
+      entities: the entities that the tags mark, if they have prefixes from IOB, BIOES, BILOU or
+        BMES; None if the tags have no prefixes.
     """
 
     words: tuple[TaggedWord, ...]
@@ -80,7 +80,7 @@ class _Split(NamedTuple):
 
 
 class Tag(Predictor):
-    """Tags the words of texts of any length.
+    """Tags the words in texts of any length.
 
     >>> tag = Tag("runs/wnut17")                                              # doctest: +SKIP
     >>> tag("Matt lives in Canada").entities                                  # doctest: +SKIP
@@ -100,11 +100,11 @@ class Tag(Predictor):
     ) -> TaggedText | list[TaggedText]:
         """Tag a text, or each text in a list.
 
-        A string is split into words by the tokenizer, which separates all punctuation marks. Many
-        files of tagged words are split less finely ("U.S.A." becomes six words), so pass words if
-        you have them: a tuple of strings or, in a list of texts, any sequence of strings. Then,
-        `start` and `end` are offsets in the words joined by spaces. A text that is too long is
-        split into parts, each of which is tagged with as much surrounding text as fits.
+        The tokenizer splits a string into words and separates all punctuation marks, so that
+        "U.S.A." becomes six words. Many files of tagged words are split less finely, so pass words
+        if you have them: a tuple of strings or, in a list of texts, any sequence of strings.
+        `start` and `end` are then offsets into the words joined by spaces. A text that is too long
+        is split into parts, each of which is tagged with as much surrounding text as fits.
 
         Args:
           text: a text as a string or as a tuple of words, or a list of texts.
@@ -120,11 +120,11 @@ class Tag(Predictor):
     def document(self, sentences: Sequence[Words]) -> list[TaggedText]:
         """Tag consecutive sentences, each with as much of the surrounding document as fits.
 
-        Models that were fine-tuned with `document_context` were trained in this way. Sentences and
-        results have the same form as for a list of texts.
+        This is how models are trained that were fine-tuned with `document_context`. Sentences and
+        results have the same form as in a call with a list of texts.
 
         Args:
-          sentences: the sentences in the order of the document.
+          sentences: the sentences, in document order.
 
         Raises:
           ValueError: the argument is not a list.
@@ -138,8 +138,8 @@ class Tag(Predictor):
         if context and not one_document and not self._warned:
             self._warned = True
             logger.warning(
-                "the model was trained on sentences in their documents, but these texts have no "
-                "surrounding sentences. Pass whole documents (Tag.document, or the field "
+                "the model was trained on sentences within their documents, but these texts have "
+                "no surrounding sentences. Pass whole documents (Tag.document, or the field "
                 '"sentences" of JSON Lines)'
             )
         check_words(texts)
@@ -159,7 +159,7 @@ class Tag(Predictor):
     def _tags(
         self, sentences: Sequence[Sequence[Word]], one_document: bool
     ) -> list[list[tuple[str, float]]]:
-        """Return the tag and probability of each word of non-empty sentences."""
+        """Return the tag and probability of each word; no sentence may be empty."""
         if not sentences:
             return []
         features = tag_features(
@@ -213,7 +213,7 @@ def _join(words: Sequence[str]) -> _Split:
 def _at_words(
     features: TagFeatures, rows: Sequence[Row], lengths: NDArray[np.int64], name: str
 ) -> NDArray:
-    """Return an output of the model at the scored token of each word, [words of all sentences]."""
+    """Return a model output at each word's scored token, concatenated over all sentences."""
     tokens = np.concatenate(
         [row[name][:length] for row, length in zip(rows, lengths.tolist(), strict=True)]
     )

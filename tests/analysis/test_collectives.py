@@ -1,4 +1,4 @@
-"""Test the communication counted in programs whose communication is known."""
+"""Test that communication is counted correctly in programs whose communication is known."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ ROWS, COLUMNS = 16, 32
 
 
 def compiled_text(function, in_spec: PartitionSpec, out_spec: PartitionSpec) -> str:
-    """Compile a function of a float32 array [ROWS, COLUMNS] for a mesh of 2 x 4 devices."""
+    """Compile a function of a float32 [ROWS, COLUMNS] array for a mesh of 2 x 4 devices."""
     mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
     x = jax.ShapeDtypeStruct((ROWS, COLUMNS), jnp.float32, sharding=NamedSharding(mesh, in_spec))
     jitted = jax.jit(function, out_shardings=NamedSharding(mesh, out_spec))
@@ -50,8 +50,8 @@ def test_programs_on_one_device_have_no_communication() -> None:
     assert collectives(text, 1) == {}
 
 
-# Output of the TPU compiler: a gather that is spread over two fusions, a loop without a trip count,
-# and an asynchronous permute.
+# Sample output from the TPU compiler: a gather spread over two fusions, a loop without a trip
+# count, and an asynchronous permute.
 TPU = """HloModule jit_step, is_scheduled=true
 
 %fused.1 (p: bf16[4,8]) -> bf16[16,8] {

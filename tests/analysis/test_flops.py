@@ -1,4 +1,4 @@
-"""Compare FLOPs and parameters by part with published counts and with compiled programs."""
+"""Compare FLOPs and parameters per part with published counts and compiled programs."""
 
 import jax
 import jax.numpy as jnp
@@ -30,9 +30,9 @@ def test_flops_of_a_base_layer_match_published_numbers() -> None:
 
 
 def products_of(program: str) -> int:
-    """Return the FLOPs of all dots in StableHLO text.
+    """Return the total FLOPs of all dots in a program's StableHLO text.
 
-    Each dot has 2 * (elements of the result) * (contracted size) FLOPs.
+    Each dot has 2 * (elements in the result) * (contracted size) FLOPs.
     """
     total = 0
     for line in program.split("\n"):
@@ -63,7 +63,7 @@ def test_flops_of_a_layer_match_the_program() -> None:
 
 @pytest.mark.parametrize("num_trainable", [0, 1, 3, 4])
 def test_frozen_layers_have_no_backward_pass(num_trainable: int) -> None:
-    """Compare with the matrix products in the program that computes the encoder's gradient."""
+    """Compare with the matmuls in the program that computes the encoder's gradient."""
     config = variant("mini", attention_dropout=0.0, hidden_dropout=0.0)
     definition = define(lambda rngs: Encoder(config, PLAIN, rngs))
     first = config.num_layers - num_trainable
@@ -79,8 +79,8 @@ def test_frozen_layers_have_no_backward_pass(num_trainable: int) -> None:
         for trainable in (True, False)
     ]
     text = jax.jit(jax.value_and_grad(loss)).lower(*params).as_text()
-    # The lowest trainable layer computes no gradient of the inputs of its query, key and value
-    # projections, which the layers below would need.
+    # The lowest trainable layer skips the gradient with respect to the inputs of its query, key and
+    # value projections, which only the layers below would need.
     skipped = layer_flops(config, 128).projections if num_trainable else 0
     assert products_of(text) == encoder_training_flops(config, 128, num_trainable) - skipped
 
@@ -95,7 +95,7 @@ def test_training_flops_are_three_times_the_forward_pass_with_used_heads() -> No
 
 
 def test_flops_of_factorized_embeddings_match_the_program() -> None:
-    """Compare with the program of ALBERT with pretraining heads at all positions."""
+    """Compare with an ALBERT program that applies the pretraining heads at all positions."""
     config = variant("albert-base-v2", vocab_size=96, num_layers=2)
     definition = define_model(ModelConfig(config), PLAIN)
     ids = jnp.zeros((1, 64), jnp.int32)
@@ -112,7 +112,7 @@ def test_parts_add_up_to_the_model() -> None:
     parts = counts_by_part(task.definition.shapes)
     assert sum(parts.values()) == count(task.definition.shapes) == 110_106_428
     assert parts["token embedding"] == 30_522 * 768
-    # Query, key, value and output projections with biases in twelve layers.
+    # Count query, key, value and output projections with biases in twelve layers.
     assert parts["self-attention"] == 12 * 2_362_368
     assert "final LayerNorm" not in parts
 

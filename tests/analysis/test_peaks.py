@@ -1,4 +1,4 @@
-"""Test the peak FLOP/s found for a device from its `device_kind`."""
+"""Test that a device's peak FLOP/s is found from its `device_kind`."""
 
 import pytest
 

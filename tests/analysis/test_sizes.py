@@ -1,4 +1,4 @@
-"""Test that computed parameter counts match those of real models and published ones."""
+"""Test that computed parameter counts match real models and published counts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def test_counts_match_the_parameters_of_models(encoder: str, head: str) -> None:
     [("base", 109_482_240), ("large", 335_141_888), ("albert-base-v2", 11_683_584)],
 )
 def test_counts_match_published_encoders(name: str, published: int) -> None:
-    # Parameter counts of BertModel and AlbertModel in transformers, including the pooler.
+    # These are the parameter counts of transformers' BertModel and AlbertModel, including the
+    # pooler.
     assert parameter_counts(ModelConfig(variant(name), "encoder")).total == published
 
 

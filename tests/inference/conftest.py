@@ -1,4 +1,4 @@
-"""Fixtures: small random Hugging Face BERTs, and the work directories imported from them."""
+"""Provide small random Hugging Face BERTs and the work directories imported from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..interop.conftest import make, quiet  # noqa: F401
 
 @dataclass(frozen=True)
 class ModelPair:
-    """The same model as a Hugging Face directory and as a work directory."""
+    """One model, stored as a Hugging Face directory and as a work directory."""
 
     theirs: Path
     ours: Path
@@ -21,7 +21,7 @@ class ModelPair:
 
 @pytest.fixture(scope="module")
 def model_pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ModelPair]:
-    """Return a function that creates a model with a given head and config, once per combination."""
+    """Return a function that creates a model for a head and config changes, caching the result."""
     from bert_jax.cli.main import main
 
     created: dict[str, ModelPair] = {}

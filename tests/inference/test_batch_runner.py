@@ -1,4 +1,4 @@
-"""Test that sequences run in batches of few shapes, and that the package imports lazily."""
+"""Test that sequences run in few batch shapes, and that the package imports lazily."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare the vectors of texts and words with Hugging Face's model."""
+"""Compare vectors for texts and words with those from Hugging Face's model."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_missing_words_are_refused(embed):
 
 
 def embedding(tokenizer: Tokenizer, text: str) -> Embedding:
-    """Return an embedding whose hidden states [2 layers, tokens, 1] are the tokens' indices."""
+    """Return an embedding whose hidden states [2 layers, tokens, 1] equal the tokens' indices."""
     (located,) = tokenizer.encode_with_offsets([text])
     tokens = tuple(str(tokenizer.id_to_token(token_id)) for token_id in located.ids)
     states = np.tile(np.arange(len(tokens), dtype=np.float32), (2, 1))[..., None]
@@ -137,7 +137,7 @@ def embedding(tokenizer: Tokenizer, text: str) -> Embedding:
 
 def test_a_sentencepiece_word_includes_pieces_that_overlap_it(shared_data):
     albert = Tokenizer.load(shared_data / "vocab/albert-30k/spiece.model")
-    # Consecutive characters outside the vocabulary form one piece, which includes the punctuation.
+    # Consecutive characters outside the vocabulary form a single piece, including the punctuation.
     result = embedding(albert, "dog \u65e5\u672c\u3002")
     assert result.tokens == ("\u2581dog", "\u2581", "<unk>")
     assert result.offsets[2].tolist() == [4, 7]

@@ -1,4 +1,4 @@
-"""Compare the tags of words, and the entities that they mark, with Hugging Face's pipeline."""
+"""Compare words' tags, and the entities that they mark, with Hugging Face's pipeline."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_the_tags_of_first_pieces_match_hugging_face(tag, pipeline):
 
 
 def test_entities_match_the_groups_of_hugging_face(tag, pipeline):
-    # The pipeline also returns groups of "O". Both in the pipeline and here, an I- tag begins a new
-    # group after a tag of another type.
+    # The pipeline also returns groups of "O" tags. Both in the pipeline and here, an I- tag begins
+    # a new group if the previous tag has a different type.
     theirs = pipeline("first")
     found = 0
     for text in [" ".join(TEXTS[0].split()[first:]) for first in range(6)]:
@@ -78,7 +78,7 @@ def test_entities_match_the_groups_of_hugging_face(tag, pipeline):
 def test_document_gives_sentences_their_context(tag):
     sentences = ["Matt lives in Canada.", "", "And Sinan in California,", ("since", "May", ".")]
     words = [[word.text for word in tagged.words] for tagged in tag(sentences)]
-    # The whole document fits into one window, which scores every word once.
+    # The whole document fits into one window, which scores each word once.
     together = tag(tuple(word for each in words for word in each))
     found = tag.document(sentences)
     assert [[word.text for word in tagged.words] for tagged in found] == words
@@ -145,7 +145,7 @@ def test_sentences_without_documents_give_one_warning(model_pair, tmp_path, capl
     assert not caplog.records
     tag(TEXTS), tag(TEXTS[0])
     (warning,) = caplog.messages
-    assert "the model was trained on sentences in their documents" in warning
+    assert "the model was trained on sentences within their documents" in warning
 
 
 def test_entities_depend_on_the_label_prefixes(model_pair, tag):
@@ -161,7 +161,7 @@ def test_entities_depend_on_the_label_prefixes(model_pair, tag):
 
 @pytest.mark.parametrize("letters", ["ILU", "MES"])
 def test_entities_of_bilou_and_bmes_match_seqeval(model_pair, letters, tmp_path):
-    """The tagger is first exported and imported again."""
+    """Compare entities from a tagger that was exported and imported again."""
     inside, last, single = letters
     labels = ["O", *(f"{prefix}-PER" for prefix in ("B", inside, last, single))]
     numbers = {label: number for number, label in enumerate(labels)}
@@ -184,9 +184,9 @@ def test_entities_of_bilou_and_bmes_match_seqeval(model_pair, letters, tmp_path)
 
 
 def test_wrong_arguments_are_refused(model_pair, tag):
-    with pytest.raises(UnusableText, match="^text 1 of 2: of type int, expected a string"):
+    with pytest.raises(UnusableText, match="^text 1 of 2: expected a string, got .* int$"):
         tag(["a", ["b", 3]])
-    with pytest.raises(UnusableText, match="^text 1 of 2: of type NoneType, expected a string"):
+    with pytest.raises(UnusableText, match="^text 1 of 2: expected a string, got .* NoneType$"):
         tag(["a", None])
     for wrong in (None, 5, {"words": ["a"]}):
         with pytest.raises(ValueError, match="expected a string, a tuple of words or a list of th"):

@@ -225,9 +225,9 @@ def test_a_task_without_loss_terms_is_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda metrics: {"error": metrics["squared_error"]}, "'squared_error' is not in the res"),
-        (lambda metrics: {"squared_error": metrics["squared_error"].sum}, "expected a sum and a w"),
-        (lambda metrics: metrics | {"loss": metrics["squared_error"]}, "metrics: 'loss' is the na"),
+        (lambda metrics: {"error": metrics["squared_error"]}, "'squared_error' is missing from t"),
+        (lambda metrics: {"squared_error": metrics["squared_error"].sum}, "Expected a sum and a w"),
+        (lambda metrics: metrics | {"loss": metrics["squared_error"]}, "metrics: 'loss' is reserv"),
     ],
 )
 def test_metrics_that_do_not_fit_are_refused(change: Callable[[Any], Any], message: str) -> None:

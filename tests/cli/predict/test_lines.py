@@ -173,7 +173,7 @@ def test_the_error_names_the_unusable_line(models, refused, head, data, message)
         (
             "tagging",
             ["--top-k", 3],
-            "--top-k=3: tag has no alternatives. Only fill-mask",
+            "--top-k=3: tag returns no alternatives. Only fill-mask",
         ),
         ("pretraining", ["--top-k", 0], "top_k=0: expected an integer from 1 to"),
         ("tagging", ["--task", "answer"], "'tagging', but AnswerQuestion needs"),
@@ -342,9 +342,9 @@ def test_fill_mask_takes_the_arguments_of_predict(models, bert_jax_here):
 @pytest.mark.parametrize(
     ("head", "words", "waiting"),
     [
-        ("pretraining", (), "fill-mask: waiting for one text per line, from the terminal. Ctrl-D"),
-        ("span", (), 'one JSON object per line, with the fields "question" and "context", from'),
-        ("tagging", ("--format", "jsonl"), 'with the fields "words" or "sentences" or "text", fr'),
+        ("pretraining", (), "fill-mask: waiting for one text per line from the terminal. Ctrl-D"),
+        ("span", (), 'one JSON object per line with the fields "question" and "context" from'),
+        ("tagging", ("--format", "jsonl"), 'with the fields "words" or "sentences" or "text" from'),
     ],
 )
 def test_predict_prompts_on_a_terminal(head, words, waiting, models, bert_jax_here, monkeypatch):
@@ -382,6 +382,6 @@ def test_lines_can_be_predicted_from_python(models, capfd, tmp_path):
         ["masks", "truncated"],
     ]
     assert [len(guesses) for guesses in results[0]["masks"]] == [2]
-    with pytest.raises(ValueError, match="tag has no alternatives"):
+    with pytest.raises(ValueError, match="tag returns no alternatives"):
         LineRequest.resolve(models["tagging"], predict_tasks(), top_k=2)
     assert capfd.readouterr() == ("", "")
