@@ -190,7 +190,10 @@ def choice_features(
         check_labels(examples.labels, examples.locations, labels)
     for location, choices in zip(examples.locations, examples.choices, strict=True):
         if len(choices) != len(labels):
-            raise ValueError(f"{location}: {len(choices)} choices; expected {len(labels)}")
+            raise ValueError(
+                f"{location}: the example has {len(choices)} choices, but there are "
+                f"{len(labels)} labels"
+            )
     contexts = encode_in_batches(tokenizer, examples.contexts)
     endings = encode_in_batches(tokenizer, [x for choices in examples.choices for x in choices])
     firsts: list[Ids] = []

@@ -130,14 +130,14 @@ def column_profiles(path: str, form: TableFormat) -> list[ColumnProfile]:
             profile.add(record.get(name), location)
         total += 1
     if not total:
-        raise ValueError(f"{path} contains no rows; expected at least one example")
+        raise ValueError(f"{path} contains no rows. Add at least one example")
     return list(profiles.values())
 
 
 def _unique_names(path: Path, form: TableFormat) -> list[str]:
     first = next(delimited_cells(path, form), None)
     if first is None:
-        raise ValueError(f"{path} is empty; expected at least one example")
+        raise ValueError(f"{path} is empty. Add at least one example")
     cells = first[1]
     if not form.header:
         return [str(number) for number in range(len(cells))]
@@ -231,7 +231,8 @@ def _check_values(values: Mapping[str, int], path: str, where: str) -> None:
     if len(values) < 2:
         every = f"every label in {where} is {min(values)!r}" if values else f"{where} has no labels"
         raise ValueError(
-            f"{path}: {every}; expected at least two distinct labels. Set {KEYS}label to another "
+            f"{path}: {every}, but at least two distinct labels are needed. Set {KEYS}label to "
+            "another "
             "column, or add rows with other labels"
         )
     for cell, count in values.items():

@@ -113,14 +113,12 @@ def check_columns(form: TableFormat, columns: Mapping[str, str]) -> None:
         number = not form.header and name.isascii() and name.isdigit()
         column = str(int(name)) if number else name  # "01" and "1" are the same column
         if column and (other := seen.setdefault(column, field)) != field:
-            raise ValueError(
-                f"{other} and {field} are both column {name!r}; expected different columns"
-            )
+            raise ValueError(f"{other} and {field} are both column {name!r}. Use different columns")
 
 
 LONE_RETURN = (
-    "a carriage return (CR) without a line feed (LF); expected lines that end with a line feed. "
-    r"Convert the file, for example with `tr '\r' '\n'`"
+    "there is a carriage return (CR) without a line feed (LF), but lines must end with a line "
+    r"feed. Convert the file, for example with `tr '\r' '\n'`"
 )
 
 
@@ -138,7 +136,7 @@ def delimited_rows(
     cells = delimited_cells(path, form)
     first = next(cells, None)
     if first is None:
-        raise ValueError(f"{path} is empty; expected at least one example")
+        raise ValueError(f"{path} is empty. Add at least one example")
     width = len(first[1])
     if form.header:
         indices = [_index_by_name(name, first[1], form, path) for name in names]

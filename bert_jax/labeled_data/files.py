@@ -29,7 +29,8 @@ class LongLine(bytes):
     def problem(self, limit: int) -> str:
         """Describe the problem, for a message that begins with the line's location."""
         return (
-            f"the line has {self.num_bytes:,} bytes; expected at most {limit:,}. Split its text, "
+            f"the line has {self.num_bytes:,} bytes, but at most {limit:,} are allowed. Split its "
+            "text, "
             "or check whether line feeds are missing"
         )
 
@@ -250,6 +251,6 @@ def check_ids(ids: Sequence[str], locations: Sequence[str], split: Split, breaks
         # Repeated IDs do not affect the scores on a validation set.
         if split == "test" and (first := seen.setdefault(index, location)) != location:
             raise ValueError(
-                f"{location}: index {index[:80]!r} is also used by {first}; expected a unique "
-                "index for each row. Check that this is the right column."
+                f"{location}: index {index[:80]!r} is also used by {first}, but each row needs a "
+                "unique index. Check that this is the right column."
             )

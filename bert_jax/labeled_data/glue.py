@@ -131,7 +131,7 @@ def glue_task(name: str) -> GlueTask:
       ValueError: there is no such task.
     """
     if name not in GLUE_TASKS:
-        raise ValueError(f"unknown GLUE task {name!r}; expected one of {', '.join(GLUE_TASKS)}")
+        raise ValueError(f"unknown GLUE task {name!r}. Use one of {', '.join(GLUE_TASKS)}")
     return GLUE_TASKS[name]
 
 
@@ -282,7 +282,7 @@ def check_submission_ids(ids: Sequence[str], locations: Sequence[str]) -> None:
     seen: dict[int, str] = {}
     for index, location in zip(ids, locations, strict=True):
         if not (index.isascii() and index.isdigit()):
-            raise ValueError(f"{location}: index {index!r}; expected a non-negative integer")
+            raise ValueError(f"{location}: index {index!r} is not a non-negative integer")
         if (first := seen.setdefault(int(index), location)) != location:
             raise ValueError(f"{location}: index {index!r} is also used by {first}")
 
@@ -325,6 +325,6 @@ def _format_prediction(task: GlueTask, value: float, index: int) -> str:
         return f"{min(max(float(value), 0.0), _MAX_STSB_SCORE):.6f}"
     if value != int(value) or not 0 <= value < len(task.labels):
         raise ValueError(
-            f"prediction {index} is {value}; expected an integer from 0 to {len(task.labels) - 1}"
+            f"prediction {index} is {value}, not an integer from 0 to {len(task.labels) - 1}"
         )
     return task.labels[int(value)]

@@ -40,7 +40,7 @@ def check_labels(
             "remove it, or set form.header=True if all files have such a line"
         )
     raise ValueError(
-        f"{locations[index]}: label {labels[index]!r}; expected {_describe(expected)}{hint}"
+        f"{locations[index]}: label {labels[index]!r} is not {_describe(expected)}{hint}"
     )
 
 
@@ -98,7 +98,7 @@ def label_numbers(labels: Sequence[str], expected: Sequence[str]) -> NDArray:
 
 def _describe(expected: Sequence[str]) -> str:
     if not expected:
-        return "a finite number, since no labels are configured"
+        return "a finite number, which it must be since no labels are configured"
     more = f" (the first 40 of {len(expected)})" if len(expected) > 40 else ""
     return f"one of {', '.join(map(repr, expected[:40]))}{more}"
 
@@ -156,8 +156,8 @@ def label_sets_in_columns(
         for label_set, cell, location in zip(label_sets, cells, locations, strict=True):
             if cell.strip().lower() not in _BOOLEANS:
                 raise ValueError(
-                    f"{location}: column {label!r} contains {cell[:80]!r}; expected 1 (or true) if "
-                    "the row has this label, else 0 (or false)"
+                    f"{location}: column {label!r} contains {cell[:80]!r}. Write 1 (or true) if "
+                    "the row has this label, and 0 (or false) if not"
                 )
             if _BOOLEANS[cell.strip().lower()]:
                 label_set.add(label)
@@ -202,6 +202,6 @@ def _parse_array(text: str, location: str) -> list[str]:
         ) from error
     if any(x is None or isinstance(x, (list, dict)) for x in values):
         raise ValueError(
-            f"{location}: labels {text[:80]!r}; expected strings or numbers in the array"
+            f"{location}: the array of labels {text[:80]!r} may only contain strings and numbers"
         )
     return [x if isinstance(x, str) else json.dumps(x) for x in values]

@@ -91,7 +91,7 @@ def read_squad(path: Path, *, labeled: bool) -> list[SpanExample]:
                 examples.append(example)
     if not examples:
         raise ValueError(
-            f"{path}: contains no questions; expected SQuAD's data[].paragraphs[].qas[]"
+            f"{path} contains no questions. SQuAD files have them in data[].paragraphs[].qas[]"
         )
     return examples
 
@@ -106,8 +106,8 @@ def _example(question: _Node, title: str, context: str, labeled: bool) -> SpanEx
     ]
     if not answers:
         question.fail(
-            f"question {identifier} has no answer; expected at least one, as in SQuAD v1.1 "
-            "(unanswerable questions of v2.0 are not supported)"
+            f"question {identifier} has no answer, but SQuAD v1.1 requires at least one "
+            "(unanswerable questions from v2.0 are not supported)"
         )
     texts, starts = zip(*answers, strict=True)
     return SpanExample(identifier, text, context, title, texts, starts)
@@ -119,8 +119,8 @@ def _locate(answer: _Node, question: str, context: str) -> tuple[str, int]:
     stripped = text.strip()
     if not stripped:
         answer.fail(
-            f"the answer to question {question} is empty ({text!r}); expected text from the "
-            "passage, as in SQuAD v1.1. Fix the answer, or remove the question"
+            f"the answer to question {question} is empty ({text!r}), but SQuAD v1.1 requires text "
+            "from the passage. Fix the answer, or remove the question"
         )
     begin = start
     while 0 <= begin < len(context) and context[begin].isspace():
@@ -189,7 +189,7 @@ def _read(path: Path) -> Any:
             "Download or write the file again"
         ) from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text ({error}); expected JSON") from error
+        raise ValueError(f"{path}: not UTF-8 text ({error}). Specify a JSON file") from error
     except ValueError as error:
         raise ValueError(f"{path}: not valid JSON: {error}") from error
 

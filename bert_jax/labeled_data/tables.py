@@ -117,10 +117,10 @@ def read_table(
     if skipped and not locations:
         raise ValueError(
             f"{path}: all rows have one of the skipped labels {', '.join(map(repr, skipped))} "
-            "(skip_labels); expected at least one row with another label"
+            "(skip_labels). Change skip_labels, or add rows with other labels"
         )
     if not locations:
-        raise ValueError(f"{path} contains no rows; expected at least one example")
+        raise ValueError(f"{path} contains no rows. Add at least one example")
     return Table(dict(zip(names, columns, strict=True)), locations, numbers)
 
 
@@ -165,8 +165,8 @@ def _as_text(value: Any, name: str, location: str, *, scalar: bool) -> str:
     if not isinstance(value, str):
         kind = _JSON_KINDS.get(type(value).__name__, "number")
         raise ValueError(
-            f"{location}: column {name!r} is {json.dumps(value)[:80]}, a JSON {kind}; expected a "
-            f"string{' or a number' if scalar else ''}"
+            f"{location}: column {name!r} is {json.dumps(value)[:80]}, a JSON {kind}, but must be "
+            f"a string{' or a number' if scalar else ''}"
         )
     if not value.isascii():
         try:
@@ -201,11 +201,12 @@ def json_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             record = parse_json(line)
         except ValueError as error:
             raise ValueError(
-                f"{location}: not valid JSON: {error}; expected one JSON object on each line"
+                f"{location}: not valid JSON: {error}. Each line must contain one JSON object"
             ) from error
         if not isinstance(record, dict):
             raise ValueError(
-                f"{location}: {json_kind(record)}; expected one JSON object on each line"
+                f"{location}: the line contains {json_kind(record)}. Each line must contain one "
+                "JSON object"
             )
         yield location, record
 

@@ -91,14 +91,17 @@ def conllu_events(lines: Lines) -> Iterator[Word | End]:
         cells = line.split("\t")
         if len(cells) != len(CONLLU_COLUMNS):
             raise ValueError(
-                f"{location}: {line[:80]!r} has {len(cells)} columns; expected the "
-                f"{len(CONLLU_COLUMNS)} columns of CoNLL-U, separated by tabs"
+                f"{location}: {line[:80]!r} has {len(cells)} columns, but CoNLL-U has "
+                f"{len(CONLLU_COLUMNS)} columns separated by tabs"
             )
         if re.fullmatch(r"\d+", cells[0]):
             _check_word(cells, 1, location)
             yield Word(cells[1], cells, location, line)
         elif not re.fullmatch(r"\d+[-.]\d+", cells[0]):
-            raise ValueError(f"{location}: ID {cells[0]!r}; expected a number, '1-2' or '1.1'")
+            raise ValueError(
+                f"{location}: the ID {cells[0]!r} is neither a number nor of the "
+                "form '1-2' or '1.1'"
+            )
 
 
 def _check_word(cells: Sequence[str], column: int, location: str) -> None:
@@ -194,7 +197,7 @@ def recognize_scheme(
         raise ValueError(
             f"mixed tag schemes: {sentences.location(not_iob1)}: {not_iob1.tag!r} begins an entity "
             f"as in IOB2, but {sentences.location(not_iob2)}: {not_iob2.tag!r} begins one as in "
-            f"IOB1; expected one scheme per file. {_ADVICE}"
+            f"IOB1. Each file must use a single scheme. {_ADVICE}"
         )
     return "IOB2" if not_iob1 else "IOB1"
 
@@ -282,8 +285,8 @@ def _first_of_prefix(sentences: Iterable[Sequence[_Mark]]) -> dict[str, _Mark]:
 def _unmarked(sentences: _Marks, mark: _Mark) -> str:
     return (
         f"{sentences.location(mark)}: tag {mark.tag!r} has no prefix of IOB1, IOB2, BIOES, BILOU "
-        "or BMES, but other tags do; expected 'O', or a prefix (B-, I-, E-, S-, L-, U- or M-) and "
-        f"the type of an entity. {_ADVICE}"
+        "or BMES, but other tags do. Each tag must be 'O', or a prefix (B-, I-, E-, S-, L-, U- or "
+        f"M-) followed by an entity type. {_ADVICE}"
     )
 
 

@@ -88,7 +88,7 @@ class TagFiles:
             if self.kind == "columns" and column and not (column.isascii() and column.isdigit()):
                 raise ValueError(f"{name}={column!r}: expected the number of a column, such as '1'")
         if self.word and self.tag and int(self.word) == int(self.tag):
-            raise ValueError(f"word and tag are both column {self.tag}; expected different columns")
+            raise ValueError(f"word and tag are both column {self.tag}. Use different columns")
 
 
 @dataclass
@@ -165,7 +165,7 @@ def read_tags(files: TagFiles, split: Split, *, labeled: bool) -> TagSentences:
         if sentences.tags is not None:
             sentences.tags.append([sys.intern(_tag(word, files)) for word in item])
     if not len(sentences):
-        raise ValueError(f"{path} contains no sentences; expected at least one")
+        raise ValueError(f"{path} contains no sentences. Add at least one")
     sentences.documents = documents if document else None
     if sentences.tags is not None:
         if files.learn_as != "as_written":
@@ -211,15 +211,17 @@ def collect_labels(sentences: TagSentences, column: str = "") -> tuple[str, ...]
     file = sentences.locations[0][0].rpartition(":")[0]
     if len(distinct) < 2:
         raise ValueError(
-            f"{file}: every tag is {min(distinct)!r}; expected at least two distinct tags. Set "
+            f"{file}: every tag is {min(distinct)!r}, but at least two distinct tags are needed. "
+            "Set "
             "tags.files.tag to the column that contains the tags"
         )
     num_words = len({word for words in sentences.words for word in words})
     if len(distinct) > _MAX_UNCHECKED_TAGS and 2 * len(distinct) > num_words:
         where = f"column {column!r}" if column else "the last column"
         raise ValueError(
-            f"{file}: {len(distinct):,} distinct tags in {where} for {num_words:,} distinct words; "
-            "expected few tags for many words. If the column contains words, set tags.files.tag "
+            f"{file}: {len(distinct):,} distinct tags in {where} for {num_words:,} distinct "
+            "words, but there should be few tags for many words. If the column contains words, "
+            "set tags.files.tag "
             "(and, for column files, tags.files.word); if it contains tags, list all of them in "
             "tags.files.labels"
         )
@@ -239,7 +241,7 @@ def check_tags(sentences: TagSentences, labels: Sequence[str]) -> None:
             if tag not in label_set:
                 location = sentences.locations[number][word]
                 raise ValueError(
-                    f"{location}: tag {sentences.describe_tag(number, word)}; expected one of "
+                    f"{location}: tag {sentences.describe_tag(number, word)} is not one of "
                     f"{', '.join(map(repr, labels))}. If the tag is correct, list all tags in "
                     "labels"
                 )
@@ -266,8 +268,9 @@ def report_unknown_tags(sentences: TagSentences, labels: Sequence[str]) -> None:
     location, tag = sentences.locations[number][word], sentences.describe_tag(number, word)
     if 2 * len(unknown) > total:
         raise ValueError(
-            f"{location}: tag {tag}; expected one of {', '.join(map(repr, labels))}, but "
-            f"{len(unknown):,} of {total:,} words have tags that the model does not know. Check "
+            f"{location}: tag {tag} is not one of the model's labels "
+            f"({', '.join(map(repr, labels))}), and {len(unknown):,} of {total:,} words have tags "
+            "that the model does not know. Check "
             "that this is the right column"
         )
     logger.warning(
@@ -299,7 +302,7 @@ def _tag(word: Word, files: TagFiles) -> str:
         tag = word.cells[CONLLU_COLUMNS.index(name)]
         if not tag:
             raise ValueError(
-                f"{word.location}: column {name} of {word.line[:80]!r} is empty; expected a tag, "
+                f"{word.location}: column {name} of {word.line[:80]!r} is empty. Write a tag, "
                 'or "_" for none'
             )
         return tag

@@ -36,17 +36,25 @@ TSV = "sentence\tlabel\nlovely film\t1\nawful film\t0\n"
 IOB1 = "matt\tI-PER\nwas\tO\n\nrome\tI-LOC\nparis\tB-LOC\n\nada\tB-PER\n"
 BAD_FILES = {
     "a wrong column": ("reviews.tsv", "text\tlabel\na\t1\n", ":1: no column is named 'sentence'"),
-    "another label": ("reviews.tsv", TSV + "a\t2\n", ":4: label '2'; expected one of '0', '1'"),
+    "another label": ("reviews.tsv", TSV + "a\t2\n", ":4: label '2' is not one of '0', '1'"),
     "a row too short": ("reviews.tsv", TSV + "a\n", ":4: the row ends before column 'label'"),
-    "nothing but a header": ("reviews.tsv", "sentence\tlabel\n", "contains no rows; expected"),
-    "an empty file": ("reviews.tsv", "", "is empty; expected at least one example"),
+    "nothing but a header": ("reviews.tsv", "sentence\tlabel\n", "contains no rows. Add"),
+    "an empty file": ("reviews.tsv", "", "is empty. Add at least one example"),
     "a tab in a text": ("reviews.tsv", TSV + "a\tb\t1\n", ":4: 3 columns, but the first line"),
     "no number": ("scores.jsonl", '{"a": "x", "b": "y", "score": "high"}\n', ":1: label 'high'"),
-    "no such choice": ("choices.csv", "context,e0,e1,e2,label\na,b,c,d,3\n", ":2: label '3'; exp"),
+    "no such choice": (
+        "choices.csv",
+        "context,e0,e1,e2,label\na,b,c,d,3\n",
+        ":2: label '3' is not",
+    ),
     "mixed schemes": ("tagged.txt", IOB1, "mixed tag schemes: "),
-    "a tag never seen": ("tagged.txt", "matt\tB-GPE\n", ":1: tag 'B-GPE'; expected one of 'O'"),
-    "no sentence": ("tagged.txt", "\n\n", "contains no sentences; expected at least one"),
-    "no question": ("questions.json", '{"data": []}', "contains no questions; expected"),
+    "a tag never seen": (
+        "tagged.txt",
+        "matt\tB-GPE\n",
+        ":1: tag 'B-GPE' is not one of the model's",
+    ),
+    "no sentence": ("tagged.txt", "\n\n", "contains no sentences. Add at least one"),
+    "no question": ("questions.json", '{"data": []}', "contains no questions. SQuAD files"),
 }
 PLACES = {
     "reviews": ("glue", "glue.validation"),
@@ -98,7 +106,7 @@ def test_every_split_is_read_before_training(refused, tmp_path, task, text, over
     ("task", "overrides", "message"),
     [
         ("glue", ["glue.directory=nowhere"], "nowhere/train.tsv does not exist"),
-        ("glue", ["glue.task=SST2"], "unknown GLUE task 'SST2'; expected one of CoLA"),
+        ("glue", ["glue.task=SST2"], "unknown GLUE task 'SST2'. Use one of CoLA"),
         ("glue", ["max_length=33"], "max_length=33: the model of"),
         ("glue", ["max_length=2"], "max_length=2: expected at least 3"),
         ("glue", ["best_metric=f1"], "best_metric='f1': not a metric of this task. Use one of"),

@@ -105,10 +105,12 @@ def test_columns_can_be_numbers_and_labels_letters(tmp_path: Path) -> None:
     tokens = features.batch(np.array([0]), 8)["token_ids"].tolist()
     assert tokens == [[[2, 5, 3, 6, 3, 0, 0, 0], [2, 5, 3, 7, 3, 0, 0, 0]]]
     path.write_text("q1\ta\tb\tc\tC\n")
-    with pytest.raises(ValueError, match=r"test\.tsv:1: label 'C'; expected one of 'A', 'B'"):
+    with pytest.raises(ValueError, match=r"test\.tsv:1: label 'C' is not one of 'A', 'B'"):
         read_choices(files, "test", labeled=True)
     unlabeled = read_choices(files, "test", labeled=False)
-    with pytest.raises(ValueError, match=r"test\.tsv:1: 2 choices; expected 3"):
+    with pytest.raises(
+        ValueError, match=r"test\.tsv:1: the example has 2 choices, but there are 3 labels"
+    ):
         choice_features(unlabeled, Tokenizer.load(tmp_path / "vocab.txt"), 8, ("A", "B", "C"))
 
 
@@ -119,7 +121,7 @@ def test_columns_can_be_numbers_and_labels_letters(tmp_path: Path) -> None:
         ({"endings": ("a", "a")}, r"endings=\('a', 'a'\): expected at least two distinct columns"),
         ({"endings": ("a", "b"), "labels": ("x", "y", "z")}, "3 labels for 2 endings"),
         ({"endings": ("a", "b"), "context": ""}, "context is empty"),
-        ({"endings": ("a", "label")}, r"endings\[1\] and label are both column 'label'; expected"),
+        ({"endings": ("a", "label")}, r"endings\[1\] and label are both column 'label'. Use"),
         ({"endings": ("a", "b"), "context": "label"}, "context and label are both"),
         ({"endings": ("a", "context")}, r"context and endings\[1\] are both"),
         ({"endings": ("a", "b"), "beginning": "b"}, r"beginning and endings\[1\] are both"),

@@ -120,7 +120,10 @@ def test_columns_are_detected_by_name_and_then_by_content(tmp_path: Path, rows, 
         (renamed(reviews(b=lambda n: n % 3), label="a"), "'a' and 'b' could each be the label"),
         (renamed(reviews(label=int), label="a"), "no column seems to be the label"),
         (renamed(reviews(text=int), text="a"), "no column seems to contain text"),
-        (reviews(label="good"), "every label in the label column 'label' is 'good'; expected"),
+        (
+            reviews(label="good"),
+            "every label in the label column 'label' is 'good', but at least two",
+        ),
         (reviews(label=lambda n: f"id-{n}"), "40 distinct values in 40 rows, too many for cl"),
         (
             reviews(label=lambda n: f"{n % 9},{n}"),

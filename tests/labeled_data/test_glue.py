@@ -246,8 +246,8 @@ def test_submissions_have_the_official_format(
     [
         ("MNLI", "MNLI.tsv", [0], "must be called MNLI-m.tsv or MNLI-mm.tsv or AX.tsv"),
         ("RTE", "AX.tsv", [0], "must be called RTE.tsv"),
-        ("RTE", "RTE.tsv", [0, 2], "prediction 1 is 2; expected an integer from 0 to 1"),
-        ("RTE", "RTE.tsv", [0.5], "prediction 0 is 0.5; expected an integer"),
+        ("RTE", "RTE.tsv", [0, 2], "prediction 1 is 2, not an integer from 0 to 1"),
+        ("RTE", "RTE.tsv", [0.5], "prediction 0 is 0.5, not an integer"),
         ("RTE", "RTE.tsv", [], "no predictions"),
         ("STS-B", "STS-B.tsv", [float("nan")], "prediction 0 is nan, not a finite number"),
     ],
@@ -285,7 +285,7 @@ def test_the_directory_of_another_task_is_rejected(
 
 
 def test_unknown_names_are_rejected() -> None:
-    with pytest.raises(ValueError, match="unknown GLUE task 'cola'; expected one of CoLA"):
+    with pytest.raises(ValueError, match="unknown GLUE task 'cola'. Use one of CoLA"):
         glue_files("cola", "anywhere")
     for source in ("tfds:glue/sst2", "tfds:glue/cola:train", "tfds:cola"):
         with pytest.raises(ValueError, match=f"'{source}': expected tfds:glue/cola for CoLA"):
@@ -303,8 +303,8 @@ def test_submissions_are_sorted_by_id(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        (["0", "a"], "b: index 'a'; expected a non-negative integer"),
-        (["0", "-1"], "b: index '-1'; expected a non-negative integer"),
+        (["0", "a"], "b: index 'a' is not a non-negative integer"),
+        (["0", "-1"], "b: index '-1' is not a non-negative integer"),
         (["3", "03"], "b: index '03' is also used by a"),
     ],
 )

@@ -44,7 +44,7 @@ def test_ids_that_would_corrupt_predictions_are_rejected(tmp_path: Path, task, b
 @pytest.mark.parametrize("task", ["sentences", "choices"])
 def test_repeated_ids_of_a_test_set_are_rejected(tmp_path: Path, task) -> None:
     ids = [7, 8, 7]
-    message = "f:3: index '7' is also used by .*f:1; expected a unique index"
+    message = "f:3: index '7' is also used by .*f:1, but each row needs a unique index"
     with pytest.raises(ValueError, match=message):
         read_ids(tmp_path / "f", ids, task, "test")
     assert read_ids(tmp_path / "f", ids, task, "validation") == ["7", "8", "7"]

@@ -62,7 +62,11 @@ def test_targets_are_indicators(tmp_path: Path) -> None:
             {"label": "l", "separator": "|"},
             "f:2: labels .* are not a JSON array",
         ),
-        ("t\tl\na\t[null]\n", {"label": "l", "separator": "|"}, "f:2: labels .*strings or num"),
+        (
+            "t\tl\na\t[null]\n",
+            {"label": "l", "separator": "|"},
+            "f:2: the array of labels .*strings and num",
+        ),
         ("t\ttoxic\t3\tinsult\na\t1\t2\t0\n", {"label": ""}, "f:2: column '3' contains '2'"),
         ("t\ttoxic\t3\na\t1\t1\n", {"label": ""}, "f:1: no column is named 'insult'"),
         ("", {"label": "", "separator": "|"}, r"separator='\|', but label=''"),

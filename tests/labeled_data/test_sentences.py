@@ -123,18 +123,22 @@ BY_NUMBER = {"form": NO_HEADER, "first": "0", "label": "1"}
 @pytest.mark.parametrize(
     "text, options, message",
     [
-        ("sentence\tlabel\ngood\t0\nbad\t2\n", {"labels": ("0", "1")}, "3: label '2'; .*'0', '1'"),
-        ("sentence\tlabel\ngood\t4\nbad\tnan\n", {}, "tsv:3: label 'nan'; .* finite number"),
-        ("sentence\tlabel\ngood\tx\nbad\ty\n", {}, "tsv:2: label 'x'; expected a finite number"),
-        ("sentence\tlabel\ngood\tx\n", {}, "finite number, since no labels are configured"),
+        (
+            "sentence\tlabel\ngood\t0\nbad\t2\n",
+            {"labels": ("0", "1")},
+            "tsv:3: label '2' is not one of '0', '1'",
+        ),
+        ("sentence\tlabel\ngood\t4\nbad\tnan\n", {}, "tsv:3: label 'nan' is not a finite number"),
+        ("sentence\tlabel\ngood\tx\nbad\ty\n", {}, "tsv:2: label 'x' is not a finite number"),
+        ("sentence\tlabel\ngood\tx\n", {}, "which it must be since no labels are configured"),
         ("sentence\tlabel\ngood\t\n", {"labels": ("0", "1")}, "tsv:2: label ''"),
         ("sentence\tlabel\n", {"labels": ("0", "1")}, "contains no rows"),
         (
             "sentence\tlabel\ngood\t0\nbad\t1\n",
             BY_NUMBER | {"labels": ("0", "1")},
-            "tsv:1: label 'label'; .*'0', '1'. All other rows have a valid label, .*header=True",
+            "tsv:1: label 'label' is not .*'0', '1'. All other rows have a valid .*header=True",
         ),
-        ("sentence\tscore\ngood\t0.5\n", BY_NUMBER, "tsv:1: label 'score'; .*header=True"),
+        ("sentence\tscore\ngood\t0.5\n", BY_NUMBER, "tsv:1: label 'score' is not .*header=True"),
         ("good\t0\nbad\t1\n", {"labels": ("0", "1")}, "no column .*'sentence'.*header=False"),
     ],
 )  # fmt: skip
@@ -153,7 +157,7 @@ def test_errors_name_the_line_of_invalid_labels(
         ({"train": "a", "labels": ("x", "x")}, "expected a tuple of distinct strings"),
         ({"train": "a", "labels": ("x", "y"), "label_names": ("z",)}, "1 label_names for 2"),
         ({"train": "a", "first": ""}, "first is empty"),
-        ({"train": "a", "first": "label"}, "first and label are both column 'label'; expected"),
+        ({"train": "a", "first": "label"}, "first and label are both column 'label'. Use"),
         ({"train": "a", "second": "sentence"}, "first and second are both column 'sentence'"),
         ({"train": "a", "first": "x", "label": "", "labels": ("x", "y")}, "and label 'x' are both"),
         ({"train": "a", "form": NO_HEADER, "first": "1", "label": "01"}, "both column '01'"),

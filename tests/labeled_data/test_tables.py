@@ -186,10 +186,15 @@ def test_errors_name_the_row_of_invalid_parquet(tmp_path: Path) -> None:
             CSV,
             b"text,label\ra,0\rb,1\r",
             ["text"],
-            r"a:1: a carriage return .*with `tr '\\r' '\\n'`",
+            r"a:1: there is a carriage return .*with `tr '\\r' '\\n'`",
         ),
-        (TSV, b"text\tlabel\ra\t0\rb\t1\r", ["text"], r"a:1: a carriage return .*with `tr '\\r' '"),
-        (BARE, b"a\t0\rb\t1", ["0"], "a:1: a carriage return"),
+        (
+            TSV,
+            b"text\tlabel\ra\t0\rb\t1\r",
+            ["text"],
+            r"a:1: there is a carriage return .*with `tr '\\r' '",
+        ),
+        (BARE, b"a\t0\rb\t1", ["0"], "a:1: there is a carriage return"),
         (TSV, b"good film\t1\nbad film\t0\n", ["text"], "'good film', '1'.*header=False"),
         (TSV, b"text\tlabel\na\t0\nb\n", ["text", "label"], "a:3: the row ends .*'label'"),
         (
@@ -199,7 +204,7 @@ def test_errors_name_the_row_of_invalid_parquet(tmp_path: Path) -> None:
             "a:3: the row ends .*'label'",
         ),
         (TSV, b"text\tlabel\n", ["text"], "contains no rows"),
-        (TSV, b"", ["text"], "a is empty; expected at least one example"),
+        (TSV, b"", ["text"], "a is empty. Add at least one example"),
         (
             TSV,
             b"text\tlabel\na\t0\nb\tc\t1\n",
@@ -218,7 +223,12 @@ def test_errors_name_the_row_of_invalid_parquet(tmp_path: Path) -> None:
         (JSONL, b'{"text": "\\ud800"}\n', ["text"], "a:1: .*lone surrogate at character 0"),
         (JSONL, b'{"body": "a"}\n', ["text"], "a:1: no field 'text'; its fields are 'body'"),
         (JSONL, b'{"text": ["a"]}\n', ["text.1"], r"a:1: no field 'text\.1'"),
-        (JSONL, b'["text"]\n', ["text"], "a:1: an array; expected one JSON object"),
+        (
+            JSONL,
+            b'["text"]\n',
+            ["text"],
+            "a:1: the line contains an array. Each line must contain one JSON object",
+        ),
         (JSONL, b'{"text": "a"\n', ["text"], "a:1: not valid JSON"),
     ],
 )

@@ -197,7 +197,7 @@ def test_invalid_arguments_are_rejected(tokenizer: Tokenizer) -> None:
     with pytest.raises(ValueError, match="max_length=2: expected at least 3"):
         tag_features(sentences, tokenizer, 2, ("X",), document_context=False)
     sentences.tags = [["X", "Z"]]
-    with pytest.raises(ValueError, match="f:1: tag 'Z'; expected one of 'X'"):
+    with pytest.raises(ValueError, match="f:1: tag 'Z' is not one of 'X'"):
         tag_features(sentences, tokenizer, 8, ("X",), document_context=False)
 
 

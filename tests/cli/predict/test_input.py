@@ -203,7 +203,7 @@ def test_a_line_that_is_too_long_is_reported_and_skipped(
     text = "".join(f"{line}\n" for line in lines).encode()
     source.write_bytes(lzma.compress(text) if name.endswith(".xz") else text)
     size = len(lines[1]) + 1
-    error = f"{source}:2: the line has {size:,} bytes; expected at most 2,097,152. Split"
+    error = f"{source}:2: the line has {size:,} bytes, but at most 2,097,152 are allowed. Split"
     assert error in refused(models["classification"], "--input", source)
     found = predicted(models["classification"], "--input", source, "--unusable", "report")
     assert ["error" in line for line in found] == [False, True, False, False]
