@@ -39,7 +39,7 @@ def peak_flops(device_kind: str, dtype: str) -> float | None:
         depends on the matmul precision.
     """
     if re.search(r"\bMIG\b", device_kind):
-        return None  # a slice of a chip; its name does not tell its share of the peak
+        return None  # a slice of a chip, whose name does not reveal its share of the peak
     for pattern, by_type, _ in _DENSE_TFLOPS:
         if re.search(pattern, device_kind):
             return by_type[dtype] * 1e12 if dtype in by_type else None

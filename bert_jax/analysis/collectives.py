@@ -1,4 +1,4 @@
-"""Determine how much a compiled program communicates from its HLO text."""
+"""Compute a compiled program's communication volume from its HLO text."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Instruction:
 
 
 def collectives(hlo: str, num_devices: int) -> dict[str, Traffic]:
-    """Return a dict from each kind of collective in a program, in `KINDS` order, to its traffic.
+    """Return the traffic for each kind of collective in a program, in the order of `KINDS`.
 
     A collective in a loop is counted once per iteration. The number of iterations is the trip count
     that the compiler annotates, or else the bound in the loop's condition (loop counters from

@@ -57,7 +57,7 @@ def layer_flops(config: EncoderConfig, length: int) -> LayerFlops:
 
 
 def encoder_training_flops(config: EncoderConfig, length: int, trainable_layers: int) -> int:
-    """Return all layers' FLOPs in the forward and backward passes on one sequence.
+    """Return the FLOPs for all layers' forward and backward passes on one sequence.
 
     Args:
       config: the encoder's architecture.

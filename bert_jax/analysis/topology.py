@@ -1,4 +1,4 @@
-"""Create devices to compile for, which need not exist: CPUs (`cpu:8`) or a named TPU slice."""
+"""Provide devices to compile for, which need not exist: CPUs (`cpu:8`) or a named TPU slice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NO_TPU_HOST = {
 
 
 def topology_devices(name: str) -> list[jax.Device]:
-    """Return the devices in a topology, from which to make a mesh to compile for.
+    """Return a topology's devices, from which a mesh can be made to compile for.
 
     Call this function before JAX initializes its devices. On TPU v4, a device is a chip with two
     cores, which is also the default on the hardware.

@@ -36,10 +36,10 @@ class Classification:
       probability: the probability of `label`, or None if there is no label.
       labels: the predicted labels: only `label` or, for a multi-label model, every label with a
         probability above 0.5, in the model's order.
-      scores: each label's probability, computed by a softmax if exactly one label applies and by a
-        sigmoid if any number may apply; for regression, the predicted numbers. For a model that was
-        fine-tuned with one score for two labels, both labels' probabilities; if such a model was
-        imported, its negative label has no name and is missing.
+      scores: each label's probability (from a softmax if exactly one label applies, from a sigmoid
+        if any number may apply) or, for regression, the predicted numbers. A model that was
+        fine-tuned with one score for two labels yields both labels' probabilities, unless it was
+        imported: then its negative label has no name and is left out.
       truncated: whether the text was truncated because it was too long.
     """
 
@@ -116,7 +116,7 @@ class Classify(Predictor):
     def _from_scores(
         self, scores: dict[str, float], values: Sequence[float], truncated: bool
     ) -> Classification:
-        """Choose the labels that the scores support."""
+        """Return the classification that follows from the scores."""
         negative = self.defaults.negative if self.defaults is not None else ""
         if negative:
             (positive,) = values
@@ -147,10 +147,10 @@ class Choice:
     """The most probable choice.
 
     Attributes:
-      index: its index.
-      text: its text.
-      probability: its probability.
-      probabilities: the probabilities of all choices, in the given order.
+      index: the choice's index.
+      text: the choice's text.
+      probability: the choice's probability.
+      probabilities: all choices' probabilities, in the given order.
       truncated: whether the context or a choice was truncated because it was too long.
     """
 
@@ -179,7 +179,7 @@ class Choose(Predictor):
     def __call__(
         self, context: str | list[str], choices: list[str] | list[list[str]]
     ) -> Choice | list[Choice]:
-        """Choose a context's continuation, or each context's from its own list of choices.
+        """Choose a continuation for one context, or for each context in a list.
 
         Each choice is the whole second segment that the model reads. For SWAG, it is the given
         beginning of the second sentence followed by an ending. Pairs that are too long are

@@ -53,7 +53,7 @@ class FilledText:
     """The best guesses for the masks in a text.
 
     Attributes:
-      masks: the guesses for each mask, most probable first; masks are in the order of the text.
+      masks: one tuple of guesses per mask, in text order; the most probable guess comes first.
       truncated: whether the end of the text was cut off because the text was too long. Masks are
         never cut off.
     """

@@ -34,7 +34,7 @@ _Read = bytes | Exception | None
 
 
 class _LineQueue(Queue[_Read]):
-    """A queue that holds `max_lines` lines or `MAX_BYTES`, which the last line may exceed."""
+    """A queue limited to `max_lines` lines and `MAX_BYTES`, which the last line may exceed."""
 
     def __init__(self, max_lines: int):
         super().__init__(MAX_BYTES)

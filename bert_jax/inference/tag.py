@@ -120,8 +120,8 @@ class Tag(Predictor):
     def document(self, sentences: Sequence[Words]) -> list[TaggedText]:
         """Tag consecutive sentences, each with as much of the surrounding document as fits.
 
-        This is how models are trained that were fine-tuned with `document_context`. Sentences and
-        results have the same form as in a call with a list of texts.
+        Models fine-tuned with `document_context` were trained this way. Sentences and results have
+        the same form as when the tagger is called with a list of texts.
 
         Args:
           sentences: the sentences, in document order.

@@ -40,11 +40,11 @@ def scaled_scores(query: jax.Array, key: jax.Array, ops: Ops = "fast") -> jax.Ar
 def attention_probabilities(
     scores: jax.Array, document_ids: jax.Array | None, packed: bool
 ) -> jax.Array:
-    """Return the softmax of the scores over the tokens that each token may attend to.
+    """Take the softmax of the scores over the tokens to which each token may attend.
 
     Args:
       scores: see `scaled_scores`.
-      document_ids: [batch, length]; None if every token attends to every token.
+      document_ids: [batch, length], or None to let every token attend to every token.
       packed: see `SelfAttention.__call__`.
 
     Returns:
@@ -112,7 +112,7 @@ def cudnn_attention(
 
 
 class Projections(NamedTuple):
-    """The queries, keys and values of all heads, each [batch, length, num_heads, head_dim]."""
+    """Queries, keys and values for all heads, each [batch, length, num_heads, head_dim]."""
 
     query: jax.Array
     key: jax.Array
@@ -183,7 +183,7 @@ class SelfAttention(nnx.Module):
         return self.output(attended.reshape(x.shape)), scores if return_scores else None
 
     def project(self, x: jax.Array) -> Projections:
-        """Return the queries, keys and values of all heads for `x` [batch, length, hidden_dim]."""
+        """Project `x` [batch, length, hidden_dim] to queries, keys and values for all heads."""
         heads = (*x.shape[:-1], self.config.num_heads, self.config.head_dim)
         axes = ("batch", None, "heads", None)
         return Projections(

@@ -71,10 +71,10 @@ class EncoderConfig:
       attention_dropout: dropout rate for the attention probabilities.
       activation: activation function in the feed-forward blocks and the masked-LM head.
       layer_norm_epsilon: constant that LayerNorm adds to the variance.
-      initializer_range: standard deviation of the truncated normal distribution of initial weights.
+      initializer_range: standard deviation of the truncated normal initializer, before truncation.
       positions: "learned" or "sinusoidal" position vectors.
       norm: "post" for LayerNorm after each residual addition (BERT), or "pre" for LayerNorm before
-        each part of a layer.
+        each block in a layer.
       embedding_dim: dimension of the three embedding tables and of the masked-LM head's transform;
         a dense layer projects the embeddings to `hidden_dim` (Lan et al. 2020, section 3.1,
         "factorized embedding parameterization"). If None, it is `hidden_dim` and there is no
@@ -333,7 +333,7 @@ TRAINING_KEYS = ("hidden_dropout", "attention_dropout", "initializer_range")
 
 
 def incompatible_fields(first: EncoderConfig, second: EncoderConfig) -> list[str]:
-    """Describe, in one line each, the differences that change the outputs for given parameters.
+    """Return one line per difference that changes the outputs for the same parameters.
 
     Dropout rates and the initializer are ignored because they matter only during training.
     """

@@ -141,7 +141,7 @@ select_segments.defvjp(_select_forward, _select_backward)
 
 
 class EmbeddingParts(NamedTuple):
-    """The three embeddings of a batch, each [batch, length, table_dim].
+    """A batch's three kinds of embeddings, each [batch, length, table_dim].
 
     `segment` is None for a model without segments.
     """
@@ -212,7 +212,7 @@ class Embeddings(nnx.Module):
         segment_ids: jax.Array | None,
         position_ids: jax.Array | None,
     ) -> EmbeddingParts:
-        """Return the embeddings whose sum `__call__` normalizes; see there for the arguments."""
+        """Return the three embeddings that `__call__` sums; see there for the arguments."""
         token = with_ops(look_up, self.ops)(self.token[...], token_ids, self.rows_dtype)
         return EmbeddingParts(
             token.astype(self.dtype),

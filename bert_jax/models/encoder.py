@@ -247,14 +247,14 @@ class Encoder(nnx.Module):
         )
 
     def shared_layer(self, number: int) -> SharedLayer:
-        """Return the owners of the parameters of a layer, counted from 0."""
+        """Return the layers that own the parameters of layer `number`, counted from 0."""
         attention, ffn = self.config.parameter_owners(number)
         return SharedLayer(self.layers[attention], self.layers[ffn])
 
     def _layer_step(
         self, document_ids: jax.Array | None, packed: bool, return_scores: bool
     ) -> LayerStep:
-        """Return a function of (layer, x, key) that applies a layer as `compute.remat` demands."""
+        """Return a function of (layer, x, key) that applies a layer under `compute.remat`."""
 
         def step(
             layer: SharedLayer, x: jax.Array, key: jax.Array | None

@@ -16,7 +16,7 @@ from bert_jax.models.encoder import Encoder, EncoderOutput, Pooler
 from bert_jax.models.layers import constrain, dense, layer_norm, scores_of, select_rows
 from bert_jax.models.ops import activation_function, dropout
 
-PAIRS_HEAD = "next_sentence."  # prefix of the parameter names of the sentence-pair head
+PAIRS_HEAD = "next_sentence."  # name prefix of the sentence-pair head's parameters
 
 
 class MaskedLMHead(nnx.Module):
@@ -278,7 +278,7 @@ TRAINING_ONLY = "to_teacher."
 
 
 class ToTeacher(nnx.Module):
-    """Two trainable projections to a teacher's dimension: one for the embeddings, one for layers.
+    """Two trainable projections to a teacher's dimension, for the embeddings and for all layers.
 
     Source: Jiao et al. 2020 ("TinyBERT"), equations 8 and 9.
     """
@@ -300,7 +300,7 @@ class ToTeacher(nnx.Module):
 
 
 class StudentModel(PretrainingModel):
-    """A `PretrainingModel` with projections to the `hidden_dim` of a teacher of another size."""
+    """A `PretrainingModel` with projections to a teacher's different `hidden_dim`."""
 
     def __init__(
         self,

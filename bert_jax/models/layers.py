@@ -40,7 +40,7 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def gather(parameter: jax.Array, axes: Axes, own_axes: Axes) -> jax.Array:
-    """Reshard a parameter from `own_axes`, by which it is stored, to `axes`, by which it is used.
+    """Reshard a parameter from `own_axes` (as it is stored) to `axes` (as it is used).
 
     The gradient is again sharded by `own_axes`. With `constrain`, it would be sharded by `axes`,
     and every device would sum the whole gradient even though it stores only part of it.

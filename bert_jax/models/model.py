@@ -279,8 +279,8 @@ def infer(
         layers' outputs).
 
     Returns:
-      A dict with `hidden` [batch, length, hidden_dim], the last layer's output, and those of the
-      following that the head computes: `pooled` [batch, hidden_dim], `token_logits` [batch, length,
+      A dict with `hidden` [batch, length, hidden_dim], which is the last layer's output, and the
+      head's outputs, which are some of `pooled` [batch, hidden_dim], `token_logits` [batch, length,
       vocab_size], `next_sentence_logits` [batch, 2], and `logits` [batch, labels],
       [batch, choices] or [batch, length, labels].
     """

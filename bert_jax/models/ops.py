@@ -1,6 +1,6 @@
 """Implement matmuls, activations and dropout with custom backward passes.
 
-Matmuls accumulate in float32, and their backward passes are laid out for speed. For the backward
+Matmuls accumulate in float32, and their backward passes are arranged for speed. For the backward
 pass, an activation stores only its input, and dropout stores only its key because its mask is a
 hash of the key and the position. `with_ops` returns the same operations without custom backward
 passes.

@@ -124,7 +124,7 @@ def check_names(names: Iterable[str], expected: Iterable[str]) -> None:
     unexpected = [f"  + {name}" for name in sorted(set(names) - set(expected))]
     if missing or unexpected:
         raise ValueError(
-            "the parameters do not fit the model (- missing, + unexpected):\n"
+            "the parameters do not match the model (- missing, + unexpected):\n"
             + "\n".join(missing + unexpected)
         )
 
@@ -143,7 +143,7 @@ def count(shapes: Mapping[str, jax.ShapeDtypeStruct | jax.Array]) -> int:
 def _name(path: tuple) -> str:
     """Convert a key path to a name such as `encoder.layers.0.ffn.up.kernel`.
 
-    The level of the variable itself is left out.
+    The path's entry for the variable itself is left out.
     """
     return ".".join(str(entry.key) for entry in path if isinstance(entry, jax.tree_util.DictKey))
 

@@ -77,6 +77,6 @@ class CustomTask(abc.ABC):
         if reserved:
             raise ValueError(
                 f"loss_terms: {min(reserved)!r} is reserved for a metric that the train step adds. "
-                "Rename yours."
+                "Rename your metric."
             )
         return define(self.build, replicate_others=True)

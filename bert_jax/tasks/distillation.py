@@ -204,9 +204,9 @@ class PretrainingTeacher:
         self.layers = tuple(layers)
 
     def annotate(self, model: PretrainingModel, batch: Batch) -> Batch:
-        """Add the teacher outputs that the config's losses need to the batch.
+        """Return the batch extended with the teacher outputs that the losses need.
 
-        These are `teacher_logits` (float32 [batch, count, vocab_size], at `soft_positions`);
+        The outputs are `teacher_logits` (float32 [batch, count, vocab_size], at `soft_positions`);
         `teacher_hidden` [batch, length, dim] and, for the embeddings and `layers`, `teacher_states`
         [batch, layers + 1, length, dim], both in the compute dtype; and the attention scores
         `teacher_scores` (float32 [batch, layers, heads, length, length]).
@@ -299,7 +299,7 @@ def _requested_outputs(config: DistillationConfig) -> dict[str, bool]:
 
 
 def layer_losses(model: PretrainingModel, output: EncoderOutput, batch: Batch) -> Metrics:
-    """Return `hidden_loss` and `attention_loss`, each only if `output` has what it needs."""
+    """Return `hidden_loss` and `attention_loss`, omitting a loss whose inputs `output` lacks."""
     losses = {}
     if output.hidden_states is not None:
         states: Sequence[jax.Array] = output.hidden_states

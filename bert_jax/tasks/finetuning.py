@@ -193,7 +193,7 @@ class Span(ClassifierTask):
 
 
 class Tagging(ClassifierTask):
-    """Tagging of tokens with softmax cross-entropy (Devlin et al. 2019, section 5.3).
+    """Token tagging with softmax cross-entropy (Devlin et al. 2019, section 5.3).
 
     The targets are `labels` and `label_weights` [batch, length]. The weight is 1 for labeled tokens
     (the first token of each word) and 0 for all other tokens. The loss is the mean over all labeled

@@ -52,7 +52,7 @@ def run(
 
 
 class Pretraining:
-    """Pretraining with the sum of the mean masked-LM loss and the mean sentence-pair loss.
+    """Pretraining on the sum of the mean masked-LM loss and the mean sentence-pair loss.
 
     The sentence-pair loss is a mean over all fragments (a fragment is the part of a document that
     lies in one row), and fragments without a pair contribute 0. A pair therefore has the same

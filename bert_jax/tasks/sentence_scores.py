@@ -16,7 +16,7 @@ from bert_jax.validation import nearest
 
 
 class Counts(NamedTuple):
-    """A label's or entity type's numbers of predictions, gold answers and correct predictions."""
+    """The numbers of predictions, gold answers and correct predictions for one label or type."""
 
     predicted: int
     gold: int
@@ -33,7 +33,7 @@ class Counts(NamedTuple):
 
 Needs = Literal["class", "number"]
 
-# Whether each metric compares class indices or numbers.
+# The kind of value that each metric compares: class indices or numbers.
 METRICS: Mapping[str, Needs] = {
     "accuracy": "class",
     "f1": "class",
@@ -47,7 +47,7 @@ METRICS: Mapping[str, Needs] = {
 def sentence_scores(
     metrics: Sequence[str], predictions: ArrayLike, labels: ArrayLike
 ) -> dict[str, float]:
-    """Return a dict from metric name to score, as a fraction.
+    """Score predictions and return a dict from metric name to score, as a fraction.
 
     `f1` is the F1 score for class 1, with class 0 as the negative class; `macro_f1` is the mean F1
     over all classes that occur in predictions or labels. A score that would divide by zero is 0:

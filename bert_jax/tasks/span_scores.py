@@ -143,7 +143,7 @@ def _parts(tag: str, scheme: Scheme) -> tuple[str, str]:
     prefix, hyphen, kind = tag.partition("-")
     if len(prefix) != 1 or prefix not in PREFIXES[scheme] or bool(hyphen) != bool(kind):
         expected = ", ".join(f"{letter}-TYPE" for letter in PREFIXES[scheme])
-        raise ValueError(f"tag {tag!r} is not a tag of {scheme}: expected O, {expected}")
+        raise ValueError(f"tag {tag!r} is not valid in {scheme}: expected O, {expected}")
     return _IN_BIOES.get(prefix, prefix), kind or NO_TYPE
 
 

@@ -79,7 +79,7 @@ class Teacher(Protocol):
     definition: ModelDefinition[Any]
 
     def annotate(self, model: Any, batch: Batch) -> Batch:
-        """Return the batch with the teacher's outputs added, whose first dim is the batch dim."""
+        """Return the batch plus the teacher's outputs, each an array with a leading batch dim."""
         ...
 
 
@@ -100,7 +100,7 @@ def weighted_mean(values: jax.Array, weights: jax.Array) -> Metric:
 
     Args:
       values: float32 [...].
-      weights: the weights, in the same shape.
+      weights: the weights, in the same shape as `values`.
     """
     return Metric(jnp.sum(values * weights), jnp.sum(weights))
 
@@ -133,7 +133,7 @@ def check_metrics(task: Task, metrics: Metrics, weights: Mapping[str, jax.Array]
     if reserved:
         raise ValueError(
             f"metrics: {reserved[0]!r} is reserved for a metric that the train step adds. Rename "
-            "yours."
+            "your metric."
         )
 
 

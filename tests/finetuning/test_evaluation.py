@@ -251,8 +251,8 @@ def test_scores_are_given_by_entity_type(toy, bert_jax_here, evaluated, tmp_path
     plain = tmp_path / "plain.txt"
     plain.write_text(file.read_text().replace("B-", ""))
     line = next(i for i, row in enumerate(plain.read_text().split("\n"), 1) if row[-3:] == "PER")
-    messages = [f"{plain}:{line}: tag 'PER' is not a tag of IOB2: expected O, B-TYPE, I-TYPE"]
-    messages += [f"{plain}:{line + n}: tag 'LOC' is not a tag of IOB2" for n in range(-12, 13)]
+    messages = [f"{plain}:{line}: tag 'PER' is not valid in IOB2: expected O, B-TYPE, I-TYPE"]
+    messages += [f"{plain}:{line + n}: tag 'LOC' is not valid in IOB2" for n in range(-12, 13)]
     words = toy.words("tags", tmp_path / "other", f"tags.files.validation={plain}")
     for refused in (bert_jax_here("evaluate", work_dir, "--data", plain), bert_jax_here(*words)):
         assert refused.code == 2 and any(each in refused.errors for each in messages)

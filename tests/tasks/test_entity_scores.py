@@ -157,7 +157,7 @@ def test_scores_without_entities_are_zero() -> None:
 
 @pytest.mark.parametrize("tag", ["E-PER", "PER", "B-", "-PER", "", "o", "BI-PER"])
 def test_a_tag_of_another_scheme_is_refused(tag: str) -> None:
-    with pytest.raises(ValueError, match="is not a tag of IOB2: expected O, B-TYPE, I-TYPE"):
+    with pytest.raises(ValueError, match="is not valid in IOB2: expected O, B-TYPE, I-TYPE"):
         entities_of(["O", tag], "IOB2")
 
 
