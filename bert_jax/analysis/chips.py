@@ -68,8 +68,7 @@ class Chip:
 
 # Patterns for JAX's `device_kind`, with the matching chips. Google publishes link bandwidth for
 # both directions together (400 GB/s for v5e), so the outgoing bandwidth is half as much. According
-# to its out-of-memory errors, libtpu 0.0.42 makes slightly less than the chip's memory available to
-# a program.
+# to libtpu 0.0.42's out-of-memory errors, a program can use slightly less than the chip's memory.
 _CHIPS: tuple[tuple[str, Chip], ...] = (
     (
         r"\bTPU v4$",

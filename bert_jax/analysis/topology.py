@@ -25,7 +25,7 @@ _NO_TPU_HOST = {
 
 
 def topology_devices(name: str) -> list[jax.Device]:
-    """Return a topology's devices, from which a mesh can be made to compile for.
+    """Return a topology's devices, which can form a mesh to compile for.
 
     Call this function before JAX initializes its devices. On TPU v4, a device is a chip with two
     cores, which is also the default on the hardware.

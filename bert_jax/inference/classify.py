@@ -39,7 +39,7 @@ class Classification:
       scores: each label's probability (from a softmax if exactly one label applies, from a sigmoid
         if any number may apply) or, for regression, the predicted numbers. A model that was
         fine-tuned with one score for two labels yields both labels' probabilities, unless it was
-        imported: then its negative label has no name and is left out.
+        imported from another format: then its negative label has no name and is left out.
       truncated: whether the text was truncated because it was too long.
     """
 

@@ -90,7 +90,7 @@ def as_pairs(first: str | list[str], second: str | list[str]) -> list[tuple[str,
         raise ValueError(f"expected {expected}, got one string")
     firsts, seconds = as_list(first, expected), as_list(second, expected)
     if len(firsts) != len(seconds):
-        raise ValueError(f"expected {expected}, got {len(firsts)} and {len(seconds)}")
+        raise ValueError(f"expected {expected}, got lists of {len(firsts)} and {len(seconds)}")
     return list(zip(firsts, seconds, strict=True))
 
 

@@ -138,7 +138,7 @@ def check_metrics(task: Task, metrics: Metrics, weights: Mapping[str, jax.Array]
 
 
 def total_loss(task: Task, metrics: Metrics, weights: Mapping[str, jax.Array]) -> jax.Array:
-    """Return what `metrics` contribute to the loss of a batch with the loss weights `weights`."""
+    """Return the contribution of `metrics` to a batch's loss, given the batch's loss weights."""
     loss = jnp.zeros((), jnp.float32)
     for name, coefficient in task.loss_terms.items():
         loss += coefficient * Metric(metrics[name].sum, weights[name]).mean()

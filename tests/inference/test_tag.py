@@ -126,7 +126,7 @@ def test_a_long_text_is_tagged_to_its_end(tag, pipeline):
     tagged = tag(text)
     assert len(tagged.words) == 191 and tagged.words[-1].text == "Matt"
     assert tagged.words[-1].end == len(text)
-    # Windows depend only on the text.
+    # A text's windows do not depend on the other texts.
     for found, single in zip(tag([text, TEXTS[0], text]), (text, TEXTS[0], text), strict=True):
         expected = tag(single).words
         assert [word.tag for word in found.words] == [word.tag for word in expected]

@@ -1,4 +1,4 @@
-"""Test that invalid configs are rejected, the published variants, and how "auto" is resolved."""
+"""Test the errors for invalid configs, the published variants, and how "auto" is resolved."""
 
 import dataclasses
 import re

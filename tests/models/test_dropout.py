@@ -78,8 +78,8 @@ def test_patterns_of_eight_neighbors_have_the_expected_frequencies(
     for dim in (1, 2):
         bits = np.moveaxis(mask, dim, -1).reshape(-1, 8)
         kept = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1)
-        # Patterns that are rarely expected, such as eight drops in a row (once in 10^8 at rate
-        # 0.1), are pooled.
+        # Pool patterns that are expected only rarely, such as eight drops in a row (once in 10^8 at
+        # rate 0.1).
         expected = len(bits) * (1 - rate) ** kept * rate ** (8 - kept)
         observed = np.bincount(np.packbits(bits, axis=1).ravel(), minlength=256)
         common = expected >= 50
@@ -219,7 +219,7 @@ def test_every_dropout_has_its_own_key(keys_used: list[jax.Array]) -> None:
         return jnp.stack(keys_used)
 
     all_keys = np.asarray(keys())
-    # The keys are for the embeddings, then for each of three layers, for the attention
-    # probabilities, the attention output and the FFN output.
+    # There is one key for the embeddings and, in each of three layers, one key each for the
+    # attention probabilities, the attention output and the FFN output.
     assert len(all_keys) == 1 + 3 * 3
     assert len(np.unique(all_keys, axis=0)) == len(all_keys)

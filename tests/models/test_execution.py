@@ -1,4 +1,4 @@
-"""Test that compute options do not change the outputs, and which operations use float32."""
+"""Test that compute options do not change outputs, and which operations run in float32."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Compare distillation losses with PyTorch, and train steps across meshes and accumulation."""
+"""Compare distillation losses with PyTorch, and test training on meshes with accumulation."""
 
 from __future__ import annotations
 
