@@ -76,7 +76,7 @@ class ProgressLine:
             self._write("")
 
     def end(self) -> None:
-        """Leave the latest text on the terminal, so that `show` starts a new line next."""
+        """Leave the latest text on the terminal, so that the next `show` starts a new line."""
         if self._terminal and self._latest is not None:
             self._write("\n")
         self._latest = None

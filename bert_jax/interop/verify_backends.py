@@ -157,7 +157,7 @@ def _sentence_embedding(path: Path) -> SentenceEmbedding | None:
         return read_sentence_embedding(path)
     if not (path / "config.json").is_file():
         return None
-    # When a head is given, unsupported modules are dropped instead of raising an error.
+    # Given a head, `read_sentence_model` drops unsupported modules instead of raising an error.
     settings = read_sentence_model(path, ImportOptions(head="encoder")).settings
     encoder = read_encoder(read_json_object(path / "config.json"), str(path / "config.json"))
     return None if settings is None else within(settings, encoder.max_positions, shortest=1)
