@@ -151,7 +151,7 @@ def test_prompts(build, imported, bert_jax_here):
     assert found.word("pet").shape == (3, 32) and found.text == "a pet"
     with pytest.raises(ValueError, match="prompt_name='queri': no such prompt; nearest: query"):
         embed("a", prompt_name="queri")
-    with pytest.raises(ValueError, match="prompt='x' and prompt_name='long' are both given"):
+    with pytest.raises(ValueError, match="prompt='x' and prompt_name='long' are both set"):
         embed.sentences(["a"], prompt_name="long", prompt="x")
     with pytest.raises(UnusableText, match="text 1 of 2: a lone surrogate"):
         embed(["a", "\udc00"], prompt_name="long")
