@@ -1,4 +1,4 @@
-"""Compare the speed of corpus preparation with that of a plain `tokenizers` loop over the text."""
+"""Compare the speed of corpus preparation with that of a plain loop over the same text."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _LINES_PER_CALL = 1024
 
 @dataclass(frozen=True)
 class PreparationSpeed:
-    """The best times of preparation and of the plain loop.
+    """The shortest times that preparation and the plain loop took.
 
     Attributes:
-      counts: the counts of documents and bytes in the text.
-      plain_seconds: the shortest time of the plain loop.
-      prepare_seconds: the shortest time of preparation.
+      counts: the document and byte counts of the text.
+      plain_seconds: the shortest time that the plain loop took.
+      prepare_seconds: the shortest time that preparation took.
       peak_worker_memory: the maximum memory that any worker used, in bytes.
     """
 
@@ -44,17 +44,17 @@ def measure_preparation(
     workers: int,
     repeat: int,
 ) -> PreparationSpeed:
-    """Time preparation and a plain loop alternately, `repeat` times.
+    """Time preparation and a plain `tokenizers` loop in alternation.
 
-    The plain loop runs on text in memory, while preparation reads the inputs. This sets the
-    environment variables that determine the number of threads of `tokenizers`.
+    The plain loop runs on text in memory, while preparation reads the inputs. This function sets
+    the environment variables that control how many threads `tokenizers` uses.
 
     Args:
       inputs: files, directories or patterns.
-      tokenizer: the tokenizer for both.
+      tokenizer: the tokenizer that both use.
       sources: the options for reading the inputs.
-      workers: the number of processes for preparation, and of threads for the plain loop.
-      repeat: the number of measurements, of which only the fastest counts.
+      workers: the number of processes that preparation uses, and of threads for the plain loop.
+      repeat: how often to time each of them. Only the fastest run counts.
 
     Raises:
       ValueError: an input is unusable.

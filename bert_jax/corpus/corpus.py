@@ -41,8 +41,8 @@ class Corpus:
           split: "train" or "heldout".
 
         Raises:
-          ValueError: there is no finished corpus, or shards are missing or do not have the size in
-            the manifest; the message names up to five of these shards.
+          ValueError: there is no finished corpus, or shards are missing or do not have the size
+            that the manifest says. The message names up to five such shards.
         """
         if split not in ("train", "heldout"):
             raise ValueError(f"split={split!r}: expected 'train' or 'heldout'.")
@@ -82,7 +82,8 @@ class Corpus:
         unique, inverse = np.unique(indices, return_inverse=True)
         if len(unique) and not 0 <= unique[0] <= unique[-1] < len(self):
             raise IndexError(
-                f"{self.directory}: records {unique[0]} to {unique[-1]} of {len(self)} requested"
+                f"{self.directory}: records {unique[0]} to {unique[-1]} were requested, but the "
+                f"{self.split} split has only {len(self)}"
             )
         shard_of = np.searchsorted(self._shard_end, unique, side="right")
         blobs: list[bytes] = []
@@ -96,7 +97,7 @@ class Corpus:
         """Decode the result of `read` for `indices`.
 
         Raises:
-          ValueError: a record is corrupt; the message names its shard and its number there.
+          ValueError: a record is corrupt. The message names its shard and its number in the shard.
         """
         try:
             return decode_records(blobs, self.manifest.token_bytes)
@@ -105,13 +106,13 @@ class Corpus:
             raise ValueError(f"{where} is corrupt: {error.reason}") from error
 
     def where(self, index: int) -> str:
-        """Return a record's file and its number in the file, for messages."""
+        """Return a record's file and its number in the file, for use in messages."""
         shard = int(np.searchsorted(self._shard_end, index, side="right"))
         within = index - (self._shard_end[shard] - self.info.shards[shard].num_records)
         return f"{self.directory / self.info.shards[shard].name}: record {within}"
 
     def close(self) -> None:
-        """Close the open shards; reading opens them again."""
+        """Close the open shards. Reading opens them again."""
         with self._lock:
             while self._readers:
                 self._readers.popitem()[1].close()
@@ -141,7 +142,8 @@ class Corpus:
             num_records = reader.num_records()
             reader.close()
             raise OSError(
-                f"it has {num_records} records, but {info.num_records} according to the manifest"
+                f"it has {num_records} records, but should have {info.num_records} according to "
+                "the manifest"
             )
         while len(self._readers) >= self._max_open:
             self._readers.popitem(last=False)[1].close()
@@ -150,7 +152,7 @@ class Corpus:
 
 
 def _allow_open_files(num_files: int) -> int:
-    """Raise the limit on open files for `num_files` more, and return how many may stay open."""
+    """Raise the limit on open files by `num_files`, and return how many of them may stay open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     spare = soft // 4
     if num_files <= spare:
@@ -190,7 +192,7 @@ def unigram_cross_entropy(
 ) -> float:
     """Return the held-out split's cross-entropy under the training split's unigram frequencies.
 
-    Counts are smoothed by adding one to every id of the vocabulary. A split of more than
+    Counts are smoothed by adding one for every id in the vocabulary. A split with more than
     MAX_RECORDS records is represented by MAX_RECORDS evenly spaced records. A masked-LM loss
     below this value shows that a model uses context.
 
@@ -216,9 +218,9 @@ def unigram_cross_entropy(
 
 
 def token_counts(corpus: Corpus) -> np.ndarray:
-    """Return the number of occurrences of each token id, [vocab_size] float64.
+    """Return how often each token id occurs, as float64 [vocab_size].
 
-    See `unigram_cross_entropy` for the records that are counted.
+    See `unigram_cross_entropy` for which records are counted.
 
     Raises:
       ValueError: the split has no records, or a shard cannot be read.

@@ -21,32 +21,32 @@ from bert_jax.text.sources import read_documents, source_name, total_bytes
 
 MIN_LENGTH = 8
 MAX_LENGTH = 65_535  # a record counts tokens in 16 bits
-_LIBRARIES = ("sentencex", "tokenizers", "array_record")  # their versions also determine the bytes
+_LIBRARIES = ("sentencex", "tokenizers", "array_record")  # whose versions also affect the bytes
 
 
 InputPaths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
 def input_names(inputs: InputPaths) -> list[str]:
-    """Return inputs as a list of strings; a single input does not need a list around it."""
+    """Return inputs, which may be a single path or several paths, as a list of strings."""
     paths = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
     return [os.fspath(path) for path in paths]
 
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """All options that determine the bytes of a corpus, apart from its inputs and its tokenizer.
+    """The options that determine the bytes of a corpus, together with its inputs and tokenizer.
 
     Attributes:
       max_length: the length of a training sequence, including special tokens.
-      max_documents_per_record: the maximum number of documents in one sequence; None for max_length
-        / 32, but at least 1.
+      max_documents_per_record: the maximum number of documents in one sequence. If None, it is
+        max_length / 32, but at least 1.
       heldout_fraction: the share of the documents held out for evaluation, selected by hash.
       language: the language whose sentence rules are used.
       unit_bytes: the amount of text in one shard, counting 256 extra bytes for every document. A
-        worker used 170 MiB with 32 MiB of English, and 570 MiB with two documents of 16 MiB that
-        consist of one-letter sentences.
-      sources: the options of the readers.
+        worker used 170 MiB of memory for 32 MiB of English, and 570 MiB for two 16 MiB documents
+        of one-letter sentences.
+      sources: the options for reading the inputs.
     """
 
     max_length: int = 512
@@ -79,13 +79,13 @@ class PrepareOptions:
 
     @property
     def max_fragments(self) -> int:
-        """The maximum number of fragments in a record, all from different documents."""
+        """The maximum number of fragments in a record, each from a different document."""
         if self.max_documents_per_record is None:
             return default_max_fragments(self.max_length)
         return self.max_documents_per_record
 
     def as_json(self) -> dict[str, Any]:
-        """Return the options by name, with the versions of the libraries that affect the bytes."""
+        """Return the options as JSON, with the versions of the libraries that affect the bytes."""
         sources = dataclasses.asdict(self.sources)
         del sources["tfds_data_dir"]  # a location, which does not change the documents
         return {
@@ -99,20 +99,20 @@ class PrepareOptions:
         }
 
 
-# Key of a source in a manifest, present if all of its documents are held out.
+# The key that a source has in a manifest if all of its documents are held out.
 SPLIT_KEY = "split"
-# Keys of a file's modification time and checksum, which reveal later changes.
+# The keys for a file's modification time and checksum, which reveal later changes.
 MTIME_KEY, CHECKSUM_KEY = "mtime_ns", "sha256"
 
 
 @dataclass(frozen=True)
 class PrepareInputs:
-    """Expanded files and TFDS datasets.
+    """The inputs of a preparation, expanded into files and TFDS datasets.
 
     Attributes:
       split: the inputs whose documents are assigned to a split by their hash.
       heldout: the inputs whose documents are all held out. They are read first, so that
-        duplicates of them are removed from the training split.
+        their duplicates are removed from the training split.
     """
 
     split: list[str]
@@ -124,7 +124,7 @@ class PrepareInputs:
         return [*self.heldout, *self.split]
 
     def describe(self, options: SourceOptions) -> list[dict[str, Any]]:
-        """Return the sources in the manifest's form, in reading order."""
+        """Return the sources as the manifest describes them, in reading order."""
         return [
             {
                 "path": source_name(path, options),
@@ -138,7 +138,7 @@ class PrepareInputs:
     def with_checksums(
         self, sources: Sequence[dict[str, Any]], counts: SourceCounts
     ) -> tuple[dict[str, Any], ...]:
-        """Return the result of `describe` with the checksums of the files that were read."""
+        """Add the checksums of the files that were read to the result of `describe`."""
         checksums = counts.checksums
         assert checksums is not None, "checksums were not requested"
         return tuple(
@@ -149,7 +149,7 @@ class PrepareInputs:
     def documents(
         self, options: SourceOptions, counts: SourceCounts
     ) -> tuple[Iterator[Document], Iterator[Document]]:
-        """Return the held-out documents and those to split. The former must be read first."""
+        """Return (held-out documents, documents to split). The former must be read first."""
         heldout = read_documents(self.heldout, options, counts) if self.heldout else iter(())
         return heldout, read_documents(self.split, options, counts)
 
@@ -162,13 +162,13 @@ def resolve_inputs(
 ) -> PrepareInputs:
     """Expand the inputs of a preparation.
 
-    A held-out file is left out of the directories and patterns in `inputs`, but must not be named
-    there explicitly.
+    A held-out file is excluded from the directories and patterns in `inputs`, but must not be named
+    in `inputs` explicitly.
 
     Raises:
       ValueError: an input is missing or contains `output`, a file is both an input and a held-out
-        input, nothing is left to train on, or a share is to be held out in addition to
-        `heldout_inputs`.
+        input, nothing is left to train on, or `heldout_inputs` are combined with a held-out
+        fraction.
     """
     _check_output_outside([*inputs, *heldout_inputs], Path(output))
     if heldout_inputs and options.heldout_fraction:
@@ -182,11 +182,11 @@ def resolve_inputs(
     named = [path for path in inputs if _identity(path, options.sources) in heldout_identities]
     if named:
         raise ValueError(
-            f"{named[0]}: is both an input and a held-out input. Remove it from one of them."
+            f"{named[0]}: this is both an input and a held-out input. Remove it from one of them."
         )
     split = [path for path in split if _identity(path, options.sources) not in heldout_identities]
     if not split:
-        raise ValueError("All inputs are held out, so none is left to train on. Add inputs.")
+        raise ValueError("All inputs are held out, so nothing is left to train on. Add inputs.")
     return PrepareInputs(split, heldout)
 
 
@@ -195,7 +195,7 @@ def _identity(path: str, options: SourceOptions) -> str:
 
 
 def _check_output_outside(inputs: Sequence[str], output: Path) -> None:
-    """Refuse an output inside an input, where it would be read as text."""
+    """Raise ValueError if the output is inside an input, where it would be read as text."""
     for name in inputs:
         if not is_tfds(name) and os.path.isdir(name):
             if output.resolve().is_relative_to(Path(name).resolve()):

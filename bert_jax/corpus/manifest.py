@@ -24,12 +24,12 @@ _FIELD_NAMES = {json_name: field for field, json_name in _JSON_NAMES.items()}
 
 
 def json_fields(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return fields keyed by their names in JSON, as a `dict_factory` for `dataclasses.asdict`."""
+    """Key fields by their names in JSON, as a `dict_factory` for `dataclasses.asdict`."""
     return {_JSON_NAMES.get(name, name): value for name, value in fields}
 
 
 def field_values(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a JSON object, keyed by the names of the fields."""
+    """Return the content of a JSON object, keyed by the names of the dataclass fields."""
     return {_FIELD_NAMES.get(name, name): value for name, value in content.items()}
 
 
@@ -38,10 +38,10 @@ class ShardInfo:
     """An ArrayRecord file.
 
     Attributes:
-      name: its name in the corpus directory.
-      num_records: the number of its records.
-      num_bytes: its size.
-      sha256: its SHA-256 in hex.
+      name: the file's name in the corpus directory.
+      num_records: the number of records in the file.
+      num_bytes: the file's size.
+      sha256: the file's SHA-256 in hex.
     """
 
     name: str
@@ -52,7 +52,7 @@ class ShardInfo:
 
 @dataclass(frozen=True)
 class SplitInfo:
-    """A split of the corpus, train or held-out.
+    """One split of a corpus, either training or held-out.
 
     Attributes:
       shards: the shards, in the order in which records are numbered.
@@ -60,11 +60,11 @@ class SplitInfo:
       num_fragments: the number of fragments in the records.
       num_documents: the number of documents with at least one token.
       num_sentences: the number of sentences with at least one token.
-      num_tokens: the number of tokens, without special tokens.
+      num_tokens: the number of tokens, excluding special tokens.
       fill_rate: the share of the records' positions that are used if every fragment is written as
         `[CLS] A [SEP] B [SEP]`; 0 if there are no records.
-      num_unknown: the number of tokens unknown to the tokenizer; None in older corpora, which did
-        not record it.
+      num_unknown: the number of tokens that the tokenizer does not know; None in older corpora,
+        which did not record it.
     """
 
     shards: tuple[ShardInfo, ...]
@@ -91,22 +91,23 @@ class Manifest:
       max_fragments: the maximum number of fragments in a record.
       token_bytes: the size of a stored token id, 2 or 4.
       vocab_size: one more than the largest token id.
-      tokenizer_fingerprint: the fingerprint of the tokenizer.
-      tokenizer_files: the SHA-256 of the files in the tokenizer directory, by name.
+      tokenizer_fingerprint: the tokenizer's fingerprint.
+      tokenizer_files: a dict from the name of each file in the tokenizer directory to its SHA-256.
       lowercase: whether the tokenizer lower-cases text.
-      options: the options of the preparation that determine the corpus's bytes.
-      sources: the sources in reading order: {"path", "num_bytes" on disk}, for a file also
-        {"mtime_ns", "sha256"}, and {"split": "heldout"} if all of it is held out.
+      options: the preparation options that determine the corpus's bytes.
+      sources: the sources in reading order. Each has the keys "path" and "num_bytes" (on disk). A
+        file also has "mtime_ns" and "sha256", and a source that is held out completely has
+        "split": "heldout".
       duplicates_removed: the number of documents removed because an earlier one has the same text.
-      empty_documents: the number of documents removed because they have no token.
+      empty_documents: the number of documents removed because they have no tokens.
       bad_lines_skipped: the number of lines skipped with on_bad_line="skip".
-      documents_split: the number of documents that exceeded the limit and were split.
+      documents_split: the number of documents that exceeded the size limit and were split.
       train: the training split.
       heldout: the held-out split.
       empty_files_skipped: the number of inputs without a document, skipped with on_bad_line="skip".
       heldout_repeats: the number of documents removed from training because a document of a
         held-out input has the same text, ignoring case and white space.
-      format_version: the version of the format.
+      format_version: the version of the corpus format.
     """
 
     max_length: int
@@ -130,7 +131,7 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of everything seen in training: records and tokenizer, but not sources."""
+        """Hex SHA-256 of everything that training sees: records and tokenizer, not sources."""
         content = dataclasses.asdict(self, dict_factory=json_fields)
         history = ("options", "sources", "tokenizer_files")
         for name in (*history, "empty_files_skipped", "heldout_repeats"):
@@ -201,14 +202,14 @@ def _missing_message(path: Path) -> str:
     if (directory / ".work").exists():
         return (
             f"{directory}: this corpus is not finished. Run the same `bert-jax prepare` again to "
-            "continue from its finished shards."
+            "continue from the finished shards."
         )
     if directory.is_file():
-        problem = "is a file, not a corpus"
+        problem = "this is a file, not a corpus"
     elif not directory.is_dir():
         problem = "this corpus does not exist"
     else:
-        problem = f"not a corpus, since it has no {path.name}"
+        problem = f"this is not a corpus, since it has no {path.name}"
     return f"{directory}: {problem}. Prepare a corpus with `bert-jax prepare`."
 
 
@@ -217,15 +218,15 @@ def verify_shards(
     manifest: Manifest,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Check every file of the corpus against its SHA-256.
+    """Check every file in a corpus against its SHA-256 in the manifest.
 
     Args:
-      directory: the corpus.
-      manifest: its manifest.
+      directory: the corpus directory.
+      manifest: the corpus's manifest.
       progress: called after each shard with the number of bytes checked and the total.
 
     Raises:
-      ValueError: a file is missing or differs; the message names all of these files.
+      ValueError: a file is missing or differs. The message names all such files.
     """
     shards = (*manifest.train.shards, *manifest.heldout.shards)
     total = sum(shard.num_bytes for shard in shards)

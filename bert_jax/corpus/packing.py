@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bert_jax.corpus.records import Fragment
 
-# Languages for which sentencex 1.0 has rules. For any other code it silently uses the rules of
+# The languages for which sentencex 1.0 has rules. For any other code, it silently uses the rules of
 # another language, so users must choose a substitute themselves.
 LANGUAGES = (
     *("am", "ar", "bg", "bn", "ca", "da", "de", "el", "en", "es", "fi", "fr", "gu", "hi", "hy"),
@@ -43,8 +43,8 @@ def check_language(language: str) -> None:
     if language not in LANGUAGES:
         raise ValueError(
             f"language={language!r}: no sentence rules. Expected one of {' '.join(LANGUAGES)}; for "
-            "another language, use the most similar one of these. en splits at the sentence-ending "
-            "marks of all scripts."
+            "any other language, use the most similar of these. The rules of en split at the "
+            "sentence-ending marks of all scripts."
         )
 
 
@@ -96,7 +96,7 @@ def _segment(block: str, language: str) -> list[str]:
     return sentences
 
 
-# Characters per call of the tokenizer, which uses about 200 bytes per token until the call ends.
+# Characters per tokenizer call, which takes up about 200 bytes per token until it ends.
 _MAX_CALL = 1 << 18
 
 
@@ -117,8 +117,8 @@ def tokenize_document(
     """Split a text into sentences and encode them.
 
     Sentences without tokens (white space, control characters) are omitted. If spaces are part of
-    tokens, any run of white space counts as one space, and white space between sentences belongs to
-    the second one, so that a sentence has the same tokens as it would in the middle of a line.
+    tokens, any run of white space counts as one space, and white space between two sentences
+    belongs to the second one. A sentence then has the same tokens as in the middle of a line.
 
     Args:
       text: the text.
@@ -127,8 +127,8 @@ def tokenize_document(
       dtype: the type of the token ids.
 
     Returns:
-      token_ids [num_tokens], and ascending sentence_starts [num_sentences], which begin with 0.
-      Both are empty if the text has no token.
+      A tuple (token_ids [num_tokens], sentence_starts [num_sentences]). The sentence starts are
+      ascending and begin with 0. Both arrays are empty if the text has no tokens.
     """
     parts: list[str] = []
     sentence_of_part: list[int] = []
@@ -157,8 +157,8 @@ def _with_space(part: str, *, first: bool) -> str:
 def _parts(sentence: str) -> Iterator[str]:
     """Split a sentence that is too long for one call at white space, or anywhere if it has none.
 
-    Only a cut that is not at white space can change tokens: WordPiece would turn such a long run of
-    letters into one [UNK].
+    Only a cut that is not at white space can change tokens. WordPiece would turn such a long run of
+    letters into a single [UNK].
     """
     begin = 0
     while len(sentence) - begin > _MAX_CALL:
@@ -217,10 +217,10 @@ def pack_documents(
     """Split documents into fragments and pack these into records, without dropping tokens.
 
     A document's tokens are split at exactly the capacity of a record, even within a sentence. What
-    remains at its end is packed with the remainders of other documents and is never split again.
-    Full records come first, in the order of their documents, followed by the packed ones. Source:
-    best-fit packing, Ding et al. 2024, "Fewer Truncations Improve Language Modeling", section 3,
-    with an additional limit on the number of fragments.
+    remains at the end of a document is packed together with the remainders of other documents and
+    never split again. Full records come first, in the order of their documents, followed by the
+    packed ones. Source: best-fit packing, Ding et al. 2024, "Fewer Truncations Improve Language
+    Modeling", section 3, with an additional limit on the number of fragments.
 
     Args:
       documents: the documents.
@@ -259,10 +259,10 @@ def _pack_tails(
     """Pack fragments by best fit in three different orders, and return the smallest packing.
 
     The first order is by length, longest first, which is best for few or long fragments. If many
-    are short, it leaves the shortest ones for the end, where records reach `max_fragments` long
-    before they are full (up to 30% more records than needed). The other two orders sort only the
-    fragments longer than a quarter or half of a record, and append the rest in their given order
-    (within 1% of the minimum, or 6% if `max_fragments` limits half of the records).
+    fragments are short, it leaves the shortest ones for the end, where records reach
+    `max_fragments` long before they are full (up to 30% more records than needed). The other two
+    orders sort only the fragments longer than a quarter or half of a record, and append the rest in
+    the order given (within 1% of the minimum, or 6% if `max_fragments` limits half of the records).
     """
     by_length = sorted(tails, key=lambda fragment: -len(fragment.token_ids))
     attempts = []
@@ -276,10 +276,10 @@ def _pack_tails(
 def _best_fit(
     fragments: Sequence[Fragment], max_length: int, max_fragments: int
 ) -> list[list[Fragment]]:
-    """Put each fragment into the open record with the least free space that suffices."""
+    """Put each fragment into the fullest open record that still has room for it."""
     records: list[list[Fragment]] = []
-    # Open records by their free space, and a bit set of the values of free space that occur, in
-    # which a shift and the lowest set bit give the tightest fit.
+    # Open records are indexed by their free space. A bit set holds the amounts of free space that
+    # occur, and a shift and its lowest set bit give the tightest fit.
     by_space: list[list[int]] = [[] for _ in range(max_length + 1)]
     spaces = 0
     for fragment in fragments:

@@ -1,4 +1,4 @@
-"""Run a preparation from inputs to shards, and report its progress."""
+"""Run a corpus preparation from inputs to shards, and report its progress."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Progress:
 
     Attributes:
       seconds: the time since this call began.
-      fraction: the estimated share of the inputs that is finished, from the bytes read; None if
+      fraction: the share of the inputs that is finished, estimated from the bytes read; None if
         unknown.
       shards: the number of finished shards.
       new_shards: the number of shards made by this call.
-      text_bytes: the text in finished shards, in bytes of UTF-8.
-      new_text_bytes: the text in new shards, in bytes of UTF-8.
+      text_bytes: the amount of text in finished shards, in UTF-8 bytes.
+      new_text_bytes: the amount of text in new shards, in UTF-8 bytes.
       new_tokens: the number of tokens in new shards.
       peak_worker_memory: the maximum memory that any worker used, in bytes.
     """
@@ -71,7 +71,7 @@ class Progress:
 
 
 class ProgressMeter:
-    """A counter of finished shards: those kept from an earlier call, and new ones."""
+    """A counter of finished shards, both new ones and those kept from an earlier call."""
 
     def __init__(self, total_bytes: int):
         """Start the clock.
@@ -121,17 +121,17 @@ ProgressCallback = Callable[[Progress], None]
 
 @dataclass
 class Preparation:
-    """One call of `make_corpus`: its inputs, and the results of its units.
+    """The state of one call to `make_corpus`: its inputs and the results of its units.
 
     Attributes:
       inputs: the expanded inputs.
       options: the options.
-      work: the directory of unfinished work.
+      work: the directory for unfinished work.
       token_bytes: the size of a stored token id.
-      unknown: the counts of unknown tokens.
-      source: the counts of the readers.
-      stream: the counts of the stream of units.
-      results: the results of finished units, by the names of their shards.
+      unknown: the running counts of unknown tokens.
+      source: the counts that the readers update.
+      stream: the counts that `build_units` updates.
+      results: a dict from the name of each finished unit's shard to the unit's result.
     """
 
     inputs: PrepareInputs
@@ -150,11 +150,11 @@ class Preparation:
         meter: ProgressMeter,
         progress: ProgressCallback | None,
     ) -> None:
-        """Fill `results` with the results of existing and new shards.
+        """Make the missing shards, and fill `results` with the results of all shards.
 
         Raises:
-          TooManyUnknownError: too many tokens of the units so far are unknown. Units are checked in
-            a fixed order, whatever the number of workers.
+          TooManyUnknownError: too many tokens in the units so far are unknown. Units are checked in
+            the same order for any number of workers.
         """
         unchecked: deque[str] = deque()
 
@@ -207,12 +207,12 @@ class Preparation:
         )
 
     def texts(self) -> Iterator[str]:
-        """Read the documents from the beginning again and yield their texts."""
+        """Read the documents again from the beginning, and yield their texts."""
         heldout, documents = self.inputs.documents(self.options.sources, SourceCounts(logged=False))
         return (document.text for document in chain(heldout, documents))
 
     def check_splits(self) -> None:
-        """Raise ValueError if a split that was requested is empty."""
+        """Raise ValueError if a requested split is empty."""
         num_documents = sum(self.stream.documents.values())
         fraction = self.options.heldout_fraction
         records = {
@@ -220,8 +220,8 @@ class Preparation:
         }
         if not any(records.values()):
             raise ValueError(
-                f"inputs: the corpus would be empty, since the {num_documents} documents of "
-                f"{len(self.inputs.paths)} inputs contain no token. Give other inputs."
+                f"inputs: the corpus would be empty, since the {num_documents} documents in "
+                f"{len(self.inputs.paths)} inputs contain no tokens. Give other inputs."
             )
         if self.inputs.heldout:
             self._check_given_splits(records)
@@ -244,14 +244,14 @@ class Preparation:
         if not records["heldout"]:
             raise ValueError(
                 f"heldout_inputs: nothing to evaluate on, since the {counts.documents['heldout']} "
-                f"documents of {len(self.inputs.heldout)} inputs contain no token. Give other "
+                f"documents in {len(self.inputs.heldout)} inputs contain no tokens. Give other "
                 "inputs."
             )
         if not records["train"]:
             raise ValueError(
                 f"inputs: nothing to train on in {len(self.inputs.split)} inputs: "
                 f"{counts.heldout_repeats} documents are held out and "
-                f"{counts.documents['train']} contain no token. Give other inputs."
+                f"{counts.documents['train']} contain no tokens. Give other inputs."
             )
 
     def manifest(self, plan: Mapping[str, Any], tokenizer: Tokenizer) -> Manifest:
@@ -284,6 +284,6 @@ class Preparation:
         )
 
     def _of(self, split: Split) -> list[UnitResult]:
-        """Return the results of a split in the order of its units."""
+        """Return the results for a split, in the order of its units."""
         names = (shard_name(split, index) for index in range(len(self.results)))
         return [self.results[name] for name in names if name in self.results]

@@ -1,4 +1,4 @@
-"""Prepare a corpus directory from raw text with several processes. See `prepare`."""
+"""Prepare a corpus directory from raw text with several processes; see `prepare`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class PreparedCorpus:
         return os.fspath(self.path)
 
     def open(self, split: SplitName) -> Corpus:
-        """Open the split "train" or "heldout"."""
+        """Open a split, "train" or "heldout"."""
         return Corpus(self.path, split)
 
 
@@ -83,20 +83,22 @@ def prepare(
     Args:
       inputs: files, directories, patterns or "tfds:NAME/CONFIG:SPLIT".
       tokenizer: a tokenizer, its file or directory, or a work directory that has one.
-      output: a new directory, or one to continue; a finished corpus is not changed.
-      lowercase: whether the vocabulary is uncased, if `tokenizer` is a path; None for the setting
-        in its files or, for a vocab.txt without settings, a guess from its entries.
+      output: a new directory, or one with a preparation to resume. A finished corpus is not
+        changed.
+      lowercase: whether the vocabulary is uncased, if `tokenizer` is a path. If None, its files
+        decide: their setting or, for a vocab.txt without settings, a guess from its entries.
       max_length: the length of a training sequence, including special tokens.
-      max_documents_per_record: the maximum number of documents packed into one sequence; None for
-        max_length / 32.
-      held_out: the share of the documents held out for evaluation, selected by hash; None for 0.01,
-        or 0 with `held_out_inputs`.
+      max_documents_per_record: the maximum number of documents packed into one sequence. Defaults
+        to max_length / 32.
+      held_out: the share of the documents held out for evaluation, selected by hash. Defaults to
+        0.01, or to 0 if `held_out_inputs` are given.
       held_out_inputs: inputs that are held out completely.
       language: the ISO 639-1 code of the language whose sentence rules are used.
       unit_bytes: the amount of text in one shard.
       sources: the options for reading the inputs; None for the defaults.
-      workers: the number of processes; None for one per core. They import the main script, whose
-        call to `prepare` must be below `if __name__ == "__main__":` (not needed in a notebook).
+      workers: the number of worker processes. Defaults to one per core. Workers import the main
+        script, so its call to `prepare` must be below `if __name__ == "__main__":` (not needed in a
+        notebook).
       allow_unknown: whether more than a fifth of the tokens may be unknown to the tokenizer.
       on_progress: called after every shard.
 
@@ -136,7 +138,8 @@ def prepare(
     return PreparedCorpus(Path(output), manifest)
 
 
-# Parameters of `prepare` by their names in options, the manifest and `make_corpus`.
+# What `prepare` calls the parameters that have other names in options, the manifest and
+# `make_corpus`.
 _PARAMETERS = {
     "max_pieces": "max_documents_per_record",
     "heldout_fraction": "held_out",
@@ -166,15 +169,15 @@ def make_corpus(
     Args:
       inputs: files, directories, patterns and TFDS datasets, as in `expand_inputs`.
       tokenizer: the tokenizer.
-      output: a new directory, or one to continue.
+      output: a new directory, or one with a preparation to resume.
       options: the options.
       num_workers: the number of worker processes.
       progress: called after every shard.
-      heldout_inputs: inputs that are held out completely, instead of a share of the others (then
-        `options.heldout_fraction` must be 0). Documents of `inputs` with the same text, ignoring
-        case and white space, are removed; parts of documents are not compared.
+      heldout_inputs: inputs that are held out completely, in which case `options.heldout_fraction`
+        must be 0. Documents in `inputs` that have the same text as one of them, ignoring case and
+        white space, are removed. Only whole documents are compared.
       allow_unknown: whether more than a fifth of the tokens may be unknown to the tokenizer.
-        Unknown tokens are counted unit by unit, so that the wrong vocabulary is refused early.
+        Unknown tokens are counted unit by unit, so a wrong vocabulary is rejected early.
 
     Raises:
       ValueError: the inputs, the options or the contents of `output` are unusable, or too many
@@ -234,7 +237,7 @@ def _prepare(
         try:
             preparation.check_splits()
         except ValueError:
-            workspace.discard()  # it cannot be continued with other options
+            workspace.discard()  # it could not be resumed with other options
             raise
         if unknown.share > WARNED_SHARE:
             logger.warning(
@@ -247,7 +250,7 @@ def _prepare(
 
 
 def _plan(inputs: PrepareInputs, tokenizer: Tokenizer, options: PrepareOptions) -> dict[str, Any]:
-    """Return everything that determines the corpus, in the manifest's form."""
+    """Return everything that determines the corpus, in the manifest's format."""
     return {
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "options": options.as_json(),

@@ -1,7 +1,7 @@
 """Encode records, and decode batches of them into flat arrays.
 
-A record contains the data of one training sequence: one or more *fragments*, each a run of
-consecutive tokens of one document with the offsets at which its sentences begin.
+A record holds one training sequence, which consists of one or more *fragments*. A fragment is a run
+of consecutive tokens from one document, with the offsets at which sentences begin.
 
 Layout, in little-endian 16-bit words::
 
@@ -42,13 +42,13 @@ class CorruptRecordError(ValueError):
 
 @dataclass(frozen=True)
 class Fragment:
-    """A run of consecutive tokens of one document.
+    """A run of consecutive tokens from one document.
 
     Attributes:
       document_id: the number of the document in the corpus, below 2**32.
       token_ids: [num_tokens] ids, at least one.
-      sentence_starts: [num_starts] strictly ascending offsets into `token_ids` at which a sentence
-        begins. If the fragment begins within a sentence, they do not include 0.
+      sentence_starts: [num_starts] strictly ascending offsets into `token_ids` at which sentences
+        begin. They do not include 0 if the fragment begins within a sentence.
     """
 
     document_id: int
@@ -62,14 +62,14 @@ class RecordBatch:
 
     Attributes:
       num_records: the number of records.
-      fragment_record: [num_fragments] int64, the record of each fragment, ascending.
-      fragment_document: [num_fragments] int64 document ids.
-      fragment_offset: [num_fragments] int64, the first token of each fragment in `tokens`.
-      fragment_length: [num_fragments] int64, the number of tokens.
-      starts_offset: [num_fragments] int64, the first sentence start of each fragment in `starts`.
-      starts_length: [num_fragments] int64, the number of sentence starts.
-      starts: [num_starts] int64 offsets relative to their fragment.
-      tokens: [num_tokens] int32 token ids.
+      fragment_record: [num_fragments] int64, the record that each fragment is in, ascending.
+      fragment_document: [num_fragments] int64, the document id of each fragment.
+      fragment_offset: [num_fragments] int64, where each fragment begins in `tokens`.
+      fragment_length: [num_fragments] int64, the number of tokens in each fragment.
+      starts_offset: [num_fragments] int64, where each fragment's sentence starts begin in `starts`.
+      starts_length: [num_fragments] int64, the number of sentence starts in each fragment.
+      starts: [num_starts] int64, the sentence starts as offsets from the beginning of a fragment.
+      tokens: [num_tokens] int32, the token ids.
     """
 
     num_records: int
@@ -83,7 +83,7 @@ class RecordBatch:
     tokens: NDArray[np.int32]
 
     def fragment(self, index: int) -> Fragment:
-        """Return one fragment as it was encoded. This is slow and meant for inspection."""
+        """Return one fragment as it was encoded, which is slow and meant for inspection."""
         begin, start = self.fragment_offset[index], self.starts_offset[index]
         return Fragment(
             document_id=int(self.fragment_document[index]),
@@ -93,12 +93,12 @@ class RecordBatch:
 
 
 def bytes_of_id(vocab_size: int) -> int:
-    """Return the number of bytes of a stored token id, 2 or 4."""
+    """Return how many bytes a stored token id takes, 2 or 4."""
     return 2 if vocab_size <= 1 << 16 else 4
 
 
 def token_dtype(token_bytes: int) -> np.dtype:
-    """Return the stored type of a token id.
+    """Return the data type in which token ids are stored.
 
     Raises:
       ValueError: `token_bytes` is not 2 or 4.
@@ -143,7 +143,7 @@ def encode_record(fragments: Sequence[Fragment], token_bytes: int) -> bytes:
 
 
 def decode_records(blobs: Sequence[bytes], token_bytes: int) -> RecordBatch:
-    """Return records as flat arrays. The overhead of Python is per call, not per token.
+    """Decode records into flat arrays, with Python overhead per call rather than per token.
 
     Raises:
       CorruptRecordError: the bytes of a record contradict its header.
@@ -224,7 +224,10 @@ def _check_starts(
     fragment_length: NDArray[np.int64],
     fragment_record: NDArray[np.int64],
 ) -> None:
-    """Raise for sentence starts outside their fragment or out of order, and for empty fragments."""
+    """Raise CorruptRecordError for invalid sentence starts and for empty fragments.
+
+    Sentence starts are invalid if they are out of order or outside their fragment.
+    """
     owner = np.repeat(np.arange(len(starts_length)), starts_length)
     bad = np.zeros(len(starts), bool)
     bad[1:] = (starts[1:] <= starts[:-1]) & (owner[1:] == owner[:-1])

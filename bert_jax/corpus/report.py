@@ -1,4 +1,4 @@
-"""Format lines of text that describe a corpus, a tokenizer and the progress of making them."""
+"""Format the lines that commands print about corpora, tokenizers and their preparation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bert_jax.text.documents import SourceCounts
 
 
 def preparation_line(progress: Progress) -> str:
-    """Return a line about the progress of a preparation."""
+    """Return a line that shows the progress of a preparation."""
     parts = [
         f"{progress.text_bytes / 1e6:,.1f} MB",
         f"{progress.shards} shards",
@@ -27,7 +27,7 @@ def preparation_line(progress: Progress) -> str:
 
 
 def preparation_speed(progress: Progress, num_workers: int) -> str:
-    """Return a line about the speed of a finished preparation."""
+    """Return a line that shows the speed of a finished preparation."""
     if not progress.new_shards:
         return f"all {progress.shards} shards existed already"
     kept = progress.shards - progress.new_shards
@@ -41,7 +41,7 @@ def preparation_speed(progress: Progress, num_workers: int) -> str:
 
 
 def comparison_lines(speed: PreparationSpeed, num_workers: int) -> list[str]:
-    """Return lines that compare preparation with the plain loop."""
+    """Return lines that compare the speed of preparation with that of a plain loop."""
     megabytes = speed.counts.text_bytes / 1e6
     times = {"plain encode_batch": speed.plain_seconds, "prepare": speed.prepare_seconds}
     return [
@@ -56,7 +56,7 @@ def comparison_lines(speed: PreparationSpeed, num_workers: int) -> list[str]:
 
 
 def corpus_table(manifest: Manifest) -> list[str]:
-    """Return lines with the sizes of a corpus's splits and the amount of input left out."""
+    """Return lines that show the sizes of a corpus's splits and how much input was left out."""
     splits = (manifest.train, manifest.heldout)
     rows = [_counts(split) for split in splits]
     lines = [f"{'':12}{'train':>18}{'held out':>18}"]
@@ -91,7 +91,7 @@ def _counts(split: SplitInfo) -> dict[str, int]:
 
 
 def reading_line(reading: ReadingProgress) -> str:
-    """Return a line about the progress of one pass over a tokenizer's training text."""
+    """Return a line that shows the progress of one pass over a tokenizer's training text."""
     share, seconds, counts = reading.fraction, reading.seconds, reading.counts
     left = seconds / share - seconds if share else 0.0
     return (
@@ -104,13 +104,13 @@ def reading_line(reading: ReadingProgress) -> str:
 def training_lines(
     counts: SourceCounts, kind: TokenizerKind, max_bytes: int | None, seconds: float
 ) -> list[str]:
-    """Return lines about the text that a tokenizer was trained on.
+    """Return lines that describe the text that a tokenizer was trained on.
 
     Args:
-      counts: the counts of documents and bytes in the inputs.
-      kind: the kind of the tokenizer.
-      max_bytes: the limit on the text; None for the default of the kind.
-      seconds: the duration of the training.
+      counts: the document and byte counts of the inputs.
+      kind: the kind of tokenizer.
+      max_bytes: the limit on the amount of text; None for the kind's default.
+      seconds: how long training took.
     """
     limit = DEFAULTS[kind].max_bytes if max_bytes is None else max_bytes
     sampled = min(1.0, limit / counts.text_bytes)

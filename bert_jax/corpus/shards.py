@@ -1,4 +1,4 @@
-"""Turn units of documents into finished shard files in worker processes."""
+"""Turn units of documents into shard files, in worker processes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ShardSettings:
       max_fragments: the maximum number of fragments in a record.
       token_bytes: the size of a stored token id, 2 or 4.
       language: the language whose sentence rules are used.
-      unknown_id: the id of the unknown token, which is counted.
+      unknown_id: the id of the unknown token, whose occurrences are counted.
     """
 
     max_length: int
@@ -59,17 +59,17 @@ class ShardSettings:
 
 @dataclass(frozen=True)
 class UnitResult:
-    """The counts and the shard of a unit.
+    """The shard that a unit became, and its counts.
 
     Attributes:
       unit_digest: the digest of the unit.
-      num_text_bytes: the size of its text in UTF-8.
+      num_text_bytes: the size of the unit's text in UTF-8.
       num_documents: the number of documents with at least one token.
-      num_empty_documents: the number of documents without a token.
-      num_fragments: the number of fragments in its records.
+      num_empty_documents: the number of documents without tokens.
+      num_fragments: the number of fragments in the shard's records.
       num_sentences: the number of sentences.
       num_tokens: the number of tokens.
-      shard: its file.
+      shard: the shard file.
       num_unknown: the number of unknown tokens; None in older results, which did not record it.
     """
 
@@ -113,7 +113,9 @@ def write_records(path: Path, blobs: Sequence[bytes]) -> ShardInfo:
 def write_shard(
     unit: Unit, encoder: Encoder, settings: ShardSettings, directory: Path
 ) -> UnitResult:
-    """Tokenize, pack and write a unit. Its result is written last and marks the shard as finished.
+    """Tokenize a unit, pack it and write its shard.
+
+    The result is written last, which marks the shard as finished.
 
     Raises:
       OSError: the shard cannot be written.
@@ -158,7 +160,7 @@ def read_result(directory: Path, name: str) -> UnitResult | None:
 
 
 def split_info(results: Sequence[UnitResult], max_length: int) -> SplitInfo:
-    """Return the manifest entry of a split made of these units, in their order."""
+    """Return the manifest entry for a split that consists of these units, in this order."""
     records = sum(result.shard.num_records for result in results)
     fragments = sum(result.num_fragments for result in results)
     tokens = sum(result.num_tokens for result in results)
@@ -192,12 +194,12 @@ def _tokenize(unit: Unit, encoder: Encoder, settings: ShardSettings) -> list[Tok
 
 @dataclass(frozen=True)
 class FinishedUnit:
-    """A finished unit.
+    """A finished unit, as its worker reports it.
 
     Attributes:
-      name: its name.
-      result: its result.
-      peak_memory: the maximum memory that its worker has used so far, in bytes.
+      name: the unit's name.
+      result: the unit's result.
+      peak_memory: the maximum memory that the worker has used so far, in bytes.
     """
 
     name: str
@@ -215,8 +217,8 @@ class _Worker:
 class WorkerPool:
     """A context manager for up to `num_workers` processes, which are killed on exit.
 
-    A process starts when there is a unit and no idle process. Processes are spawned, because a fork
-    would lose threads of the parent (of a reader or a tokenizer) while keeping their locks.
+    A process is started when there is a unit but no idle process. Processes are spawned, because a
+    fork would lose the parent's threads (from a reader or a tokenizer) but keep their locks.
     """
 
     def __init__(self, num_workers: int, tokenizer: Path, settings: ShardSettings, directory: Path):
@@ -225,7 +227,7 @@ class WorkerPool:
         self._workers: list[_Worker] = []
 
     def submit(self, unit: Unit) -> Iterator[FinishedUnit]:
-        """Give a unit to the first idle worker, and yield the units that finish before that.
+        """Give a unit to the first idle worker, and yield the units that finish in the meantime.
 
         Raises:
           OSError: a worker cannot write a file, or was killed.
@@ -298,7 +300,7 @@ def _death(worker: _Worker) -> OSError:
 
 
 def _serve(requests: Connection, tokenizer: Path, settings: ShardSettings, directory: Path) -> None:
-    """Process units and send their results, or an exception, until the parent ends."""
+    """Process units and send back their results, or an exception, until the parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # handled by the parent
     # A worker that outlives a killed preparation could replace a shard of the next preparation.
     end_with_parent()
@@ -312,7 +314,7 @@ def _serve(requests: Connection, tokenizer: Path, settings: ShardSettings, direc
             del unit, result
     except EOFError:
         return
-    # Other errors are bugs, whose tracebacks go to standard error.
+    # Any other error is a bug, whose traceback goes to standard error.
     except (ValueError, OSError, MemoryError) as error:
         requests.send(error)
 

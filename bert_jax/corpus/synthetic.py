@@ -1,4 +1,4 @@
-"""Make corpora of random documents shaped like real ones, for measurements and tests."""
+"""Make corpora of random documents that are shaped like real ones, for benchmarks and tests."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from bert_jax.local_paths import make_directory
 from bert_jax.tokenizers.special_tokens import Vocabulary
 from bert_jax.validation import check_seed
 
-# Similar to English Wikipedia and books in WordPiece tokens: a mean sentence length of 25 tokens,
-# and log-normal document lengths with a median of 350 tokens and a mean near 900.
+# These resemble English Wikipedia and books, measured in WordPiece tokens. The mean sentence length
+# is 25 tokens, and document lengths are log-normal with a median of 350 tokens and a mean near 900.
 SENTENCE_LENGTH = (3.0, 0.65)
 DOCUMENT_LENGTH = (5.85, 1.35)
 NUM_SPECIAL = 5
@@ -34,7 +34,7 @@ _TEMPORARY_HELDOUT_TOKENS = 10_000
 
 
 def synthetic_vocabulary(vocab_size: int) -> Vocabulary:
-    """Return a vocabulary of [PAD], [UNK], [CLS], [SEP] and [MASK] (ids 0 to 4) and words."""
+    """Return a vocabulary of [PAD], [UNK], [CLS], [SEP], [MASK] (ids 0 to 4), and then words."""
     return Vocabulary(
         vocab_size=vocab_size,
         pad_id=0,
@@ -49,7 +49,10 @@ def synthetic_vocabulary(vocab_size: int) -> Vocabulary:
 def random_documents(
     num_tokens: int, vocab_size: int, seed: int, first_id: int = 0
 ) -> list[TokenizedDocument]:
-    """Return random documents with about `num_tokens` tokens in total; words follow Zipf's law."""
+    """Return documents of random words with about `num_tokens` tokens in total.
+
+    Word frequencies follow Zipf's law.
+    """
     check_seed(seed)
     rng = np.random.default_rng(seed)
     weights = 1 / np.arange(1, vocab_size - NUM_SPECIAL + 1)
@@ -88,7 +91,7 @@ def write_corpus(
       vocab_size: one more than the largest token id.
       max_fragments: the maximum number of fragments in a record; None for the default.
       token_bytes: the size of a stored token id, 2 or 4.
-      num_shards: the number of files among which the records of each split are divided.
+      num_shards: the number of files that the records of each split are divided among.
     """
     max_fragments = max_fragments or default_max_fragments(max_length)
     root = Path(directory)
@@ -127,12 +130,12 @@ def write_corpus(
 
 @contextmanager
 def temporary_corpus(num_tokens: int, *, max_length: int, vocab_size: int) -> Iterator[Path]:
-    """Yield the directory of a corpus of random documents, which is deleted at the end.
+    """Yield the directory of a corpus of random documents, which is deleted afterwards.
 
     Args:
       num_tokens: the approximate number of tokens in the training split.
-      max_length: the number of positions in a record.
-      vocab_size: the number of entries in the vocabulary, which is that of `synthetic_vocabulary`.
+      max_length: the length of a record in tokens.
+      vocab_size: the number of entries in the vocabulary, which `synthetic_vocabulary` makes.
     """
     with tempfile.TemporaryDirectory(prefix="bert-jax-bench-") as directory:
         write_corpus(

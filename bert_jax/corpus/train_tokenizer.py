@@ -1,4 +1,4 @@
-"""Train a tokenizer on raw text, and write its directory."""
+"""Train a tokenizer on raw text, and write it to a directory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class KindDefaults:
     Attributes:
       vocab_size: the number of entries.
       max_bytes: the amount of text to train on.
-      passes: the purposes of the two passes over the inputs.
+      passes: what each of the two passes over the inputs is for.
     """
 
     vocab_size: int
@@ -68,11 +68,11 @@ class ReadingProgress:
     """The progress of one of the two passes over the inputs, updated during the pass.
 
     Attributes:
-      phase: the purpose of the pass, such as "counting words".
+      phase: what the pass is for, such as "counting words".
       counts: the counts of documents and bytes read so far.
       total_bytes: the size of the inputs on disk.
       finished: whether all inputs have been read.
-      started: the time at which the pass began, by `time.monotonic`.
+      started: when the pass began, as measured by `time.monotonic`.
     """
 
     phase: str
@@ -123,7 +123,7 @@ class _Options:
             cause = f"kind={kind!r}" if kind == "byte-bpe" else "lowercase=False"
             raise ValueError(f"keep_accents: {cause} already keeps accents. Omit one of the two.")
         if kind == "byte-bpe" and self.lowercase:
-            raise ValueError(f"lowercase=True: kind={kind!r} keeps the case. Use another kind.")
+            raise ValueError(f"lowercase=True: kind={kind!r} is always cased. Use another kind.")
 
 
 def train_tokenizer(
@@ -141,9 +141,10 @@ def train_tokenizer(
     show_progress: bool = False,
     on_progress: OnReading | None = None,
 ) -> Tokenizer:
-    """Train a tokenizer on raw text; the same text always gives the same tokenizer.
+    """Train a tokenizer on raw text.
 
-    The inputs are read twice. If many words would lose accents, a warning is logged.
+    The same text always gives the same tokenizer. The inputs are read twice. If many words would
+    lose accents, a warning is logged.
 
     Args:
       inputs: files, directories, patterns or "tfds:NAME/CONFIG:SPLIT".
@@ -153,7 +154,7 @@ def train_tokenizer(
         RoBERTa's or ALBERT's vocabulary.
       output: a new directory, or an existing one without a tokenizer; None to write no files.
       lowercase: whether text is lower-cased and loses its accents; None for the kind's default,
-        which is False for byte-level BPE and True for the others.
+        which is False for byte-level BPE and True for the other kinds.
       keep_accents: whether lower-cased text keeps its accents.
       num_unused: the number of [unusedN] entries (only for "wordpiece"); None for BERT's 99.
       min_frequency: how often a piece must occur (not used for SentencePiece); None for 2.
@@ -180,28 +181,29 @@ def train_tokenizer(
 
 
 def check_tokenizer_output(output: Path, name: str = "output") -> None:
-    """Refuse an output directory that already contains a tokenizer, a corpus, a model or the like.
+    """Check that a tokenizer may be written to an output directory.
 
     Args:
       output: the directory, which need not exist.
-      name: the parameter or option that specifies it.
+      name: the parameter or option that specifies the directory.
 
     Raises:
-      ValueError: the directory cannot be used.
+      ValueError: the directory already contains a tokenizer, a corpus, a model or the like, is
+        inside a corpus, or is a file.
     """
     if has_tokenizer(output):
         raise ValueError(
             f"{name}={output}: already contains a tokenizer. Remove it, or give another directory."
         )
     if output.exists() and not output.is_dir():
-        raise ValueError(f"{name}={output}: is a file. Give a directory.")
+        raise ValueError(f"{name}={output}: this is a file. Give a directory.")
     check_output(output, name)
 
 
 def _train(
     options: _Options, texts: _Texts, show_progress: bool
 ) -> tuple[Tokenizer, dict[str, bytes]]:
-    """Return the tokenizer, and the content of additional files by name."""
+    """Train a tokenizer, and return it with a dict from extra files' names to their contents."""
     kind, defaults = options.kind, DEFAULTS[options.kind]
     max_bytes = defaults.max_bytes if options.max_bytes is None else options.max_bytes
     vocab_size = defaults.vocab_size if options.vocab_size is None else options.vocab_size
@@ -278,7 +280,7 @@ class _Texts:
 
 
 def _marked_words(options: _Options) -> MarkedWords | None:
-    """Return a counter for words that lose marks; None if the tokenizer keeps marks."""
+    """Return a counter of the words that lose marks, or None if the tokenizer keeps marks."""
     if options.keep_accents or options.lowercase is False:
         return None
     match options.kind:
@@ -294,7 +296,7 @@ def _marked_words(options: _Options) -> MarkedWords | None:
 
 def _write(tokenizer: Tokenizer, files: Mapping[str, bytes], output: Path) -> None:
     """Write all files of a tokenizer to `output`, or none if any of them cannot be written."""
-    output = output.absolute()  # "." has no name from which to name a temporary directory
+    output = output.absolute()  # "." has no name from which to derive a temporary one
     with writing(output):
         make_directory(output.parent)
         # An existing directory may be a mount point, so the temporary one is made inside it.

@@ -1,4 +1,4 @@
-"""Group a stream of documents into units of work, without duplicates.
+"""Remove duplicates from a stream of documents, and group the documents into units of work.
 
 The units are the same for any number of workers.
 """
@@ -25,7 +25,7 @@ _CACHE_KIB = 65_536
 
 
 def document_digest(text: bytes) -> bytes:
-    """Return the BLAKE2b-128 of a document's text, which identifies it and determines its split."""
+    """Return the BLAKE2b-128 digest that identifies a document and determines its split."""
     return hashlib.blake2b(text, digest_size=DIGEST_BYTES).digest()
 
 
@@ -41,8 +41,8 @@ def folded_digest(text: str) -> bytes:
 class SeenDocuments:
     """A set of document digests in a scratch file, usable as a context manager.
 
-    The file is always new and is useless afterwards, so SQLite does not need to protect it from a
-    crash.
+    The file is always new and is useless afterwards, so SQLite does not need to protect it from
+    crashes.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -96,20 +96,20 @@ SPLITS: tuple[Split, Split] = ("train", "heldout")
 # 1/32 of the configured size, then eight of 1/16, 1/8, 1/4 and 1/2.
 _RAMP_DOUBLINGS = 5
 _RAMP_UNITS = 8
-# Memory that a worker needs for a document in addition to its text.
+# The memory in bytes that a worker needs for a document in addition to its text.
 _DOCUMENT_OVERHEAD = 256
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Documents of one split that are processed together.
+    """Documents from one split that are processed together.
 
     Attributes:
       split: the split.
       index: the number of the unit in the split.
-      document_ids: the numbers of its documents in the corpus.
-      texts: their texts in UTF-8.
-      digest: a digest of ids and texts.
+      document_ids: the numbers of the unit's documents in the corpus.
+      texts: the documents' texts in UTF-8.
+      digest: a digest of the ids and texts.
     """
 
     split: Split
@@ -136,10 +136,10 @@ def shard_name(split: Split, index: int) -> str:
 
 @dataclass
 class StreamCounts:
-    """Counts of the documents that the stream has passed on or removed so far.
+    """Counts of the documents that have been passed on or removed so far.
 
     Attributes:
-      documents: the number of documents by split.
+      documents: the number of documents in each split.
       duplicates: the number of documents removed because an earlier one has the same text.
       heldout_repeats: the number of documents removed because a held-out one has the same text.
       left_out_bytes: the size of the removed documents in UTF-8.
@@ -163,10 +163,10 @@ def build_units(
     counts: StreamCounts,
     heldout: Iterable[Document] = (),
 ) -> Iterator[Unit]:
-    """Remove exact duplicates, assign documents to splits by their hash, and group them.
+    """Remove exact duplicates, assign documents to splits by hash, and group them into units.
 
-    At most one unit of each split is in memory. A unit ends with the document that reaches its
-    size.
+    At most one unit per split is in memory. A unit ends with the document that brings it to its
+    full size.
 
     Args:
       documents: the documents to split.
@@ -220,7 +220,7 @@ def build_units(
 
 
 class _OpenUnit:
-    """The unit of a split to which documents are being added."""
+    """A split's current unit, to which documents are being added."""
 
     def __init__(self, split: Split, unit_bytes: int):
         self.split: Split = split
@@ -235,7 +235,7 @@ class _OpenUnit:
         self.digest = hashlib.blake2b(digest_size=16)
 
     def add(self, document_id: int, text: bytes, digest: bytes) -> Unit | None:
-        """Add a document, and return the unit if that completes it."""
+        """Add a document, and return the unit if the document completes it."""
         self.document_ids.append(document_id)
         self.texts.append(text)
         self.size += len(text) + _DOCUMENT_OVERHEAD

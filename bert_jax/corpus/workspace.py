@@ -31,8 +31,8 @@ _PLAN = "plan.json"
 _MAX_DIFFERENCES = 5
 # Differences from a finished corpus that do not matter, since it is not made again.
 _IGNORED_IF_FINISHED = ("libraries.",)
-# Differences from an unfinished corpus that do not matter, since an input that was refused may have
-# been fixed. Shards are kept only if their documents are unchanged.
+# Differences from an unfinished corpus that do not matter, since a rejected input may have been
+# fixed. Shards are kept only if their documents are unchanged.
 _IGNORED_IF_UNFINISHED = ("on_bad_line", "size in bytes of ")
 _LOCK = "lock"
 
@@ -53,14 +53,14 @@ def has_corpus(directory: Path) -> bool:
 
 
 def check_outside_corpora(path: Path, name: str) -> None:
-    """Refuse an output path inside a corpus's directory.
+    """Check that an output path is not inside a corpus directory.
 
     Args:
-      path: the output's path, which need not exist. The corpus's own directory is accepted.
-      name: the option or config key that specifies it.
+      path: the output path, which need not exist. A corpus directory itself is accepted.
+      name: the option or config key that specifies the path.
 
     Raises:
-      ValueError: the path is inside a corpus; the message names the corpus.
+      ValueError: the path is inside a corpus. The message names the corpus.
     """
     for parent in () if has_corpus(path) else path.resolve().parents:
         if has_corpus(parent):
@@ -68,7 +68,7 @@ def check_outside_corpora(path: Path, name: str) -> None:
 
 
 def directory_kind(directory: Path) -> Kind | None:
-    """Return the kind of a directory according to its files; None if unknown or missing."""
+    """Return what kind of directory this is, judging by its files; None if unknown or missing."""
     if has_corpus(directory):
         return "corpus"
     if (directory / SWEEP_NAME).is_file():
@@ -84,12 +84,12 @@ def directory_kind(directory: Path) -> Kind | None:
 
 
 def check_output(path: Path, name: str, *, may_be: Collection[Kind] = ()) -> None:
-    """Refuse an output directory that holds something of another kind or is inside a corpus.
+    """Check that a command may write to an output directory.
 
     Args:
       path: the directory, which need not exist.
-      name: the option or config key that specifies it.
-      may_be: the accepted kinds, which the command continues or adds to.
+      name: the option or config key that specifies the directory.
+      may_be: the kinds of directories that the command can continue or add to.
 
     Raises:
       ValueError: the directory is of another kind or is inside a corpus.
@@ -102,7 +102,7 @@ def check_output(path: Path, name: str, *, may_be: Collection[Kind] = ()) -> Non
 
 
 def finished_corpus(output: str | os.PathLike[str], plan: dict[str, Any]) -> Manifest | None:
-    """Return the manifest of the finished corpus with this plan; None if `output` has no corpus.
+    """Return the manifest of a finished corpus with this plan, or None if there is no manifest.
 
     Raises:
       ValueError: the directory contains a different corpus.
@@ -130,10 +130,11 @@ def _check_contents(
     recorded: Iterable[Mapping[str, Any]],
     current: Iterable[Mapping[str, Any]],
 ) -> None:
-    """Refuse input files whose content has changed since the corpus was finished.
+    """Raise ValueError if an input file's content has changed since the corpus was finished.
 
     Only files whose modification time differs from the recorded one are read, to compare their
-    checksums. Early manifests record neither, so files newer than the corpus only cause a warning.
+    checksums. Early manifests record neither, so a file newer than the corpus only causes a
+    warning.
     """
     finished = Path(output, MANIFEST).stat().st_mtime_ns
     recorded_sources = {source["path"]: source for source in recorded}
@@ -163,7 +164,7 @@ class Workspace:
     """A context manager for DIR/.work, which it locks against a second preparation."""
 
     def __init__(self, output: str | os.PathLike[str], plan: dict[str, Any]):
-        """Open a new directory, or one with an unfinished preparation of the same plan.
+        """Open a new directory, or one with an unfinished preparation that has the same plan.
 
         Args:
           output: the corpus directory.
@@ -172,16 +173,16 @@ class Workspace:
 
         Raises:
           ValueError: the directory contains something else, a preparation with a different plan, or
-            one that is still running.
+            a preparation that is still running.
         """
         self.output = Path(output)
         self.work = self.output / WORK
         if self.output.exists() and not self.output.is_dir():
-            raise ValueError(f"{self.output}: is a file. Give a directory.")
+            raise ValueError(f"{self.output}: this is a file. Give a directory.")
         if not self.work.exists() and self.output.exists() and any(self.output.iterdir()):
             raise ValueError(
-                f"{self.output}: is not empty, and contains no preparation to continue. Choose a "
-                "new or an empty directory."
+                f"{self.output}: this directory is not empty, and contains no preparation to "
+                "continue. Choose a new or an empty directory."
             )
         make_directory(self.work)
         self._lock = self._take_lock()
@@ -195,7 +196,7 @@ class Workspace:
     def _check_plan(self, plan: dict[str, Any]) -> None:
         path = self.work / _PLAN
         if not path.exists():
-            # `discard` was interrupted, so the options of these files are unknown.
+            # `discard` was interrupted, so it is unknown which options these files were made with.
             self._remove("*.arrayrecord", "*.json")
         elif differences := _differences(_read_plan(path), plan, ignored=_IGNORED_IF_UNFINISHED):
             if any(self.work.glob("*.arrayrecord")):
@@ -226,8 +227,8 @@ class Workspace:
         return lock
 
     def discard(self) -> None:
-        """Remove all files of a preparation that cannot be continued."""
-        (self.work / _PLAN).unlink()  # first, so that remaining files are recognized after a kill
+        """Remove all files of a preparation that cannot be resumed."""
+        (self.work / _PLAN).unlink()  # first, so that leftovers are recognized if this is killed
         shutil.rmtree(self.work)
 
     def publish(self, manifest: Manifest) -> None:
@@ -259,12 +260,12 @@ def _read_plan(path: Path) -> dict[str, Any]:
 def _differences(
     existing: dict[str, Any], requested: dict[str, Any], ignored: tuple[str, ...]
 ) -> str:
-    """Describe the differences between two plans; "" if there are none.
+    """Describe the differences between two plans, or return "" if there are none.
 
     Args:
       existing: the plan of the corpus in the directory.
       requested: the plan of this preparation.
-      ignored: the prefixes of the names whose differences do not matter.
+      ignored: the prefixes of the names for which differences do not matter.
     """
     before, now = _flat(existing), _flat(requested)
     names = [name for name in {**before, **now} if not name.startswith(ignored)]
@@ -279,7 +280,7 @@ def _differences(
 
 
 def _flat(plan: dict[str, Any]) -> dict[str, Any]:
-    """Return a plan as a flat dict, in which sources are named by their paths."""
+    """Flatten a plan into a dict, in which sources are identified by their paths."""
     options = dict(plan["options"])
     flat = {f"libraries.{name}": version for name, version in options.pop("libraries", {}).items()}
     flat |= options

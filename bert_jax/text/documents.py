@@ -9,23 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
-from bert_jax.json_files import parse_json
+from bert_jax.json_files import json_kind, parse_json
 from bert_jax.local_paths import check_local
 from bert_jax.text.files import BROKEN_ARCHIVE, Hash, open_stream
 
 logger = logging.getLogger(__name__)
 
 MIN_DOCUMENT_BYTES = 1024
-_LOGGED_BAD_LINES = 10  # any beyond these are only counted: a bad file may have millions
+_LOGGED_BAD_LINES = 10  # any further ones are only counted, since a bad file may have millions
 
 
 @dataclass(frozen=True)
 class Document:
-    """A document.
+    """A document and the place that it comes from.
 
     Attributes:
-      text: its text.
-      source: the place where it begins, as "path:line", "path:row N" or "tfds:name[i]".
+      text: the document's text.
+      source: where the document begins, as "path:line", "path:row N" or "tfds:name[i]".
     """
 
     text: str
@@ -39,12 +39,12 @@ class SourceOptions:
     Attributes:
       text_field: the JSON field, Parquet column or TFDS feature that contains the text.
       encoding: the encoding of plain text and JSON Lines.
-      on_bad_line: "skip" skips and counts individual lines or rows that cannot be used. A truncated
-        file or a missing column is always an error.
-      max_document_bytes: the maximum size of a document in UTF-8 bytes, which bounds the memory of
-        every reader. Longer documents are split.
-      tfds_data_dir: the TFDS data directory; None for TFDS_DATA_DIR or, if it is not set, TFDS's
-        default.
+      on_bad_line: whether a line or row that cannot be used raises an error ("error") or is skipped
+        and counted ("skip"). A truncated file or a missing column is always an error.
+      max_document_bytes: the maximum size of a document in UTF-8 bytes, which bounds the memory
+        that a reader needs. Longer documents are split.
+      tfds_data_dir: the TFDS data directory. If None, it is the environment variable TFDS_DATA_DIR
+        or, if that is not set, TFDS's default.
     """
 
     text_field: str = "text"
@@ -87,7 +87,7 @@ class SourceCounts:
 
     Attributes:
       documents: the number of documents yielded.
-      text_bytes: the size of their text in bytes of UTF-8.
+      text_bytes: the size of their text in UTF-8 bytes.
       bytes_read: the number of bytes read from disk, before decompression. It may be ahead of the
         last document by one read buffer or row group, which is accurate enough for showing progress
         and the time left.
@@ -95,10 +95,12 @@ class SourceCounts:
       bad_lines: the number of skipped lines and rows.
       empty_documents: the number of documents without any text, which are not yielded.
       empty_files: the number of files skipped because they contain no document.
-      split_documents: the number of documents that exceeded the limit and were split.
-      checksums: if a dict, receives the SHA-256 of every file in hex, by file name.
+      split_documents: the number of documents that exceeded the size limit and were split.
+      checksums: a dict to which the name and hex SHA-256 of every file are added; None if checksums
+        are not needed.
       hashing: the incremental checksum of the file that is being read.
-      logged: whether to log skipped input; False avoids repeating the lines in a second pass.
+      logged: whether to log skipped input. Set it to False in a second pass, so that no input is
+        logged twice.
     """
 
     documents: int = 0
@@ -114,7 +116,7 @@ class SourceCounts:
     logged: bool = True
 
     def reject(self, options: SourceOptions, place: str, problem: str) -> None:
-        """Count an unusable line or row, if the options say to skip it.
+        """Count an unusable line or row if the options say to skip it.
 
         Raises:
           ValueError: `options.on_bad_line` is "error".
@@ -129,7 +131,7 @@ class SourceCounts:
             logger.warning("skipped %s: %s", place, problem)
 
     def reject_empty_file(self, options: SourceOptions, path: str, problem: str) -> None:
-        """Count a file without a document, if the options say to skip bad lines.
+        """Count a file without any document if the options say to skip bad lines.
 
         Raises:
           ValueError: `options.on_bad_line` is "error".
@@ -147,7 +149,7 @@ class SourceCounts:
 def checked_documents(
     text: str, place: str, options: SourceOptions, counts: SourceCounts
 ) -> Iterator[Document]:
-    r"""Yield one row's text as documents: none if it is empty, several if it exceeds the limit.
+    r"""Yield a row's text as documents: none if it is empty, several if it exceeds the size limit.
 
     Surrounding white space is stripped. A text with a lone surrogate (JSON's "\ud800") counts as a
     bad line, because it has no UTF-8 form and no tokenizer accepts it.
@@ -169,7 +171,7 @@ def checked_documents(
 
 
 def counted_document(text: str, place: str, counts: SourceCounts) -> Iterator[Document]:
-    """Yield the document without surrounding white space, or nothing if it is empty."""
+    """Yield a text without surrounding white space as a document, or nothing if it is empty."""
     text = text.strip()
     if not text:
         counts.empty_documents += 1
@@ -180,10 +182,10 @@ def counted_document(text: str, place: str, counts: SourceCounts) -> Iterator[Do
 
 
 def cut_point(data: bytes, start: int, limit: int) -> int:
-    """Return the end of the part of `data` that begins at `start` and has at most `limit` bytes.
+    """Return where to cut UTF-8 text so that the part from `start` has at most `limit` bytes.
 
-    The part of the UTF-8 text ends after its last line end; if it has none, after its last space;
-    and if it has neither, between two characters.
+    The part ends after its last line end. Without a line end, it ends after its last space, and
+    with neither, between two characters.
     """
     end = start + limit
     if end >= len(data):
@@ -198,7 +200,7 @@ def cut_point(data: bytes, start: int, limit: int) -> int:
 
 
 _LINE_PART_BYTES = 1 << 20
-# A JSON string uses up to 6 bytes (\u0041) for one character, and other fields need space too.
+# A JSON string uses up to 6 bytes (\u0041) for one character, and other fields take up space too.
 _JSON_LINE_FACTOR = 8
 
 
@@ -206,7 +208,7 @@ class _LinePart(NamedTuple):
     """A line, or a part of a line that is longer than one read."""
 
     number: int  # line number, from 1
-    offset: int  # of the first byte in the decompressed file
+    offset: int  # position of the first byte in the decompressed file
     data: bytes
     begins_line: bool
     ends_line: bool
@@ -215,11 +217,11 @@ class _LinePart(NamedTuple):
 def read_text(path: Path, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
     """Yield the documents of a plain-text file, which are separated by blank lines.
 
-    A document over the limit is split after a line end or, if there is none, after a space.
+    A document over the size limit is split after a line end or, if there is none, after a space.
 
     Raises:
       ValueError: the file is a truncated archive, or a line cannot be decoded and `options` do not
-        say to skip it; the message names the file, line and byte.
+        say to skip it. The message names the file, line and byte.
     """
     limit = options.max_document_bytes
     lines: list[str] = []
@@ -248,7 +250,7 @@ def read_text(path: Path, options: SourceOptions, counts: SourceCounts) -> Itera
 def _decoded_lines(
     path: Path, options: SourceOptions, counts: SourceCounts
 ) -> Iterator[tuple[int, str | None]]:
-    """Yield line numbers with the decoded line, a part of a long line, or None for a blank line."""
+    """Yield (line number, text) for each line, part of a long line, or blank line (None)."""
     decoder = codecs.getincrementaldecoder(options.encoding)()
     skipping = False  # whether to skip the rest of a line that could not be decoded
     with open_stream(path, counts) as stream:
@@ -277,8 +279,8 @@ def read_json_lines(path: Path, options: SourceOptions, counts: SourceCounts) ->
     Blank lines are ignored.
 
     Raises:
-      ValueError: a line is not a JSON object with a text, and `options` do not say to skip it; or
-        no object of the file has the field. The message names the file and line.
+      ValueError: a line is not a JSON object with a text and `options` do not say to skip it, or
+        no object in the file has the field. The message names the file and line.
     """
     num_objects = num_with_field = 0
     fields: list[str] = []
@@ -290,8 +292,8 @@ def read_json_lines(path: Path, options: SourceOptions, counts: SourceCounts) ->
             counts.reject(options, place, f"not valid JSON: {error}")
             continue
         if not isinstance(record, dict):
-            kind = type(record).__name__
-            counts.reject(options, place, f"a JSON {kind}; expected one object on each line")
+            kind = json_kind(record)
+            counts.reject(options, place, f"expected a JSON object on each line, not {kind}")
             continue
         num_objects += 1
         if options.text_field not in record:
@@ -302,7 +304,7 @@ def read_json_lines(path: Path, options: SourceOptions, counts: SourceCounts) ->
         num_with_field += 1
         value = record[options.text_field]
         if not isinstance(value, str):
-            kind = "null" if value is None else f"a {type(value).__name__}"
+            kind = json_kind(value)
             counts.reject(options, place, f"field {options.text_field!r} is {kind}, not a string")
             continue
         yield from checked_documents(value, place, options, counts)
@@ -343,7 +345,7 @@ def _line_parts(stream: IO[bytes], path: Path, limit: int) -> Iterator[_LinePart
     while True:
         try:
             data = stream.readline(limit)
-            # A part without a line end is the file's last if no byte follows it.
+            # A part without a line end is the last one in the file if no byte follows it.
             ends_line = data.endswith(b"\n") or len(data) < limit or not stream.peek(1)  # type: ignore[attr-defined]
         except BROKEN_ARCHIVE as error:
             raise ValueError(

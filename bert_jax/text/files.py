@@ -1,4 +1,4 @@
-"""Expand inputs into files, and open files whether or not they are compressed."""
+"""Expand inputs into files, and open these files, compressed or not."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ BROKEN_ARCHIVE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, zstand
 
 _BUFFER_BYTES = 1 << 20
 # A Zstandard block has at least 4 bytes and decompresses to at most 128 KiB. One call therefore
-# returns at most 256 MiB, even for a file made to exhaust memory, and usually about 20 KiB.
+# returns at most 256 MiB, even for a file designed to exhaust memory, and usually about 20 KiB.
 _ZSTD_INPUT_BYTES = 8 << 10
-_ZSTD_MAX_WINDOW = 256 << 20  # kept in memory; zstd itself refuses more than 128 MiB by default
+_ZSTD_MAX_WINDOW = 256 << 20  # kept in memory; zstd's own limit is 128 MiB by default
 
 
 class ReadCounter(Protocol):
@@ -44,12 +44,12 @@ class Hash(Protocol):
 
 @contextmanager
 def open_stream(path: Path, counter: ReadCounter) -> Iterator[IO[bytes]]:
-    """Open a buffered binary stream of the decompressed bytes of `path`.
+    """Open `path` as a buffered binary stream of its decompressed bytes.
 
     The number of bytes read from disk is added to `counter.bytes_read`, and the bytes themselves to
-    `counter.hashing` if it is set. Reading from a truncated or damaged archive raises one of
-    `BROKEN_ARCHIVE`; it never ends silently. Reading from an archive that needs too much memory
-    raises ValueError.
+    `counter.hashing` if it is set. Reading from a truncated or damaged archive never ends silently,
+    but raises one of `BROKEN_ARCHIVE`. Reading from an archive that needs too much memory raises
+    ValueError.
     """
     with ExitStack() as stack:
         raw: io.RawIOBase = stack.enter_context(_CountingFile(path, counter))
@@ -89,7 +89,7 @@ class _CountingFile(io.RawIOBase):
 class _ZstdFile(io.RawIOBase):
     """A reader that decompresses the frames of a .zst file one after another.
 
-    The stream reader of `zstandard` itself would not report that a file is truncated.
+    The stream reader in `zstandard` itself does not report that a file is truncated.
     """
 
     def __init__(self, raw: io.RawIOBase, path: Path) -> None:
@@ -142,7 +142,7 @@ TFDS_PREFIX = "tfds:"
 TEXT_SUFFIXES = (".txt", ".text")
 JSON_LINES_SUFFIXES = (".jsonl", ".ndjson", ".json")
 PARQUET_SUFFIXES = (".parquet", ".pq")
-# Formats that may contain text but must not be read as plain text, as other unknown suffixes are.
+# Formats that may contain text but must not be read as plain text, unlike other unknown suffixes.
 _UNREADABLE_SUFFIXES = (
     ".7z",
     ".arrow",
@@ -170,7 +170,7 @@ def is_tfds(name: str) -> bool:
 
 
 def content_suffix(path: Path) -> str:
-    """Return the suffix of the format in lower case, such as ".jsonl" for "a.jsonl.gz"."""
+    """Return the lower-case suffix of the uncompressed file, such as ".jsonl" for "a.jsonl.gz"."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in COMPRESSIONS:
         suffixes.pop()
@@ -180,20 +180,20 @@ def content_suffix(path: Path) -> str:
 def expand_inputs(inputs: Sequence[str]) -> list[str]:
     """Return the files and TFDS datasets that the inputs refer to, in reading order.
 
-    A file or `tfds:...` is returned as it is. A directory is replaced by all files below it with a
-    supported suffix, and a pattern (`*`, `?`, `[...]`, `**`) by the files it matches, both sorted
-    by path. Inside a directory, names that begin with "." or "_" are skipped, as in Spark's and
-    Hadoop's readers. A file that is found several times is returned once.
+    A file or `tfds:...` is returned as it is. A directory is replaced by all files below it that
+    have a supported suffix, and a pattern (`*`, `?`, `[...]`, `**`) by the files it matches, both
+    sorted by path. Inside a directory, names that begin with "." or "_" are skipped, as Spark and
+    Hadoop do. A file that is found several times is returned only once.
 
     Raises:
       ValueError: an input does not exist, contains or matches no file, or has an unsupported
         format.
     """
     if isinstance(inputs, str):
-        raise ValueError(f"inputs={inputs!r}: a single string. Expected a list of paths.")
+        raise ValueError(f"inputs={inputs!r}: this is a single string. Expected a list of paths.")
     if not inputs:
         raise ValueError("No inputs. Give at least one file, directory or tfds:NAME.")
-    expanded: dict[str, str] = {}  # by TFDS name or real path
+    expanded: dict[str, str] = {}  # from TFDS name or real path to input
     for name in inputs:
         for source in _expand(name):
             identity = source if is_tfds(source) else os.path.realpath(source)
@@ -213,8 +213,8 @@ def _expand(name: str) -> Iterator[str]:
     if path.exists():
         if not path.is_file():
             raise ValueError(
-                f"{name}: is a pipe or a device, not a file. Write it to a file first: a resumed "
-                "run reads its input again, and progress depends on the size of the file."
+                f"{name}: this is a pipe or a device, not a file. Write it to a file first, since "
+                "a resumed run reads its input again, and progress depends on the file's size."
             )
         files = [name]
     elif glob.has_magic(name):
@@ -222,13 +222,16 @@ def _expand(name: str) -> Iterator[str]:
         if not files:
             raise ValueError(f"{name}: no file matches this pattern.")
     else:
-        raise ValueError(f"{name}: does not exist.")
+        raise ValueError(f"{name}: this input does not exist.")
     for file in files:
         suffix = content_suffix(Path(file))
         if suffix in _UNREADABLE_SUFFIXES:
             raise ValueError(f"{file}: cannot read {suffix} files. Expected {_EXPECTED}.")
         if suffix in PARQUET_SUFFIXES and Path(file).suffix.lower() in COMPRESSIONS:
-            raise ValueError(f"{file}: decompress it first. Parquet files are compressed inside.")
+            raise ValueError(
+                f"{file}: cannot read a compressed Parquet file. Decompress it first (Parquet "
+                "compresses its own content)."
+            )
         yield file
 
 
@@ -269,7 +272,7 @@ def _walk(directory: Path) -> Iterator[Path]:
         subfolders.clear()
         for name in visible:
             target = os.path.realpath(os.path.join(folder, name))
-            if target not in entered:  # a link to a parent directory would never end
+            if target not in entered:  # following a link to a parent directory would never end
                 entered.add(target)
                 subfolders.append(name)
         yield from (Path(folder, name) for name in names if not name.startswith((".", "_")))

@@ -18,24 +18,25 @@ _MAX_BATCH_ROWS = 4096
 def read_parquet(path: Path, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
     """Yield the document in the text column of each row, streamed page by page.
 
-    Rows are numbered from 0 over the whole file. Individual rows that are null or not UTF-8 are
+    Rows are numbered from 0 across the whole file. Individual rows that are null or not UTF-8 are
     skipped if `options.on_bad_line` says so.
 
     Raises:
-      ValueError: the file is not complete or has no such column, the column does not contain text,
-        or a row cannot be used and `options` do not say to skip it.
+      ValueError: the file is incomplete or has no such column, the column does not contain text, or
+        a row cannot be used and `options` do not say to skip it.
     """
     size, bytes_before = path.stat().st_size, counts.bytes_read
     row = 0
     try:
-        # Buffered and without read-ahead: a row group may be larger than memory.
+        # The file is read with a small buffer and without read-ahead, since a row group may be
+        # larger than memory.
         with pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
             _check_column(file.schema_arrow, path, options.text_field)
             for batch in file.iter_batches(_batch_rows(file), columns=[options.text_field]):
                 counts.bytes_read = bytes_before + size * (row + batch.num_rows) // max(
                     1, file.metadata.num_rows
                 )
-                # Read as binary, so that one row with invalid UTF-8 does not fail the whole batch.
+                # Read as binary, so that one row with invalid UTF-8 does not make the batch fail.
                 for value in batch.column(0).cast(pa.large_binary()).to_pylist():
                     yield from _row_documents(value, f"{path}:row {row}", options, counts)
                     row += 1
@@ -43,8 +44,8 @@ def read_parquet(path: Path, options: SourceOptions, counts: SourceCounts) -> It
         if isinstance(error, OSError) and error.errno is not None:
             raise  # a system error; Arrow's errors about a damaged file have no error number
         raise ValueError(
-            f"{path}: not a complete Parquet file, at row {row}: {str(error).rstrip('.')}. "
-            "Download or write the file again."
+            f"{path}: not a complete Parquet file (stopped at row {row}): "
+            f"{str(error).rstrip('.')}. Download or write the file again."
         ) from error
 
 
@@ -100,7 +101,9 @@ _JSON = (str, bool, int, float, list, dict, type(None))
 
 
 def parquet_records(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the place of each row ("file:row 0" for the first) and its values by column.
+    """Yield each row's place and its values, as a dict from column to value.
+
+    The first row's place is "file:row 0".
 
     Args:
       path: the file.
@@ -108,8 +111,8 @@ def parquet_records(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, d
         named "a.b".
 
     Raises:
-      ValueError: a column does not exist, the file is not complete, or a value has no JSON
-        equivalent; the message names the file and row.
+      ValueError: a column does not exist, the file is incomplete, or a value has no JSON
+        equivalent. The message names the file and row.
     """
     row = 0
     try:
@@ -125,7 +128,7 @@ def parquet_records(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, d
         if isinstance(error, OSError) and error.errno is not None:
             raise  # a system error; Arrow's errors about a damaged file have no error number
         raise ValueError(
-            f"{path}: not a complete Parquet file with text in UTF-8, from row {row} on: "
+            f"{path}: not a complete Parquet file with text in UTF-8 (stopped at row {row}): "
             f"{str(error).rstrip('.')}. Download or write the file again."
         ) from error
 
@@ -172,6 +175,6 @@ def _check(record: dict[str, Any], place: str) -> None:
     for name, value in record.items():
         if not isinstance(value, _JSON):
             raise ValueError(
-                f"{place}: column {name!r} contains a {type(value).__name__}; expected strings or "
-                "numbers."
+                f"{place}: column {name!r} contains a value of type {type(value).__name__}. "
+                "Expected strings or numbers."
             )

@@ -1,4 +1,4 @@
-"""Write the English prose that comes with every CPython: its language reference and docstrings."""
+"""Write the English prose that ships with every CPython: its language reference and docstrings."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _EXCLUDED_FOLDERS = re.compile(
     r"site-packages|dist-packages|tests?|idle_test|lib2to3|_bundled|pydoc_data|lib-dynload"
     r"|__pycache__|config-.*"
 )
-# C modules have no source to parse. These can be imported without side effects; modules missing
-# from a build of Python are skipped.
+# C modules have no source to parse, but these ones can be imported without side effects. Any that
+# are missing from a build of Python are skipped.
 _C_MODULES = (
     *("builtins", "sys", "time", "gc", "math", "cmath", "itertools", "array", "zlib", "binascii"),
     *("unicodedata", "select", "_io", "_codecs", "_collections", "_datetime", "_decimal"),
@@ -48,10 +48,10 @@ class PythonDocs:
 
 
 def write_python_docs(path: str | Path) -> PythonDocs:
-    """Write the prose of this Python as JSON Lines, one object with source and text per document.
+    """Write this Python's prose as JSON Lines, with a "source" and a "text" for each document.
 
-    A document is a topic of the language reference, the docstrings of a module, or the docstrings
-    of a single class that has many. The order and the content depend only on the version of Python.
+    A document is a topic in the language reference, the docstrings of a module, or the docstrings
+    of a single class that has many. The order and the content depend only on the Python version.
 
     Raises:
       ValueError: this Python was installed without its sources or docstrings.
@@ -70,14 +70,14 @@ def write_python_docs(path: str | Path) -> PythonDocs:
             raise ValueError(
                 f"{_library()}: the standard library has only {num_bytes} bytes of documentation "
                 "instead of about 2,300,000, because it was installed without source files or "
-                "docstrings. Use a full CPython."
+                "docstrings. Use a full installation of CPython."
             )
         os.replace(temporary, path)
     return PythonDocs(num_documents, num_bytes)
 
 
 def _documents() -> Iterator[tuple[str, str]]:
-    seen: set[str] = set()  # docstrings recur in C and Python versions and inherited methods
+    seen: set[str] = set()  # C and Python versions, and inherited methods, repeat docstrings
     for source, docstrings in _sections():
         new = []
         for docstring in docstrings:
@@ -91,7 +91,7 @@ def _documents() -> Iterator[tuple[str, str]]:
 
 
 def _clean(docstring: str) -> str:
-    """Remove common indentation and the rows of characters that underline headings."""
+    """Remove common indentation and the lines of characters that underline headings."""
     lines = inspect.cleandoc(docstring).splitlines()
     return "\n".join(
         line.rstrip() for line in lines if not _HEADING_UNDERLINE.fullmatch(line.strip())
@@ -168,7 +168,7 @@ def _c_module_sections(name: str, module: ModuleType) -> Iterator[tuple[str, lis
         if isinstance(value, type) and not issubclass(value, BaseException):
             members = [_doc(member) for _, member in sorted(vars(value).items())]
             yield f"class {name}.{attribute}", [_doc(value), *members]
-        elif isinstance(value, BuiltinFunctionType):  # excludes hooks that a program has set
+        elif isinstance(value, BuiltinFunctionType):  # excludes hooks set by a program
             rest.append(_doc(value))
     yield f"module {name}", rest
 

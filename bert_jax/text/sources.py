@@ -43,19 +43,19 @@ def read_documents(
 
     Args:
       inputs: files, directories, patterns and TFDS datasets, as in `expand_inputs`.
-      options: the options of the readers.
+      options: the options for reading the inputs.
       counts: the counts to update while documents are read. Checksums, if requested, are computed
         from the bytes as they are read or, for Parquet, in a second pass.
 
     Raises:
-      ValueError: an input cannot be used; the message names the file and line (or row or byte).
+      ValueError: an input cannot be used. The message names the file and line (or row or byte).
         Individual bad lines are skipped if `options.on_bad_line` says so.
     """
     return _read_all(expand_inputs(inputs), options, counts)
 
 
 def total_bytes(inputs: Sequence[str], options: SourceOptions | None = None) -> int:
-    """Return the total size in bytes on disk (compressed) of the inputs of `read_documents`."""
+    """Return the total (compressed) size on disk, in bytes, of inputs for `read_documents`."""
     options = options or SourceOptions()
     return sum(_input_bytes(name, options) for name in expand_inputs(inputs))
 
@@ -88,7 +88,7 @@ def _read_all(
             documents_before = counts.documents
             yield from _read_hashed(name, options, counts)
             if counts.documents == documents_before:
-                counts.reject_empty_file(options, name, "contains no usable document")
+                counts.reject_empty_file(options, name, "the file contains no usable document")
         counts.bytes_read = bytes_before + num_bytes
         counts.files += 1
 
@@ -106,7 +106,7 @@ def _read_hashed(name: str, options: SourceOptions, counts: SourceCounts) -> Ite
     counts.hashing = hashing
     yield from _read_one(name, options, counts)
     counts.hashing = None
-    # The xz reader stops at the end of its stream and does not read the bytes after it.
+    # The xz reader stops at the end of its stream and does not read any bytes after it.
     complete = counts.bytes_read - bytes_before == os.path.getsize(name)
     counts.checksums[name] = hashing.hexdigest() if complete else file_sha256(name)
 

@@ -18,9 +18,9 @@ from bert_jax.text.files import TFDS_PREFIX
 logger = logging.getLogger(__name__)
 
 _BATCH_ROWS = 128
-# Packages of builders for text datasets. TFDS looks for a builder by importing its packages one
-# after another, and silently stops at the first one that cannot be imported. Without h5py, which it
-# does not require, it stops before `text` and does not find wikipedia, lm1b or c4.
+# The TFDS packages with builders for text datasets. TFDS looks for a builder by importing its
+# packages one after another, and silently stops at the first one that cannot be imported. Without
+# h5py, which TFDS does not require, it stops before `text` and does not find wikipedia, lm1b or c4.
 _TEXT_PACKAGES = ("text", "summarization", "translate", "structured", "question_answering")
 _NAME = re.compile(
     r"(?P<builder>[\w.+-]+(/[\w.+=,-]+)*(:\d+\.\d+\.\d+)?)(:(?P<split>[^:\s]+(\[[^\]\s]*\].*)?))?"
@@ -28,7 +28,7 @@ _NAME = re.compile(
 
 
 class TfdsName(NamedTuple):
-    """A dataset's TFDS name (NAME or NAME/CONFIG, optionally with :VERSION), and a split."""
+    """A dataset's name in TFDS (NAME or NAME/CONFIG, optionally with :VERSION), and a split."""
 
     builder: str
     split: str
@@ -50,9 +50,9 @@ def parse_tfds(name: str) -> TfdsName:
 
 
 def read_tfds(name: str, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
-    """Yield the documents in the text feature of a dataset, in its stored order.
+    """Yield the documents in a dataset's text feature, in the order in which they are stored.
 
-    TFDS downloads and prepares a dataset that does not exist yet. Rows that are not UTF-8 are
+    TFDS downloads and prepares the dataset if it does not exist yet. Rows that are not UTF-8 are
     skipped if `options.on_bad_line` says so.
 
     Raises:
@@ -75,8 +75,8 @@ def read_tfds(name: str, options: SourceOptions, counts: SourceCounts) -> Iterat
             value = row[options.text_field]
             if not isinstance(value, (bytes, str)):
                 raise ValueError(
-                    f"{place}: feature {options.text_field!r} is a {type(value).__name__}; "
-                    "expected text."
+                    f"{place}: feature {options.text_field!r} has the type "
+                    f"{type(value).__name__}. Expected text."
                 )
             try:
                 text = value.decode("utf-8") if isinstance(value, bytes) else value
@@ -89,7 +89,7 @@ def read_tfds(name: str, options: SourceOptions, counts: SourceCounts) -> Iterat
 def tfds_values(
     name: str, data_dir: str | None, features: Sequence[str]
 ) -> Iterator[list[str | int | float | bool]]:
-    """Yield the values of the given features of every row, in the dataset's stored order.
+    """Yield the values of the given features for every row, in the order in which rows are stored.
 
     Text is decoded. A class label is replaced by its name, or by "" if the label is missing (-1 in
     TFDS).
@@ -129,15 +129,16 @@ def _plain_value(
         return classes[value] if value >= 0 else ""
     if not isinstance(value, (str, int, float, bool)):
         raise ValueError(
-            f"{place}: feature {feature!r} is a {type(value).__name__}; expected text or a number."
+            f"{place}: feature {feature!r} has the type {type(value).__name__}. Expected text or a "
+            "number."
         )
     return value
 
 
 def tfds_bytes(name: str, data_dir: str | None) -> int:
-    """Return the approximate size of the split on disk in bytes, for showing progress.
+    """Return the approximate size of a split on disk in bytes, for showing progress.
 
-    All rows of the dataset are assumed to have the same size.
+    All rows in the dataset are assumed to have the same size.
     """
     source = _open(name, data_dir).source
     splits = source.dataset_info.splits.values()
@@ -151,7 +152,7 @@ def resolved_tfds(name: str, data_dir: str | None) -> str:
 
 
 class _Opened(NamedTuple):
-    name: str  # with config, version and split
+    name: str  # including config, version and split
     source: Any  # a sequence of rows
 
 
@@ -175,7 +176,7 @@ def _open(name: str, data_dir: str | None) -> _Opened:
         directory = builder.data_path
         if not builder.is_prepared():
             _check_beam(builder, name)
-            logger.info("%s: TFDS is downloading and preparing it in %s", name, directory)
+            logger.info("%s: TFDS downloads and prepares this dataset in %s", name, directory)
             problem = (
                 f"found no dataset in {directory} and cannot download and prepare {builder_name}"
             )
@@ -197,8 +198,8 @@ def _open(name: str, data_dir: str | None) -> _Opened:
 def _shortened(message: str) -> str:
     """Return the first line of a message, and the list after it if the line ends with a colon.
 
-    The list of all its datasets that TFDS adds to some messages does not follow a colon, so it is
-    left out.
+    TFDS adds a list of all its datasets to some messages. This list does not follow a colon, so it
+    is left out.
     """
     first, _, rest = message.partition("\n")
     return f"{first} {' '.join(rest.split())[:400]}" if first.rstrip().endswith(":") else first

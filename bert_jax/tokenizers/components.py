@@ -1,7 +1,7 @@
 """Inspect and adapt the parts of a tokenizer.
 
-The normalizer changes characters, the pre-tokenizer determines offsets and words, and the
-post-processor adds special tokens to a text or a pair of texts.
+The normalizer rewrites characters, the pre-tokenizer splits text into words and determines offsets,
+and the post-processor adds special tokens to a text or a pair of texts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bert_jax.tokenizers.vocabulary_files import adds_prefix_space
 
 
 def lowercases(normalizer: Any) -> bool:
-    """Return whether a normalizer, in tokenizer.json's form, lower-cases the text."""
+    """Return whether a normalizer, in tokenizer.json's format, lower-cases text."""
     if isinstance(normalizer, list):
         return any(map(lowercases, normalizer))
     if not isinstance(normalizer, dict):
@@ -35,7 +35,7 @@ def lowercases(normalizer: Any) -> bool:
 
 
 def strips_accents(normalizer: Any) -> bool:
-    """Return whether a normalizer, in tokenizer.json's form, strips accents."""
+    """Return whether a normalizer, in tokenizer.json's format, strips accents."""
     if isinstance(normalizer, list):
         return any(map(strips_accents, normalizer))
     if not isinstance(normalizer, dict):
@@ -47,24 +47,24 @@ def strips_accents(normalizer: Any) -> bool:
 
 
 def lowercasing(backend: Any) -> Any:
-    """Return a copy of a `tokenizers.Tokenizer` whose normalizer lower-cases the text first."""
+    """Return a copy of a `tokenizers.Tokenizer` that lower-cases text as its first step."""
     copy = tokenizers.Tokenizer.from_str(backend.to_str())
     steps = [normalizers.Lowercase(), *([copy.normalizer] if copy.normalizer else [])]
     copy.normalizer = normalizers.Sequence(steps)
     return copy
 
 
-# Number of [SEP]s between the texts of a pair, for tokenizers that do not define how pairs are laid
-# out. RoBERTa's release uses `<s> A </s></s> B </s>`.
+# How many [SEP]s go between the texts of a pair if the tokenizer itself does not define a layout
+# for pairs. RoBERTa's release uses `<s> A </s></s> B </s>`.
 DEFAULT_SEPARATORS = {"wordpiece": 1, "byte_bpe": 2, "sentencepiece": 1}
 
 
 def separators_between(backend: Any, specials: SpecialTokens) -> int | None:
-    """Return the number of [SEP]s between the texts of a pair; None if pairs get no special tokens.
+    """Return how many [SEP]s separate the texts of a pair; None if pairs get no special tokens.
 
     Raises:
-      ValueError: the backend does not turn a text into `[CLS] A [SEP]`, or a pair into `[CLS] A
-        [SEP] B [SEP]` with any number of [SEP]s between the texts.
+      ValueError: the backend does not turn a text into `[CLS] A [SEP]`, or does not turn a pair
+        into `[CLS] A [SEP] B [SEP]` (with one or more [SEP]s between the texts).
     """
     if backend.num_special_tokens_to_add(is_pair=False):
         _special_tokens_around(backend, ("a",), specials)
@@ -75,12 +75,14 @@ def separators_between(backend: Any, specials: SpecialTokens) -> int | None:
 
 
 def with_layout(backend: Any, specials: SpecialTokens, kind: str, *, segments: bool) -> Any:
-    """Return a backend that adds special tokens to texts and pairs, unchanged if it already does.
+    """Return a backend that adds special tokens to texts and to pairs of texts.
+
+    A backend that already does so is returned unchanged.
 
     Args:
       backend: a `tokenizers.Tokenizer`.
-      specials: its special tokens.
-      kind: its kind, which determines the layout if the backend does not define one.
+      specials: the tokenizer's special tokens.
+      kind: the tokenizer's kind, which determines the layout if the backend does not define one.
       segments: whether the second text of a pair must have segment id 1.
     """
     separators = separators_between(backend, specials)
@@ -113,7 +115,7 @@ def _special_tokens_around(
         if token in specials.bounds and token_id != backend.token_to_id(token):
             raise ValueError(
                 f"post_processor: {token} has id {token_id}, but its id in the vocabulary is "
-                f"{backend.token_to_id(token)}. Expected the vocabulary's id."
+                f"{backend.token_to_id(token)}. Use the vocabulary's id."
             )
     parts: list[list[str]] = [[]]
     for token, text in zip(encoding.tokens, encoding.sequence_ids, strict=True):
@@ -134,20 +136,21 @@ def _special_tokens_around(
 
 _LAST_SPACE = 0x3000
 _IS_SPACE = np.array([chr(code).isspace() for code in range(_LAST_SPACE + 2)])
-# ByteLevel's pattern for words, applied before it maps bytes to letters. If it adds a space at the
-# beginning of a text, a suffix at the beginning is not recognized.
+# ByteLevel's word pattern, which is applied before bytes are mapped to letters. If ByteLevel adds a
+# space at the beginning of a text, it does not recognize a suffix there.
 _SUFFIXES = "'s|'t|'re|'ve|'m|'ll|'d"
 _BYTE_LEVEL_WORDS = r"| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-# Pre-tokenizers that split words in the same way before and after ByteLevel, except at non-ASCII
+# Pre-tokenizers that split text the same way before and after ByteLevel, except at non-ASCII
 # punctuation and digits.
 _AFTER_BYTE_LEVEL = ("BertPreTokenizer", "Digits", "Punctuation", "Whitespace", "WhitespaceSplit")
 
 
 def with_raw_offsets(backend: Any) -> Any:
-    """Return a backend whose post-processor leaves offsets alone: the same one if it already does.
+    """Return a backend whose post-processor does not change offsets.
 
-    Byte-level BPE's post-processors cut the first character off a token that begins with a space,
-    even if the text has no such space.
+    If the backend's own post-processor does not change them either, the backend itself is returned.
+    The post-processors of byte-level BPE exclude the first character of a token that begins with a
+    space, even if the text has no such space.
     """
     state = json.loads(backend.to_str())
     if not _trims(state["post_processor"]):
@@ -169,13 +172,13 @@ def word_finder(backend: Any) -> Any:
 
 
 def splitting_characters(splitter: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return a pre-tokenizer, in tokenizer.json's form, that splits characters instead of bytes.
+    """Return an equivalent pre-tokenizer that splits characters instead of bytes.
 
-    A pre-tokenizer after ByteLevel sees letters that represent bytes. For example, it treats the
-    second byte of "á" as punctuation.
+    Both are in tokenizer.json's format. A pre-tokenizer that runs after ByteLevel sees letters that
+    stand for bytes. For example, it treats the second byte of "á" as punctuation.
 
     Raises:
-      ValueError: a pre-tokenizer after ByteLevel has no equivalent that splits characters.
+      ValueError: a pre-tokenizer that runs after ByteLevel has no equivalent for characters.
     """
     if splitter is None:
         return None
@@ -184,8 +187,8 @@ def splitting_characters(splitter: Mapping[str, Any] | None) -> dict[str, Any] |
     for part, following in zip(parts, [*parts[1:], None], strict=True):
         if after_byte_level and part["type"] not in _AFTER_BYTE_LEVEL:
             raise ValueError(
-                f"pre_tokenizer: {part['type']} comes after ByteLevel and splits bytes, so the "
-                "characters of its words are unknown. Put it before ByteLevel."
+                f"pre_tokenizer: {part['type']} comes after ByteLevel and splits bytes, so it is "
+                "unknown which characters form a word. Put it before ByteLevel."
             )
         after_byte_level = after_byte_level or part["type"] == "ByteLevel"
         if part["type"] != "ByteLevel" or following is None:
@@ -196,7 +199,7 @@ def splitting_characters(splitter: Mapping[str, Any] | None) -> dict[str, Any] |
 
 
 def offsets_of(encoding: Any) -> NDArray[np.int32]:
-    """Return an encoding's offsets as int32 [tokens, 2]."""
+    """Return an encoding's offsets as an int32 array [tokens, 2]."""
     return np.fromiter(chain.from_iterable(encoding.offsets), np.int32).reshape(-1, 2)
 
 
@@ -221,10 +224,10 @@ def without_spaces(offsets: NDArray[np.int32], text: str) -> NDArray[np.int32]:
 
 
 def words_of(offsets: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the nonempty offsets [words, 2], without overlaps.
+    """Return the nonempty spans [words, 2] among the offsets, without overlaps.
 
-    A normalizer may turn one character into several words, such as an ellipsis into three dots; the
-    character then belongs to the first one.
+    A normalizer may turn one character into several words, such as an ellipsis into three dots. The
+    character then belongs to the first of these words.
     """
     ends = np.maximum.accumulate(offsets[:, 1])
     starts = np.maximum(offsets[:, 0], np.concatenate([[0], ends])[: len(ends)])

@@ -1,4 +1,4 @@
-"""Read and write the tokenizer files of all kinds of vocabularies in the BERT family."""
+"""Read and write tokenizer files for every kind of vocabulary in the BERT family."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bert_jax.tokenizers.vocabulary_files import (
     wordpiece_backend,
 )
 
-# The subdirectory of a work directory or a corpus that contains its tokenizer.
+# The subdirectory of a work directory or corpus that holds its tokenizer.
 NESTED_NAME = "tokenizer"
 # The first of these files that exists is read.
 FILE_NAMES = (
@@ -33,21 +33,21 @@ FILE_NAMES = (
     vocabulary_files.SENTENCEPIECE_NAME,
     vocabulary_files.BYTE_BPE_VOCABULARY_NAME,
 )
-# Tokenizer classes of transformers, named without "Tokenizer" or "TokenizerFast", that split text
-# as this package does. The files themselves do not say how to split text.
+# The tokenizer classes in transformers that split text the way this package does, without the
+# suffix "Tokenizer" or "TokenizerFast". The files themselves do not say how to split text.
 _CLASSES = {
     "vocab.txt": ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "SqueezeBert"),
     vocabulary_files.SENTENCEPIECE_NAME: ("Albert",),
     vocabulary_files.BYTE_BPE_VOCABULARY_NAME: ("Roberta", "Longformer", "Bart"),
 }
-# The name of the model file in the first releases of XLM-RoBERTa and CamemBERT.
+# What the first releases of XLM-RoBERTa and CamemBERT call their model file.
 _FAIRSEQ_MODEL = "sentencepiece.bpe.model"
-# Boolean keys of tokenizer_config.json; null means the default.
+# The Boolean keys of tokenizer_config.json. A value of null stands for the default.
 _BOOLEAN_KEYS = (
     *("do_lower_case", "strip_accents", "tokenize_chinese_chars"),
     *("keep_accents", "add_prefix_space"),
 )
-# Files whose checksums are checked; the directory may also contain a model.
+# Only the checksums of these files are verified, since the directory may also contain a model.
 _CHECKSUMMED_FILES = (
     *FILE_NAMES,
     vocabulary_files.BYTE_BPE_MERGES_NAME,
@@ -61,15 +61,16 @@ _EXPECTED_FILES = (
 
 
 def read_backend(path: Path, lowercase: bool | None) -> Any:
-    """Read a tokenizer from a file or a directory, in which tokenizer.json is preferred.
+    """Read a tokenizer from a file or a directory.
 
-    Text is lower-cased if `lowercase` or, if that is None, `do_lower_case` in a
-    tokenizer_config.json in the same directory says so. If neither is set, a tokenizer.json's own
-    setting applies, a vocab.txt is uncased if no entry contains an upper-case ASCII letter, and a
-    spiece.model is uncased, like ALBERT's. Byte-level BPE is always cased.
+    In a directory, tokenizer.json takes precedence over other files. `lowercase` decides whether
+    text is lower-cased; if it is None, `do_lower_case` in a tokenizer_config.json in the same
+    directory decides. If neither is set, a tokenizer.json keeps its own setting, a vocab.txt is
+    uncased if no entry contains an upper-case ASCII letter, and a spiece.model is uncased, like
+    ALBERT's. Byte-level BPE is always cased.
 
     Raises:
-      ValueError: a file is missing, damaged or not supported, or does not allow this `lowercase`.
+      ValueError: a file is missing, damaged or unsupported, or `lowercase` contradicts it.
     """
     check_local(path)
     file = _tokenizer_file(path)
@@ -81,7 +82,7 @@ def read_backend(path: Path, lowercase: bool | None) -> Any:
     if file.name == vocabulary_files.BYTE_BPE_VOCABULARY_NAME:
         if lowercase:
             raise ValueError(
-                f"{file}: byte-level BPE keeps the case. Do not set lowercase or do_lower_case."
+                f"{file}: byte-level BPE is always cased. Do not set lowercase or do_lower_case."
             )
         prefix_space = bool(config.get("add_prefix_space", False))
         backend = vocabulary_files.read_byte_bpe(file, add_prefix_space=prefix_space)
@@ -106,12 +107,12 @@ def read_backend(path: Path, lowercase: bool | None) -> Any:
 
 
 def add_special_tokens(backend: Any) -> None:
-    """Register the special tokens of a backend's vocabulary with the backend."""
+    """Tell a backend which tokens in its vocabulary are special tokens."""
     specials = special_tokens_of(backend.get_vocab(with_added_tokens=True))
     assert specials is not None
     tokens: list[Any] = list(specials.tokens)
     if specials is not BERT:
-        # The mask includes the space before it, which belongs to the word that it replaces.
+        # The mask token includes the preceding space, which belongs to the word that it replaces.
         tokens[-1] = tokenizers.AddedToken(specials.mask, lstrip=True, special=True)
     backend.add_special_tokens(tokens)
 
@@ -119,12 +120,12 @@ def add_special_tokens(backend: Any) -> None:
 def write_backend(backend: Any, directory: Path, *, segments: bool) -> None:
     """Write the files from which this package and `transformers.AutoTokenizer` load `backend`.
 
-    Each file is written atomically. Files that say how to read the vocabulary are written before
-    the vocabulary.
+    Each file is written atomically. The files that describe how to read the vocabulary are written
+    before the vocabulary itself.
 
     Args:
       backend: a `tokenizers.Tokenizer`.
-      directory: the directory, which is created if it does not exist.
+      directory: the output directory, which is created if it does not exist.
       segments: whether the second text of a pair must have segment id 1.
     """
     state = json.loads(backend.to_str())
@@ -132,7 +133,7 @@ def write_backend(backend: Any, directory: Path, *, segments: bool) -> None:
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     specials = special_tokens_of(vocabulary)
     assert specials is not None
-    # transformers rebuilds a BertTokenizer from nothing but its vocabulary and these settings.
+    # transformers rebuilds a BertTokenizer from its vocabulary and these settings alone.
     contiguous = [vocabulary[t] for t in tokens] == list(range(len(tokens)))
     is_bert = _is_bert(state, specials) and contiguous and "\n" not in "".join(tokens)
     config: dict[str, object] = dict(specials.named)
@@ -145,7 +146,7 @@ def write_backend(backend: Any, directory: Path, *, segments: bool) -> None:
     elif kind_of(state) == "byte_bpe":
         config["add_prefix_space"] = vocabulary_files.adds_prefix_space(state)
     elif kind_of(state) == "sentencepiece":
-        # A spiece.model does not contain these settings itself.
+        # A spiece.model itself does not contain these settings.
         config["do_lower_case"] = lowercases(state["normalizer"])
         config["keep_accents"] = not strips_accents(state["normalizer"])
     files = {
@@ -191,9 +192,9 @@ def _tokenizer_file(path: Path) -> Path:
                 return path / name
         if (path / _FAIRSEQ_MODEL).is_file():
             raise ValueError(
-                f"{path / _FAIRSEQ_MODEL}: its ids differ from the model's, because fairseq "
-                "shifted them. Load it with transformers.AutoTokenizer and call save_pretrained, "
-                "which writes a tokenizer.json."
+                f"{path / _FAIRSEQ_MODEL}: this file's ids differ from the model's, because "
+                "fairseq shifted them. Load it with transformers.AutoTokenizer and call "
+                "save_pretrained, which writes a tokenizer.json."
             )
         if has_tokenizer(path / NESTED_NAME):
             return _tokenizer_file(path / NESTED_NAME)
@@ -219,7 +220,8 @@ def _read_config(directory: Path) -> dict[str, Any]:
         if not isinstance(config.get(name, kind()), kind):
             expected = "true or false" if kind is bool else "a string"
             raise ValueError(f"{file}: {name}={config[name]!r}: expected {expected}.")
-    # For strip_accents, null is a value: it overrides tokenizer.json and means "if lower-cased".
+    # For strip_accents, null is a real value. It overrides tokenizer.json and means that accents
+    # are stripped if text is lower-cased.
     return config | {name: content[name] for name in ("strip_accents",) if name in content}
 
 
@@ -232,6 +234,6 @@ def _check_class(file: Path, config: Mapping[str, Any]) -> None:
         supported = ", ".join(f"{name}Tokenizer" for name in _CLASSES[file.name])
         raise ValueError(
             f"{file}: tokenizer_class={class_name!r} in tokenizer_config.json splits text in its "
-            f"own way. Expected {supported}, or a tokenizer.json, which describes the splitting "
-            "(if possible, save_pretrained of transformers.AutoTokenizer writes one)."
+            f"own way. Expected {supported}, or a tokenizer.json, which describes how text is "
+            "split (where possible, transformers.AutoTokenizer's save_pretrained writes one)."
         )

@@ -1,4 +1,4 @@
-"""Special tokens of the BERT family, and the token ids that training examples need."""
+"""Define the BERT family's special tokens and the token ids that training examples need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """The five special tokens of a vocabulary, by role."""
+    """A vocabulary's five special tokens, one for each role."""
 
     pad: str
     unk: str
@@ -24,17 +24,17 @@ class SpecialTokens:
 
     @property
     def named(self) -> dict[str, str]:
-        """The tokens by their names in tokenizer_config.json, such as "pad_token"."""
+        """A dict from names in tokenizer_config.json, such as "pad_token", to tokens."""
         return {f"{role}_token": token for role, token in asdict(self).items()}
 
     @property
     def bounds(self) -> tuple[str, str]:
-        """The tokens before and after a text."""
+        """The tokens that go before and after a text."""
         return (self.cls, self.sep)
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """The tokens in the order of the fields."""
+        """All five tokens, in the order of the fields."""
         return astuple(self)
 
 
@@ -44,10 +44,9 @@ ROBERTA = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
 
 def special_tokens_of(vocabulary: Container[str]) -> SpecialTokens | None:
-    """Return the special tokens of a vocabulary.
+    """Return the special tokens of a vocabulary, or None if it has no complete set of them.
 
-    They are those of BERT, ALBERT or RoBERTa, whichever the vocabulary contains completely; None if
-    it contains no complete set.
+    A complete set is all five special tokens of BERT, ALBERT or RoBERTa.
     """
     for specials in (BERT, ALBERT, ROBERTA):
         if all(token in vocabulary for token in specials.tokens):
@@ -56,7 +55,7 @@ def special_tokens_of(vocabulary: Container[str]) -> SpecialTokens | None:
 
 
 def split_specials(text: str, tokens: tuple[str, ...]) -> str:
-    """Insert a space into each of `tokens` that is spelled out in a text, ignoring case."""
+    """Insert a space into every occurrence of one of `tokens` in a text, ignoring case."""
     return _spelled(tokens).sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
 
 
@@ -77,7 +76,7 @@ def _spelled(tokens: tuple[str, ...]) -> re.Pattern[str]:
 
 
 class TokenizerIds(Protocol):
-    """The properties of a tokenizer from which a `Vocabulary` is made."""
+    """The properties of a tokenizer that are needed to build a `Vocabulary`."""
 
     @property
     def vocab_size(self) -> int:
@@ -109,7 +108,7 @@ class TokenizerIds(Protocol):
 
     @property
     def continuation_ids(self) -> NDArray[np.integer]:
-        """Ids of tokens that continue the word of the previous token."""
+        """Ids of tokens that continue the previous token's word."""
 
     @property
     def spaces_are_text(self) -> bool:
@@ -118,7 +117,7 @@ class TokenizerIds(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Token ids by role.
+    """A vocabulary's token ids, grouped by role.
 
     Attributes:
       vocab_size: one more than the largest id.
@@ -128,7 +127,7 @@ class Vocabulary:
       mask_id: the id of [MASK].
       special_ids: the ids that are never masked: [PAD], [CLS], [SEP], [MASK] and [UNK].
       random_ids: the ids from which random replacements are drawn.
-      continuation_ids: the ids of tokens that continue the word of the previous token.
+      continuation_ids: the ids of tokens that continue the previous token's word.
       spaces_are_text: whether a word's tokens depend on whether a space precedes it.
     """
 
@@ -153,13 +152,13 @@ class Vocabulary:
             )
         if not len(self.random_ids):
             raise ValueError(
-                "The vocabulary has no entries for random replacements: all of them are special "
-                "tokens or unused."
+                "The vocabulary has no entries for random replacements: every entry is a special "
+                "token or unused."
             )
 
     @classmethod
     def of(cls, tokenizer: TokenizerIds) -> Vocabulary:
-        """Return the vocabulary of a tokenizer."""
+        """Build the vocabulary of a tokenizer."""
         return cls(
             vocab_size=tokenizer.vocab_size,
             pad_id=tokenizer.pad_id,
@@ -173,13 +172,13 @@ class Vocabulary:
         )
 
     def is_maskable(self) -> NDArray[np.bool_]:
-        """Return bools [vocab_size] that are True where a token may be selected for prediction."""
+        """Return a Boolean array [vocab_size] that marks the tokens that may be masked."""
         table = np.ones(self.vocab_size, bool)
         table[list(self.special_ids)] = False
         return table
 
     def continues_word(self) -> NDArray[np.bool_]:
-        """Return bools [vocab_size] that are True where a token continues the word before it."""
+        """Return a Boolean array [vocab_size] that marks the tokens that continue a word."""
         table = np.zeros(self.vocab_size, bool)
         table[self.continuation_ids] = True
         return table

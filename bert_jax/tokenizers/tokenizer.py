@@ -1,4 +1,4 @@
-"""The tokenizer, which gives the same ids as Hugging Face's tokenizers."""
+"""Tokenize text into the same ids as Hugging Face's tokenizers."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from bert_jax.tokenizers.tokenizer_json import (
 
 
 class LocatedTokens(NamedTuple):
-    """The tokens of a text and their positions in it.
+    """The tokens of a text and their positions in the text.
 
     Attributes:
       ids: int32 [tokens], the token ids.
-      offsets: int32 [tokens, 2], the positions in the original text of each token's first character
-        and of the character after its last one.
+      offsets: int32 [tokens, 2], each token's start and end (exclusive) in the original text, in
+        characters.
     """
 
     ids: NDArray[np.int32]
@@ -54,13 +54,13 @@ class LocatedTokens(NamedTuple):
 
 
 class Tokenizer:
-    """A tokenizer of the BERT family, run by the `tokenizers` library. It can be pickled.
+    """A BERT-family tokenizer, backed by the `tokenizers` library. It can be pickled.
 
     Its `kind` is BERT's WordPiece, RoBERTa's byte-level BPE, or ALBERT's SentencePiece.
     """
 
     def __init__(self, backend: Any) -> None:
-        """Wrap a tokenizer of the `tokenizers` library. To read files, use `load`.
+        """Wrap a `tokenizers.Tokenizer`. To read a tokenizer from files, use `load`.
 
         Args:
           backend: a `tokenizers.Tokenizer` that has the five special tokens of its kind.
@@ -74,12 +74,12 @@ class Tokenizer:
     def load(cls, path: str | Path, lowercase: bool | None = None) -> Tokenizer:
         """Load a tokenizer.json, vocab.txt, spiece.model or vocab.json, or a directory with one.
 
-        The directory may also be a work directory or a prepared corpus. A vocab.json needs its
-        merges.txt in the same directory and keeps the case. With any other file, text is
-        lower-cased and stripped of accents if `lowercase` or, if that is None,
-        tokenizer_config.json in the same directory says so. If neither is set, a tokenizer.json's
-        own setting applies, a vocab.txt is uncased if no entry contains an upper-case ASCII letter,
-        and a spiece.model is uncased.
+        The directory may also be a work directory or a prepared corpus. A vocab.json needs a
+        merges.txt in the same directory and is always cased. For any other file, `lowercase`
+        decides whether text is lower-cased and stripped of accents; if it is None,
+        tokenizer_config.json in the same directory decides. If neither is set, a tokenizer.json
+        keeps its own setting, a vocab.txt is uncased if no entry contains an upper-case ASCII
+        letter, and a spiece.model is uncased.
 
         Raises:
           ValueError: the file does not exist or is not a vocabulary of the BERT family.
@@ -90,9 +90,9 @@ class Tokenizer:
         """Write the files that `load` and `transformers.AutoTokenizer` read.
 
         Args:
-          directory: the directory, which is created if it does not exist.
-          segments: whether the model distinguishes the texts of a pair. If so, a tokenizer with
-            segment id 0 for both, such as RoBERTa's, is saved with 1 for the second.
+          directory: the output directory, which is created if it does not exist.
+          segments: whether the model distinguishes the texts of a pair. If so, a tokenizer that
+            gives both texts segment id 0, such as RoBERTa's, is saved with id 1 for the second.
         """
         write_backend(self._backend, Path(directory), segments=segments)
 
@@ -103,12 +103,12 @@ class Tokenizer:
 
         Args:
           texts: the texts.
-          specials_as_text: whether "[MASK]" in a text is encoded as brackets around a word, as in
-            BERT's own data preparation, rather than as the special token, as in Hugging Face. Set
-            this for text of unknown origin.
+          specials_as_text: whether "[MASK]" in a text is encoded as ordinary text (a word in
+            brackets), as in BERT's own data preparation, rather than as the special token, as in
+            Hugging Face. Set this for text of unknown origin.
 
         Raises:
-          ValueError: a text is not a string or has a lone surrogate.
+          ValueError: a text is not a string or contains a lone surrogate.
         """
         encodings = self._encode(self._backend, texts, specials_as_text, offsets=False)
         return [encoding.ids for encoding in encodings]
@@ -116,11 +116,11 @@ class Tokenizer:
     def encode_with_offsets(
         self, texts: Sequence[str], *, specials_as_text: bool = False
     ) -> list[LocatedTokens]:
-        """Return the token ids of each text, as `encode_batch` does, with their offsets.
+        """Return the token ids of each text together with their offsets.
 
-        Characters that the tokenizer drops (white space, stripped accents) belong to no token.
-        Tokens into which one character is decomposed (Hangul, if accents are stripped) share its
-        offsets.
+        The ids are the same as those from `encode_batch`. Characters that the tokenizer drops
+        (white space, stripped accents) belong to no token. If one character is decomposed into
+        several tokens (Hangul, if accents are stripped), they all have the character's offsets.
         """
         encodings = self._encode(self._offset_backend, texts, specials_as_text)
         located = self._offsets(encodings, texts, specials_as_text)
@@ -130,7 +130,7 @@ class Tokenizer:
         ]
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of words within a sentence, separately for each word.
+        """Return the token ids of each word in a sentence.
 
         Unlike `encode_batch`, this puts a space before every word if spaces are part of the tokens.
         The ids are the same as Hugging Face's with `is_split_into_words=True` and, for RoBERTa,
@@ -141,11 +141,12 @@ class Tokenizer:
         return self.encode_batch(words)
 
     def word_offsets(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
-        """Return the offsets of every text's words, before they are split into pieces.
+        """Return the offsets of the words in each text, before words are split into pieces.
 
-        Offsets are int32 [words, 2] for each text, in characters of the original text. Punctuation
-        marks are words; special tokens spelled out in the text are ordinary text; characters that
-        `encode_with_offsets` drops belong to no word. SentencePiece splits only at white space.
+        There is one int32 array [words, 2] for each text, which counts characters of the original
+        text. Punctuation marks are words, and special tokens spelled out in the text are ordinary
+        text. Characters that `encode_with_offsets` drops belong to no word. SentencePiece splits
+        only at white space.
         """
         encodings = self._encode(self._word_finder, texts, True)
         return [words_of(offsets) for offsets in self._offsets(encodings, texts, True)]
@@ -153,7 +154,7 @@ class Tokenizer:
     def _offsets(
         self, encodings: Sequence[Any], texts: Sequence[str], specials_as_text: bool
     ) -> Iterator[NDArray[np.int32]]:
-        """Yield offsets [tokens, 2] without the space with which some tokens begin."""
+        """Yield each text's offsets [tokens, 2], which exclude a token's leading space."""
         for encoding, text in zip(encodings, texts, strict=True):
             offsets = offsets_of(encoding)
             if self.kind == "sentencepiece" and specials_as_text:
@@ -161,7 +162,7 @@ class Tokenizer:
             yield without_spaces(offsets, text)
 
     def normalize(self, text: str) -> str:
-        """Return a text as it is looked up: cleaned, and lower-cased without accents if uncased."""
+        """Return the normalized text: cleaned and, if uncased, lower-cased without accents."""
         normalizer = self._backend.normalizer
         return text if normalizer is None else normalizer.normalize_str(text)
 
@@ -182,21 +183,26 @@ class Tokenizer:
     def _raise_for_unusable(texts: Sequence[str]) -> None:
         for index, text in enumerate(texts):
             if not isinstance(text, str):
-                raise ValueError(f"texts[{index}]: a {type(text).__name__}. Expected a string.")
+                raise ValueError(
+                    f"texts[{index}]: the type is {type(text).__name__}. Expected a string."
+                )
             try:
                 text.encode("utf-8")
             except UnicodeEncodeError as error:
                 raise ValueError(
                     f"texts[{index}]: a lone surrogate at character {error.start}, which is not "
-                    "valid Unicode text. Remove it."
+                    "valid Unicode. Remove it."
                 ) from None
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids, including special tokens."""
+        """Decode token ids into text, including special tokens."""
         return self._backend.decode(list(ids), skip_special_tokens=False)
 
     def readable(self, token_id: int) -> str:
-        """Return a vocabulary entry as text: "##ing" as it is, "city" for "Ġcity" and "▁city"."""
+        """Return a vocabulary entry in readable form.
+
+        For example, "##ing" stays as it is, and "Ġcity" and "▁city" become "city".
+        """
         if token_id in self.special_ids:
             return str(self.id_to_token(token_id))
         match self.kind:
@@ -212,12 +218,12 @@ class Tokenizer:
         return self._backend.token_to_id(token)
 
     def id_to_token(self, token_id: int) -> str | None:
-        """Return the vocabulary entry with an id, or None if there is no such entry."""
+        """Return the vocabulary entry that has this id, or None if there is no such entry."""
         return self._backend.id_to_token(token_id)
 
     @cached_property
     def vocabulary(self) -> dict[str, int]:
-        """All entries and their ids, in the order of the ids."""
+        """A dict from every entry to its id, in the order of the ids."""
         vocabulary = self._backend.get_vocab(with_added_tokens=True)
         return dict(sorted(vocabulary.items(), key=lambda item: item[1]))
 
@@ -228,20 +234,20 @@ class Tokenizer:
 
     @cached_property
     def kind(self) -> Kind:
-        """How the vocabulary splits words."""
+        """The kind of vocabulary, which determines how words are split."""
         kind = kind_of(self._state())
         assert kind is not None
         return kind
 
     @cached_property
     def separators_between(self) -> int:
-        """Number of [SEP]s between the texts of a pair, from the file or else from the kind."""
+        """Number of [SEP]s between the texts of a pair; the kind's default if the file has none."""
         separators = separators_between(self._backend, self.specials)
         return DEFAULT_SEPARATORS[self.kind] if separators is None else separators
 
     @cached_property
     def specials_of_pair(self) -> int:
-        """Number of special tokens in a pair: [CLS], those between the texts, and [SEP]."""
+        """Number of special tokens in a pair: [CLS], the [SEP]s between the texts, and [SEP]."""
         return self.separators_between + 2
 
     @cached_property
@@ -251,7 +257,7 @@ class Tokenizer:
 
     @cached_property
     def splits_at_marks(self) -> bool:
-        """Whether a combining accent ends a word, as in ByteLevel."""
+        """Whether a combining accent ends a word, as it does with ByteLevel."""
         return "ByteLevel" in types_of(self._state()["pre_tokenizer"])
 
     @cached_property
@@ -307,12 +313,12 @@ class Tokenizer:
         return np.array(ids, np.int32)
 
     def lowercased(self) -> Tokenizer:
-        """Return this tokenizer if it lower-cases text, else a copy that does and keeps accents."""
+        """Return this tokenizer if it is uncased, or else an uncased copy that keeps accents."""
         return self if self.lowercase else Tokenizer(lowercasing(self._backend))
 
     @cached_property
     def lowercase(self) -> bool:
-        """Whether text is lower-cased before it is looked up."""
+        """Whether text is lower-cased before it is tokenized."""
         return lowercases(self._state()["normalizer"])
 
     @cached_property
@@ -330,7 +336,7 @@ class Tokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of everything that determines a text's ids, whatever the file format."""
+        """Hex SHA-256 of everything that determines a text's ids, in any file format."""
         separators = self.separators_between
         default = separators == DEFAULT_SEPARATORS[self.kind]
         return fingerprint_of(self._state(), self.vocabulary, None if default else separators)

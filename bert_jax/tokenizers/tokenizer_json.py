@@ -26,14 +26,15 @@ from bert_jax.tokenizers.vocabulary_files import (
     read_json,
 )
 
-# The kinds of BERT, RoBERTa and ALBERT. The last one includes SentencePiece's form of BPE.
+# The kinds of vocabulary that BERT, RoBERTa and ALBERT use. "sentencepiece" also stands for
+# SentencePiece's variant of BPE.
 Kind = Literal["wordpiece", "byte_bpe", "sentencepiece"]
 
 _FORM = "a tokenizer.json of the tokenizers library"
 
 
 def kind_of(state: Mapping[str, Any]) -> Kind | None:
-    """Return the kind of a tokenizer in tokenizer.json's form; None if it is not supported."""
+    """Return the kind of a tokenizer in tokenizer.json's format; None if it is not supported."""
     splitters = types_of(state["pre_tokenizer"])
     match state["model"]["type"]:
         case "WordPiece":
@@ -46,14 +47,14 @@ def kind_of(state: Mapping[str, Any]) -> Kind | None:
 
 
 def read_tokenizer_json(file: Path, config: Mapping[str, Any]) -> Any:
-    """Return the backend of a tokenizer.json.
+    """Read a tokenizer.json and return its backend.
 
     Args:
       file: the tokenizer.json.
       config: the content of tokenizer_config.json in the same directory.
 
     Raises:
-      ValueError: the file is damaged, its ids are not usable as indices of a table, or its
+      ValueError: the file is damaged, its ids cannot be used as indices into a table, or its
         tokenizer is not supported.
     """
     state = read_json(file, f"This is not {_FORM}")
@@ -75,7 +76,7 @@ def read_tokenizer_json(file: Path, config: Mapping[str, Any]) -> Any:
         with expecting_fields(file):
             state = vocabulary_files.with_prefix_space(state, prefix_space)
     backend = _load(file, state)
-    # A file's own settings must not truncate a corpus to 512 tokens or pad it.
+    # The file may ask for padding or for truncation to 512 tokens, which would damage a corpus.
     backend.no_truncation()
     backend.no_padding()
     vocabulary = backend.get_vocab(with_added_tokens=True)
@@ -163,7 +164,7 @@ def _pair(merge: Any) -> tuple[str, str]:
 
 
 def _check_added_tokens(state: Mapping[str, Any], vocabulary: Mapping[str, int]) -> None:
-    """Raise ValueError if the library gave an added token an id other than the file's."""
+    """Raise ValueError if the library gave an added token a different id than the file does."""
     for token in state["added_tokens"] or ():
         content, token_id = token["content"], token["id"]
         if vocabulary.get(content) != token_id:
@@ -177,17 +178,17 @@ def _check_added_tokens(state: Mapping[str, Any], vocabulary: Mapping[str, int])
 def fingerprint_of(
     state: Mapping[str, Any], vocabulary: Mapping[str, int], separators_between: int | None
 ) -> str:
-    """Return the SHA-256 (hex) of everything that determines a text's ids.
+    """Return the hex SHA-256 of everything that determines a text's ids.
 
     Args:
-      state: the tokenizer in tokenizer.json's form.
+      state: the tokenizer in tokenizer.json's format.
       vocabulary: all entries and their ids, in the order of the ids.
       separators_between: the number of separators between two texts; None for the kind's default.
     """
     model = {key: value for key, value in state["model"].items() if key != "vocab"}
     normalizer = dict(state["normalizer"] or {})
     if normalizer.get("type") == "BertNormalizer" and normalizer["strip_accents"] is None:
-        normalizer["strip_accents"] = normalizer["lowercase"]  # the meaning of None
+        normalizer["strip_accents"] = normalizer["lowercase"]  # this is what None means
     content = {
         "vocabulary": list(vocabulary.items()),
         "model": model,
@@ -198,7 +199,7 @@ def fingerprint_of(
     if separators_between is not None:
         content["separators_between"] = separators_between
     if state["model"]["type"] == "Unigram":
-        # Rounded: the library changes a score's last digit when it writes and reads the file.
+        # Scores are rounded, since writing and reading the file changes their last digit.
         content["scores"] = [f"{score:.7g}" for _, score in state["model"]["vocab"]]
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode("utf-8")).hexdigest()
@@ -207,10 +208,10 @@ def fingerprint_of(
 def override_normalizer(
     backend: Any, file: Path, config: Mapping[str, Any], lowercase: bool | None
 ) -> None:
-    """Override the normalizer's settings as transformers does.
+    """Override the normalizer's settings the way transformers does.
 
-    `lowercase` takes precedence over tokenizer_config.json. Only BERT's normalizer is changed; the
-    settings of any other are those in the file.
+    `lowercase` takes precedence over tokenizer_config.json. Only BERT's normalizer is changed; any
+    other normalizer keeps the settings in the file.
 
     Raises:
       ValueError: `lowercase` contradicts a normalizer other than BERT's.
@@ -221,7 +222,7 @@ def override_normalizer(
             raise ValueError(
                 f"{file}: lowercase={lowercase}: its normalizer ({state.get('type', 'none')}) "
                 f"{'keeps the case' if lowercase else 'lower-cases text'}, and only BERT's "
-                "normalizer can be changed."
+                "normalizer can be changed. Omit lowercase."
             )
         return
     if lowercase is None:
@@ -246,7 +247,8 @@ def types_of(part: Any) -> set[str]:
 # RoBERTa's vocabulary is padded to a multiple of 8; CamemBERT's keeps placeholders for ids that
 # fairseq moved.
 _FILLERS = re.compile(r"madeupword\d{4}|<(s|/s|unk)>NOTUSED")
-# Scripts without spaces between words, by the first word of their letters' Unicode names.
+# Scripts that are written without spaces between words, identified by the first word of their
+# letters' Unicode names.
 _WITHOUT_SPACES = frozenset(("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"))
 _BYTES = decoders.ByteLevel()
 
@@ -257,12 +259,12 @@ def is_used(piece: str) -> bool:
 
 
 def continues_word(piece: str, kind: Kind) -> bool:
-    """Return whether a piece continues the word of the previous piece.
+    """Return whether a piece continues the previous piece's word.
 
-    WordPiece marks such pieces. In the other kinds a word begins with a space or with punctuation,
+    WordPiece marks such pieces. In the other kinds, a word begins with a space or with punctuation,
     and pieces that follow without a space continue it, as in the n-gram masking of ALBERT's
-    release. In scripts without spaces between words, every piece is a word; otherwise a whole line
-    would be one.
+    release. In scripts without spaces between words, every piece is a word; otherwise, a whole line
+    would count as one word.
     """
     match kind:
         case "wordpiece":

@@ -1,6 +1,6 @@
-"""Train byte-level BPE and SentencePiece vocabularies, and sample text for all kinds.
+"""Train byte-level BPE and SentencePiece vocabularies, and sample text for any kind of vocabulary.
 
-The same text always gives the same vocabulary.
+Training is deterministic: the same text always gives the same vocabulary.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from bert_jax.tokenizers.vocabulary_files import (
 logger = logging.getLogger(__name__)
 
 MAX_SAMPLE_BYTES = 1 << 30  # takes three to five minutes on two cores
-# Ten times the largest published vocabularies. The libraries allocate memory for all entries at
-# once.
+# Ten times the size of the largest published vocabularies. The libraries allocate memory for all
+# entries up front.
 MAX_VOCAB_SIZE = 10_000_000
 MAX_COUNT = 2**63 - 1  # the maximum of the libraries' integer type
 NO_TEXT = "documents: no text to train a vocabulary on."
@@ -52,8 +52,8 @@ def check_repeatable(documents: Iterable[str]) -> None:
     """Raise ValueError for an iterator, since training iterates over the documents twice."""
     if iter(documents) is documents:
         raise ValueError(
-            "documents: an iterator, but training iterates over the documents twice. Give a list "
-            "or an object with an `__iter__` that starts from the beginning."
+            "documents: this is an iterator, but training iterates over the documents twice. Pass "
+            "a list, or an object whose `__iter__` starts from the beginning."
         )
 
 
@@ -68,15 +68,15 @@ def warn_if_smaller(size: int, requested: int) -> None:
 
 
 def even_sample(documents: Iterable[str], num_bytes: int, max_bytes: int) -> Iterator[str]:
-    """Yield documents spread evenly over the text, up to a size.
+    """Yield documents spread evenly over the text, up to a total size.
 
-    A document is taken if the share of `max_bytes` used up would then be at most the share of the
-    text seen so far.
+    A document is taken if, including it, the share of `max_bytes` used up is at most the share of
+    the text seen so far.
 
     Args:
       documents: the documents.
-      num_bytes: the size of all documents in bytes of UTF-8.
-      max_bytes: the maximum size of all documents taken, in bytes of UTF-8.
+      num_bytes: the total size of all documents, in UTF-8 bytes.
+      max_bytes: the maximum total size of the documents taken, in UTF-8 bytes.
 
     Raises:
       ValueError: there is text, but no document fits into `max_bytes`.
@@ -92,13 +92,13 @@ def even_sample(documents: Iterable[str], num_bytes: int, max_bytes: int) -> Ite
     if seen and not taken:
         raise ValueError(
             f"max_bytes={max_bytes}: the smallest document has {smallest:,} bytes, and a "
-            "vocabulary is trained on whole documents. Raise it, or separate the documents of "
-            "plain text by blank lines."
+            "vocabulary is trained on whole documents. Raise the limit, or separate the documents "
+            "in plain text with blank lines."
         )
 
 
 def utf8_size(text: str) -> int:
-    """Return the size of a text in bytes of UTF-8."""
+    """Return the size of a text in UTF-8 bytes."""
     return len(text) if text.isascii() else len(text.encode("utf-8"))
 
 
@@ -129,8 +129,8 @@ class WordLimit:
         """Prepare a filter.
 
         Args:
-          inside: bools [0x110000], whether each code point is part of words. Other characters
-            always pass.
+          inside: a Boolean array [0x110000] that marks the code points that words consist of. Other
+            characters always pass.
           max_characters: the length of the longest text that will be filtered.
           max_word_characters: the length of the longest word that passes.
           max_total_characters: the total length of the distinct words that pass.
@@ -147,7 +147,7 @@ class WordLimit:
         self._inverse_powers = np.multiply.accumulate(inverses)
 
     def __call__(self, text: str) -> str:
-        """Return the text with spaces instead of the characters of blanked-out words."""
+        """Return the text with the words that do not pass replaced by spaces."""
         codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
         edges = np.diff(self._inside[codes].astype(np.int8), prepend=0, append=0)
         starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
@@ -173,7 +173,7 @@ class WordLimit:
     def _slots(
         self, codes: NDArray[np.uint32], starts: NDArray[np.intp], ends: NDArray[np.intp]
     ) -> NDArray[np.int64]:
-        """Return each word's slot: its polynomial hash modulo 2**64, from running sums, mixed."""
+        """Return each word's slot, a mixed polynomial hash that is computed from running sums."""
         sums = np.zeros(len(codes) + 1, np.uint64)
         np.cumsum(codes * self._powers[: len(codes)], out=sums[1:])
         hashes = (sums[ends] - sums[starts]) * self._inverse_powers[starts]
@@ -193,11 +193,12 @@ class WordLimit:
 
 
 ROBERTA_VOCAB_SIZE = 50_265
-# In the order of RoBERTa's ids. Padding has id 1, and position ids start after it.
+# These are in the order of RoBERTa's ids. Padding has id 1, and position ids start after it.
 _SPECIALS = (ROBERTA.cls, ROBERTA.pad, ROBERTA.sep, ROBERTA.unk, ROBERTA.mask)
 _WORDS_PER_CHUNK = 1_024
 _MAX_WORD_CHARACTERS = 1_000
-# As for WordPiece, whose trainer is the same and uses 75 to 100 bytes per character.
+# The limit is the same as for WordPiece, which has the same trainer. It uses 75 to 100 bytes per
+# character.
 _MAX_TOTAL_WORD_CHARACTERS = 8_000_000
 
 
@@ -209,18 +210,18 @@ def train_byte_bpe(
     max_bytes: int = MAX_SAMPLE_BYTES,
     show_progress: bool = False,
 ) -> Tokenizer:
-    """Train a vocabulary of at most `vocab_size` entries.
+    """Train a byte-level BPE vocabulary of at most `vocab_size` entries.
 
     The entries are <s>, <pad>, </s>, <unk>, <mask>, the 256 bytes, and then trained pieces. Any
     run of white space counts as one space, as in `prepare`. Source: Liu et al. 2019, "RoBERTa",
     section 4.4.
 
     Args:
-      documents: the text, which is read twice and must not be an iterator.
+      documents: the text, which is read twice and therefore must not be an iterator.
       vocab_size: the maximum number of entries.
       min_frequency: how often a pair of pieces must occur to be merged.
-      max_bytes: the maximum size (UTF-8) of the sample on which words are counted: whole documents,
-        spread evenly over the text.
+      max_bytes: the maximum size, in UTF-8 bytes, of the sample in which words are counted. The
+        sample consists of whole documents spread evenly over the text.
       show_progress: whether the library shows its progress.
 
     Raises:
@@ -306,20 +307,20 @@ def train_sentencepiece(
     case. A warning is logged if there is too little text for a vocabulary of the requested size.
 
     Args:
-      documents: the text, which is read twice and must not be an iterator.
-      model_type: SentencePiece's unigram model or its form of BPE.
+      documents: the text, which is read twice and therefore must not be an iterator.
+      model_type: "unigram" for SentencePiece's unigram model, or "bpe" for its variant of BPE.
       vocab_size: the maximum number of entries.
       lowercase: whether text is lower-cased.
       keep_accents: whether lower-cased text keeps its accents.
-      max_bytes: the maximum size (UTF-8) of the sample to train on: whole documents, spread evenly
-        over the text.
+      max_bytes: the maximum size, in UTF-8 bytes, of the sample to train on. The sample consists of
+        whole documents spread evenly over the text.
 
     Returns:
-      The tokenizer, and the content of the spiece.model from which it was made.
+      A tuple of the tokenizer and the content of the spiece.model that it was built from.
 
     Raises:
-      ValueError: the type is unknown, there is no text, or the size does not suit the text or the
-        special tokens.
+      ValueError: `model_type` is unknown, there is no text, or `vocab_size` does not suit the text
+        or the special tokens.
     """
     check_repeatable(documents)
     if model_type not in get_args(ModelType):
@@ -373,7 +374,10 @@ def train_sentencepiece(
 def sentencepiece_tokenizer(
     model: bytes, *, lowercase: bool, keep_accents: bool = False
 ) -> Tokenizer:
-    """Return the tokenizer of a spiece.model's content; a cased one always keeps accents."""
+    """Build a tokenizer from the content of a spiece.model.
+
+    A cased tokenizer always keeps accents.
+    """
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / SENTENCEPIECE_NAME
         file.write_bytes(model)
@@ -383,7 +387,7 @@ def sentencepiece_tokenizer(
 
 
 def _sentences(documents: Iterable[str], normalizer: Any) -> Iterator[str]:
-    """Yield lines of normalized text, with long ones split into parts, at spaces if possible."""
+    """Yield lines of normalized text. Long lines are split into parts, at spaces if possible."""
     for text in documents:
         for line in text.splitlines():
             rest = normalizer.normalize_str(line).strip()

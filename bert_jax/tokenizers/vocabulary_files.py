@@ -1,4 +1,4 @@
-"""Read, check and write vocabularies in the formats of their first releases.
+"""Read, check and write vocabularies in their original file formats.
 
 These are BERT's vocab.txt (WordPiece), RoBERTa's vocab.json and merges.txt (byte-level BPE), and
 ALBERT's spiece.model (SentencePiece).
@@ -25,7 +25,7 @@ from bert_jax.tokenizers.special_tokens import ALBERT, BERT, ROBERTA
 
 # A hundred times the size of RoBERTa's vocab.json and merges.txt together.
 MAX_FILE_BYTES = 128 << 20
-# The maximum number of ids without an entry, whose rows of the embedding table are never trained.
+# The maximum number of ids without an entry. Their rows in the embedding table are never trained.
 MAX_UNUSED_IDS = 1_000
 
 
@@ -35,7 +35,7 @@ def check_size(file: Path) -> None:
     if size > MAX_FILE_BYTES:
         raise ValueError(
             f"{file}: the file has {size:,} bytes; expected at most {MAX_FILE_BYTES:,} for a "
-            "vocabulary. Give the tokenizer's own file."
+            "vocabulary. Use the tokenizer's own file."
         )
 
 
@@ -54,13 +54,16 @@ def read_text(file: Path) -> str:
 
 
 def read_json(file: Path, fix: str = "") -> Any:
-    """Return the content of a vocabulary's JSON file; see `json_files.read_json` for errors."""
+    """Return the content of a vocabulary's JSON file.
+
+    Errors are those of `json_files.read_json`, and ValueError if the file is far too large.
+    """
     check_size(file)
     return json_files.read_json(file, fix)
 
 
 def check_ids(vocabulary: Iterable[tuple[str, Any]]) -> None:
-    """Check pairs of tokens and ids; a pair may occur more than once.
+    """Check the (token, id) pairs of a vocabulary, which may contain the same pair repeatedly.
 
     Raises:
       ValueError: an id is not a nonnegative integer, two tokens share an id, a token has two ids,
@@ -110,13 +113,13 @@ def check_merges(
             if piece not in vocabulary:
                 raise ValueError(
                     f"the merge of {left!r} and {right!r} needs {piece!r}, which is not in the "
-                    "vocabulary. Take merges and vocabulary from the same release."
+                    "vocabulary. Use merges and a vocabulary from the same release."
                 )
 
 
 UNUSED = re.compile(r"\[unused\d+\]")
 CONTINUATION = "##"
-# Longer words become [UNK]. BERT's released code says 200, but all ports use 100.
+# Longer words become [UNK]. BERT's released code has a limit of 200, but all ports use 100.
 MAX_WORD_CHARACTERS = 100
 
 
@@ -127,15 +130,18 @@ def wordpiece_backend(
     strip_accents: bool | None = None,
     separate_cjk: bool = True,
 ) -> Any:
-    """Return BERT's tokenizer: cleaning, splitting at spaces, punctuation and CJK, then WordPiece.
+    """Build BERT's tokenizer.
 
-    Source: Devlin et al. 2018, section 3 ("Input/Output Representations"), and its released code.
+    It cleans the text, splits it into words at spaces, punctuation and CJK characters, and applies
+    WordPiece to the words. Source: Devlin et al. 2018, section 3 ("Input/Output Representations"),
+    and its released code.
 
     Args:
       vocabulary: the entries and their ids.
       lowercase: whether text is lower-cased.
-      strip_accents: whether accents are stripped; None means only if text is lower-cased.
-      separate_cjk: whether CJK characters are separate words.
+      strip_accents: whether accents are stripped. If None, they are stripped only if text is
+        lower-cased.
+      separate_cjk: whether every CJK character is a separate word.
     """
     backend = tokenizers.Tokenizer(
         models.WordPiece(
@@ -163,15 +169,15 @@ def wordpiece_backend(
 
 
 def read_vocabulary(file: Path) -> dict[str, int]:
-    """Return the pieces of a vocab.txt and their ids.
+    """Read a vocab.txt into a dict from piece to id.
 
-    White space around a piece is stripped, as in BERT's released code, unless the line holds
-    nothing else or the piece is already on another line; such lines are kept as they are.
+    White space around a piece is stripped, as in BERT's released code, unless the line contains
+    nothing else or the stripped piece is also on another line. Such lines are kept as they are.
 
     Raises:
-      ValueError: the file is damaged or not BERT's.
+      ValueError: the file is damaged, or is not a BERT vocabulary.
     """
-    # Universal newlines would split at a lone "\r", and str.splitlines at U+2028 as well.
+    # Universal newlines would also split at a lone "\r", and str.splitlines even at U+2028.
     lines = [line.rstrip("\r") for line in read_text(file).split("\n")]
     while lines and not lines[-1]:
         lines.pop()
@@ -199,7 +205,7 @@ def _fault(line: str, vocabulary: Mapping[str, int], lines: Container[str]) -> s
 
 
 def has_upper_case(vocabulary: Mapping[str, int]) -> bool:
-    """Return whether an entry other than special and unused ones has an upper-case ASCII letter."""
+    """Return whether any entry, except special and unused ones, has an upper-case ASCII letter."""
     return any(
         "A" <= character <= "Z"
         for token in vocabulary
@@ -210,7 +216,7 @@ def has_upper_case(vocabulary: Mapping[str, int]) -> bool:
 
 BYTE_BPE_VOCABULARY_NAME = "vocab.json"
 BYTE_BPE_MERGES_NAME = "merges.txt"
-BYTE_BPE_SPACE = "Ġ"  # represents the byte of a space in a vocabulary
+BYTE_BPE_SPACE = "Ġ"  # stands for a space byte in a vocabulary
 
 
 def byte_bpe_backend(
@@ -219,7 +225,7 @@ def byte_bpe_backend(
     *,
     add_prefix_space: bool = False,
 ) -> Any:
-    """Return RoBERTa's tokenizer, whose pieces consist of bytes, including the space before a word.
+    """Build RoBERTa's tokenizer, whose pieces are byte strings that include a word's leading space.
 
     Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.2;
     Liu et al. 2019, "RoBERTa", section 4.4.
@@ -242,17 +248,17 @@ def byte_bpe_backend(
 
 
 def read_byte_bpe(file: Path, *, add_prefix_space: bool) -> Any:
-    """Return the backend of a vocab.json and the merges.txt in the same directory.
+    """Build a backend from a vocab.json and the merges.txt in the same directory.
 
     Raises:
-      ValueError: a file is missing, damaged, or not of RoBERTa's kind.
+      ValueError: a file is missing or damaged, or is not of RoBERTa's kind.
     """
     merges_file = file.with_name(BYTE_BPE_MERGES_NAME)
     if not merges_file.is_file():
         raise ValueError(f"{file}: expected a {BYTE_BPE_MERGES_NAME} in the same directory.")
     vocabulary = read_json(file)
     if not isinstance(vocabulary, dict):
-        raise ValueError(f"{file}: expected a JSON object of pieces and their ids.")
+        raise ValueError(f"{file}: expected a JSON object that maps pieces to ids.")
     try:
         check_ids(vocabulary.items())
     except ValueError as error:
@@ -272,7 +278,7 @@ def read_byte_bpe(file: Path, *, add_prefix_space: bool) -> Any:
 
 
 def with_prefix_space(state: Mapping[str, Any], add: bool) -> dict[str, Any]:
-    """Return a tokenizer, in tokenizer.json's form, with add_prefix_space set to `add`."""
+    """Return a copy of a tokenizer, in tokenizer.json's format, with add_prefix_space=`add`."""
     changed = dict(state)
     for part in ("pre_tokenizer", "post_processor"):
         changed[part] = _with_prefix_space(state[part], add)
@@ -289,14 +295,14 @@ def _with_prefix_space(part: Any, add: bool) -> Any:
 
 
 def adds_prefix_space(state: Mapping[str, Any]) -> bool:
-    """Return whether a tokenizer, in tokenizer.json's form, adds a space before the first word."""
+    """Return whether a tokenizer.json's tokenizer adds a space before the first word."""
     splitter = state["pre_tokenizer"]
     parts = splitter.get("pretokenizers", [splitter])
     return any(part.get("add_prefix_space") for part in parts if part["type"] == "ByteLevel")
 
 
 def write_byte_bpe(model: Mapping[str, Any]) -> dict[str, str]:
-    """Return the contents of vocab.json and merges.txt for a model in tokenizer.json's form."""
+    """Return the contents of vocab.json and merges.txt for a model in tokenizer.json's format."""
     merges = "".join(f"{left} {right}\n" for left, right in model["merges"])
     return {
         BYTE_BPE_VOCABULARY_NAME: json.dumps(model["vocab"], ensure_ascii=False),
@@ -311,14 +317,16 @@ def _read_merges(file: Path) -> list[tuple[str, str]]:
             continue
         pair = line.rstrip("\r").split(" ")
         if len(pair) != 2 or not all(pair):
-            raise ValueError(f"{file}:{number}: {line!r}: expected two pieces and a space.")
+            raise ValueError(
+                f"{file}:{number}: {line!r}: expected two pieces separated by a space."
+            )
         merges.append((pair[0], pair[1]))
     return merges
 
 
-SENTENCEPIECE_SPACE = "▁"  # represents the space before a word in a vocabulary
+SENTENCEPIECE_SPACE = "▁"  # stands for the space before a word in a vocabulary
 SENTENCEPIECE_NAME = "spiece.model"
-# ALBERT's release splits pieces such as "2,", although they are in its vocabulary. This penalty
+# ALBERT's release splits pieces such as "2,", even though they are in its vocabulary. This penalty
 # makes them so unlikely that they are split here too.
 _DIGIT_COMMA_PENALTY = 100.0
 
@@ -331,10 +339,10 @@ class _ModelType(IntEnum):
 
 
 def albert_normalizer(*, lowercase: bool, keep_accents: bool, charsmap: bytes = b"") -> Any:
-    """Return ALBERT's normalizer, followed by the character map of a SentencePiece model.
+    """Return ALBERT's normalizer, followed by a SentencePiece model's character map.
 
-    Source: Lan et al. 2020 and its released code, which unify quotes, strip accents after NFKD, and
-    lower-case letters.
+    The normalizer unifies quotes, strips accents after NFKD, and lower-cases letters. Source: Lan
+    et al. 2020 and its released code.
     """
     steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     if not keep_accents:
@@ -348,13 +356,13 @@ def albert_normalizer(*, lowercase: bool, keep_accents: bool, charsmap: bytes = 
 
 
 def read_sentencepiece(file: Path, *, lowercase: bool, keep_accents: bool) -> Any:
-    """Return the backend of a spiece.model.
+    """Build a backend from a spiece.model.
 
     Raises:
-      ValueError: the file is damaged or not of ALBERT's kind.
+      ValueError: the file is damaged or is not of ALBERT's kind.
     """
     check_size(file)
-    # The module creates its classes dynamically, so mypy does not find them.
+    # The module creates its classes dynamically, so mypy cannot find them.
     proto = vars(sentencepiece_model_pb2)["ModelProto"]()
     try:
         proto.ParseFromString(file.read_bytes())
@@ -410,7 +418,7 @@ def _score(piece: str, score: float) -> float:
 
 
 def _merges(pieces: Sequence[tuple[str, float]], ids: dict[str, int]) -> list[tuple[str, str]]:
-    """Return all ways to build a piece from two other pieces, the likeliest pieces first."""
+    """Return all ways to build a piece from two others, beginning with the most likely pieces."""
     candidates = []
     for piece, score in pieces:
         for cut in range(1, len(piece)):

@@ -1,4 +1,7 @@
-"""Train a WordPiece vocabulary; the same text always gives the same vocabulary."""
+"""Train WordPiece vocabularies.
+
+Training is deterministic: the same text always gives the same vocabulary.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +37,15 @@ from bert_jax.tokenizers.vocabulary_files import (
 
 BERT_VOCAB_SIZE = 30_522
 BERT_NUM_UNUSED = 99  # puts [UNK] [CLS] [SEP] [MASK] at 100..103, as in BERT's vocabularies
-# BERT's uncased vocabulary has 997 characters, which also occur as continuations.
+# BERT's uncased vocabulary has 997 characters, each of which also occurs as a continuation.
 MAX_ALPHABET = 1000
 
 _NUM_CODE_POINTS = 0x110000
-# The library's trainer takes 256 strings at a time, which have 16 M characters at this length.
+# The library's trainer takes 256 strings at a time, which is 16 M characters at this length.
 _CHUNK_CHARACTERS = 1 << 16
 # The trainer's memory is proportional to the total length of distinct words: 75 bytes per character
-# in English (3.6 M characters in 356 MB of text), 100 for random letters. This bounds it below
-# 1 GiB.
+# in English (3.6 M characters in 356 MB of text), and 100 for random letters. This limit keeps it
+# below 1 GiB.
 _MAX_TOTAL_WORD_CHARACTERS = 8_000_000
 
 
@@ -57,27 +60,28 @@ def train_wordpiece(
     max_bytes: int = MAX_SAMPLE_BYTES,
     show_progress: bool = False,
 ) -> Tokenizer:
-    """Train a vocabulary of at most `vocab_size` entries, with ids in BERT's order.
+    """Train a WordPiece vocabulary of at most `vocab_size` entries, with ids in BERT's order.
 
     The entries are [PAD], `num_unused` entries [unusedN], [UNK], [CLS], [SEP], [MASK], then the
-    characters, then trained pieces. The 1,000 most frequent characters are included, or fewer in a
-    small vocabulary, so that they and their continuations take at most half of it. Lower-cased text
-    loses its accents and other marks, unless `keep_accents` is set. Memory is bounded by 1 GiB for
-    any text (see `WordLimit`).
+    characters, and then trained pieces. The 1,000 most frequent characters are included. A small
+    vocabulary includes fewer, so that characters and their continuations take up at most half of
+    it. Lower-cased text loses its accents and other marks, unless `keep_accents` is set. Training
+    uses at most 1 GiB of memory for any text (see `WordLimit`).
 
     On its own, the library would number "##" characters in the order of a hash table, whose seed
     differs in every process, and break ties by these numbers. Giving it the alphabet beforehand
     makes the result depend on the text alone.
 
     Args:
-      documents: the text, which is read twice and must not be an iterator.
+      documents: the text, which is read twice and therefore must not be an iterator.
       vocab_size: the maximum number of entries.
       lowercase: whether text is lower-cased.
       keep_accents: whether lower-cased text keeps its accents.
       num_unused: the number of [unusedN] entries.
       min_frequency: how often a character or a pair of pieces must occur to be included.
-      max_bytes: the maximum size (UTF-8) of the sample on which words are counted: whole documents,
-        spread evenly over the text. Characters are counted in the whole text.
+      max_bytes: the maximum size, in UTF-8 bytes, of the sample in which words are counted. The
+        sample consists of whole documents spread evenly over the text. Characters are counted in
+        the whole text.
       show_progress: whether the library shows its progress.
 
     Raises:
@@ -94,7 +98,7 @@ def train_wordpiece(
     if vocab_size < len(reserved) + 100:
         raise ValueError(
             f"vocab_size={vocab_size}: too small for {len(reserved)} special and unused tokens and "
-            f"100 others. Set it to at least {len(reserved) + 100}, or reduce num_unused."
+            f"100 other entries. Set it to at least {len(reserved) + 100}, or reduce num_unused."
         )
     strip_accents = False if keep_accents else None
     backend = wordpiece_backend(
@@ -132,7 +136,7 @@ def train_wordpiece(
 
 @dataclass(frozen=True)
 class _Survey:
-    """The number of occurrences of each code point, [0x110000], and the text's size in UTF-8."""
+    """The number of times that each code point occurs, [0x110000], and the text's UTF-8 size."""
 
     code_points: NDArray[np.int64]
     num_bytes: int
@@ -163,7 +167,7 @@ def _reserved_tokens(num_unused: int) -> list[str]:
 
 
 def _alphabet(survey: _Survey, backend: Any, limit: int, min_frequency: int) -> list[str]:
-    """Return the most frequent characters of the normalized text, at most `limit`, sorted."""
+    """Return up to `limit` of the normalized text's most frequent characters, sorted."""
     # BERT's normalizer handles characters independently, so each one is normalized only once.
     totals: dict[str, int] = {}
     for code_point in np.flatnonzero(survey.code_points):
@@ -195,7 +199,7 @@ def _word_limit(survey: _Survey, backend: Any) -> WordLimit:
 
 
 def _chunks(documents: Iterable[str]) -> Iterator[str]:
-    """Split long documents at spaces, which does not change their words."""
+    """Split long documents into chunks at spaces, which does not change their words."""
     for text in documents:
         start = 0
         while len(text) - start > _CHUNK_CHARACTERS:

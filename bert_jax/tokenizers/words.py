@@ -1,6 +1,6 @@
-"""Find the words of a text as a tokenizer separates them.
+"""Find the words of a text the way a tokenizer splits them.
 
-Words that become unknown tokens or lose their accents can be reported.
+Also report words that become unknown tokens or lose their accents.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bert_jax.tokenizers.vocabulary_files import has_upper_case
 
 
 class Word(NamedTuple):
-    """A word or punctuation mark, and its characters `start` to `end` in a text."""
+    """A word or punctuation mark, with its start and end (exclusive) in the text."""
 
     text: str
     start: int
@@ -30,10 +30,10 @@ class Word(NamedTuple):
 
 
 def split_words(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[Word]]:
-    """Return the words of each text in order, including the accents after their last letter.
+    """Return the words of each text in order, including any accents after a word's last letter.
 
-    Punctuation marks are separate words. This also holds for SentencePiece, whose own words include
-    punctuation, because datasets that are tagged word by word separate it.
+    Punctuation marks are separate words. This is also true for SentencePiece, whose own words
+    include punctuation, because datasets with a tag for each word separate it.
     """
     match tokenizer.kind:
         case "sentencepiece":
@@ -58,11 +58,11 @@ def split_words(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[Word]]:
 def _with_marks(
     text: str, spans: Sequence[tuple[int, int]], *, split: bool
 ) -> list[tuple[int, int]]:
-    """Return the spans of words, extended by the marks that follow them.
+    """Extend the spans of words by the marks that follow the words.
 
     Args:
       text: the text.
-      spans: the spans of its words.
+      spans: the spans of the words in the text.
       split: whether spans end at marks, so that marks and the letters after them must be joined to
         their word.
     """
@@ -82,7 +82,7 @@ def _with_marks(
 
 
 def _split_at_punctuation(text: str, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the spans [words, 2] of BERT's pre-tokenizer, without words that contain no token."""
+    """Return the words [words, 2] that BERT's pre-tokenizer finds, if they contain a token."""
     split = BertPreTokenizer().pre_tokenize_str(text)
     words = np.array([span for _, span in split], np.int32).reshape(-1, 2)
     starts, ends = tokens[tokens[:, 0] < tokens[:, 1]].T
@@ -111,10 +111,10 @@ def find_words(tokenizer: Tokenizer, text: str, phrase: str) -> list[tuple[int, 
 
 
 def end_of_marks(text: str, end: int) -> int:
-    """Return the end of the marks at `end` that belong to the letter before it.
+    """Return the position after any marks at `end`, which belong to the letter before them.
 
-    Tokenizers strip marks or compose them with their letter: accents, vowel signs, and the vowels
-    and final consonants of a Hangul syllable.
+    Marks are accents, vowel signs, and the vowels and final consonants of a Hangul syllable.
+    Tokenizers strip them or compose them with their letter.
     """
     while end < len(text) and _is_mark(text[end]):
         end += 1
@@ -125,7 +125,7 @@ def _is_mark(character: str) -> bool:
     return unicodedata.category(character) in ("Mn", "Mc") or "\u1160" <= character <= "\u11ff"
 
 
-# With BERT's uncased vocabulary, none of the 213,300 tokens in WikiText-2's validation set are
+# With BERT's uncased vocabulary, none of the 213,300 tokens in WikiText-2's validation set is
 # unknown.
 WARNED_SHARE = 0.01
 REFUSED_SHARE = 0.20
@@ -142,8 +142,8 @@ class TooManyUnknownError(ValueError):
 
     Attributes:
       unknown: the number of unknown tokens.
-      tokens: the number of all tokens.
-      first: whether this was the first check, so that little work is lost.
+      tokens: the total number of tokens.
+      first: whether this was the first check, in which case little work is lost.
     """
 
     def __init__(self, unknown: int, tokens: int, *, first: bool) -> None:
@@ -153,7 +153,7 @@ class TooManyUnknownError(ValueError):
 
 @dataclass
 class UnknownCounts:
-    """The numbers of tokens and of unknown tokens so far.
+    """Running counts of tokens and unknown tokens.
 
     Attributes:
       allowed: whether any share of unknown tokens is accepted.
@@ -169,17 +169,18 @@ class UnknownCounts:
 
     @property
     def share(self) -> float:
-        """The share of unknown tokens; 0 if there are no tokens."""
+        """The share of unknown tokens, or 0 if there are no tokens."""
         return self.unknown / max(1, self.tokens)
 
     def add(self, tokens: int, unknown: int | None) -> None:
-        """Add the next tokens; they are ignored if `unknown`, the number of unknown ones, is None.
+        """Count more tokens, unless it is not known (None) how many of them are unknown.
 
         Raises:
           TooManyUnknownError: there are enough tokens for a check, and too many are unknown.
         """
         if unknown is None:
-            # Made by an earlier version. It counts as a check, so that a refusal keeps this work.
+            # These tokens are from an earlier version, which did not count unknown ones. They count
+            # as a check, so that this work is kept if the corpus is rejected.
             self.checks += 1
             return
         self.tokens += tokens
@@ -200,7 +201,7 @@ class UnknownCounts:
 
 
 def count_unknown(token_ids: NDArray[np.integer], tokenizer: Tokenizer) -> UnknownCounts:
-    """Return the counts for token ids, excluding [CLS] and [SEP]."""
+    """Count tokens and unknown tokens, excluding [CLS] and [SEP]."""
     ids = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.unk_id)
     cls, sep, unknown = (int(np.count_nonzero(token_ids == token_id)) for token_id in ids)
     return UnknownCounts(allowed=True, tokens=len(token_ids) - cls - sep, unknown=unknown)
@@ -215,8 +216,8 @@ def describe_unknown(
       tokenizer: the tokenizer.
       unknown: the number of unknown tokens.
       tokens: the number of tokens.
-      texts: the texts of the tokens; up to 256 K characters are searched for examples.
-      where: the source of the tokens, such as " of train".
+      texts: the texts that the tokens come from. Up to 256 K characters are searched for examples.
+      where: where the tokens come from, such as " of train".
     """
     words = unknown_words(tokenizer, texts)
     examples = f", such as {', '.join(map(repr, words))}" if words else ""
@@ -246,7 +247,7 @@ def _likely_cause(tokenizer: Tokenizer) -> str:
     if not tokenizer.lowercase and not has_upper_case(entries):
         return (
             "The vocabulary has no capital letters, but the tokenizer does not lower-case text. "
-            "Make it lower-case (leave --cased out; do_lower_case in tokenizer_config.json)."
+            "Make it do so (leave --cased out, or set do_lower_case in tokenizer_config.json)."
         )
     spaced = sum(entry != entry.strip() for entry in entries)
     if spaced > len(entries) // 10:
@@ -254,7 +255,7 @@ def _likely_cause(tokenizer: Tokenizer) -> str:
             f"{spaced:,} of {len(entries):,} vocabulary entries begin or end with white space, so "
             "they match no word. Remove the white space."
         )
-    return "Check that the vocabulary is for the text's language and script."
+    return "Check that the vocabulary was made for the text's language and script."
 
 
 MARKS_WARNED_SHARE = 0.1
@@ -273,7 +274,7 @@ class MarkedWords:
     def __init__(self, kind: Kind):
         """Prepare a counter for a kind of tokenizer.
 
-        BERT's normalizer strips fewer marks than SentencePiece's.
+        The kind matters, since BERT's normalizer strips fewer marks than SentencePiece's.
         """
         self._marks = ("Mn",) if kind == "wordpiece" else ("Mn", "Mc", "Me")
         self._left = _TOTAL_CHARACTERS
@@ -296,8 +297,8 @@ class MarkedWords:
         return (
             f"{len(marked):,} of {len(self._words):,} distinct words ({share:.1%}) lose accents, "
             f"vowel signs or voicing marks, so that different words may become one: {examples}. "
-            "To lower-case and keep them, train the tokenizer with `bert-jax train-tokenizer "
-            "--keep-accents`."
+            "To lower-case text but keep its marks, train the tokenizer with `bert-jax "
+            "train-tokenizer --keep-accents`."
         )
 
     def _stripped(self, word: str) -> str:
@@ -313,7 +314,7 @@ def _composed(word: str) -> str:
 
 
 def marks_warning(kind: Kind, documents: Iterable[str]) -> str | None:
-    """Return a warning if many words of the first 200 documents lose marks, else None."""
+    """Return a warning if many words in the first 200 documents lose marks, else None."""
     marked = MarkedWords(kind)
     for document in islice(documents, _SAMPLED_DOCUMENTS):
         marked.add(document)

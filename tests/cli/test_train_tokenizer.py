@@ -96,7 +96,7 @@ def test_an_output_that_is_a_file_is_refused_before_training(corpus, capsys):
     output = corpus / "a.txt"
     assert main(["train-tokenizer", "--input", str(corpus), "--output", str(output)]) == 2
     shown = capsys.readouterr()
-    assert f"--output={output}: is a file. Give a directory" in shown.err
+    assert f"--output={output}: this is a file. Give a directory" in shown.err
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_document_larger_than_the_sample_is_an_error(kind, corpus, tmp_path, c
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--kind", "byte-bpe", "--uncased"], "--kind byte-bpe keeps the case"),
+        (["--kind", "byte-bpe", "--uncased"], "--kind byte-bpe is always cased"),
         (
             ["--kind", "byte-bpe", "--num-unused", "3"],
             "--num-unused=3: not supported by --kind byte-bpe, only by wordpiece",

@@ -1,4 +1,4 @@
-"""Fixtures: a small prepared corpus of English-like sentences, and helpers to inspect batches."""
+"""Provide a small prepared corpus of English-like sentences, and helpers to inspect batches."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ WriteJsonLines = Callable[[Path, Sequence[str]], str]
 
 @dataclass(frozen=True)
 class SmallCorpus:
-    """Input files, their distinct texts in order, and the number of texts that occur twice."""
+    """The input files, their distinct texts in order, and the number of texts that occur twice."""
 
     inputs: list[str]
     texts: list[str]
@@ -51,7 +51,7 @@ def words() -> list[str]:
 
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory) -> Tokenizer:
-    """Return an uncased tokenizer that has most of the words, and spells the rest in letters."""
+    """Return an uncased tokenizer that knows most of the words and spells out the rest."""
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
     path = tmp_path_factory.mktemp("tokenizer") / "vocab.txt"
     entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *".,![]", *WORDS[2:], *letters]
@@ -61,7 +61,7 @@ def tokenizer(tmp_path_factory) -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def write_json_lines() -> WriteJsonLines:
-    """Return a function that writes texts as JSON Lines and returns the path as an input."""
+    """Return a function that writes texts as JSON Lines and returns the file's path."""
 
     def write(path: Path, texts: Sequence[str]) -> str:
         path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
@@ -106,7 +106,7 @@ def finished(corpus, tokenizer, prepare_options, tmp_path_factory) -> Path:
 
 
 def _random_texts(seed: int, count: int) -> list[str]:
-    """Return documents of 1 to 60 sentences; every tenth is long, and one has special tokens.
+    """Return documents of 1 to 60 sentences. Every tenth is longer, and one has special tokens.
 
     No sentence ends in anything that could be an abbreviation or an initial.
     """
@@ -156,7 +156,7 @@ def fragments_of(
     """Return a function that yields the fragments of a batch one by one."""
 
     def fragments(batch: Batch) -> Iterator[tuple[np.ndarray, np.ndarray, int, float]]:
-        """Yield each fragment's tokens (with special tokens), segment ids, label and weight."""
+        """Yield (token ids with special tokens, segment ids, label, weight) for each fragment."""
         token_ids = unmasked(batch)
         for row in range(len(token_ids)):
             for number in range(int(batch["document_ids"][row].max())):
@@ -174,7 +174,7 @@ def fragments_of(
 def named_documents(num_tokens: int, seed: int = 0) -> list[TokenizedDocument]:
     """Return documents whose tokens encode their origin: token = document * SPAN + position.
 
-    A test can read the origin of every token from the batch.
+    This lets a test tell from a batch where every token comes from.
     """
     documents = random_documents(num_tokens, 1000, seed)
     return [
@@ -186,7 +186,7 @@ def named_documents(num_tokens: int, seed: int = 0) -> list[TokenizedDocument]:
 
 @dataclass(frozen=True)
 class NamedCorpus:
-    """The documents made by `named_documents`, and the directory they were written to."""
+    """Documents from `named_documents`, and the directory that they were written to."""
 
     documents: list[TokenizedDocument]
     directory: Path

@@ -1,4 +1,4 @@
-"""Test that records are read by number, and that a corpus must match its manifest."""
+"""Test that records can be read by number, and that a corpus must match its manifest."""
 
 from __future__ import annotations
 

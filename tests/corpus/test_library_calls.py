@@ -56,7 +56,10 @@ def test_options_affect_the_tokenizer(text, tmp_path) -> None:
     ("options", "problem"),
     [
         ({"kind": "bpe"}, "kind='bpe': expected one of 'wordpiece', 'byte-bpe'"),
-        ({"kind": "byte-bpe", "lowercase": True}, "lowercase=True: kind='byte-bpe' keeps the case"),
+        (
+            {"kind": "byte-bpe", "lowercase": True},
+            "lowercase=True: kind='byte-bpe' is always cased",
+        ),
         (
             {"kind": "sentencepiece", "min_frequency": 2},
             "min_frequency=2: not supported by kind='s",

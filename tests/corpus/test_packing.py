@@ -10,7 +10,7 @@ from bert_jax.corpus.packing import (
 
 
 def random_documents(seed, count, mean_length):
-    """Return documents of geometric lengths with sentences of 1 to 30 tokens."""
+    """Return documents with sentences of 1 to 30 tokens and geometrically distributed lengths."""
     rng = np.random.default_rng(seed)
     documents = []
     for document_id in range(count):
@@ -67,8 +67,8 @@ def test_fragments_go_where_they_leave_the_least_space():
         TokenizedDocument(key, np.zeros(length, int), np.array([0]))
         for key, length in lengths.items()
     ]
-    # Documents cost 17, 21, 4, 7 and 11 of 25. They are placed in the order 21, 17, 11, 7 (which
-    # fills a gap of 8, not of 14) and 4 (which fills a gap of 4).
+    # The documents take up 17, 21, 4, 7 and 11 of 25 positions. They are placed in the order 21,
+    # 17, 11, 7 (which goes into a gap of 8, not of 14) and 4 (which fills a gap of 4).
     records = pack_documents(documents, 25, 4)
     assert [[fragment.document_id for fragment in record] for record in records] == [
         [1, 2],

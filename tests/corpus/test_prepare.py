@@ -72,7 +72,7 @@ def test_no_token_is_lost_and_the_manifest_has_the_right_counts(corpus, finished
         assert starts == [0, *stops[:-1]]
     assert manifest.duplicates_removed == corpus.num_repeated
     assert manifest.empty_documents == manifest.bad_lines_skipped == manifest.documents_split == 0
-    # The hash selects about a tenth; the bound is 3 standard deviations of a binomial.
+    # The hash selects about a tenth. The tolerance is 3 standard deviations of a binomial.
     assert abs(manifest.heldout.num_documents - 30) < 16
 
 
@@ -114,7 +114,7 @@ def test_the_split_of_a_document_does_not_depend_on_other_documents(
 def test_skipped_lines_are_counted_and_logged_once(
     corpus, tokenizer, tmp_path, prepare_options, write_json_lines, caplog
 ):
-    """Texts are read twice, to find words that lose marks, but skipped lines are logged once."""
+    """Log skipped lines once, although texts are read twice to find words that lose marks."""
     assert tokenizer.strips_accents
     path = tmp_path / "in.jsonl"
     write_json_lines(path, corpus.texts)
@@ -144,7 +144,7 @@ def test_an_empty_corpus_is_refused(tokenizer, tmp_path, prepare_options, write_
     path = write_json_lines(tmp_path / "in.jsonl", ["\u200b\u200b", "\x01"])
     options = dataclasses.replace(prepare_options, heldout_fraction=0)
     with pytest.raises(
-        ValueError, match="would be empty, since the 2 documents of 1 inputs contain no"
+        ValueError, match="would be empty, since the 2 documents in 1 inputs contain no"
     ):
         make_corpus([path], tokenizer, tmp_path / "out", options, 1)
 
@@ -183,7 +183,7 @@ def test_held_out_inputs_are_held_out_completely(
         )
     assert checksums(outputs[0]) == checksums(outputs[1])
     manifest = read_manifest(outputs[0])
-    # Documents in both the held-out input and the others are removed from the training split.
+    # Documents that are in both the held-out input and another one are removed from training.
     assert (manifest.heldout.num_documents, manifest.train.num_documents) == (3, 298)
     assert (manifest.duplicates_removed, manifest.heldout_repeats) == (1 + corpus.num_repeated, 2)
     paths = [Path(heldout_input), *map(Path, corpus.inputs)]
@@ -194,7 +194,7 @@ def test_held_out_inputs_are_held_out_completely(
     for number, text in enumerate(own):
         expected = plain.encode(text, add_special_tokens=False).ids
         assert documents[number][0].tolist() == expected
-    # The same call accepts the finished corpus, and calls with another held-out input do not.
+    # The same call accepts the finished corpus, but calls with another held-out input do not.
     repeated = make_corpus(
         corpus.inputs, tokenizer, outputs[0], options, 1, heldout_inputs=[heldout_input]
     )
@@ -234,11 +234,11 @@ def test_unusable_held_out_inputs_are_refused(
     refused(
         "heldout_fraction=0.1: cannot be combined with held-out", [one], [same], prepare_options
     )
-    refused("a.jsonl: is both an input and a held-out input", [one], [same, one])
+    refused("a.jsonl: this is both an input and a held-out input", [one], [same, one])
     refused("All inputs are held out", [str(Path(one).parent)], corpus.inputs)
-    refused("nothing to evaluate on, since the 1 documents of 1 inputs", [one], [blank])
+    refused("nothing to evaluate on, since the 1 documents in 1 inputs", [one], [blank])
     refused("nothing to train on in 1 inputs: 1 documents are held out", [same], [one])
-    refused("nowhere.txt: does not exist", [one], ["nowhere.txt"])
+    refused("nowhere.txt: this input does not exist", [one], ["nowhere.txt"])
     refused("output=.*: inside the input directory", [one], [str(tmp_path)])
 
 
@@ -351,8 +351,8 @@ def test_real_english_is_packed_tightly(shared_data, tmp_path, max_length):
     states = []
     manifest = make_corpus(inputs, tokenizer, tmp_path / "out", options, 2, states.append)
     assert manifest.train.num_documents == 15 + 365
-    # These token counts come from a plain loop with the tokenizers library over the lines of the
-    # books and of the articles.
+    # The token counts come from a plain loop with the tokenizers library over the lines of the
+    # books and articles.
     assert manifest.train.num_tokens == 1_319_572 + 708_553
     assert manifest.train.fill_rate >= 0.99
     assert states[-1].peak_worker_memory < 1 << 30

@@ -1,4 +1,4 @@
-"""Test `prepare` with an existing output, finished or not: it continues or is refused."""
+"""Test that `prepare` resumes or rejects an existing output, whether finished or not."""
 
 import dataclasses
 import gzip
@@ -48,7 +48,7 @@ def test_a_finished_corpus_of_other_inputs_is_refused(corpus, finished, tokenize
 
 @pytest.fixture
 def small(tmp_path, tokenizer, prepare_options):
-    """Return (run, files): `run` prepares a corpus from two files of 40 documents each."""
+    """Return (run, files), where `run` prepares a corpus from two files of 40 documents each."""
     files = [tmp_path / "a.txt", tmp_path / "b.txt.gz"]
     text = "".join(f"The number {n} is here.\n\n" for n in range(100, 140))
     files[0].write_text(text)
@@ -229,7 +229,7 @@ def test_an_output_with_other_files_is_refused(corpus, tokenizer, tmp_path, prep
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(ValueError, match="is not empty, and contains no preparation to continue"):
         make_corpus(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
-    with pytest.raises(ValueError, match=r"thesis\.txt: is a file\. Give a directory"):
+    with pytest.raises(ValueError, match=r"thesis\.txt: this is a file\. Give a directory"):
         make_corpus(corpus.inputs, tokenizer, tmp_path / "thesis.txt", prepare_options, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 

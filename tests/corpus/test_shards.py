@@ -14,7 +14,7 @@ UNIT = Unit("train", 3, [0, 1], [b"one two. three four.", b"five"], "digest")
 
 
 class OneIdPerWord:
-    """An encoder that makes each word one token, whose id is the length of the word."""
+    """An encoder that turns each word into one token, whose id is the word's length."""
 
     spaces_are_text = False
 

@@ -143,7 +143,7 @@ def test_errors_name_the_row_of_invalid_parquet(tmp_path: Path) -> None:
     for columns, message in (
         (["body"], "a: no column 'body'; its columns are 'text', 'day'"),
         (["text"], "a:row 1: column 'text' is null"),
-        (["day"], "a:row 0: column 'day' contains a date; expected strings or numbers"),
+        (["day"], "a:row 0: column 'day' contains a value of type date"),
     ):
         with pytest.raises(ValueError, match=message):
             read_table(str(path), PARQUET, columns)

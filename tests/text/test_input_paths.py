@@ -51,7 +51,7 @@ def test_a_directory_that_cannot_be_listed_is_not_skipped(tmp_path, monkeypatch)
     (tmp_path / "closed").mkdir()
     scandir = os.scandir
 
-    def refuse(path):  # like a directory without permission, but effective for root, too
+    def refuse(path):  # like a directory without read permission, but for root as well
         if str(path).endswith("closed"):
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return scandir(path)
@@ -72,17 +72,17 @@ def test_missing_empty_and_unsupported_inputs_are_refused(tmp_path):
     (tmp_path / "a.csv").write_text("x")
     (tmp_path / "a.parquet.gz").write_text("x")
     for name, message in [
-        ("missing.txt", r"missing\.txt: does not exist"),
+        ("missing.txt", r"missing\.txt: this input does not exist"),
         ("*.txt", r"\*\.txt: no file matches this pattern"),
         ("empty", "empty: no file in this directory has a supported suffix"),
         ("a.csv", r"cannot read \.csv files"),
-        ("a.parquet.gz", "decompress it first"),
+        ("a.parquet.gz", r"cannot read a compressed Parquet file\. Decompress it first"),
     ]:
         with pytest.raises(ValueError, match=message):
             expand_inputs([str(tmp_path / name)])
     with pytest.raises(ValueError, match="No inputs"):
         expand_inputs([])
     with pytest.raises(
-        ValueError, match=r"inputs='a\.txt': a single string\. Expected a list of paths"
+        ValueError, match=r"inputs='a\.txt': this is a single string\. Expected a list of paths"
     ):
         expand_inputs("a.txt")

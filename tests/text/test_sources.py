@@ -145,13 +145,13 @@ def test_skipped_json_lines_are_counted(tmp_path):
     ("line", "message"),
     [
         (b'{"text": "cut', r"a\.jsonl:2: not valid JSON: Unterminated string"),
-        (b'["text"]', r"a\.jsonl:2: a JSON list; expected one object on each line"),
+        (b'["text"]', r"a\.jsonl:2: expected a JSON object on each line, not an array"),
         (
             b'{"id": 2}',
             r"a\.jsonl:2: no field 'text'; its fields are 'id' \(choose one with --text",
         ),
         (b'{"text": null}', r"a\.jsonl:2: field 'text' is null, not a string"),
-        (b'{"text": 3}', r"a\.jsonl:2: field 'text' is a int, not a string"),
+        (b'{"text": 3}', r"a\.jsonl:2: field 'text' is a number, not a string"),
         (b'{"text": "\xff"}', r"a\.jsonl:2: cannot decode byte 0xff as utf-8 at byte 27 "),
         (b'{"text": "\\ud83d"}', r"a\.jsonl:2: the text has a lone surrogate at character 0"),
     ],

@@ -10,7 +10,7 @@ from bert_jax.text.documents import SourceCounts, SourceOptions
 from bert_jax.text.sources import read_documents, total_bytes
 from bert_jax.text.tfds import TfdsName, parse_tfds, resolved_tfds
 
-# TFDS looks for the metadata of a builder next to its module, which must be in a package.
+# TFDS looks for a builder's metadata next to its module, which must be in a package.
 BUILDER = """
 import numpy as np
 import tensorflow_datasets as tfds
@@ -85,7 +85,7 @@ def test_a_part_of_a_split_is_read_and_bad_rows_are_counted(data_dir):
 def test_errors_of_tfds_are_reported_in_one_line(data_dir):
     for name, field, message in [
         ("tfds:tiny_text/plain", "body", "no feature 'body'; its features are"),
-        ("tfds:tiny_text/plain", "number", "expected text"),
+        ("tfds:tiny_text/plain", "number", "has the type int. Expected text"),
         (
             "tfds:tiny_text/plain:nosuch",
             "text",
@@ -145,7 +145,7 @@ def test_tfds_prepares_a_random_access_format(tmp_path, monkeypatch):
 
 
 def test_tfds_data_dir_is_read_from_the_environment(data_dir):
-    # TFDS reads TFDS_DATA_DIR when it is imported. Reading does not need the builder's code.
+    # TFDS reads TFDS_DATA_DIR when it is imported. Reading data does not need the builder's code.
     program = textwrap.dedent("""
         import sys
         from bert_jax.text.documents import SourceCounts, SourceOptions

@@ -1,4 +1,4 @@
-"""Make fixtures of the corpus tests available here: a tokenizer and a small corpus."""
+"""Reuse the fixtures of the corpus tests: a tokenizer and a small corpus."""
 
 from ..corpus.conftest import (  # noqa: F401
     corpus,

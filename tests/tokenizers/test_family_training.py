@@ -86,11 +86,11 @@ def test_a_sample_is_spread_over_the_text():
 @pytest.mark.parametrize(
     ("train", "message"),
     [
-        (lambda: train_byte_bpe(iter(TEXTS)), "documents: an iterator"),
+        (lambda: train_byte_bpe(iter(TEXTS)), "documents: this is an iterator"),
         (lambda: train_byte_bpe(TEXTS, vocab_size=261), "vocab_size=261: expected at least 262"),
         (lambda: train_byte_bpe(TEXTS, min_frequency=0), "min_frequency=0: expected at least 1"),
         (lambda: train_byte_bpe([" ", ""]), "documents: no text to train"),
-        (lambda: train_sentencepiece(iter(TEXTS)), "documents: an iterator"),
+        (lambda: train_sentencepiece(iter(TEXTS)), "documents: this is an iterator"),
         (lambda: train_sentencepiece([" ", ""]), "documents: no text to train"),
         (lambda: train_sentencepiece(TEXTS, vocab_size=12), "vocab_size=12: cannot train this voc"),
         (lambda: train_sentencepiece(TEXTS, vocab_size=20), r"20 vs \d+\. Use a larger one\.$"),

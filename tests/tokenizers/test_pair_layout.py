@@ -139,7 +139,7 @@ def test_words_do_not_include_the_space_before_them(backend, tmp_path) -> None:
 
 
 def test_do_lower_case_applies_only_to_berts_normalizer(tmp_path) -> None:
-    """For other normalizers, the key is ignored, as in transformers."""
+    """Ignore the key for any other normalizer, as transformers does."""
     backend = unigram(ALBERT, split=True)
     template(backend, SINGLE["[CLS]"], ONE)
     config = {"do_lower_case": True, "tokenizer_class": "PreTrainedTokenizerFast"}

@@ -42,7 +42,7 @@ def test_text_never_becomes_a_special_token(tokenizer: Tokenizer) -> None:
 def test_offsets_refer_to_the_original_text(tokenizer: Tokenizer) -> None:
     located = tokenizer.encode_with_offsets(TEXTS, specials_as_text=True)
     for text, tokens in zip(TEXTS, located, strict=True):
-        # The piece of the space before a word has the offsets of the word's first character.
+        # The piece for the space before a word has the offsets of the word's first character.
         places = {place for span in tokens.offsets.tolist() for place in range(*span)}
         assert "".join(text[place] for place in sorted(places)) == text.replace(" ", ""), tokens
     for text, words in zip(TEXTS, tokenizer.word_offsets(TEXTS), strict=True):

@@ -238,7 +238,7 @@ def test_errors_explain_why_a_file_is_not_a_tokenizer(tmp_path, trained):
         Tokenizer.load(tmp_path / "none")
     with pytest.raises(ValueError, match=r"texts\[1\]: a lone surrogate at character 1"):
         trained[True].encode_batch(["fine", "x\ud800"])
-    with pytest.raises(ValueError, match=r"texts\[0\]: a bytes\. Expected a string"):
+    with pytest.raises(ValueError, match=r"texts\[0\]: the type is bytes\. Expected a string"):
         trained[True].encode_batch([b"bytes"])
 
 
@@ -257,7 +257,7 @@ def test_white_space_around_an_entry_is_stripped_as_in_berts_code(tmp_path):
 
 
 def test_entries_of_white_space_keep_their_ids(tmp_path):
-    """Some vocabularies have entries that differ only in white space; their ids are kept."""
+    """Keep the ids of entries that differ only in white space, which some vocabularies have."""
     specials = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
     entries = ["\u3000", "\u00a0", " ", "a ", "a", "b\t", "b ", "\u2028", "c"]
     vocabulary = tmp_path / "vocab.txt"

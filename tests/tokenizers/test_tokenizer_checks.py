@@ -168,7 +168,7 @@ def test_a_huge_id_allocates_no_memory(tmp_path: Path):
 
 
 def test_small_gaps_are_kept(tmp_path: Path):
-    """Some releases have gaps, whose ids are unused rows of the embedding table."""
+    """Accept gaps between ids, which some releases have for unused rows of the embedding table."""
     tokenizer = Tokenizer.load(written(tmp_path, with_pieces(c=900)))
     assert tokenizer.vocab_size == 901
     assert tokenizer.encode_batch(["a c"]) == [[5, 900]]

@@ -1,4 +1,4 @@
-"""Test values of the wrong type in tokenizer_config.json."""
+"""Test that values of the wrong type in tokenizer_config.json are rejected."""
 
 import json
 from pathlib import Path

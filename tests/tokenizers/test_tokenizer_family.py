@@ -43,7 +43,8 @@ def reference_roberta(file: Path) -> transformers.RobertaTokenizer:
 def reference_albert(file: Path, **settings: bool) -> transformers.AlbertTokenizer:
     proto = sentencepiece_model_pb2.ModelProto()
     proto.ParseFromString(file.read_bytes())
-    # Score "2," like transformers' AlbertConverter, which made the release's tokenizer.json.
+    # Score "2," the way AlbertConverter in transformers does, which wrote the release's
+    # tokenizer.json.
     scored = [
         (p.piece, p.score - 100 * (p.piece[-1:] == "," and p.piece[-2:-1].isdigit()))
         for p in proto.pieces
@@ -171,7 +172,7 @@ def test_words_begin_at_spaces_and_at_punctuation(name, request):
 
 @pytest.mark.parametrize("kind", ["byte_bpe", "sentencepiece"])
 def test_pieces_are_words_in_scripts_without_spaces(kind):
-    """Split such scripts as BERT's WordPiece splits ideographs, so that a line is not one word."""
+    """Split these scripts the way BERT splits ideographs, so that a line is not one word."""
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False)
 
     def continues(text: str) -> bool:
@@ -293,7 +294,7 @@ def test_separate_words_match_hugging_face(roberta, albert):
     ("files", "message"),
     [
         ({"vocab.json": "{", "merges.txt": ""}, "vocab.json: not valid JSON"),
-        ({"vocab.json": "[]", "merges.txt": ""}, "expected a JSON object of pieces"),
+        ({"vocab.json": "[]", "merges.txt": ""}, "expected a JSON object that maps pieces"),
         ({"vocab.json": '{"a": 0}', "merges.txt": ""}, "not RoBERTa's vocabulary: it lacks <pad>"),
         (
             {"vocab.json": None, "merges.txt": "a b c\n"},
@@ -312,5 +313,5 @@ def test_errors_explain_damage_in_byte_bpe_files(files, message, tmp_path):
 
 
 def test_byte_bpe_keeps_the_case(roberta):
-    with pytest.raises(ValueError, match="byte-level BPE keeps the case"):
+    with pytest.raises(ValueError, match="byte-level BPE is always cased"):
         Tokenizer.load(roberta, lowercase=True)

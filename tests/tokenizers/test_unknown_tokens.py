@@ -1,4 +1,4 @@
-"""Test that unknown tokens are counted, and that a corpus with too many is rejected early."""
+"""Test that unknown tokens are counted, and that a corpus with too many of them fails early."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_unknown_share_in_the_manifest_matches_the_tokenizers_library(corpus
 
 
 def test_a_corpus_is_refused_early(mostly_unknown, tokenizer, tmp_path):
-    """Report the same numbers for any number of workers, and leave no files."""
+    """Report the same counts for any number of workers, and leave no files behind."""
     messages = []
     for workers in (1, 2):
         reported: list[Progress] = []
@@ -62,7 +62,7 @@ def test_a_corpus_is_refused_early(mostly_unknown, tokenizer, tmp_path):
         with pytest.raises(ValueError, match="--allow-unknown") as error:
             make_corpus([mostly_unknown], tokenizer, output, OPTIONS, workers, reported.append)
         messages.append(str(error.value))
-        if workers == 1:  # another worker may finish any number of units during the first one
+        if workers == 1:  # another worker may finish any number of units in the meantime
             assert reported[-1].text_bytes < Path(mostly_unknown).stat().st_size / 2
         assert not list(output.iterdir())
     assert messages[0] == messages[1]

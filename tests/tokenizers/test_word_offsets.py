@@ -1,4 +1,7 @@
-"""Test that slicing a text at its word offsets gives its words, for all accepted layouts."""
+"""Test that slicing a text at its word offsets gives its words, for every supported pipeline.
+
+A pipeline is a combination of a normalizer, a pre-tokenizer and a post-processor.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tokenizers.words import split_words
 
 BYTES = sorted(splitters.ByteLevel.alphabet())
-# Words that no layout splits: Latin with composed and combining marks, letters whose bytes look
-# like punctuation to a pre-tokenizer after ByteLevel, other scripts, an emoji, a symbol.
+# Words that no pipeline splits: Latin with composed and combining marks, letters whose bytes look
+# like punctuation to a pre-tokenizer after ByteLevel, other scripts, an emoji, and a symbol.
 WORDS = [
     *("Amsterdam", "is", "a", "reële", "lágrimas", "Çà", "naïve", "Cafe\u0301s", "e\u0301"),
     *("Москва", "पत्नी", "मेरे", "한국", "\u1112\u1161\u11ab", "中", "が", "か\u3099", "🙂", "§", "x"),
@@ -112,7 +115,7 @@ def unigram(directory: Path, splitter: Any, normalizer: Any) -> Tokenizer:
 
 
 def random_text(seed: int, *, marks: bool = True) -> tuple[str, list[str]]:
-    """Return a random text, and the words and marks it consists of."""
+    """Return (text, words): a random text, and the words and marks that it consists of."""
     rng = random.Random(seed)
     text = rng.choice(["", *SPACES])
     words: list[str] = []
@@ -146,7 +149,7 @@ def check_tokens(tokenizer: Tokenizer) -> None:
         covered = {place for start, end in located.offsets.tolist() for place in range(start, end)}
         for place, character in enumerate(text):
             if not character.isspace() and unicodedata.category(character)[0] != "M":
-                jamo = "\u1160" <= character <= "\u11ff"  # NFC composes them with the first one
+                jamo = "\u1160" <= character <= "\u11ff"  # NFC merges them into one syllable
                 assert place in covered or jamo, (text, place)
         for start, end in located.offsets.tolist():
             assert text[start:end] == text[start:end].strip()
@@ -209,7 +212,7 @@ def test_a_suffix_at_the_beginning_of_a_text_is_split_if_a_space_is_added(tmp_pa
 
 
 def test_answers_predicted_from_gold_tokens_are_the_gold_answers(tmp_path):
-    """Answers keep their first letter, which a layout like RobBERT's once removed."""
+    """Keep the first letter of answers, which a pipeline like RobBERT's once removed."""
     splitter = BYTE_SPLITTERS["robbert"](True)
     tokenizer = byte_bpe(tmp_path, splitter, post_processor=POST["trim"](True))
     context = "Amsterdam is a port, België een koninkrijk; (Çà) is elsewhere."

@@ -106,7 +106,7 @@ def test_a_document_longer_than_a_chunk_is_split_between_words():
 @pytest.mark.parametrize(
     ("documents", "arguments", "message"),
     [
-        (iter(["a"]), {}, "documents: an iterator"),
+        (iter(["a"]), {}, "documents: this is an iterator"),
         ([], {}, "documents: no text to train"),
         (["", " \u200b"], {}, "documents: no text to train"),
         (

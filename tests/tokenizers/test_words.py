@@ -78,7 +78,7 @@ def test_words_of_sentencepiece_are_split_as_berts(shared_data: Path):
         *("Matt", "'", "s", "(", "really", ")", "in", "Canada", ".", "[", "MASK", "]")
     ]
     assert find_words(albert, "I love my pet Python.", "python") == [(14, 20)]
-    # An array of words times words would take 10^11 bytes.
+    # An array of shape [words, words] would take 10^11 bytes.
     (words,) = split_words(albert, ["don't " * 100_000])
     assert len(words) == 300_000 and words[-1] == ("t", 599_998, 599_999)
     assert split_words(albert, ["", " \t"]) == [[], []]
