@@ -2,14 +2,14 @@
 
     bert-jax bench data --corpus corpus --batch-size 256 --workers 0 1 2
 
-Without --corpus, random documents with the sentence and document lengths of English are packed
-into a temporary corpus first. The first figure is the speed of one core: the process stays on one
-core and makes the batches itself. The other figures are the speed of the training loop's loader,
-with 0 (a thread of this process) or more worker processes.
+Without --corpus, random documents with sentence and document lengths typical of English are first
+packed into a temporary corpus. The first result is the speed of one core: the process is pinned to
+a core and makes the batches itself. The other results are the speed of the training loop's loader
+with different numbers of worker processes, where 0 means a thread of the main process.
 
-Tokens are positions, as in a model's throughput; the share that is not padding is printed too. Each
-figure is the mean over --seconds; the files are in memory if they were read or written recently and
-fit there.
+All positions count as tokens, as in a model's throughput; the percentage that is not padding is
+also printed. Each result is the mean over --seconds. The files are read from the page cache if they
+were read or written recently and fit in memory.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ _MILLION_TOKENS = 16.0
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `bench data`."""
     parser.add_option("--corpus", "DIR", "corpus made by `bert-jax prepare`")
-    parser.add_number("--batch-size", "rows of a batch", default=256)
-    parser.add_option("--seconds", "S", "length of a measurement", kind=float, default=5.0)
+    parser.add_number("--batch-size", "number of rows in a batch", default=256)
+    parser.add_option(
+        "--seconds", "S", "duration of each measurement in seconds", kind=float, default=5.0
+    )
     parser.add_argument(
         "--workers",
         type=int,
@@ -52,18 +54,18 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_choice(
         "--sentence-pairs",
         get_args(SentencePairs),
-        "kind of the sentence pairs",
+        "kind of sentence pairs",
         default="next_sentence",
     )
-    group = parser.add_argument_group("the temporary corpus, without --corpus")
-    length = f"positions of a row (default: {_MAX_LENGTH})"
+    group = parser.add_argument_group("temporary corpus (without --corpus)")
+    length = f"number of positions in a row (default: {_MAX_LENGTH})"
     group.add_argument("--max-length", type=int, metavar="N", help=length)
-    millions = f"millions of tokens (default: {_MILLION_TOKENS})"
+    millions = f"number of tokens in millions (default: {_MILLION_TOKENS})"
     group.add_argument("--million-tokens", type=float, metavar="M", help=millions)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the tokens per second of one core, by stage, and of the loader."""
+    """Print the throughput of one core, its time per stage, and the throughput of the loader."""
     if args.seconds <= 0 or args.batch_size < 1:
         raise ValueError("--seconds and --batch-size must be positive")
     for num_workers in args.workers:
@@ -82,18 +84,18 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _corpus(args: argparse.Namespace) -> Iterator[tuple[Path, Vocabulary]]:
-    """Yield the directory and the vocabulary of the given or a temporary corpus."""
+    """Yield the directory and vocabulary of the given corpus, or of a temporary one."""
     if args.corpus:
         for name in ("max_length", "million_tokens"):
             if getattr(args, name) is not None:
                 raise ValueError(
-                    f"{option_name(name)} describes the corpus made without --corpus, not "
-                    f"{args.corpus}. Leave one of the two options out"
+                    f"{option_name(name)} applies only to the temporary corpus that is made "
+                    f"without --corpus, not to {args.corpus}. Omit one of the two options"
                 )
         directory = Path(args.corpus)
         yield directory, Vocabulary.of(Tokenizer.load(directory / TOKENIZER))
         return
-    print("no --corpus given: measuring on a temporary one of random documents", flush=True)
+    print("no --corpus given: measuring on a temporary corpus of random documents", flush=True)
     millions = _MILLION_TOKENS if args.million_tokens is None else args.million_tokens
     max_length = _MAX_LENGTH if args.max_length is None else args.max_length
     with temporary_corpus(

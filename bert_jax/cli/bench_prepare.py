@@ -1,10 +1,11 @@
-"""Measure corpus preparation against a plain `tokenizers` loop over the same text.
+"""Compare the speed of corpus preparation with that of a plain `tokenizers` loop.
 
     bert-jax bench prepare --input corpus.jsonl.xz --tokenizer vocab.txt
 
-The plain loop has the documents in memory and calls `encode_batch` on their lines, with one thread
-per worker. Preparation is timed as a whole, from the start of its processes until the manifest is
-renamed. The text is held in memory, so use a part of a large corpus.
+Both process the same text. The plain loop holds the documents in memory and calls `encode_batch` on
+their lines, with one thread per worker. Preparation is timed from start to finish: from when its
+processes start until the manifest is in place. Because the text is held in memory, use only part of
+a large corpus.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_source_arguments(parser)
     add_tokenizer_arguments(parser)
     add_workers_argument(parser)
-    parser.add_number("--repeat", "number of measurements, of which the best counts", default=3)
+    parser.add_number("--repeat", "number of measurements; the best one counts", default=3)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Time both in turns, and print the ratio of their speeds."""
+    """Time both alternately, and print the ratio of their speeds."""
     for name, value in (("--repeat", args.repeat), ("--workers", args.workers)):
         if value < 1:
             raise ValueError(f"{name}={value}: expected at least 1")

@@ -1,10 +1,10 @@
-"""Time the train step of a config on random tokens, without a corpus.
+"""Time a config's train step on random tokens, without a corpus.
 
     bert-jax bench step --config configs/pretrain/bert_base.py --phase phase2
 
-Prints one JSON line: compile time, ms, tokens/s, model FLOP/s (forward and backward of the layers
-and of the MLM head at the masked positions, and of a teacher if there is one) and the MiB of device
-memory according to the compiler.
+Prints one line of JSON with the compile time, the time per step in ms, tokens/s, model FLOP/s and
+the device memory in MiB that the compiler reports. The FLOPs are those of the forward and backward
+passes through the layers and, at the masked positions, the MLM head, plus any teacher's.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `bench step`."""
     add_config_argument(parser)
     parser.add_argument(
-        "--phase", help="phase that determines the shapes of the batch (default: the first)"
+        "--phase", help="phase that determines the shape of the batch (default: the first)"
     )
-    parser.add_number("--steps", "steps in a round", default=20)
-    parser.add_number("--documents-per-row", "documents packed in a row", default=1)
+    parser.add_number("--steps", "number of steps per round", default=20)
+    parser.add_number("--documents-per-row", "number of documents packed into a row", default=1)
     parser.accept_former_name("--pieces", "--documents-per-row")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compile, warm up, and time three rounds; the median counts."""
+    """Compile and warm up the step, then print the median time of three rounds."""
     config = load_config(args.config, args.config_overrides, kind="pretrain")
     name = args.phase or config.ordered_phases()[0][0]
     if name not in config.phases:
         names = ", ".join(sorted(config.phases))
-        raise ValueError(f"--phase={name}: no such phase in the config. Give one of {names}")
+        raise ValueError(f"--phase={name}: the config has no such phase. Choose one of {names}")
     if args.steps < 1 or args.documents_per_row < 1:
         raise ValueError("--steps and --documents-per-row must be at least 1")
     mesh, device, phase = make_mesh(config.mesh), jax.devices()[0], config.phases[name]

@@ -15,26 +15,27 @@ DAMAGED = 1
 def add_extract_checkpoint_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `extract`."""
     add_work_dir_argument(
-        parser, "work directory of `pretrain` or `finetune`; its run may be in progress"
+        parser, "work directory of a `pretrain` or `finetune` run, which may be in progress"
     )
     parser.add_option(
         "--step",
         "N",
-        f"step of the checkpoint; '{NEWEST}', or '{BEST}' for the saved checkpoint with the best "
-        "held-out metric of the run's config",
+        f"step of the checkpoint, or '{NEWEST}', or '{BEST}' for the saved checkpoint with the "
+        "best value of the held-out metric in the run's config",
         required=True,
     )
-    parser.add_option("--output", "DIR", "work directory to make", required=True)
+    parser.add_option("--output", "DIR", "work directory to create", required=True)
 
 
 def extract_checkpoint(args: argparse.Namespace) -> int:
-    """Copy one checkpoint to a new work directory, to start from, evaluate, export or share.
+    """Copy one checkpoint to a new work directory, to evaluate, export, share or start from it.
 
         bert-jax extract runs/mine --step best --output models/best
         bert-jax extract runs/mine --step 400000 --output models/400k
 
-    It has the parameters, a third of an AdamW checkpoint's size, and the run's config, log and
-    manifests. A new run can start from it (`init_from`), but none can resume in it.
+    The new directory contains the parameters, which are a third of the size of an AdamW checkpoint,
+    and the run's config, log and manifests. A new run can start from it (`init_from`), but no run
+    can resume in it.
     """
     result = extract(args.work_dir, args.output, _step(args.step))
     print(f"{args.output}: the parameters of step {result.step:,} of {args.work_dir}")
@@ -56,19 +57,20 @@ def add_verify_checkpoints_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "directory",
         metavar="DIR",
-        help="work directory, its checkpoints directory or a single checkpoint in it",
+        help="work directory, its checkpoints directory, or a single checkpoint in that directory",
     )
-    parser.add_number("--step", "step to verify (default: all steps)")
+    parser.add_number("--step", "step of the checkpoint to verify (default: all steps)")
 
 
 def verify_checkpoints(args: argparse.Namespace) -> int:
-    """Compare saved checkpoints with the checksums recorded when they were saved.
+    """Check saved checkpoints against the checksums recorded when they were saved.
 
         bert-jax verify-checkpoint runs/mine
         bert-jax verify-checkpoint runs/mine --step 400000
 
-    Prints one line per checkpoint and exits with code 1 if any of them is damaged. Every command
-    also verifies the checkpoint that it loads, and training resumes from the newest intact one.
+    Prints one line per checkpoint, and exits with code 1 if any checkpoint is damaged. Every
+    command also verifies the checkpoint that it loads, and training resumes from the newest intact
+    checkpoint.
     """
     directory, steps = checkpoints_at(args.directory, args.step)
     damaged = False

@@ -1,4 +1,4 @@
-"""Explain an error of a command in one sentence, with advice about the command's options."""
+"""Turn the error that ended a command into a short message with advice on its options."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import sys
 
 from bert_jax.failures import library_panic, memory_shortage, system_error, unwritten_file
 
-# Commands that continue from their unfinished output.
+# Commands that resume from unfinished output.
 _RESUMED = ("prepare", "pretrain", "finetune", "sweep")
 _RESUMES = "Fix the cause, such as a full disk, and run the same command again to resume"
 _AGAIN = (
-    "No incomplete file was left. Fix the cause, such as a full disk, and run the same command "
-    "again"
+    "No incomplete file was left behind. Fix the cause, such as a full disk, and run the same "
+    "command again"
 )
 _SMALLER_STEP = (
     "Raise accumulation_steps, lower the batch size or set compute.remat='layer'; with several "
@@ -19,8 +19,8 @@ _SMALLER_STEP = (
 )
 _SMALLER_SCORING = "Lower evaluation_batch_size or max_length, or use a device with more memory"
 _FEWER_WORKERS = "Use fewer --workers or a smaller --unit-bytes"
-_WEIGHTS = "All weights are in memory at once. Use a machine with more memory"
-# Advice by verb for a command that ran out of memory.
+_WEIGHTS = "All weights are held in memory at once. Use a machine with more memory"
+# Advice for a command that ran out of memory, keyed by verb.
 _ADVICE = {
     "prepare": _FEWER_WORKERS,
     "train-tokenizer": "Lower --max-bytes or --vocab-size",
@@ -31,7 +31,7 @@ _ADVICE = {
     "import": _WEIGHTS,
     "export": _WEIGHTS,
     "extract": _WEIGHTS,
-    "verify": f"{_WEIGHTS}; verify loads both models",
+    "verify": f"{_WEIGHTS}; `verify` loads both models",
     "plan": "Plan a smaller model or batch, or compile on a machine with more memory",
     "bench data": "Use a smaller --batch-size or fewer --workers",
     "bench prepare": _FEWER_WORKERS,
@@ -42,29 +42,29 @@ _ELSEWHERE = "Use a machine with more memory"
 
 
 def file_message(error: BaseException, verb: str) -> str | None:
-    """Return a message for a file that could not be read or written, or None.
+    """Return a message about a file that could not be read or written, or None for other errors.
 
     Args:
       error: the error that ended the command.
-      verb: the command, such as "bench step", which determines whether it can resume.
+      verb: the command, such as "bench step". The advice depends on whether it can resume.
     """
     advice = _RESUMES if verb in _RESUMED else _AGAIN
     return unwritten_file(error, advice) or system_error(error, sys.stdout)
 
 
 def library_message(error: BaseException, verb: str) -> str | None:
-    """Return a message for a lack of memory, a panic in a library or a lost process, or None.
+    """Return a message about lack of memory, a library panic or a lost process, or None.
 
     Args:
       error: the error that ended the command.
-      verb: the command, which determines the advice.
+      verb: the command, which the advice is for.
     """
     advice = _ADVICE.get(verb, _ELSEWHERE)
     return memory_shortage(error, advice) or library_panic(error) or lost_process_message(error)
 
 
 def lost_process_message(error: BaseException) -> str | None:
-    """Return a message for the loss of another process of a distributed run, or None."""
+    """Return a message if another process of a distributed run was lost, or None."""
     if "jax" not in sys.modules:
         return None
     from bert_jax.training.distributed import lost_process

@@ -1,4 +1,4 @@
-r"""Score a fine-tuned model, as its run did, on the validation set or another file of the task.
+r"""Score a fine-tuned model on the validation set or another file, the same way its run did.
 
     bert-jax evaluate runs/sst2
     bert-jax evaluate runs/wnut17 --data emerging.test.annotated --output scores.json
@@ -6,10 +6,10 @@ r"""Score a fine-tuned model, as its run did, on the validation set or another f
     bert-jax evaluate models/imported --config configs/finetune/sst2.py \
       --config.glue.directory=data/SST-2
 
-The last command scores a model that was fine-tuned by another library and imported; its labels are
-matched by name. --config also scores a run's model on a table in another format, with
---config.sentences.files.*. The run's best checkpoint is used. The printed table has a row for every
-class, label or entity type.
+The last command scores an imported model that was fine-tuned with another library; its labels are
+matched by name. With --config and --config.sentences.files.*, a run's model can also be scored on a
+table in a different format. The run's best checkpoint is used by default. The printed table has one
+row per class, label or entity type.
 """
 
 from __future__ import annotations
@@ -35,26 +35,29 @@ from bert_jax.training import distributed
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `evaluate`."""
-    add_work_dir_argument(parser, "work directory of `finetune`, or with --config of any command")
+    add_work_dir_argument(
+        parser, "work directory made by `finetune` or, with --config, by any command"
+    )
     add_config_argument(parser, required=False)
     parser.add_option(
         "--data",
         "FILE",
-        "file that replaces the validation file, in the same format; for GLUE, also a directory",
+        "file to use instead of the validation file, in the same format; for GLUE, it can be a "
+        "directory",
     )
     parser.add_flag(
         "--unlabelled",
-        "predictions without scores, for the task's test files or for --data without labels",
+        "predict without scoring, for the task's test files or for --data without labels",
     )
     parser.add_number("--step", "step of the checkpoint (default: the best one)")
     parser.add_option("--output", "FILE", "JSON file for the scores")
-    predictions = "directory for the predictions, in files named after their sets"
+    predictions = "directory for the predictions, in files named after the data sets"
     parser.add_option("--predictions", "DIR", predictions)
     add_distributed_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Score, print, and write the requested files."""
+    """Score the model, print the scores, and write the requested files."""
     distributed.join(force=args.distributed)
     enable_compilation_cache()
     _check(args)
@@ -83,8 +86,8 @@ def run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     if args.unlabelled and (args.output or not args.predictions):
         raise ValueError(
-            "--unlabelled: without labels there are predictions, but no scores. Give --predictions "
-            "DIR, and leave --output out"
+            "--unlabelled: without labels, there are predictions but no scores. Add --predictions "
+            "DIR, and omit --output"
         )
     if args.config_overrides and not args.config:
         raise ValueError(

@@ -1,20 +1,21 @@
-"""Convert a model to a directory that other frameworks load.
+"""Convert a model to a directory that other frameworks can load.
 
     bert-jax export runs/mine --format huggingface --output exported/mine
     bert-jax export runs/mine --format onnx --head encoder --output exported/encoder
 
-huggingface: for `from_pretrained`: config.json, model.safetensors and, for an imported
-  sentence-transformers model, the files that library needs; half the size with --dtype float16 or
-  bfloat16. transformers 5 computes in the stored precision unless `from_pretrained` is called with
+huggingface: config.json and model.safetensors for `from_pretrained` and, for an imported
+  sentence-transformers model, the files that library needs. --dtype float16 or bfloat16 halves the
+  size. transformers 5 computes in the stored precision unless `from_pretrained` is called with
   dtype=torch.float32, and `verify` then needs a --tolerance as large as the rounding error.
-onnx: model.onnx and its weights model.onnx.data, any batch and length, for ONNX Runtime and others.
-stablehlo: a program of jax.export for CPU, CUDA and TPU, any batch and length, and its weights.
-savedmodel: TensorFlow's format, through jax2tf, any batch and length.
+onnx: model.onnx and its weights in model.onnx.data, for ONNX Runtime and other runtimes; any batch
+  size and length.
+stablehlo: a jax.export program for CPU, CUDA and TPU, and its weights; any batch size and length.
+savedmodel: TensorFlow's format, converted with jax2tf; any batch size and length.
 
-Each directory also has the tokenizer's files and a model card, which begins with the code that
-loads the model. No format records how a fine-tuning run read its texts, nor, if two labels have one
-score, the name of the negative label. The programs return token vectors; their model card describes
-how a sentence-transformers model pools them.
+Each directory also contains the tokenizer files and a model card, which begins with code that loads
+the model. No format records how a fine-tuning run read its texts or, if two labels share one score,
+the name of the negative label. The exported programs return token vectors; their model card
+describes how a sentence-transformers model pools them.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `export`."""
     add_work_dir_argument(parser)
     parser.add_choice("--format", FORMATS, "format to write", required=True)
-    parser.add_option("--output", "DIR", "directory to make", required=True)
+    parser.add_option("--output", "DIR", "directory to create", required=True)
     parser.add_choice("--head", head_names(), "head to export (default: all heads)")
-    dtype = "type of the parameters in the file, only for huggingface (default: float32)"
+    dtype = "dtype of the stored parameters, only for huggingface (default: float32)"
     parser.add_choice("--dtype", DTYPES, dtype)
     parser.add_flag(
         "--hidden-states",
-        "additional outputs: the embeddings and the output of every layer; not for huggingface",
+        "also output the embeddings and every layer's hidden states; not for huggingface",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export the model, and print notes and the size of the directory."""
+    """Export the model, and print notes and the size of the new directory."""
     options = {
         "hidden_states=True": "--hidden-states",
         "dtype": "--dtype",

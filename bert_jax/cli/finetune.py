@@ -3,9 +3,9 @@ r"""Fine-tune a pretrained model on a task, or resume exactly where a run stoppe
     bert-jax finetune --config configs/finetune/sst2.py --init runs/mine --data data/SST-2
     bert-jax finetune --config configs/finetune/table.py --init runs/mine --data reviews.csv
 
-The same command starts a run, continues it after a kill, and does nothing once it is finished. The
-validation set is scored as the task's official scorer does. `evaluate`, `predict` and `export` use
-the checkpoint with the best score.
+The same command starts a run, resumes it after it was killed, and does nothing once it is finished.
+The validation set is scored the way the task's official scorer does it. `evaluate`, `predict` and
+`export` use the checkpoint with the best score.
 """
 
 from __future__ import annotations

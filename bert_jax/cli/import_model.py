@@ -1,13 +1,13 @@
-"""Convert a model of another framework to a work directory, to train, evaluate and export.
+"""Convert a model from another framework to a work directory, to train, evaluate or export it.
 
     bert-jax import bert-base-uncased/ --output models/base
     bert-jax import google-bert/bert-base-uncased --output models/base     # from the hub
     bert-jax import uncased_L-12_H-768_A-12/bert_model.ckpt --output models/base
     bert-jax import models/other --head classification --labels no yes --output models/mine
 
-Every tensor of the source is accounted for: if one is missing, unused or of the wrong shape, it is
-listed and nothing is imported. A head that --head requests and the source lacks is randomly
-initialized, and other heads of the source are left out; both are listed.
+Every tensor in the source is accounted for: if any tensor is missing, unused or the wrong shape,
+such tensors are listed and nothing is imported. If the source lacks the head that --head requests,
+the head is randomly initialized. Other heads in the source are left out. Both cases are listed.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help="Hugging Face directory, name of a model on the hub, or TensorFlow checkpoint of "
+        help="Hugging Face directory, name of a model on the hub, or TensorFlow checkpoint from "
         "Google's release (bert_model.ckpt, or its directory)",
     )
-    parser.add_option("--output", "DIR", "work directory to make", required=True)
-    parser.add_choice("--head", head_names(), "head to import (default: all heads of the source)")
+    parser.add_option("--output", "DIR", "work directory to create", required=True)
+    parser.add_choice("--head", head_names(), "head to import (default: all heads in the source)")
     parser.add_list(
         "--labels",
         "NAME",
-        "label names of a randomly initialized classifier, or new names for the source's own",
+        "label names for a randomly initialized classifier, or new names for the source's labels",
         kind=free_text,
         default=[],
     )
@@ -42,12 +42,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--problem",
         get_args(Problem),
         "meaning of a classifier's scores (default: as in the source; for a randomly initialized "
-        "one, single_label, or regression with one label)",
+        "classifier, regression if there is one label, else single_label)",
     )
-    parser.add_option("--tokenizer", "FILE_OR_DIR", "tokenizer of the model, if SOURCE has none")
+    parser.add_option("--tokenizer", "FILE_OR_DIR", "tokenizer to use if SOURCE has none")
     parser.add_number("--max-positions", "number of leading positions to keep (default: all)")
     parser.add_option("--revision", "NAME", "branch, tag or commit on the hub (default: main)")
-    parser.add_number("--seed", "seed of a randomly initialized head", default=0)
+    parser.add_number("--seed", "random seed for a new head", default=0)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,9 +1,10 @@
-"""Print a model's parameters and FLOPs by part, and the FLOPs of a training step.
+"""Print a model's parameter and FLOP counts by part, and the FLOPs per training step.
 
     bert-jax inspect --config configs/pretrain/bert_base.py
     bert-jax inspect runs/mine
 
-For a work directory, the parameters, the head with its labels, and how the model reads texts.
+For a work directory, print the parameter counts, the head with its labels, and how the model reads
+texts.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from bert_jax.runs.summary import model_table
 from bert_jax.runs.work_dir import read_model
 from bert_jax.tasks.pretraining import Pretraining
 
-# Parameters and FLOPs do not depend on how a model is computed.
+# Parameter and FLOP counts do not depend on how a model is computed.
 _COMPUTE = ComputeConfig(dtype="float32", attention="xla")
 
 
@@ -32,22 +33,22 @@ def add_arguments(parser: ArgumentParser) -> None:
         "work_dir",
         nargs="?",
         metavar="WORKDIR",
-        help="work directory of a run or `import`, instead of --config",
+        help="work directory of a run, or made by `import`; instead of --config",
     )
     add_config_argument(parser, required=False)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the tables; nothing is computed on a device, and no corpus is needed."""
+    """Print the tables. No device computes anything, and no corpus is needed."""
     if (args.work_dir is None) == (args.config is None):
-        raise ValueError("expected one of a work directory and --config FILE.py")
+        raise ValueError("expected either a work directory or --config FILE.py")
     if args.config is not None:
         print("\n".join(_config_lines(args.config, args.config_overrides)))
         return 0
     if args.config_overrides:
         raise ValueError(
-            f"{args.config_overrides[0]}: a work directory has no config to override. Leave the "
-            "option out"
+            f"{args.config_overrides[0]}: a work directory has no config to override. Omit the "
+            "option"
         )
     work_dir = Path(args.work_dir)
     shapes = define_model(read_model(work_dir)[0], _COMPUTE).shapes

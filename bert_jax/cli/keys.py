@@ -1,10 +1,10 @@
-"""Print every key of a config: its type, its default and its meaning.
+"""Print every config key with its type, default and meaning.
 
     bert-jax keys pretrain
     bert-jax keys pretrain distillation
     bert-jax keys finetune optimizer
 
-A key is set in a config file or as --config.section.key=value.
+Set a key in a config file, or on the command line as --config.section.key=value.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from bert_jax.validation import nearest
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `keys`."""
-    parser.add_argument("config", choices=list(CONFIGS), help="verb that takes the config")
+    parser.add_argument("config", choices=list(CONFIGS), help="verb that the config is for")
     parser.add_argument(
         "section", nargs="?", default="", help="section of the config (default: all sections)"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the keys, section by section."""
+    """Print the config keys, section by section."""
     by_path = {section.path: section for section in sections(CONFIGS[args.config])}
     if args.section and args.section not in by_path:
-        raise ValueError(f"no section {args.section!r}; {nearest(args.section, list(by_path)[1:])}")
+        hint = nearest(args.section, list(by_path)[1:])
+        raise ValueError(f"the config has no section {args.section!r}; {hint}")
     chosen = [by_path[args.section]] if args.section else list(by_path.values())
     print("\n\n".join("\n".join(lines(section)) for section in chosen))
     return 0

@@ -1,4 +1,4 @@
-"""The `bert-jax` command: find the verb, run it, and explain its errors."""
+"""Run the `bert-jax` command: find the verb, run it, and explain errors."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from bert_jax.verbs import Verb, find_verb, make_parser, overview, run_function
 from bert_jax.version import __version__
 
 USER_MISTAKE = 2
-INTERRUPTED = 130  # what a shell reports for a command ended by SIGINT (a run that saved, too)
+INTERRUPTED = 130  # the code that shells report after SIGINT, also used by runs that saved first
 
 _BENCHMARKS = {
-    "data": Verb("time from records to batches", "bert_jax.cli.bench_data"),
-    "prepare": Verb("time from text to records", "bert_jax.cli.bench_prepare"),
-    "step": Verb("time of the train step", "bert_jax.cli.bench_step", repeats=True),
+    "data": Verb("time making batches from records", "bert_jax.cli.bench_data"),
+    "prepare": Verb("time making records from text", "bert_jax.cli.bench_prepare"),
+    "step": Verb("time the train step", "bert_jax.cli.bench_step", repeats=True),
 }
 VERBS = {
     "prepare": Verb("tokenize and pack a corpus into training records", "bert_jax.cli.prepare"),
     "train-tokenizer": Verb("train a tokenizer on a corpus", "bert_jax.cli.train_tokenizer"),
     "demo-corpus": Verb(
-        "write the English texts that come with Python as a corpus",
+        "write the English documentation that comes with Python as a corpus",
         "bert_jax.cli.prepare",
         "demo_corpus",
     ),
@@ -39,15 +39,15 @@ VERBS = {
         "fine-tune a pretrained model on a task", "bert_jax.cli.finetune", repeats=True
     ),
     "evaluate": Verb(
-        "score a fine-tuned model on a file of its task", "bert_jax.cli.evaluate", repeats=True
+        "score a fine-tuned model on a file for its task", "bert_jax.cli.evaluate", repeats=True
     ),
     "sweep": Verb(
-        "fine-tune over a grid of hyperparameters and seeds, and report",
+        "fine-tune over a grid of hyperparameters and seeds, and write a report",
         "bert_jax.cli.sweep",
         repeats=True,
     ),
     "import": Verb(
-        "convert a model of another framework to a work directory",
+        "convert a model from another framework to a work directory",
         "bert_jax.cli.import_model",
         converts=True,
         on_cpu=True,
@@ -64,15 +64,15 @@ VERBS = {
     ),
     "verify": Verb("compare the outputs of two models", "bert_jax.cli.verify", on_cpu=True),
     "verify-checkpoint": Verb(
-        "compare saved checkpoints with their checksums",
+        "check saved checkpoints against their checksums",
         "bert_jax.cli.checkpoints",
         "verify_checkpoints",
         on_cpu=True,
     ),
-    "keys": Verb("print every key of a config and its meaning", "bert_jax.cli.keys"),
-    "inspect": Verb("print a model's parameters and FLOPs by part", "bert_jax.cli.inspect"),
+    "keys": Verb("print every config key and its meaning", "bert_jax.cli.keys"),
+    "inspect": Verb("print parameter and FLOP counts by part", "bert_jax.cli.inspect"),
     "plan": Verb(
-        "compile a run for other hardware: memory, collectives, duration", "bert_jax.cli.plan"
+        "compile a run for other hardware: memory, collectives and time", "bert_jax.cli.plan"
     ),
     "bench": Verb("measure the speed of one part of the system", verbs=_BENCHMARKS),
     "predict": Verb(
@@ -87,9 +87,10 @@ VERBS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
-    A `ValueError` or `OSError` is a user's mistake: its message goes to stderr without a traceback
-    and the exit code is 2. An error caused by running out of memory in any library is handled in
-    the same way. With BERT_JAX_TRACEBACK=1 in the environment the error is raised.
+    A `ValueError` or `OSError` is treated as a user's mistake: its message is printed to stderr
+    without a traceback, and the exit code is 2. An error caused by running out of memory in any
+    library is handled the same way. If BERT_JAX_TRACEBACK=1 is set in the environment, the original
+    error is raised with its traceback instead.
     """
     log_to(sys.stderr)
     own_process = argv is None
@@ -104,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except SystemExit:
         raise
-    except BaseException as error:  # a panic in a Rust library is not an Exception
+    except BaseException as error:  # a panic in a Rust library is not a subclass of Exception
         explained = _explain(error, words)
         if explained is None and not own_process:
             raise
@@ -112,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         return _leave(error, explained or 1, own_process)
     try:
-        sys.stdout.flush()  # here, where a closed pipe can still be handled
+        sys.stdout.flush()  # flushed here, where a closed pipe can still be handled
     except BrokenPipeError:
         discard_output(sys.stdout)
         return code or 1
@@ -120,9 +121,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _explain(error: BaseException, words: Sequence[str]) -> int | None:
-    """Print a message for a user's mistake or a lack of memory and return the exit code.
+    """Print a message for a user's mistake or lack of memory, and return the exit code.
 
-    Returns None for other errors without printing them.
+    Any other error is not printed, and the result is None.
     """
     if isinstance(error, BrokenPipeError):  # the reader of the output, such as `head`, has exited
         discard_output(sys.stdout)
@@ -130,8 +131,8 @@ def _explain(error: BaseException, words: Sequence[str]) -> int | None:
     if os.environ.get("BERT_JAX_TRACEBACK") == "1":
         return None
     verb = " ".join(words[: 2 if words[:1] == ["bench"] else 1])
-    # Check for a full disk first: TensorStore reports it as RESOURCE_EXHAUSTED, which XLA uses for
-    # memory.
+    # Check for a full disk first: TensorStore reports it as RESOURCE_EXHAUSTED, the status that XLA
+    # uses when it runs out of memory.
     file = file_message(error, verb)
     message = file or library_message(error, verb)
     if message is None and not isinstance(error, ValueError | OSError):
@@ -143,7 +144,7 @@ def _explain(error: BaseException, words: Sequence[str]) -> int | None:
 
 
 def _leave(error: BaseException, code: int, own_process: bool) -> int:
-    """Return the exit code of a failed command; a process of a distributed run ends at once."""
+    """Return the exit code of a failed command, but exit at once from a distributed run."""
     if own_process and "jax" in sys.modules:
         from bert_jax.training.distributed import leave
 
@@ -173,7 +174,7 @@ def _run(verb: Verb, program: str, words: Sequence[str], own_process: bool) -> i
         os.environ.setdefault("JAX_PLATFORMS", "cpu")  # read when JAX is imported
     register_plugins()
     args = make_parser(verb, program).parse_words(words, mixed=verb.mixed)
-    # JAX is imported by now, but starts its threads when first used.
+    # JAX has been imported by now, but does not start threads until it is first used.
     if verb.repeats and own_process:
         tune_malloc_for_training()
     if verb.converts and own_process:

@@ -1,4 +1,4 @@
-"""Print the reports of a run."""
+"""Print a run's reports to the console."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bert_jax.training.reports import EvaluationReport, Message, Report, TrainRe
 
 
 def console_report(report: Report) -> None:
-    """Print a message to standard output, and training progress and evaluations to stderr."""
+    """Print messages to standard output, and training progress and evaluations to stderr."""
     match report:
         case Message():
             write_line(str(report), sys.stdout)

@@ -1,11 +1,12 @@
-"""Compile a run's train steps for other hardware, and print their memory and time there.
+"""Compile a run's train steps for other hardware, and print the memory and time they need.
 
     bert-jax plan --config configs/pretrain/bert_base.py --topology v5e:4x4
     bert-jax plan --config configs/pretrain/tiny.py --topology cpu:8
 
-Prints for every phase: bytes of device memory, collectives by kind, FLOPs, and a lower bound of the
-time of a step. For a run that does not fit, prints the flags that make it fit. The program is the
-one that `pretrain` would run; no parameter is initialized and no corpus is opened.
+For each phase, prints the device memory, the collectives of each kind, the FLOPs and a lower bound
+on the time per step. If the run does not fit, looks for flags that make it fit. The compiled
+program is the one that `pretrain` would run, but no parameters are initialized and no corpus is
+opened.
 """
 
 from __future__ import annotations
@@ -25,27 +26,29 @@ from bert_jax.terminal import show_elapsed
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `plan`."""
     add_config_argument(parser)
-    parser.add_option("--topology", "KIND:SHAPE", f"kind of the devices: {EXAMPLES}", required=True)
+    parser.add_option(
+        "--topology", "KIND:SHAPE", f"kind and layout of the devices: {EXAMPLES}", required=True
+    )
     parser.add_number(
         "--documents-per-row",
-        "documents packed in a row (default: one for 32 tokens, as `prepare` packs them)",
+        "number of documents packed into a row (default: one per 32 tokens, as in `prepare`)",
     )
     parser.accept_former_name("--pieces", "--documents-per-row")
-    hbm = "memory of a device (default: the chip's; a CPU has no limit)"
+    hbm = "memory per device in GiB (default: the chip's memory; no limit on CPUs)"
     parser.add_option("--hbm", "GIB", hbm, kind=float)
-    tries = "maximum number of changes to compile for a run that does not fit"
+    tries = "maximum number of changes to try if the run does not fit"
     parser.add_number("--tries", tries, default=6)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan every phase; return exit code 1 if the run does not fit."""
+    """Plan every phase, and return exit code 1 if the run does not fit."""
     documents_per_row = 0 if args.documents_per_row is None else args.documents_per_row
     if documents_per_row < 0 or args.tries < 0 or (args.hbm is not None and args.hbm <= 0):
         raise ValueError(
             "--documents-per-row and --tries must not be negative, and --hbm must be positive"
         )
     devices = topology_devices(args.topology)
-    # Imported late, since the line above sets variables that JAX reads when it is imported.
+    # Imported only now, because `topology_devices` sets variables that JAX reads on import.
     from bert_jax.pretraining.plan import plan
     from bert_jax.recipes.load import load_config
 
@@ -62,5 +65,5 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show_compiling(step: str) -> AbstractContextManager[None]:
-    """Print to stderr which step is being compiled and for how long."""
+    """Show on stderr which step is being compiled and the time it has taken so far."""
     return show_elapsed(f"compiling {step}", f"compiled  {step}", sys.stderr)

@@ -1,31 +1,32 @@
-r"""Run a trained model on texts: a result for every line, in order, as JSON Lines.
+r"""Run a trained model on texts, and write one JSON result per line of input, in order.
 
 bert-jax predict runs/sst2 --input reviews.txt --output sentiments.jsonl
 echo '{"question": "Where does Matt live?", "context": "Matt lives in Canada."}' \
     | bert-jax predict runs/squad
 
-The input is plain text, one text per line, or JSON Lines: objects with the fields "text", "first"
-and "second" (next-sentence, classify), "words" or, for one document, "sentences" (tag), "context"
-and "choices" (choose) or "question" and "context" (answer). An "id" is copied to the result. Blank
-lines of JSON Lines are skipped; a blank line of plain text is an empty text. A line that cannot be
-used, such as one longer than 2 MiB, ends the command; with --unusable report its result is an
-object with the field "error". Results are written whenever no more input is waiting, so that
-another program can send one line at a time (the first line may be blank only if --format is given).
+The input is either plain text with one text per line, or JSON Lines. The JSON objects have the
+fields "text", "first" and "second" (next-sentence, classify), "words" or, for a whole document,
+"sentences" (tag), "context" and "choices" (choose), or "question" and "context" (answer). An "id"
+is copied to the result. Blank lines are skipped in JSON Lines, but are empty texts in plain text. A
+line that cannot be used, such as one longer than 2 MiB, ends the command; with --unusable report,
+its result is an object with the field "error" instead. Results are written whenever no more input
+is waiting, so that another program can send one line at a time (the first line may be blank only if
+--format is given).
 
 In addition to the "id", results have these fields:
-  classify       label, probability, scores (by label; the number of a model that predicts one),
-                 truncated, labels (all above 0.5)
+  classify       label, probability, scores (a score for each label, or the number that a regression
+                 model predicts), truncated, labels (all with a probability above 0.5)
   tag            words (text, start, end, tag, probability), entities (type, text, start, end; null
-                 if the tags mark none); for a document sentences, each with these fields
+                 if the tags do not mark entities); for a document, sentences with these fields
   answer         text, start, end, probability, candidates (with these four), question_truncated
   choose         index, text, probability, probabilities, truncated
-  fill-mask      masks (for each mask its guesses: token, probability), truncated
+  fill-mask      masks (the guesses for each mask: token, probability), truncated
   next-sentence  probability, truncated
   embed          vector (a sentence-transformers model's own embedding, otherwise the mean), cls and
-                 mean (vectors of the whole text's last layer), truncated
-Words of a "text" end at every space and punctuation mark. Files of tagged words often split less;
-then give "words" as the files split them. A choice is the whole text after the context: in SWAG,
-sent2 and the ending.
+                 mean (computed from the last layer over the whole text), truncated
+The words of a "text" end at every space and punctuation mark. Files of tagged words are often split
+less finely; in that case, pass "words" split as in the files. A choice is everything that follows
+the context: in SWAG, sent2 and the ending.
 """
 
 from __future__ import annotations
@@ -54,23 +55,24 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `predict`."""
     add_work_dir_argument(parser)
     tasks = list(predict_tasks())
-    parser.add_choice("--task", tasks, "kind of prediction (default: the one of the model's head)")
+    parser.add_choice("--task", tasks, "kind of prediction (default: that of the model's head)")
     _add_stream_arguments(parser)
     _add_model_arguments(parser)
     parser.add_number(
-        "--top-k", "guesses of fill-mask (default: 5), candidates of answer (default: 1)"
+        "--top-k",
+        "number of guesses for fill-mask (default: 5) or of candidates for answer (default: 1)",
     )
     parser.add_option(
         "--prompt-name",
         "NAME",
-        "name of a prompt of an imported sentence-transformers model to prepend to every text "
+        "name of the prompt to prepend to every text, for an imported sentence-transformers model "
         "(default: the model's default prompt, if it has one)",
     )
     parser.add_choice(
         "--unusable",
         ("error", "report"),
-        "treatment of a line that cannot be used: an error, or an object with the reason as its "
-        "result",
+        "response to a line that cannot be used: stop with an error, or write an object with the "
+        "reason as its result",
         default="error",
     )
 
@@ -96,24 +98,24 @@ def _add_stream_arguments(parser: ArgumentParser) -> None:
 
 
 def _add_model_arguments(parser: ArgumentParser) -> None:
-    parser.add_number("--batch-size", "sequences in a batch", default=32)
+    parser.add_number("--batch-size", "number of sequences in a batch", default=32)
     parser.add_number(
         "--max-length",
-        "maximum number of tokens of a sequence (default: as in the fine-tuning run, or the "
-        "model's positions, at most 384 for questions; for embed, the sentence-transformers "
-        "model's own length)",
+        "maximum number of tokens in a sequence (default: as in the fine-tuning run, or else the "
+        "model's number of positions, but at most 384 for questions; for embed, the "
+        "sentence-transformers model's own maximum)",
     )
     parser.add_choice(
         "--dtype",
         get_args(DTypeName),
-        "floating-point type of the computation; auto: bfloat16 on accelerators that have it, else "
+        "floating-point type to compute in; auto: bfloat16 on accelerators that support it, else "
         "float32",
         default="auto",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write a result for every line of the input."""
+    """Write a result for each line of the input."""
     try:
         num_lines, num_unusable = _predict(args)
     except UnusableLine as error:
@@ -122,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
         ) from error
     if num_unusable:
         print(
-            f"NOTE  {num_unusable:,} of {num_lines:,} lines could not be used; the output has "
+            f"NOTE  {num_unusable:,} of {num_lines:,} lines could not be used; the output contains "
             "their errors",
             file=sys.stderr,
         )
@@ -140,7 +142,7 @@ def _predict(args: argparse.Namespace) -> tuple[int, int]:
     )
     if args.output not in (None, "-"):
         check_outside_corpora(Path(args.output), "--output")
-    # From now on, waiting lines are read while the model is loaded.
+    # From here on, input lines are read in the background while the model is loading.
     source = request.open(args.input, args.format, args.batch_size)
     if args.input in (None, "-") and sys.stdin.isatty():
         print(request.prompt(args.format), file=sys.stderr, flush=True)
@@ -170,22 +172,22 @@ def add_fill_mask_arguments(parser: ArgumentParser) -> None:
         nargs="?",
         type=free_text,
         metavar="WORKDIR",
-        help="work directory of a run or `import`",
+        help="work directory of a run, or made by `import`",
     )
     parser.add_argument(
         "sentence",
         nargs="*",
         type=free_text,
         metavar="SENTENCE",
-        help="sentence with one or more [MASK], or <mask> for a RoBERTa vocabulary",
+        help="sentence with one or more [MASK] tokens, or <mask> with a RoBERTa vocabulary",
     )
     parser.add_argument(
         "--work-dir",
         dest="work_dir_option",
         metavar="DIR",
-        help="work directory, as an option instead of before the sentences",
+        help="work directory, given as an option instead of as the first argument",
     )
-    guesses = "number of guesses for every mask (default: 5)"
+    guesses = "number of guesses for each mask (default: 5)"
     parser.add_argument(
         "--top", "--top-k", dest="top_k", type=int, default=5, metavar="N", help=guesses
     )
@@ -193,7 +195,7 @@ def add_fill_mask_arguments(parser: ArgumentParser) -> None:
 
 
 def fill_mask(args: argparse.Namespace) -> int:
-    """Predict the masked words of sentences with a pretrained model.
+    """Predict the masked words in sentences with a pretrained model.
 
     bert-jax fill-mask runs/demo "The capital of France is [MASK]."
     """
@@ -206,7 +208,7 @@ def fill_mask(args: argparse.Namespace) -> int:
     for sentence, text in zip(sentences, filled, strict=True):
         print(f"\n{sentence}")
         if text.truncated:
-            print("  (the end was cut off: the sentence is longer than the model can read)")
+            print("  (the end was cut off: the sentence is too long for the model)")
         for number, guesses in enumerate(text.masks, start=1):
             prefix = f"  {fill.mask} {number}: " if len(text.masks) > 1 else "  "
             print(prefix + "   ".join(f"{x.token} {x.probability:.1%}" for x in guesses))
@@ -214,7 +216,7 @@ def fill_mask(args: argparse.Namespace) -> int:
 
 
 def _work_dir_and_sentences(args: argparse.Namespace) -> tuple[str, list[str]]:
-    """Return the work directory, from the option or the first argument, and the sentences."""
+    """Return the sentences and the work directory, which is the option or the first argument."""
     words = [*([] if args.work_dir is None else [args.work_dir]), *args.sentence]
     if args.work_dir_option is not None:
         words.insert(0, args.work_dir_option)

@@ -2,10 +2,11 @@
 
     bert-jax prepare --input books/*.txt wiki.jsonl.gz --tokenizer vocab.txt --output corpus
 
-Inputs are plain text (a blank line ends a document), JSON Lines, both also compressed as .gz, .zst
-or .xz, Parquet, and tfds:NAME/CONFIG, in any mix. A directory or a pattern is replaced by the files
-that it contains or matches. After a kill the same command continues after the finished shards; for
-a finished corpus it compares the files with their checksums.
+Inputs can be any mix of plain text (where a blank line ends a document), JSON Lines, Parquet and
+tfds:NAME/CONFIG. Plain text and JSON Lines may be compressed as .gz, .zst or .xz. A directory
+stands for the files in it, and a pattern for the files that match it. If the command is killed,
+running it again continues after the finished shards. If the corpus is already finished, its files
+are checked against their checksums.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from bert_jax.terminal import ProgressLine
 from bert_jax.text.python_docs import write_python_docs
 from bert_jax.validation import renamed_in_errors
 
-# Options by the parameters of `prepare` that errors name.
+# Options for the parameters of `prepare` that error messages name, keyed by parameter.
 _OPTIONS = {
     name: option_name(name) for name in ("max_length", "max_documents_per_record", "unit_bytes")
 }
@@ -43,8 +44,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     options = PrepareOptions()
     add_source_arguments(parser)
     add_tokenizer_arguments(parser)
-    parser.add_option("--output", "DIR", "new directory, or an unfinished corpus", required=True)
-    max_length = "positions of a training sequence, special tokens included"
+    output = "directory to create, or an unfinished corpus to continue"
+    parser.add_option("--output", "DIR", output, required=True)
+    max_length = "number of positions in a training sequence, including special tokens"
     parser.add_number("--max-length", max_length, default=options.max_length)
     parser.add_number(
         "--max-documents-per-record",
@@ -52,14 +54,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     _add_held_out_arguments(parser, options)
     add_workers_argument(parser)
-    language = "language whose rules split the sentences, as ISO 639-1"
+    language = "ISO 639-1 code of the language, whose rules are used to split sentences"
     parser.add_option("--language", "CODE", language, default=options.language)
     parser.add_flag(
         "--allow-unknown",
-        "permission for a corpus with more than a fifth of tokens unknown to the tokenizer, "
-        "which is otherwise refused",
+        "allow a corpus in which more than a fifth of the tokens are unknown to the tokenizer; by "
+        "default, this is an error",
     )
-    unit_bytes = "bytes of text in one shard; a worker holds about five times as much"
+    unit_bytes = "bytes of text per shard; each worker needs about five times as much memory"
     parser.add_number("--unit-bytes", unit_bytes, default=options.unit_bytes)
 
 
@@ -67,21 +69,22 @@ def _add_held_out_arguments(parser: ArgumentParser, options: PrepareOptions) -> 
     parser.add_option(
         "--held-out",
         "SHARE",
-        "share of the documents held out for evaluation, chosen by hash (default: "
+        "fraction of documents to hold out for evaluation, chosen by hash (default: "
         f"{options.heldout_fraction}, with --held-out-input 0)",
         kind=float,
     )
     parser.add_list(
         "--held-out-input",
         "PATH",
-        "text to evaluate on instead of a share, given as for --input; its documents are left out "
-        "of --input, compared as a whole and ignoring case and white space",
+        "text to evaluate on instead of a fraction of the documents, specified like --input. "
+        "Documents in it are left out of --input; whole documents are compared, ignoring case and "
+        "whitespace",
         default=[],
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prepare the corpus, showing progress on stderr and the result on stdout."""
+    """Prepare the corpus, with progress on stderr and the result on stdout."""
     line, latest = ProgressLine(sys.stderr), list[Progress]()
 
     def show(progress: Progress) -> None:
@@ -105,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _prepare(args: argparse.Namespace, show: ProgressCallback) -> PreparedCorpus:
-    # Not "held_out" without the value, since a file may be called held_out.txt.
+    # The value is included, because "held_out" alone could be part of a file name (held_out.txt).
     held_out = {f"held_out={args.held_out}": f"--held-out={args.held_out}"}
     with renamed_in_errors(_OPTIONS | held_out):
         return prepare(
@@ -132,17 +135,17 @@ def _verified(num_bytes: int, total: int) -> str:
 
 def add_demo_corpus_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `demo-corpus`."""
-    name = "corpus file, whose name ends in .jsonl"
+    name = "corpus file to write, whose name ends in .jsonl"
     parser.add_option("--output", "FILE", name, kind=Path, required=True)
 
 
 def demo_corpus(args: argparse.Namespace) -> int:
-    """Write the English texts that come with Python as a corpus, one JSON object per line.
+    """Write the English documentation that comes with Python as a corpus of JSON Lines.
 
         bert-jax demo-corpus --output python_docs.jsonl
 
-    They are the language reference and the docstrings of the standard library, 2.3 MB in all, and
-    need no download.
+    The corpus consists of the language reference and the docstrings of the standard library, 2.3 MB
+    in all. No download is needed.
     """
     if args.output.suffix != ".jsonl":
         raise ValueError(f"--output={args.output}: expected a name that ends in .jsonl")

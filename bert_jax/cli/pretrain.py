@@ -3,10 +3,11 @@
     bert-jax pretrain --config configs/pretrain/tiny.py --config.work_dir=runs/mine
     bert-jax pretrain --config tiny --init models/base
 
-The same command starts a run, continues it after a kill, and does nothing once it is finished.
-SIGTERM saves a checkpoint at the next step and exits with code 143; so do SIGHUP (129) and Ctrl-C
-(130). A second Ctrl-C exits immediately, or after a save that has already begun. --from-step N
-resumes from an earlier checkpoint, such as the last one before the loss diverged.
+The same command starts a run, resumes it after it was killed, and does nothing once it is finished.
+After SIGTERM, the run saves a checkpoint at the next step and exits with code 143. SIGHUP (code
+129) and Ctrl-C (code 130) do the same. A second Ctrl-C exits immediately, or once a save that has
+already begun is complete. --from-step N resumes from an earlier checkpoint, such as the last one
+before the loss diverged.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from bert_jax.training import distributed
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `pretrain`."""
     add_config_argument(parser)
-    required = "; sets every --config.model key that they require and that is not given"
+    required = "; also sets the --config.model keys that they require, unless overridden"
     add_init_argument(parser, required)
     add_distributed_argument(parser)
     add_from_step_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train to the end of the last phase, or until a signal stops the run."""
+    """Train until the last phase ends or a signal stops the run."""
     config = pretrain_config(args.config, args.config_overrides, args.init)
     distributed.join(force=args.distributed)
     stop = distributed.StopRequest()

@@ -1,4 +1,4 @@
-"""Declare the options that the verbs which read raw text share."""
+"""Declare options that are shared by the verbs that read raw text."""
 
 from __future__ import annotations
 
@@ -15,37 +15,38 @@ def add_source_arguments(parser: ArgumentParser) -> None:
     parser.add_list(
         "--input",
         "PATH",
-        "files, directories, patterns or tfds:NAME/CONFIG:SPLIT (default of SPLIT: train)",
+        "files, directories, patterns or tfds:NAME/CONFIG:SPLIT (SPLIT defaults to train)",
         required=True,
     )
     parser.add_option(
         "--text-field",
         "NAME",
-        "JSON field, Parquet column or TFDS feature with the text",
+        "JSON field, Parquet column or TFDS feature that contains the text",
         kind=free_text,
         default=options.text_field,
     )
     parser.add_option(
         "--encoding",
         "NAME",
-        "encoding of plain text and JSON Lines; the other formats are UTF-8",
+        "encoding of plain text and JSON Lines; other formats are always UTF-8",
         default=options.encoding,
     )
     parser.add_choice(
         "--on-bad-line",
         ("error", "skip"),
-        "treatment of unusable lines and empty files: an error, or skipped and counted",
+        "response to unusable lines and empty files: stop with an error, or skip and count them",
         default=options.on_bad_line,
     )
     parser.add_option(
         "--tfds-data-dir",
         "DIR",
-        "directory of the TFDS data sets (default: TFDS_DATA_DIR, else ~/tensorflow_datasets)",
+        "directory that contains TFDS data sets (default: TFDS_DATA_DIR, else "
+        "~/tensorflow_datasets)",
     )
 
 
 def source_options(args: argparse.Namespace) -> SourceOptions:
-    """Return the options that `add_source_arguments` declares."""
+    """Collect the options that `add_source_arguments` declares."""
     return SourceOptions(
         text_field=args.text_field,
         encoding=args.encoding,
@@ -55,7 +56,7 @@ def source_options(args: argparse.Namespace) -> SourceOptions:
 
 
 def add_tokenizer_arguments(parser: ArgumentParser) -> None:
-    """Declare the tokenizer and its case, which a plain vocab.txt does not specify."""
+    """Declare the options for the tokenizer and its case, which a vocab.txt does not specify."""
     parser.add_option(
         "--tokenizer",
         "FILE_OR_DIR",
@@ -66,8 +67,8 @@ def add_tokenizer_arguments(parser: ArgumentParser) -> None:
     add_case_arguments(
         parser,
         lowercase="--lowercase",
-        lowercase_help="uncased vocabulary (default: as its tokenizer_config.json or "
-        "tokenizer.json says; for a plain vocab.txt, as its entries suggest)",
+        lowercase_help="uncased vocabulary (default: as specified in its tokenizer_config.json or "
+        "tokenizer.json; for a plain vocab.txt, as its entries suggest)",
         cased_help="cased vocabulary",
     )
 
@@ -75,14 +76,14 @@ def add_tokenizer_arguments(parser: ArgumentParser) -> None:
 def add_case_arguments(
     parser: ArgumentParser, *, lowercase: str, lowercase_help: str, cased_help: str
 ) -> None:
-    """Declare an option for an uncased vocabulary, named `lowercase`, and `--cased`."""
+    """Declare `--cased` and its opposite, an option with the name `lowercase`."""
     case = parser.add_mutually_exclusive_group()
     for name, value, text in ((lowercase, True, lowercase_help), ("--cased", False, cased_help)):
         case.add_argument(name, dest="lowercase", action="store_const", const=value, help=text)
 
 
 def add_workers_argument(parser: ArgumentParser) -> None:
-    """Declare the number of processes that share the work."""
+    """Declare `--workers`, the number of processes that share the work."""
     parser.add_argument(
         "--workers",
         type=_at_least_one,
@@ -94,5 +95,7 @@ def add_workers_argument(parser: ArgumentParser) -> None:
 
 def _at_least_one(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes. Give at least 1")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of processes. Specify at least 1"
+        )
     return int(text)

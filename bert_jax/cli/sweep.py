@@ -1,17 +1,17 @@
-"""Fine-tune over a grid of batch sizes, learning rates, epochs and seeds, and report.
+"""Fine-tune over a grid of batch sizes, learning rates, epochs and seeds, and write a report.
 
     bert-jax sweep --config configs/finetune/cola.py --init runs/mine --output runs/sweep-cola
 
-Every combination is trained with every seed (by default batch sizes and epochs of Devlin et al.
-2019, appendix A.3, and the rates of its section 4.1: 120 runs), each in its own directory in
-OUTPUT/runs with its printed lines in output.txt. The same command resumes after a stop.
-OUTPUT/results.json has the results of all runs, report.html and report.png the table and the
-picture. The best run's directory is printed at the end; `evaluate`, `predict` and `export` take it.
-A sweep is one process, on all its devices.
+Every combination is trained with every seed. The default is 120 runs, with the batch sizes and
+epochs in appendix A.3 and the learning rates in section 4.1 of Devlin et al. 2019. Each run has its
+own directory in OUTPUT/runs, where output.txt records what it prints. If the sweep is stopped, the
+same command resumes it. OUTPUT/results.json contains the results of all runs, and report.html and
+report.png contain a table and a chart. At the end, the best run's directory is printed, for
+`evaluate`, `predict` or `export`. A sweep runs in one process, on all devices.
 
     bert-jax sweep --report-only runs/sweep-cola runs/sweep-rte --output runs/sweeps
 
-writes the report of one sweep again, or one report of several sweeps, from results.json.
+rewrites the report for one sweep from its results.json, or writes a joint report for several.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bert_jax.recipes.command_line import finetune_config
 from bert_jax.runs.runtime import enable_compilation_cache
 from bert_jax.training.distributed import StopRequest
 
-# Keys of the config that the sweep sets, and the options that set them.
+# Config keys that the sweep itself sets, and the options to use instead.
 _SWEPT = {
     "work_dir": "--output",
     "batch_size": "--batch-sizes",
@@ -53,14 +53,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_choice(
         "--keep",
         get_args(Keep),
-        "runs whose checkpoints are kept: all, the best so far, or none (default: as in earlier "
-        "commands of this sweep, else best)",
+        "runs whose checkpoints are kept: all, the best so far, or none (default: as when this "
+        "sweep was last run, else best)",
     )
     parser.add_list(
         "--report-only",
         "DIR",
-        "outputs of sweeps whose report to write again, without training, in --output or in the "
-        "only DIR",
+        "output directories of earlier sweeps, to write their report again without training; it is "
+        "written to --output, which defaults to DIR if there is only one",
     )
 
 
@@ -71,17 +71,17 @@ def _add_grid_arguments(parser: ArgumentParser) -> None:
         ("epochs", int, _GRID.num_epochs),
     ):
         default = " ".join(f"{value:g}" for value in values)
-        text = f"{name.replace('_', ' ')} of the grid (default: {default})"
+        text = f"{name.replace('_', ' ')} to try (default: {default})"
         parser.add_list(option_name(name), "X", text, kind=kind)
     parser.add_number(
         "--seeds",
-        "runs of each combination, with seeds that count up from --config.seed (default: "
-        f"{_GRID.num_seeds})",
+        "number of runs per combination, with consecutive seeds starting at --config.seed "
+        f"(default: {_GRID.num_seeds})",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run a sweep, print its reports, and return the exit code; or only write a report."""
+    """Run a sweep and print its reports, or only write a report; return the exit code."""
     if args.report_only:
         return _report(args)
     for name in ("config", "output"):
@@ -127,7 +127,7 @@ def _grid(args: argparse.Namespace, first_seed: int) -> Grid:
 
 
 def _command(args: argparse.Namespace, grid: Grid, keep: Keep) -> str:
-    """Return the command that repeats the sweep, with defaults written out."""
+    """Return a command that repeats the sweep, with the defaults spelled out."""
     words = ["bert-jax", "sweep", "--config", args.config]
     words += ["--init", args.init] if args.init else []
     words += ["--data", args.data] if args.data else []
@@ -143,9 +143,9 @@ def _report(args: argparse.Namespace) -> int:
     others = ("config", "init", "data", "batch_sizes", "learning_rates", "epochs", "seeds", "keep")
     options = [option_name(other) for other in others if getattr(args, other) is not None]
     if words := [*options, *args.config_overrides]:
-        raise ValueError(f"{words[0]}: --report-only does not train. Leave the option out")
+        raise ValueError(f"{words[0]}: --report-only does not train. Omit the option")
     if len(args.report_only) > 1 and not args.output:
-        raise ValueError("--output is missing: --report-only of several sweeps writes to it")
+        raise ValueError("--output is missing: a report on several sweeps needs its own directory")
     sweeps, files = combine_reports(args.report_only, args.output or args.report_only[0])
     for results in sweeps:
         print("\n".join([results.task, *summary(results), ""]))

@@ -4,11 +4,11 @@
     bert-jax train-tokenizer --kind byte-bpe --input books/ --output tokenizer
 
 The kinds are BERT's WordPiece, RoBERTa's byte-level BPE, and SentencePiece with ALBERT's
-normalization (a unigram model, or its form of BPE).
+normalization (a unigram model, or SentencePiece's form of BPE).
 
-The inputs are the same as for `prepare`, and are read twice. The directory that it writes is
-accepted wherever a tokenizer is, by every verb and by transformers.AutoTokenizer. The same text
-gives the same vocabulary.
+The inputs are the same as for `prepare`, and are read twice. Every verb that needs a tokenizer
+accepts the directory that this command writes, and so does transformers.AutoTokenizer. The same
+text always gives the same vocabulary.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ _VOCAB_SIZES = dict.fromkeys(f"{defaults.vocab_size:,}" for defaults in DEFAULTS
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `train-tokenizer`."""
     add_source_arguments(parser)
-    parser.add_option("--output", "DIR", "new directory", kind=Path, required=True)
-    parser.add_choice("--kind", KINDS, "kind of the vocabulary", default="wordpiece")
+    parser.add_option("--output", "DIR", "directory to create", kind=Path, required=True)
+    parser.add_choice("--kind", KINDS, "kind of vocabulary", default="wordpiece")
     parser.add_number(
         "--vocab-size",
-        "number of entries, special and unused ones included (default: as in the published "
+        "number of entries, including special and unused ones (default: as in the published "
         f"models: {', '.join(_VOCAB_SIZES)})",
     )
     add_case_arguments(
         parser,
         lowercase="--uncased",
-        lowercase_help="lower-cased text without accents and other marks (default, except for "
+        lowercase_help="lowercased text without accents and other marks (the default, except for "
         "byte-bpe)",
-        cased_help="unchanged text (always for byte-bpe)",
+        cased_help="unchanged text (always so for byte-bpe)",
     )
     parser.add_flag(
         "--keep-accents",
-        "lower-cased text with accents, vowel signs and voicing marks, which --uncased strips",
+        "lowercase text but keep accents, vowel signs and voicing marks, which --uncased strips",
     )
     _add_training_arguments(parser)
 
@@ -69,22 +69,22 @@ def add_arguments(parser: ArgumentParser) -> None:
 def _add_training_arguments(parser: ArgumentParser) -> None:
     parser.add_number(
         "--min-frequency",
-        "minimum number of occurrences of a piece (default: 2; not for sentencepiece)",
+        "minimum number of times a piece must occur (default: 2; not for sentencepiece)",
     )
     parser.add_number(
         "--num-unused",
-        f"number of [unusedN] entries to assign later, only for wordpiece (default: "
+        f"number of [unusedN] entries to reserve for later use, only for wordpiece (default: "
         f"{BERT_NUM_UNUSED}, as in BERT)",
     )
     parser.add_number(
         "--max-bytes",
-        "bytes of text to train on, as documents spread evenly over a larger corpus (default: "
+        "bytes of text to train on; a larger corpus is sampled evenly (default: "
         f"{MAX_SAMPLE_BYTES}, for sentencepiece {MAX_SENTENCEPIECE_BYTES})",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train the tokenizer, showing progress on stderr and the result on stdout."""
+    """Train the tokenizer, with progress on stderr and the result on stdout."""
     check_tokenizer_output(args.output, "--output")
     line, latest = ProgressLine(sys.stderr), list[ReadingProgress]()
 
@@ -127,7 +127,7 @@ def _train(args: argparse.Namespace, show: OnReading) -> Tokenizer:
 
 
 def _options(kind: str) -> dict[str, str]:
-    """Return the options by the parameters, and their values, that errors name."""
+    """Return a dict from the parameters or settings that error messages name to their options."""
     names = ("vocab_size", "num_unused", "min_frequency", "max_bytes", "keep_accents")
     return {
         **{name: option_name(name) for name in names},

@@ -1,20 +1,21 @@
-"""Run two models on the same input, and print the differences between their outputs.
+"""Run two models on the same input, and print how much their outputs differ.
 
     bert-jax verify runs/mine exported/mine
     bert-jax verify bert-base-uncased/ models/base
 
-A model is a work directory, a Hugging Face directory (run by transformers itself), a TensorFlow
-checkpoint of Google's BERT (read as `import` reads it), an ONNX file or a StableHLO artifact. The
-input is random tokens over all positions and segments, and sentences of different lengths in pairs
-with padding. Everything is computed in float32, on the CPU unless JAX_PLATFORMS says otherwise. The
-printed differences are the largest absolute one and the relative one, divided by the root mean
-square of the second model's values: float32 rounding makes two frameworks differ, and more so in a
-model with large values. The exit code is 0 if
+A model can be a work directory, a Hugging Face directory (run by transformers itself), a TensorFlow
+checkpoint from Google's BERT release (read the way `import` reads it), an ONNX file or a StableHLO
+artifact. The input consists of random tokens that cover all positions and segments, and of pairs of
+sentences of different lengths, with padding. Everything is computed in float32, on the CPU unless
+JAX_PLATFORMS says otherwise. For each output, the largest absolute difference is printed, and the
+relative difference, which is the former divided by the root mean square of the second model's
+values: float32 rounding makes two frameworks differ, and more so for large values. The exit code is
+0 if
 
-- no relative difference exceeds the tolerance (with --tolerance 0, if all outputs are bitwise
+- no relative difference exceeds the tolerance (with --tolerance 0, all outputs must be bitwise
   equal);
-- the tokenizers, if both models have one, tokenize the sentences alike, and the tokenizer of a
-  Hugging Face directory tokenizes them as transformers does;
+- the tokenizers, if both models have one, tokenize the sentences identically, and a Hugging Face
+  directory's tokenizer tokenizes them as transformers does;
 - the sentence-embedding settings, if both models have them (as sentence-transformers models do),
   are equal;
 
@@ -34,19 +35,19 @@ from bert_jax.validation import renamed_in_errors
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `verify`."""
     parser.add_argument("first", metavar="A", help="model to verify")
-    parser.add_argument("second", metavar="B", help="model to compare it with")
+    parser.add_argument("second", metavar="B", help="model to compare A with")
     parser.add_option(
         "--tolerance",
         "X",
-        "largest relative difference that passes; 0 requires bitwise equal outputs",
+        "largest relative difference allowed; 0 requires bitwise equal outputs",
         kind=float,
         default=1e-4,
     )
-    parser.add_number("--seed", "seed of the random input", default=0)
+    parser.add_number("--seed", "seed for the random input", default=0)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table; return 0 if the two agree, else 1."""
+    """Print the table of differences; return 0 if the models agree, else 1."""
     with renamed_in_errors({"tolerance": "--tolerance", "seed": "--seed"}):
         comparison = verify(
             args.first, args.second, tolerance=args.tolerance, seed=args.seed, on_report=print
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     print("\n" + "\n".join(difference_table(comparison.differences)))
     if comparison.unpaired:
         names = ", ".join(map(title, comparison.unpaired))
-        print(f"not compared, since only one of the models has them: {names}")
+        print(f"not compared, because only one of the models has them: {names}")
     for line in comparison.misshapen:
         print(f"not the same kind of output: {line}")
     print(f"{'PASS' if comparison.passed else 'FAIL'}: {comparison.verdict}")

@@ -1,7 +1,7 @@
-"""Config files: find recipes by name, read files, and override keys.
+"""Find recipes by name, read config files, and override keys.
 
-The recipes are in the directory `configs` of a checkout, and in this package in a wheel. In both
-cases, a config file can import them: `from bert_jax.recipes.pretrain.tiny import get_config`.
+The recipes are in the `configs` directory of a checkout, but inside this package in a wheel. In
+either case, a config file can import them: `from bert_jax.recipes.pretrain.tiny import get_config`.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Load the config of a command, with the values of its options."""
+"""Load the config for a command, and apply the options that set its keys."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from bert_jax.runs.work_dir import MODEL_NAME
 
 
 def add_override(overrides: Sequence[str], key: str, value: str, option: str) -> list[str]:
-    """Add a key that was set with a command-line option to the overrides.
+    """Return the overrides with a key added that was set by a command-line option.
 
     Args:
-      overrides: words such as "--config.seed=1".
+      overrides: arguments such as "--config.seed=1".
       key: the dotted key.
-      value: its value.
-      option: the name of the option.
+      value: the value of the key.
+      option: the name of the option, for the error message.
 
     Raises:
-      ValueError: the overrides already contain the key.
+      ValueError: the overrides already set the key.
     """
     word = f"--config.{key}"
     for other in overrides:
@@ -36,9 +36,9 @@ def pretrain_config(config: str, overrides: Sequence[str], init: str | None) -> 
 
     Args:
       config: a recipe or a config file.
-      overrides: words such as "--config.seed=1".
+      overrides: arguments such as "--config.seed=1".
       init: the work directory of a model to initialize from, or None. It sets `init_from` and,
-        unless overridden, every `model.*` key that the model's parameters require.
+        unless overridden, every `model.*` key that is needed to load the model's parameters.
 
     Raises:
       ValueError: the overrides also set `init_from`, the model cannot be read, or `load_config`
@@ -61,8 +61,8 @@ def finetune_config(
 
     Args:
       config: a recipe or a config file.
-      overrides: words such as "--config.seed=1".
-      init: the work directory of a model to initialize from, which sets `init_from`, or None.
+      overrides: arguments such as "--config.seed=1".
+      init: the work directory of a model to initialize from, or None. It sets `init_from`.
       data: a training file that replaces the one in the config, or None.
 
     Raises:
@@ -75,12 +75,12 @@ def finetune_config(
 
 
 def evaluation_config(config: str, overrides: Sequence[str], work_dir: Path) -> EvaluationConfig:
-    """Load the config of a task on which the model of a work directory is evaluated.
+    """Load the config of a task to evaluate a work directory's model on.
 
     Args:
       config: a recipe or a config file.
-      overrides: words such as "--config.seed=1".
-      work_dir: the work directory of the model.
+      overrides: arguments such as "--config.seed=1".
+      work_dir: the model's work directory.
 
     Raises:
       ValueError: the overrides set `init_from` or `work_dir`, or `load_config` fails.
@@ -93,7 +93,8 @@ def evaluation_config(config: str, overrides: Sequence[str], work_dir: Path) -> 
 def _initial_model(config: str, overrides: Sequence[str], init: Path) -> Path:
     """Return the work directory to read the initial model's config from.
 
-    A run that has started no longer needs the initial model and has the same config itself.
+    A run that has already started no longer needs the initial model, because its own work directory
+    contains the same model config.
     """
     if (init / MODEL_NAME).is_file():
         return init

@@ -22,31 +22,31 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 def recipe_names(kind: Kind) -> list[str]:
-    """Return the names of all recipes of a kind, such as "tiny" and "small/bert_base"."""
+    """Return the names of all recipes of one kind, such as "tiny" and "small/bert_base"."""
     files = (RECIPES / kind).rglob("*.py")
     return sorted(file.relative_to(RECIPES / kind).with_suffix("").as_posix() for file in files)
 
 
 def find_config(name: str, kind: Kind | None = None) -> Path:
-    """Return the config file with a given recipe name or path.
+    """Find a config file by recipe name or by path.
 
     Args:
       name: the name of a recipe, with or without its kind ("pretrain/tiny" or "tiny"), or the path
-        of a file.
-      kind: the preferred kind if there are recipes of both kinds with this name.
+        to a file.
+      kind: the kind to prefer if both kinds have a recipe with this name.
 
     Raises:
-      ValueError: there is no such recipe or file, or there are recipes of both kinds and `kind` is
-        None. The message contains the nearest names.
+      ValueError: there is no such recipe or file (the message suggests close matches), or both
+        kinds have such a recipe and `kind` is None.
     """
     if Path(name).suffix == ".py":
         if not Path(name).is_file():
-            raise ValueError(f"{name}: there is no such file{_similar_files(name)}")
+            raise ValueError(f"{name}: no such file{_similar_files(name)}")
         return Path(name)
     kinds = [candidate for candidate in KINDS if name in recipe_names(candidate)]
     if len(kinds) > 1 and kind is None:
         choices = " or ".join(f"{candidate}/{name}" for candidate in kinds)
-        raise ValueError(f"{name}: there is a recipe of each kind. Specify {choices}")
+        raise ValueError(f"{name}: both kinds have a recipe with this name. Specify {choices}")
     if kinds:
         return RECIPES / (kind if kind in kinds else kinds[0]) / f"{name}.py"
     full_names = [f"{prefix}/{recipe}" for prefix in KINDS for recipe in recipe_names(prefix)]
@@ -61,11 +61,11 @@ def find_config(name: str, kind: Kind | None = None) -> Path:
 
 
 def _similar_files(name: str) -> str:
-    """Return a hint about a missing file: the recipe with its name, or similar files."""
+    """Return a hint about a missing file: a recipe with that name, or similar files."""
     stem = Path(name).with_suffix("").as_posix()
     for recipe in (f"{kind}/{recipe}" for kind in KINDS for recipe in recipe_names(kind)):
         if stem.endswith(f"configs/{recipe}"):
-            return f". To use the recipe included in bert_jax, specify its name: {recipe}"
+            return f". To use the recipe that comes with bert_jax, specify its name: {recipe}"
     neighbors = [str(neighbor) for neighbor in sorted(Path(name).parent.glob("*.py"))]
     return f"; {nearest(name, neighbors)}" if neighbors else ""
 
@@ -73,15 +73,15 @@ def _similar_files(name: str) -> str:
 def read_config_file(file: Path, *arguments: str) -> ConfigDict:
     """Run a config file and return the result of its `get_config(*arguments)`.
 
-    The file may import other config files relative to its own directory.
+    The file may use relative imports to import other config files.
 
     Args:
       file: the config file.
-      *arguments: the arguments of `get_config`.
+      *arguments: the arguments to pass to `get_config`.
 
     Raises:
-      ValueError: the file raises an error, or its result is not a ConfigDict. The message contains
-        the file and, for an error, the line.
+      ValueError: running the file raises an error, or the result is not a ConfigDict. The message
+        names the file and, for an error, the line.
     """
     with _importable(file) as name:
         spec = importlib.util.spec_from_file_location(name, file)
@@ -101,15 +101,15 @@ def read_config_file(file: Path, *arguments: str) -> ConfigDict:
 
 
 def _problem(error: BaseException) -> str:
-    """Return a message for an error that a config file raised."""
+    """Describe an error that a config file raised."""
     cause = error.args[0] if error.args else None
     if not (isinstance(error, AttributeError) and isinstance(cause, KeyError)):
         return f"{type(error).__name__}: {error}"
-    # A ConfigDict names the missing key, then perhaps a similar one on a second line.
+    # A ConfigDict's message names the missing key and may suggest a similar one on a second line.
     key, _, similar = str(cause.args[0]).partition("\n")
     hint = f" ({similar})" if similar else ""
     return (
-        f"the config has no key {key}{hint}. To add a section, assign all of it, such as "
+        f"the config has no key {key}{hint}. To add a section, assign it as a whole, for example "
         "config.reporting = dict(every_steps=10)"
     )
 
@@ -119,9 +119,9 @@ _LOAD_NUMBERS = itertools.count()
 
 @contextmanager
 def _importable(file: Path) -> Iterator[str]:
-    """Turn the parent directories of a file into packages, and yield the name of its module.
+    """Make a file's parent directories importable as packages, and yield its module name.
 
-    The packages are created for each load and removed at the end, so that modified files are read
+    Each load creates its own packages and removes them at the end, so that modified files are read
     again and threads do not share modules.
     """
     file = file.absolute()

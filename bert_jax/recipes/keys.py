@@ -1,4 +1,4 @@
-"""Complete the keys of a config from a dataclass, and override them."""
+"""Add missing keys to a config from a dataclass, and override keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KINDS = {int: "an integer", float: "a number", bool: "true or false"}
 
 
 def with_all_keys(cls: type, values: Any) -> ConfigDict:
-    """Return a copy of a config that has all keys of a dataclass, with their defaults and types.
+    """Return a copy of a config with all keys of a dataclass, including defaults and types.
 
     Every key has a type, even if its value is None, so that it can be overridden from the command
     line. Values of the wrong type are kept; `to_dataclass` rejects them later.
@@ -43,14 +43,14 @@ def with_all_keys(cls: type, values: Any) -> ConfigDict:
 
 
 def _merge_default(default: Any, value: Any) -> Any:
-    """Complete a section with the default of its key, which may differ from its class's default."""
+    """Fill in a section from its key's default, which may differ from the class's defaults."""
     if not dataclasses.is_dataclass(default) or not isinstance(value, (Mapping, ConfigDict)):
         return value
     return values_of(default) | {key: value[key] for key in value}
 
 
 def _with_type(hint: Any, value: Any) -> Any:
-    """Convert a value to an element of a ConfigDict: a section, or a field with a type."""
+    """Convert a value to what a ConfigDict stores: a section, or a field with a type."""
     hint, optional = without_none(hint)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint) and value is None and not optional:
@@ -71,18 +71,18 @@ def _with_type(hint: Any, value: Any) -> Any:
 
 
 def leave_out_sections(tree: ConfigDict, words: Sequence[str], cls: type) -> list[str]:
-    """Delete the sections that are left out by words such as "phases.phase2=None".
+    """Delete the sections that overrides such as "phases.phase2=None" remove.
 
     Args:
-      tree: the config, which is modified.
+      tree: the config, which is modified in place.
       words: the overrides.
-      cls: the dataclass of the config.
+      cls: the config's dataclass.
 
     Returns:
-      The remaining words.
+      The remaining overrides.
 
     Raises:
-      ValueError: a key is given twice, or a section is required.
+      ValueError: a key is set twice, or an override removes a required section.
     """
     _check_repeated(words)
     left_out = [word for word in words if word.endswith("=None") and _is_section(word, tree)]
@@ -110,7 +110,7 @@ def _is_section(word: str, tree: ConfigDict) -> bool:
 
 
 def _leave_out(word: str, tree: ConfigDict, cls: type) -> None:
-    """Delete a section that is optional or an entry of a mapping."""
+    """Delete a section, which must be optional or an entry in a mapping."""
     *sections, name = word.removeprefix("--config.").partition("=")[0].split(".")
     hint: Any = cls
     for section in sections:
@@ -121,12 +121,12 @@ def _leave_out(word: str, tree: ConfigDict, cls: type) -> None:
         del tree[name]
         return
     if not without_none(config_keys(hint)[name].hint)[1]:
-        raise ValueError(f"{word}: this section cannot be left out")
+        raise ValueError(f"{word}: this section is required and cannot be None")
     del tree[name]
 
 
 def _key_type(hint: Any, name: str) -> Any:
-    """Return the type of a key in a section of type `hint`."""
+    """Return the type of the key `name` in a section of type `hint`."""
     hint, _ = without_none(hint)
     if get_origin(hint) in (dict, Mapping):
         return get_args(hint)[1]
@@ -134,15 +134,15 @@ def _key_type(hint: Any, name: str) -> Any:
 
 
 def apply_values(tree: ConfigDict, values: Mapping[str, Any], cls: type) -> dict[str, Any]:
-    """Return a config with overridden values as nested dicts.
+    """Return a config as nested dicts, with values overridden.
 
     Args:
       tree: the config, from `with_all_keys`.
-      values: Python values by dotted key. Sections are merged; None leaves out a section.
-      cls: the dataclass of the config.
+      values: a dict from dotted keys to Python values. Sections are merged; None removes a section.
+      cls: the config's dataclass.
 
     Raises:
-      ValueError: a key is set twice, or a required section is left out.
+      ValueError: a key is set twice, or a required section is set to None.
     """
     flat: dict[str, Any] = {}
     for key, value in _flattened(values):
@@ -167,7 +167,7 @@ def apply_values(tree: ConfigDict, values: Mapping[str, Any], cls: type) -> dict
 def _flattened(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield dotted keys and their values, with paths converted to strings."""
     for key, value in values.items():
-        if isinstance(value, os.PathLike):  # results of runs are both paths and dataclasses
+        if isinstance(value, os.PathLike):  # a run's result is both a path and a dataclass
             value = os.fspath(value)
         elif dataclasses.is_dataclass(value):
             value = values_of(value)
@@ -182,11 +182,11 @@ def apply_words(tree: ConfigDict, overrides: Sequence[str], cls: type) -> Config
 
     Args:
       tree: the config.
-      overrides: words such as "--config.seed=1", where the prefix is optional.
-      cls: the dataclass of the config.
+      overrides: arguments such as "--config.seed=1". The prefix "--config." is optional.
+      cls: the config's dataclass.
 
     Raises:
-      ValueError: a key is unknown, or a value cannot be parsed as the type of its key.
+      ValueError: a key is unknown, or a value cannot be parsed as its key's type.
     """
     keys = list(_leaves(tree))
     values_by_key = {}
@@ -218,13 +218,13 @@ def apply_words(tree: ConfigDict, overrides: Sequence[str], cls: type) -> Config
 
 def _empty_section(word: str) -> str:
     return (
-        f"{word}: this section is empty in the config file and cannot be filled by overrides. Use "
+        f"{word}: the config file leaves this section empty, and overrides cannot fill it in. Use "
         "a config file that has the section, such as a copy of this one"
     )
 
 
 def _new_entry(key: str, tree: ConfigDict, cls: type) -> str:
-    """Return advice about a key in a new entry of a mapping, such as phases.phase2.corpus."""
+    """Return advice if a key belongs to a new entry in a mapping, such as phases.phase2.corpus."""
     section, *rest = key.split(".")
     keys = config_keys(cls)
     if section not in keys or get_origin(keys[section].hint) is not dict or len(rest) < 2:
@@ -251,7 +251,7 @@ def _type_of(key: str, tree: ConfigDict) -> type:
 
 
 def _parse_error(error: str, tree: ConfigDict, values: Mapping[str, str]) -> str:
-    """Return a message that replaces an error from config_flags, which quotes one from Python."""
+    """Return a clearer message than that of config_flags, which quotes Python's error."""
     for key, value in values.items():
         if error.startswith(f"flag --config.{key}="):
             kind = _type_of(key, tree)

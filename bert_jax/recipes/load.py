@@ -1,4 +1,4 @@
-"""Load a config of either kind from a recipe, a file or a ConfigDict."""
+"""Load a pretraining or fine-tuning config from a recipe, a file or a ConfigDict."""
 
 from __future__ import annotations
 
@@ -48,20 +48,21 @@ def load_config(source: Source, overrides: Overrides = (), *, kind: Kind | None 
 
     Args:
       source: the name of a recipe, with or without its kind ("pretrain/tiny" or "tiny"); the path
-        of a Python file with a function `get_config()` that returns a ConfigDict; or a ConfigDict.
-        "NAME:TEXT" calls `get_config("TEXT")`. Omitted keys have their default values.
-      overrides: values by dotted key, such as `{"optimizer.peak_learning_rate": 1e-4}`, or words as
-        on the command line, such as "optimizer.peak_learning_rate=1e-4". A mapping may contain
-        sections, whose keys replace the source's keys. None removes a section.
-      kind: the expected kind of config; None to determine it from the keys, in which case the
-        result has the static type Any.
+        to a Python file with a function `get_config()` that returns a ConfigDict; or a ConfigDict.
+        "NAME:TEXT" calls `get_config("TEXT")`. Omitted keys take their default values.
+      overrides: a dict from dotted keys to values, such as
+        `{"optimizer.peak_learning_rate": 1e-4}`, or a list of command-line overrides, such as
+        "optimizer.peak_learning_rate=1e-4". A dict may contain sections, whose keys replace the
+        source's keys. None removes a section.
+      kind: the expected kind of config. If None, it is inferred from the keys, and the static type
+        of the result is Any.
 
     Returns:
       A PretrainConfig or a FinetuneConfig.
 
     Raises:
-      ValueError: there is no such recipe or file, a key is unknown (the message suggests others)
-        or set twice, or a value has the wrong type or is rejected by the config.
+      ValueError: there is no such recipe or file, a key is unknown (the message suggests close
+        matches) or set twice, or a value has the wrong type or is rejected by the config.
     """
     check_choice("kind", kind, (None, *KINDS))
     content, name = _read(source, kind)
@@ -70,13 +71,13 @@ def load_config(source: Source, overrides: Overrides = (), *, kind: Kind | None 
 
 
 def fill_config(cls: type[T], content: ConfigDict, overrides: Overrides, name: str) -> T:
-    """Build the dataclass `cls` from the content of a config file and overrides.
+    """Build the dataclass `cls` from the contents of a config file and overrides.
 
     Args:
       cls: the frozen dataclass to build.
-      content: the content of the file. Omitted keys have the default values of `cls`.
+      content: the contents of the file. Omitted keys take the default values of `cls`.
       overrides: see `load_config`.
-      name: the name of the file, for messages.
+      name: the name of the file, for error messages.
 
     Raises:
       ValueError: see `load_config`.
@@ -84,7 +85,7 @@ def fill_config(cls: type[T], content: ConfigDict, overrides: Overrides, name: s
     _check_kind(cls, content, name)
     tree = with_all_keys(cls, content)
     if isinstance(overrides, str):
-        raise ValueError(f"overrides={overrides!r}: expected a mapping or a list of words")
+        raise ValueError(f"overrides={overrides!r}: expected a mapping or a list of strings")
     if isinstance(overrides, Mapping):
         return to_dataclass(cls, apply_values(tree, overrides, cls))
     words = leave_out_sections(tree, overrides, cls)
@@ -92,10 +93,10 @@ def fill_config(cls: type[T], content: ConfigDict, overrides: Overrides, name: s
 
 
 def _read(source: Source, kind: Kind | None) -> tuple[ConfigDict, str]:
-    """Return the content of a config and its name for messages."""
+    """Return the contents of a config and its name for error messages."""
     if not isinstance(source, str | os.PathLike | ConfigDict | Mapping):
         raise ValueError(
-            f"source={source!r}: expected the name of a recipe, the path of a Python file or a "
+            f"source={source!r}: expected the name of a recipe, the path to a Python file or a "
             "ConfigDict."
         )
     if not isinstance(source, str | os.PathLike):
@@ -107,23 +108,23 @@ def _read(source: Source, kind: Kind | None) -> tuple[ConfigDict, str]:
 
 
 def _kind_of(content: ConfigDict, overrides: Overrides, name: str) -> Kind:
-    """Return the kind that the keys of a config belong to."""
+    """Infer the kind of a config from its keys."""
     keys = {*content, *(str(key).removeprefix("--config.").split(".")[0] for key in overrides)}
     kinds = {kind for key, kind in _kinds_by_key().items() if key in keys}
     if not kinds:
         raise ValueError(
-            f"{name}: neither a pretraining nor a fine-tuning config. Add `phases` or one of "
+            f"{name}: not a pretraining or fine-tuning config. Add `phases` or one of "
             f"{', '.join(task_sections())}"
         )
     return "pretrain" if "pretrain" in kinds else "finetune"
 
 
 def _check_kind(cls: type, content: ConfigDict, name: str) -> None:
-    """Reject a config of the other kind with an error that says so."""
+    """Reject a config of the wrong kind with an error that says so."""
     keys = config_keys(cls)
     for key, kind in _kinds_by_key().items():
         if key in content and key not in keys:
             raise ValueError(
-                f"{name}: this is a config for `bert-jax {kind}`, since it has the key {key!r}. "
+                f"{name}: this is a config for `bert-jax {kind}`, because it has the key {key!r}. "
                 f"Use a config such as those in configs/{_OTHER[kind]}"
             )

@@ -1,4 +1,4 @@
-"""Test that `bert-jax bench data` measures loading from a given or a temporary corpus."""
+"""Test that `bert-jax bench data` measures loading, from a given corpus or a temporary one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_without_a_corpus_a_temporary_one_is_measured(capsys):
     assert main(["bench", "data", *SHORT, *words]) == 0
     output = capsys.readouterr().out
     assert_measured(output)
-    assert "no --corpus given: measuring on a temporary one of random documents" in output
+    assert "no --corpus given: measuring on a temporary corpus of random documents" in output
     assert "sentence pairs: none" in output
 
 
@@ -58,4 +58,4 @@ def test_a_corpus_smaller_than_a_batch_is_refused(prepared, capsys):
 @pytest.mark.parametrize("option", ["--max-length", "--million-tokens"])
 def test_options_of_the_temporary_corpus_are_refused_with_a_given_one(prepared, capsys, option):
     assert main(["bench", "data", "--corpus", str(prepared), *SHORT, option, "64"]) == 2
-    assert f"{option} describes the corpus made without --corpus" in capsys.readouterr().err
+    assert f"{option} applies only to the temporary corpus" in capsys.readouterr().err

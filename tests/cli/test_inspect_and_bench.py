@@ -1,4 +1,4 @@
-"""Test `inspect` and `bench step`, which read a config but do not train."""
+"""Test `inspect` and `bench step`, which read a config without starting a run."""
 
 import json
 from typing import Any
@@ -45,7 +45,7 @@ def test_inspect_describes_a_work_directory(tmp_path, bert_jax_here) -> None:
     for words in ((), (tmp_path / "ours", "--config", "configs/pretrain/demo.py")):
         refused = bert_jax_here("inspect", *words)
         assert (
-            refused.code == 2 and "expected one of a work directory and --config" in refused.errors
+            refused.code == 2 and "expected either a work directory or --config" in refused.errors
         )
 
 
@@ -80,7 +80,10 @@ def test_bench_step_times_the_train_step(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--phase", "phase7"], "--phase=phase7: no such phase in the config. Give one of phase1"),
+        (
+            ["--phase", "phase7"],
+            "--phase=phase7: the config has no such phase. Choose one of phase1",
+        ),
         (["--steps", "0"], "must be at least 1"),
         (["--config.compute.attention=cudnn"], "runs only on NVIDIA GPUs, not on cpu"),
         (["--config.model.num_heads=3"], "hidden_dim=128: not divisible by num_heads=3"),

@@ -15,7 +15,7 @@ from bert_jax.recipes.load import CONFIGS
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_key_that_can_be_set_is_listed(name: str) -> None:
-    """Compare the list with the tree of keys that overrides are checked against."""
+    """Compare the listed keys with those that overrides are checked against."""
     listed = {
         match[1]
         for section in sections(CONFIGS[name])
@@ -35,7 +35,7 @@ def test_every_key_that_can_be_set_is_listed(name: str) -> None:
 
 
 def test_defaults_depend_on_the_section(capsys: pytest.CaptureFixture[str]) -> None:
-    """Fine-tuning's optimizer has a different default warm-up than its class."""
+    """Fine-tuning changes the optimizer's default warm-up, which the list must show."""
     assert main(["keys", "finetune", "optimizer"]) == 0
     output = capsys.readouterr().out
     default = FinetuneConfig.__dataclass_fields__["optimizer"].default_factory()
@@ -53,4 +53,4 @@ def test_sections_of_named_parts_are_described(capsys: pytest.CaptureFixture[str
 
 def test_an_unknown_section_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["keys", "pretrain", "optimiser"]) == 2
-    assert "no section 'optimiser'; nearest: optimizer" in capsys.readouterr().err
+    assert "the config has no section 'optimiser'; nearest: optimizer" in capsys.readouterr().err

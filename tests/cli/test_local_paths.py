@@ -46,7 +46,7 @@ from ..commands import REPOSITORY
 
 BUCKET = "gs://bucket/x"
 REFUSAL = "gs:// is not supported"
-# Arguments that are not paths: a sentence, a label or a column name may be a URL.
+# These arguments are not paths: a sentence, a label or a column name may be a URL.
 TEXTS = {
     "bench prepare --text-field",
     "fill-mask sentence",
@@ -67,7 +67,7 @@ NOT_PATHS = {
 
 @pytest.fixture(autouse=True)
 def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Change to an empty directory, and check afterward that it is still empty."""
+    """Change to an empty directory for the test, and check at the end that it is still empty."""
     directory = tmp_path / "here"
     directory.mkdir()
     monkeypatch.chdir(directory)
@@ -98,7 +98,7 @@ ARGUMENTS = [
 
 
 def words_for(action: argparse.Action, value: str | None = None) -> list[str]:
-    """Return the words that pass a value to an argument, by default a value of its own kind."""
+    """Return command-line words that pass a value to an argument, by default a valid value."""
     if value is None:
         value = str(list(action.choices)[0]) if action.choices else "1"
     return [*action.option_strings[-1:], value]
@@ -110,7 +110,7 @@ def words_for(action: argparse.Action, value: str | None = None) -> list[str]:
 def test_every_argument_of_every_verb_is_checked(
     words: str, verb: Verb, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """New options are included automatically; values are rejected before the module is imported."""
+    """New options are tested automatically; values are rejected before the module is imported."""
     actions = make_parser(verb, words)._actions
     (chosen,) = (action for action in actions if name_of(action) == name)
     if f"{words} {name}" in TEXTS:
@@ -145,7 +145,7 @@ TASKS: dict[str, dict[str, Any]] = {
 
 
 def smallest(kind: str, section: str) -> dict[str, Any]:
-    """Return the values of the smallest config that has this section."""
+    """Return the values of the smallest config that contains this section."""
     if kind == "finetune":
         task = section if section in TASKS else "glue"
         return {"work_dir": "x", "init_from": "y", task: TASKS[task]}
@@ -159,7 +159,7 @@ def smallest(kind: str, section: str) -> dict[str, Any]:
 
 
 def with_value(values: dict[str, Any], key: str, value: object) -> dict[str, Any]:
-    """Return the values with the one under a dotted key replaced."""
+    """Return a copy of the values in which the value of a dotted key is replaced."""
     first, _, rest = key.partition(".")
     inner = with_value(values.get(first, {}), rest, value) if rest else value
     return {**values, first: inner}

@@ -16,7 +16,10 @@ from bert_jax.verbs import Verb, make_parser
 
 @pytest.fixture
 def echo(monkeypatch: pytest.MonkeyPatch) -> list[argparse.Namespace]:
-    """Return the list in which a verb `echo` records its arguments; `fail` raises an error."""
+    """Add the verbs `echo` and `fail`; return the list where `echo` records its arguments.
+
+    `fail` raises an error.
+    """
     recorded: list[argparse.Namespace] = []
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +69,7 @@ def test_a_verb_receives_its_arguments_and_overrides(echo: list[argparse.Namespa
 
 
 def test_verbs_may_share_a_module(monkeypatch, capsys) -> None:
-    """The module declares and runs each verb with functions whose docstrings describe the verb."""
+    """Each verb is declared and run by its own functions, whose docstrings describe it."""
 
     def add_count_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("first", nargs="?")

@@ -1,4 +1,4 @@
-"""Test `bert-jax plan` in a separate process, as a user runs it."""
+"""Test `bert-jax plan` in a separate process, the way a user runs it."""
 
 import os
 import re
@@ -36,7 +36,7 @@ def get_config():
 
 
 def plan(*words: str, config: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `plan` without the environment variables that the tests set for JAX."""
+    """Run `plan` without the environment variables that the test suite sets for JAX."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("JAX", "XLA"))}
     program = "import sys; from bert_jax.cli.main import main; sys.exit(main())"
     return subprocess.run(
@@ -55,7 +55,7 @@ def config_file(tmp_path: Path) -> Path:
 
 
 def parameter_bytes() -> int:
-    """Return the size of the model's float32 parameters in bytes, by explicit arithmetic."""
+    """Compute the size of the model's float32 parameters in bytes, by explicit arithmetic."""
     embeddings = (VOCAB + POSITIONS + 2) * DIM + 2 * DIM
     attention = 4 * (DIM * DIM + DIM) + 2 * DIM
     ffn = DIM * FFN + FFN + FFN * DIM + DIM + 2 * DIM
@@ -83,9 +83,9 @@ def test_a_plan_for_eight_absent_devices(config_file: Path) -> None:
     assert "devices   8 x cpu (8 data x 1 fsdp x 1 tensor)" in text
     assert "up to 2 documents per row" in text
     parameters = parameter_bytes()
-    # Every device of a data-parallel mesh has the parameters and two moments.
+    # In a data-parallel mesh, every device holds the parameters and two moments.
     assert gib_of("arguments", text) == pytest.approx(3 * parameters / GIB, abs=1e-3)
-    # The gradients of all parameters are summed over the devices; metrics are only scalars.
+    # The gradients of all parameters are summed over the devices. Metrics add only scalars.
     assert mib_of("all-reduce", text, 0) == pytest.approx(parameters / MIB, rel=0.5)
     assert mib_of("all-reduce", text, 0) >= parameters / MIB - 0.01
     assert mib_of("all-reduce", text, 1) == pytest.approx(

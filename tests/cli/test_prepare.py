@@ -9,7 +9,7 @@ from bert_jax.corpus.manifest import read_manifest
 
 @pytest.fixture
 def files(tmp_path):
-    """Return a vocabulary, and a corpus of forty documents plus one duplicate."""
+    """Return (vocabulary, corpus); the corpus has forty documents plus one duplicate."""
     words = [f"w{number}" for number in range(40)]
     vocab = tmp_path / "vocab.txt"
     vocab.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *words]))
@@ -97,7 +97,7 @@ def test_the_share_of_unknown_tokens_is_printed_and_refused(files, tmp_path, cap
     ("extra", "message"),
     [
         (["--language", "xx"], "language='xx': no sentence rules"),
-        (["--workers", "0"], "error: --workers: '0' is not a number of processes. Give at least 1"),
+        (["--workers", "0"], "--workers: '0' is not a number of processes. Specify at least 1"),
         (["--held-out", "2"], "error: --held-out=2.0: expected a fraction"),
         (["--max-length", "1"], "error: --max-length=1: expected 8"),
         (["--max-length", "9", "--max-documents-per-record", "5"], "per-record=5: .* of 9 pos"),

@@ -313,7 +313,7 @@ def test_reports_are_written_again_from_the_results(
     assert bert_jax_here("sweep", "--report-only", output).code == 0
     assert (output / "report.html").read_text() == page
     both = ("sweep", "--report-only", output, output)
-    assert "--output is missing: --report-only of several sweeps" in bert_jax_here(*both).errors
+    assert "--output is missing: a report on several sweeps" in bert_jax_here(*both).errors
     assert bert_jax_here(*both, "--output", tmp_path).code == 0
     assert (tmp_path / "report.html").read_text().count("<img") == 2
 
@@ -325,7 +325,7 @@ def test_reports_are_written_again_from_the_results(
         (["--config.work_dir=x"], "a sweep sets this key itself. Use --output"),
         (["--batch-sizes", "8", "12"], "batch_size=12 is not divisible by 8"),
         (["--seeds", "0"], "seeds=0: must be at least 1"),
-        (["--report-only", "x"], "--config: --report-only does not train. Leave the option out"),
+        (["--report-only", "x"], "--config: --report-only does not train. Omit the option"),
         (
             ["--config.optimizer.warmup_fraction=0", "--config.optimizer.warmup_steps=900"],
             "optimizer.warmup_steps=900 is more than the",

@@ -1,4 +1,4 @@
-"""Make fixtures of the corpus tests available here: corpora, and helpers to inspect batches."""
+"""Share the corpus tests' fixtures: corpora, and helpers that inspect batches."""
 
 from ..corpus.conftest import (  # noqa: F401
     LENGTH,

@@ -1,4 +1,4 @@
-"""Test that measuring speeds from Python prints nothing."""
+"""Test that measuring speed from Python prints nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test that the loader for custom loops yields a pretraining run's batches, from any step."""
+"""Test that `CorpusLoader` yields the same batches as a pretraining run, from any step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test examples from corpora made for a single case, and random draws that must never change."""
+"""Test examples from corpora built for one case each, and random draws that must never change."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def write_pinned(directory: Path) -> Path:
 
 @pytest.mark.parametrize("unit", GOLDEN_OF_UNITS)
 def test_draws_of_other_objectives_never_change(tmp_path, unit):
-    """Use a vocabulary in which every third token continues the word of the previous one."""
+    """Use a vocabulary in which every third token continues the previous token's word."""
     corpus = Corpus(write_pinned(tmp_path), "train")
     vocabulary = dataclasses.replace(
         synthetic_vocabulary(200_000), continuation_ids=np.arange(9, 200_000, 3, dtype=np.int32)
@@ -75,7 +75,7 @@ def test_draws_of_other_objectives_never_change(tmp_path, unit):
 
 
 def test_draws_never_change(tmp_path, make_source):
-    """Compare with the first version's draws; a change would affect every resumed run."""
+    """Compare with the first version's draws, because a change would affect every resumed run."""
     source = make_source(write_pinned(tmp_path))
     batch = source.examples(3, np.arange(96, 104))
     assert batch["masked_positions"][:, 3].tolist() == GOLDEN_POSITIONS
@@ -105,7 +105,7 @@ def test_fragments_without_a_partner_are_one_segment_without_a_label(
 
 
 def test_fragments_with_different_kinds_of_ends_are_not_paired(tmp_path, make_source, fragments_of):
-    """A document's end is never paired with a full record's end, which would reveal the label."""
+    """Pairing the end of a document with the end of a full record would reveal the label."""
     long = TokenizedDocument(0, 1000 + np.arange(29), np.arange(0, 29, 7))
     others = [TokenizedDocument(n, 50 + np.arange(28), np.arange(0, 28, 7)) for n in range(1, 9)]
     source = make_source(write_documents(tmp_path, [long, *others], max_fragments=1))
@@ -117,7 +117,7 @@ def test_a_partner_is_found_beyond_many_candidates_of_the_same_document(
     tmp_path, make_source, fragments_of
 ):
     long = TokenizedDocument(0, 1000 + np.arange(29 * 30), np.arange(0, 29 * 30, 7))
-    # Make a fragment of the maximum length that ends in the same way as those of the long document.
+    # Make a fragment of the maximum length, which ends the same way as the long document's.
     short = TokenizedDocument(1, 50 + np.arange(29), np.arange(0, 29, 7))
     source = make_source(write_documents(tmp_path, [long, short], max_fragments=1))
     assert len(source) == 31

@@ -1,6 +1,6 @@
 """Test that examples follow the papers and are a pure function of (corpus, seed, epoch, index).
 
-The tokens of the corpus encode their origin (`named_documents`).
+The tokens in the corpus encode where they come from (`named_documents`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def rows_of(batch: Batch, rows: np.ndarray) -> Batch:
 
 @pytest.fixture(scope="module")
 def pairs(epochs, documents, fragments_of):
-    """Return the observable properties of all pairs in four epochs, as named arrays."""
+    """Return a dict from property names to arrays over all pairs in four epochs."""
     ends = {number + 1: set(d.sentence_starts[1:].tolist()) for number, d in enumerate(documents)}
     sizes = [0, *(len(document.token_ids) for document in documents)]
     rows = []
@@ -73,7 +73,7 @@ def pairs(epochs, documents, fragments_of):
 
 
 def rank_auc(feature: np.ndarray, label: np.ndarray) -> float:
-    """Return the area under a feature's ROC curve (Mann-Whitney); ties count half."""
+    """Return the area under a feature's ROC curve (the Mann-Whitney statistic; ties count half)."""
     values, inverse, counts = np.unique(feature, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
     positive = int(label.sum())
@@ -184,10 +184,10 @@ def test_a_length_or_an_end_does_not_predict_the_label(pairs, feature):
 
 
 def test_lengths_and_ends_together_do_not_predict_the_label(pairs):
-    """Random partners have the same kind of end as the text they replace."""
+    """Random partners have the same kind of ending as the text that they replace."""
     names = ("a", "b", "ends_document", "ends_sentence")
     table = np.stack([*(pairs[name] for name in names), pairs["a"] + pairs["b"]], axis=1)
-    # Evaluate on other documents, since fragments recur in every epoch.
+    # Evaluate on different documents, because the same fragments recur in every epoch.
     trained = pairs["last_of_a"] // SPAN % 2 == 0
     model = HistGradientBoostingClassifier(max_iter=40, random_state=0)
     model.fit(table[trained], pairs["label"][trained])

@@ -1,4 +1,4 @@
-"""Test that a step's batch does not depend on how it is read, and that each record is used once."""
+"""Test that a step's batch does not depend on how it is read and each record is used once."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_errors_name_a_killed_worker_and_the_signal(source):
     with Loader(source, num_workers=2) as loader:
         next(loader)
         wait_until(lambda: len(multiprocessing.active_children()) == 2)
-        # This process makes the batches of odd steps. Batches that it has sent still arrive.
+        # This process makes the batches for odd steps. Batches that it has already sent still arrive.
         os.kill(second_worker(loader), signal.SIGKILL)
         with pytest.raises(
             OSError, match=r"^data worker 2 of 2 was killed by SIGKILL, .* memory .* fewer workers"
@@ -220,7 +220,7 @@ def test_an_error_that_cannot_be_unpickled_arrives_with_its_message():
 
 
 class Stopped(Exception):
-    """Raised to end a wait."""
+    """An exception that ends a wait."""
 
 
 def stop() -> None:
@@ -361,7 +361,7 @@ def start(tmp_path: Path, prepared: Path, action: str) -> subprocess.Popen[str]:
 
 
 def members(group: int) -> list[str]:
-    """Return the process ids in a process group, from Linux's /proc."""
+    """Return the ids of the processes in a process group, read from Linux's /proc."""
     process_ids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -415,7 +415,7 @@ def test_a_masking_rate_changes_from_the_first_step_to_the_last(prepared, make_s
     held_out = EvaluationSource(examples, batch_size=16)[0]
     assert share(held_out) == pytest.approx(0.2, abs=0.01)
     assert held_out["masked_positions"].shape == first[0]["masked_positions"].shape
-    # Draws do not depend on the rate, so a higher rate only adds predictions.
+    # The random draws do not depend on the rate, so a higher rate only adds predictions.
     last_step = BatchSource(examples, batch_size=16, num_steps=5)[4]
     predictions = [
         {

@@ -1,4 +1,4 @@
-"""Test the distributions of masked words, n-grams and spans against those in their papers."""
+"""Test that masked words, n-grams and spans are distributed as in the papers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNITS = ("word", "ngram", "span")
 
 
 def random_rows(num_rows: int, length: int, seed: int = 0, special: float = 0.02) -> np.ndarray:
-    """Return rows of all lengths, in which a third of the tokens continue a word."""
+    """Return rows of all possible lengths, in which a third of the tokens continue a word."""
     rng = np.random.default_rng(seed)
     kind = rng.random((num_rows, length))
     token_ids = rng.integers(NUM_SPECIAL, 3000, kind.shape)
@@ -56,7 +56,7 @@ def words_of_rows(token_ids: np.ndarray):
 
 
 def plain_words(num_rows: int, length: int):
-    """Return the words of rows in which every word has one token."""
+    """Return the words in rows where every word is a single token."""
     return words_of_rows(np.full((num_rows, length), 7, np.int32))
 
 
@@ -73,7 +73,7 @@ def test_words_equal_those_of_a_plain_loop():
 
 
 def test_words_are_chosen_in_random_order_unless_too_long():
-    """Choose words as BERT's release does."""
+    """Compare with BERT's release, reimplemented as a plain loop."""
     token_ids, keys = random_rows(400, 60), hash_of(5, np.arange(400))
     budget = np.random.default_rng(0).integers(0, 30, 400)
     choice = choose_words(words_of_rows(token_ids), budget, keys)
@@ -92,7 +92,7 @@ def test_words_are_chosen_in_random_order_unless_too_long():
 
 
 def first_runs(choice: Choice, num_rows: int, count: int) -> Choice:
-    """Return the first `count` runs of every row, in the order in which they were drawn."""
+    """Return the first `count` runs in each row, in the order in which they were drawn."""
     order = np.argsort(choice.row, kind="stable")
     firsts = np.searchsorted(choice.row[order], np.arange(num_rows))
     chosen = order[(firsts[:, None] + np.arange(count)).ravel()]
@@ -144,7 +144,7 @@ def test_all_positions_are_equally_likely(unit):
 
 
 def test_words_are_chosen_equally_often_in_a_million_draws():
-    """Each row has 32 words of two tokens, of which 8 are chosen."""
+    """Each row has 32 words of two tokens each, of which 8 words are chosen."""
     num_rows, size, num_chosen = 130_000, 32, 8
     truth = np.full((num_rows, 2 * size), 7, np.int32)
     truth[:, 1::2] = 3000
@@ -153,7 +153,7 @@ def test_words_are_chosen_equally_often_in_a_million_draws():
     )
     assert len(choice.row) == num_rows * num_chosen > 1_000_000 and (choice.length == 2).all()
     counts, share = np.bincount(choice.begin // 2, minlength=size), num_chosen / size
-    # Counts of draws without replacement vary less than counts of independent draws.
+    # Counts vary less when drawing without replacement than with independent draws.
     spread = num_rows * share * (1 - share) * size / (size - 1)
     statistic = ((counts - num_rows * share) ** 2).sum() / spread
     assert chi2.sf(statistic, size - 1) > 1e-4
@@ -161,7 +161,7 @@ def test_words_are_chosen_equally_often_in_a_million_draws():
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_million_replacements_have_the_published_distribution(unit):
-    """Replace 80 % by [MASK] and 10 % by a random token: whole spans, or else single tokens."""
+    """Replace 80% by [MASK] and 10% by random tokens, per span or else per token."""
     counts, config = np.zeros(3, np.int64), MaskingConfig(rate=0.5, unit=unit)
     for part in range(15 if unit == "span" else 3):
         num_rows, length = 6_000, 128

@@ -1,4 +1,4 @@
-"""Test which tokens are predicted, and which tokens replace them."""
+"""Test which tokens are predicted and what replaces them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VOCABULARY = synthetic_vocabulary(VOCAB_SIZE)
 
 
 def random_rows(num_rows: int, length: int, seed: int = 0) -> np.ndarray:
-    """Return rows of all lengths, from empty to full, with some special tokens among the words."""
+    """Return rows of every length from empty to full, with some special tokens among the words."""
     rng = np.random.default_rng(seed)
     token_ids = rng.integers(NUM_SPECIAL, VOCAB_SIZE, (num_rows, length))
     special = rng.integers(1, NUM_SPECIAL, (num_rows, length))
@@ -52,7 +52,7 @@ def test_a_million_predictions_have_the_published_proportions():
     for counts in (per_position, per_token[NUM_SPECIAL:]):
         degrees = len(counts) - 1
         statistic = ((counts - counts.mean()) ** 2 / counts.mean()).sum()
-        # Positions are drawn without replacement, which only narrows the distribution.
+        # Positions are drawn without replacement, which only makes the distribution narrower.
         assert statistic < degrees + 5 * np.sqrt(2 * degrees)
 
 

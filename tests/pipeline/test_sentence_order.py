@@ -1,4 +1,4 @@
-"""Test the halves of sentence-order pairs, and that only the text reveals their order."""
+"""Test how sentence-order pairs are split, and that only the text reveals their order."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def six_epochs(source, fragments_of):
 
 @pytest.fixture(scope="module")
 def starts(documents) -> set[int]:
-    """Return the first token of every sentence, and the token after the end of every document."""
+    """Return the first token of each sentence and the token that follows each document."""
     return {
         (number + 1) * SPAN + int(start)
         for number, document in enumerate(documents)
@@ -52,7 +52,7 @@ def starts(documents) -> set[int]:
 
 
 def test_halves_are_complete_sentences_in_order_or_swapped(six_epochs, starts):
-    """Check that swapping two runs of a swapped pair restores the ascending tokens."""
+    """Check that exchanging two runs of sentences in a swapped pair restores ascending tokens."""
     pairs = cut_at_both_ends = 0
     for first, second, label, weight in six_epochs:
         tokens = np.concatenate([first, second])
@@ -99,7 +99,7 @@ def test_lengths_and_ends_do_not_predict_the_label(six_epochs, starts):
     *features, label, document = np.array(rows).T
     for feature in features:
         assert abs(roc_auc_score(label, feature) - 0.5) < 0.02
-    # Evaluate on other documents, since fragments recur in every epoch with the same length.
+    # Evaluate on different documents, because fragments recur in every epoch with the same length.
     trained, table = document % 2 == 0, np.stack(features, axis=1)
     model = HistGradientBoostingClassifier(max_iter=40, random_state=0)
     model.fit(table[trained], label[trained])
@@ -129,9 +129,9 @@ def test_the_first_half_is_the_longer_one_in_half_of_the_pairs(six_epochs):
 def test_spaces_before_a_half_do_not_predict_the_label(
     kind, tmp_path, write_json_lines, tokenizer, fragments_of
 ):
-    """Check that both labels have equally many leading spaces.
+    """Check that segments start with a space equally often under both labels.
 
-    With byte-level BPE, only the first sentence of a document has no leading space, which could
+    With byte-level BPE, only the first sentence of a document lacks a leading space, which could
     reveal the order.
     """
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Test the config of a pretraining run, and the recipes that fill it in."""
+"""Test the config of a pretraining run and the pretraining recipes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -122,7 +122,7 @@ def test_the_recipes_of_other_families_match_their_papers() -> None:
     "recipe", sorted(CONFIGS.parent.glob("*/**/*.py")), ids=lambda path: path.stem
 )
 def test_the_commands_of_a_recipe_can_be_copied(recipe: Path) -> None:
-    """Read the file as text: a line continues after one backslash."""
+    """Read the file as text: a continued line must end in a single backslash."""
     text = recipe.read_text(encoding="utf-8")
     docstring = text.split('"""')[1]
     assert "\\\\" not in docstring
@@ -180,7 +180,7 @@ def test_invalid_configs_are_refused(changes: dict, message: str) -> None:
 
 
 def test_an_evaluation_batch_has_as_many_rows_as_a_micro_batch() -> None:
-    """A batch that training splits to fit into memory would not fit in an evaluation either."""
+    """A batch that training must split to fit into memory would not fit in evaluation either."""
     run = config(accumulation_steps=4)
     (phase,) = run.phases.values()
     assert run.evaluation_batch_size(phase) == phase.batch_size // 4

@@ -17,7 +17,7 @@ OTHER_SIZES = ("hidden_dim=32", "num_layers=3", "ffn_dim=64", "max_positions=40"
 
 @pytest.fixture
 def source(tiny_config: Path, bert_jax_here: Run, tmp_path: Path) -> Path:
-    """Return a work directory with the sizes of `tiny_config`."""
+    """Return a work directory whose model has the sizes of `tiny_config`."""
     finished = bert_jax_here(*command(tiny_config, tmp_path / "source"))
     assert finished.code == 0, finished.errors
     return tmp_path / "source"

@@ -31,13 +31,13 @@ def test_a_note_warns_of_a_corpus_with_few_pairs() -> None:
     (line,) = few_pairs("sentence_order", corpora)
     assert "phase1: at most 0.4% of the documents in corpora/phase1 have two sentences" in line
     assert few_pairs("none", corpora) == []
-    # Byte-level BPE's tokens reveal the first sentence of a document, so it keeps its place.
+    # Byte-level BPE tokens reveal which sentence starts a document, so it is never swapped.
     pairs = [corpus("phase1", 1_000, 1_900, spaced=True)]
     (line,) = few_pairs("sentence_order", pairs)
     assert "at most 45.0% of the documents in corpora/phase1 have three sentences" in line
     assert few_pairs("next_sentence", pairs) == []
-    # In books and Wikipedia, one in fifty rows of 32 tokens has an order to learn, as do three
-    # quarters of the rows of 128 tokens.
+    # In books and Wikipedia, only one in fifty rows of 32 tokens has two whole sentences to order,
+    # compared with three quarters of the rows of 128 tokens.
     short = [corpus("phase1", 1_000, 5_000, length=32)]
     (line,) = few_pairs("sentence_order", short)
     assert "phase1: rows have 32 tokens, and sentences have 30 on average" in line

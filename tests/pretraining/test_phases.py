@@ -1,4 +1,4 @@
-"""Test the phases of a run: their epochs, and what identifies them."""
+"""Test which epochs the phases of a run use, and which values identify them."""
 
 from __future__ import annotations
 

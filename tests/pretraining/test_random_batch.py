@@ -1,4 +1,4 @@
-"""Test the arrays of a random batch."""
+"""Test the arrays in a random batch."""
 
 import numpy as np
 import pytest

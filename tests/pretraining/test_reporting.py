@@ -26,17 +26,17 @@ def test_the_cost_of_a_step_is_the_flops_of_its_phase(
     assert finished.code == 2 and "stopped by the test" in finished.errors
     [((first_steps, first_cost), (second_steps, second_cost))] = costs
     assert (first_steps, second_steps) == (2, 1)
-    # With 32 sequences of 64 tokens instead of 16 of 32, there are four times as many tokens, each
-    # of which attends to twice as many tokens.
+    # 32 sequences of 64 tokens have four times as many tokens as 16 sequences of 32, and each token
+    # attends to twice as many.
     assert 4 < second_cost / first_cost < 8
 
 
-# jaxlib 0.11 on Python 3.12 warns of its own class, and aborts where that is an error.
+# jaxlib 0.11 on Python 3.12 warns about its own class, and aborts if warnings are errors.
 @pytest.mark.filterwarnings("ignore:builtin type event_stats:DeprecationWarning")
 def test_steps_are_traced_on_request(tiny_config, bert_jax_here, tmp_path):
     words = [f"--config.work_dir={tmp_path}", "--config.reporting.profile_steps=3"]
     phases = ["phase1.num_steps=12", "phase2.num_steps=3"]
-    # With another shape, the step would be compiled while it is traced.
+    # With a different shape, the step would be compiled while the profiler is tracing.
     phases += [f"phase2.corpus={tiny_config.parent / '32'}", "phase2.sequence_length=32"]
     phases += ["phase2.batch_size=16"]
     words += [f"--config.phases.{word}" for word in phases]

@@ -1,4 +1,4 @@
-"""Test pretraining from Python: silent, in any thread, resumed, stopped, and with callbacks."""
+"""Test that `pretrain` is silent, works in any thread, calls back, stops and resumes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bert_jax.training.reports import Report, TrainReport
 
 @pytest.fixture(autouse=True)
 def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip drawing the curves, which takes half a second at every evaluation."""
+    """Skip drawing the curves, which would take half a second at every evaluation."""
     monkeypatch.setattr("bert_jax.training.reporting.draw_curves", lambda *_, **__: None)
 
 
@@ -77,7 +77,7 @@ def test_print_as_the_callback_prints_every_line(
     ]
     assert sum(line.startswith("held out, after step") for line in lines) == 2
     assert lines[-1] == f"curves: {tmp_path / 'run' / 'curves.png'}"
-    # Now that the run is finished, the same call returns at once, with the metrics from the log.
+    # Once the run is finished, the same call returns at once, with the metrics from the log.
     again = pretrain(config, on_report=print)
     assert again.finished and again.step == 6 and "mlm_loss" in again.metrics
     assert "(finished: nothing to do)" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Test the saved state, messages and exit codes when data workers are killed or hang."""
+"""Test what is saved, printed and returned when data workers are killed or hang."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BEYOND = 100_000  # more steps than any run here reaches
 
 
 def disturb(work_dir: Path, done: threading.Event, *, kill: bool) -> None:
-    """Kill the run's worker after some steps, or pause it and then ask the run to stop."""
+    """Kill the run's worker after a few steps, or pause it and then ask the run to stop."""
     log = work_dir / "metrics.jsonl"
     deadline = time.monotonic() + TIMEOUT
     while not (log.exists() and '"step": 4,' in log.read_text()):
@@ -28,7 +28,7 @@ def disturb(work_dir: Path, done: threading.Event, *, kill: bool) -> None:
     (worker,) = multiprocessing.active_children()
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGKILL if kill else signal.SIGSTOP)
-    # Give the run time to wait for a batch; before that, it would stop in any case.
+    # Wait until the run is waiting for a batch; before that, it would stop in any case.
     if not kill and not done.wait(2):
         os.kill(os.getpid(), signal.SIGTERM)
 

@@ -1,4 +1,4 @@
-"""Test loading configs from files, and overriding keys with command-line and Python values."""
+"""Test loading configs from files, and overriding keys on the command line and from Python."""
 
 import json
 from dataclasses import dataclass, field
@@ -136,7 +136,7 @@ def test_none_leaves_out_a_section(config_file: str) -> None:
     )
     assert load(str(filled)).warm_start == Optimizer(name="lamb")
     assert load(str(filled), ["--config.warm_start=None"]).warm_start is None
-    with pytest.raises(ValueError, match="--config.optimizer=None: this section cannot be left"):
+    with pytest.raises(ValueError, match="--config.optimizer=None: this section is required"):
         load(config_file, ["--config.optimizer=None"])
 
 
@@ -158,8 +158,11 @@ def test_none_leaves_out_a_section(config_file: str) -> None:
         ("optimizer=3", "--config.optimizer is a section; its keys are optimizer.betas"),
         ("seed", "missing value. Write --config.seed=VALUE"),
         ("seed=many", "config.seed.*many"),
-        ("warm_start=1", "config.warm_start=1: this section is empty in the config file"),
-        ("warm_start.a=1", "config.warm_start.a=1: this section .* such as a copy of this one"),
+        ("warm_start=1", "config.warm_start=1: the config file leaves this section empty"),
+        (
+            "warm_start.a=1",
+            "config.warm_start.a=1: the config file leaves .* such as a copy of this one",
+        ),
         ("seed=1.5", "config.seed.*1.5"),
         ("seed=None", "config.seed: missing"),
         ("next_sentence=perhaps", "config.next_sentence.*perhaps"),
@@ -218,7 +221,7 @@ def test_required_keys_can_be_set_by_overrides(tmp_path: Path) -> None:
 
 
 def test_errors_about_missing_files_suggest_similar_files(config_file: str) -> None:
-    with pytest.raises(ValueError, match=".*runn.py: there is no such file; nearest: .*run.py"):
+    with pytest.raises(ValueError, match=".*runn.py: no such file; nearest: .*run.py"):
         load_config(config_file.replace("run.py", "runn.py"))
 
 
@@ -243,7 +246,7 @@ def test_configs_for_the_other_command_are_rejected() -> None:
         for source in (root / f"{name}.py", name, name.split("/")[1]):
             with pytest.raises(ValueError) as error:
                 load_config(source, kind=other)
-            expected = f"{source}: this is a config for `bert-jax {kind}`, since it has the key"
+            expected = f"{source}: this is a config for `bert-jax {kind}`, because it has the key"
             assert f"{expected} {key!r}" in str(error.value)
             assert f"configs/{other}" in str(error.value)
 
@@ -275,7 +278,7 @@ def test_keys_of_other_libraries_are_translated() -> None:
             for override in overrides:
                 with pytest.raises(ValueError) as error:
                     load_config(source, override)
-                # For Python values, the suggestion is relative to the section of the unknown key.
+                # For Python values, the suggestion is relative to the section that contains the unknown key.
                 section = "" if isinstance(override, list) else f"{key.rpartition('.')[0]}."
                 assert str(error.value).endswith(
                     f"{key}: no such key; did you mean {answer.removeprefix(section)}?"
@@ -318,10 +321,10 @@ def test_python_values_override_keys_and_sections(config_file: str) -> None:
         ({"phases.phase1.num_step": 1}, "config.phases.phase1.num_step: .* nearest: num_steps"),
         ({"seed": "1"}, r"config.seed: expected int, got '1' \(str\)"),
         ({"seed.x": 1}, r"config.seed: expected int"),
-        ({"optimizer": None}, "optimizer: this section cannot be left out"),
+        ({"optimizer": None}, "optimizer: this section is required and cannot be None"),
         ({"optimizer": 3}, "config.optimizer: expected a section"),
         ({"optimizer.name": "lamb", "optimizer": {"name": "adamw"}}, "optimizer.name is set twice"),
-        ("seed=1", "expected a mapping or a list of words"),
+        ("seed=1", "expected a mapping or a list of strings"),
     ],
 )
 def test_invalid_python_values_are_reported(

@@ -38,7 +38,7 @@ def test_the_kind_of_a_config_is_determined_from_its_keys() -> None:
     assert isinstance(load_config(CONFIGS / "finetune/sst2.py", words), FinetuneConfig)
     content = read_config_file(CONFIGS / "pretrain/tiny.py")
     assert load_config(content) == load_config(content.to_dict()) == load_config("tiny")
-    with pytest.raises(ValueError, match="neither a pretraining nor a fine-tuning config"):
+    with pytest.raises(ValueError, match="not a pretraining or fine-tuning config"):
         load_config({"seed": 1})
 
 
@@ -50,7 +50,7 @@ def test_the_kind_of_a_config_is_determined_from_its_keys() -> None:
         ("pretrain/tinny", "pretrain/tinny: no such recipe or file; nearest: pretrain/tiny"),
         (
             "configs/pretrain/tiny.py",
-            "^configs/.*: there is no such file. .* its name: pretrain/tiny$",
+            "^configs/.*: no such file. .* its name: pretrain/tiny$",
         ),
         ("README", "README: not a Python file"),
     ],
@@ -78,7 +78,7 @@ def test_the_command_determines_the_kind_of_ambiguous_names(
 
 
 def test_config_files_can_import_each_other(tmp_path: Path) -> None:
-    """Imports are relative to each file, repeated for each load, and leave no modules behind."""
+    """Imports are relative to each file, run again for each load, and leave no modules behind."""
     directory = tmp_path / "my.configs"
     (directory / "small").mkdir(parents=True)
     shutil.copy(CONFIGS / "pretrain/tiny.py", directory / "base.py")

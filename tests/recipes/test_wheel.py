@@ -25,7 +25,7 @@ OWN = NARROW.replace("from ..tiny", "from bert_jax.recipes.pretrain.tiny")
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build and install a wheel, and return the directory it was installed in."""
+    """Build a wheel, install it, and return the directory in which it is installed."""
     directory = tmp_path_factory.mktemp("wheel")
     source = directory / "source"
     for name in ("bert_jax", "configs"):

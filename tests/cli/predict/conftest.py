@@ -1,4 +1,4 @@
-"""Fixtures for the tests of `predict`: models, and functions that run the command."""
+"""Provide fixtures for testing `predict`: models, and functions that run the command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...interop.conftest import make, quiet  # noqa: F401
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory) -> dict[str, Path]:
-    """Return the work directory of a model with each head, keyed by the head."""
+    """Return a dict from each head to the work directory of a model with that head."""
     work_dirs = {}
     for head in ("pretraining", "classification", "tagging", "span", "multiple_choice"):
         directory = tmp_path_factory.mktemp(head)
@@ -34,7 +34,7 @@ def no_compilation_cache(monkeypatch) -> None:
 
 @pytest.fixture
 def standard_input(monkeypatch, tmp_path_factory):
-    """Return a function that replaces the content of standard input."""
+    """Return a function that replaces standard input with given text."""
 
     def replace(data: bytes) -> None:
         path = tmp_path_factory.mktemp("input") / "standard"
@@ -47,7 +47,7 @@ def standard_input(monkeypatch, tmp_path_factory):
 
 @pytest.fixture
 def predicted(bert_jax_here, standard_input):
-    """Return a function that runs `predict`, expects success, and returns the results."""
+    """Return a function that runs `predict`, expects it to succeed, and returns the results."""
 
     def run(*words, text=None):
         if text is not None:

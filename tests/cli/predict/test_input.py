@@ -149,7 +149,7 @@ def test_the_output_cannot_be_the_input(models, refused, monkeypatch, tmp_path, 
     (tmp_path / "link.txt").hardlink_to(source)
     error = refused(models["classification"], "--input", source, "--output", written)
     assert f"--output={Path(written)}: this is the input file ({source})" in error
-    # The same holds for the temporary name of an incomplete output.
+    # The same is true of the temporary name that an incomplete output has.
     source = source.rename("out.jsonl.partial")
     refused(models["classification"], "--input", source, "--output", "out.jsonl")
     assert source.read_text() == "a\nb\n"
@@ -238,7 +238,7 @@ def test_read_ahead_keeps_the_order_and_raises_the_error():
 
 @contextlib.contextmanager
 def conversation(bert_jax, *words):
-    """Start `predict` in a separate process for line-by-line input; kill it if it hangs."""
+    """Start `predict` in a separate process that is fed line by line, and kill it if it hangs."""
     process = subprocess.Popen(
         [sys.executable, "-m", "bert_jax.cli.main", "predict", *map(str, words)],
         env=bert_jax.environment(),
