@@ -186,7 +186,7 @@ def test_errors_name_a_killed_worker_and_the_signal(source):
     with Loader(source, num_workers=2) as loader:
         next(loader)
         wait_until(lambda: len(multiprocessing.active_children()) == 2)
-        # This process makes the batches for odd steps. Batches that it has already sent still arrive.
+        # This process makes the batches for odd steps. Those that it has already sent still arrive.
         os.kill(second_worker(loader), signal.SIGKILL)
         with pytest.raises(
             OSError, match=r"^data worker 2 of 2 was killed by SIGKILL, .* memory .* fewer workers"
