@@ -1,1 +1,1 @@
-"""Fine-tuning runs: config, tasks, scores, evaluation, and sweeps."""
+"""Fine-tune models on labeled tasks, evaluate them, and sweep over hyperparameters."""

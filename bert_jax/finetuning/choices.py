@@ -1,4 +1,4 @@
-"""Multiple choice: SWAG, and any table with a column for each choice."""
+"""Define the multiple-choice task, for SWAG and any table with one column per choice."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FORM_KEYS = form_keys("choices")
 
 @dataclass(frozen=True)
 class ChoiceSet(ExampleSet):
-    """Contexts with several choices, one of which is correct."""
+    """Multiple-choice examples: contexts with several choices each, one of which is correct."""
 
     endings: ClassVar[tuple[str, ...]] = (".csv",)
     features: Features
@@ -58,7 +58,7 @@ class ChoiceSet(ExampleSet):
         )
 
     def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
-        """Write a .csv with columns index and pred, with choices written as in the label column.
+        """Write a .csv file with the columns index and pred, spelling choices as in the labels.
 
         SWAG's evaluator reads this format (https://github.com/allenai/swag-evaluator).
         """
@@ -73,7 +73,7 @@ class ChoiceSet(ExampleSet):
 
     @property
     def written_from(self) -> str:
-        """See `ExampleSet`; includes the ids."""
+        """See `ExampleSet.written_from`; also covers the example IDs."""
         return fingerprint_with(self.fingerprint, self.examples.ids)
 
     def _accuracy(self, chosen: np.ndarray) -> dict[str, float]:
@@ -82,7 +82,7 @@ class ChoiceSet(ExampleSet):
 
 @dataclass(frozen=True)
 class ChoicesConfig(FilesTaskConfig):
-    """A table of contexts with several endings each."""
+    """The config section for tables with a context and several endings in each row."""
 
     files: ChoiceFiles
 

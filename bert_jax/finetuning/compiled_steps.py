@@ -1,4 +1,4 @@
-"""Check a fine-tuning run against its mesh, data and memory, and compile its steps."""
+"""Check that a fine-tuning run fits its mesh, data and memory, and compile its steps."""
 
 from __future__ import annotations
 
@@ -41,19 +41,20 @@ from bert_jax.training.tuning import Tuning, TuningConfig
 
 @dataclass(frozen=True)
 class CompiledSteps:
-    """The compiled steps of a run and of its variants from `FinetuneRun.with_hyperparameters`.
+    """The compiled steps that a run shares with its `FinetuneRun.with_hyperparameters` variants.
 
     Attributes:
-      task: the model with its loss.
+      task: the model and its loss.
       optimizer_config: the optimizer's settings. The peak learning rate is not compiled into the
-        train step, so a variant of the run may have a different one.
-      accumulation_steps: the number of parts that a batch is computed in.
+        train step, so a variant of the run may use a different one.
+      accumulation_steps: the number of parts that each batch is split into for gradient
+        accumulation.
       optimizer: the optimizer.
       tuning: the trainable parameters and their learning rates.
       train_step: the step that updates the parameters.
       prediction_step: the step that computes logits.
       metrics_step: the step that computes the loss from logits.
-      init: the function that initializes the state.
+      init: the function that initializes the training state.
     """
 
     task: ClassifierTask
@@ -74,10 +75,11 @@ def make_steps(
     task: ClassifierTask,
     mesh: Mesh,
 ) -> CompiledSteps:
-    """Return the steps, each of which is compiled whenever it gets a batch of a new shape.
+    """Return the steps; each one is compiled again for every new batch shape.
 
     Raises:
-      ValueError: `tuning.top_layers` exceeds the number of layers, or is combined with a scan.
+      ValueError: `tuning.top_layers` exceeds the number of layers, or is combined with
+        `compute.scan_layers`.
     """
     tuning = Tuning(tuning_config, task.config.encoder)
     _check_scan(task.compute, tuning)
@@ -104,19 +106,19 @@ def make_steps(
 
 
 def _check_scan(compute: ComputeConfig, tuning: Tuning) -> None:
-    """Reject a scan over layers if only some layers are frozen: it computes gradients for all."""
+    """Reject a scan over layers if only some are trainable, since it differentiates them all."""
     if compute.scan_layers and 0 < tuning.num_trainable_layers < tuning.num_layers:
         raise ValueError(
-            f"compute.scan_layers=True: differentiates all {tuning.num_layers} layers, but only "
-            f"tuning.top_layers={tuning.num_trainable_layers} are trainable. Set "
-            "compute.scan_layers=False (scanning saves compile time for deep models only)."
+            f"compute.scan_layers=True: a scan differentiates all {tuning.num_layers} layers, but "
+            f"only tuning.top_layers={tuning.num_trainable_layers} are trainable. Set "
+            "compute.scan_layers=False (a scan saves compile time only for deep models)."
         )
 
 
 def check_batches(
     batch_size: int, evaluation_batch_size: int, accumulation_steps: int, mesh: Mesh
 ) -> None:
-    """Raise ValueError if a batch cannot be split over the devices."""
+    """Raise ValueError if a batch cannot be split evenly over the devices."""
     parts = batch_extent(mesh)
     for name, size, by in (
         ("batch_size", batch_size, parts * accumulation_steps),
@@ -124,15 +126,15 @@ def check_batches(
     ):
         if size % by:
             raise ValueError(
-                f"{name}={size} is not divisible by {by} (parts of the mesh, times "
-                f"accumulation_steps in training). Set it to a multiple of {by}"
+                f"{name}={size} is not divisible by {by} (the number of parts that the mesh splits "
+                f"a batch into, times accumulation_steps in training). Set it to a multiple of {by}"
             )
 
 
 def check_data(
     data: TaskData, tokenizer: Tokenizer, best_metric: str, *, allow_unknown: bool
 ) -> None:
-    """Raise ValueError if the task lacks the best metric or a set has too many unknown tokens."""
+    """Raise ValueError if the task lacks `best_metric` or a set has too many unknown tokens."""
     _check_best_metric(data, best_metric)
     for name, features in data.features.items():
         counts = count_unknown(features.sequences.token_ids, tokenizer)
@@ -144,7 +146,7 @@ def check_data(
 
 
 def _check_best_metric(data: TaskData, best_metric: str) -> None:
-    """Raise ValueError if the task lacks the metric that compares checkpoints."""
+    """Raise ValueError if the task lacks the metric that selects the best checkpoint."""
     losses = [data.metric_of(name, LOSS) for name in data.validation]
     names = (*data.metrics, *losses)
     if best_metric and best_metric not in names:
@@ -155,7 +157,7 @@ def _check_best_metric(data: TaskData, best_metric: str) -> None:
 
 
 def unknown_lines(features: Mapping[str, Features], tokenizer: Tokenizer) -> list[str]:
-    """Return a line with the share of unknown tokens in every set, and a warning above 1%."""
+    """Return a line with each set's share of unknown tokens, plus a warning if one exceeds 1%."""
     sets = {
         name: count_unknown(rows.sequences.token_ids, tokenizer) for name, rows in features.items()
     }
@@ -182,20 +184,20 @@ def check_memory(
     init_from: str,
     max_length: int,
 ) -> None:
-    """Refuse a fine-tuning run that does not fit into this machine's memory.
+    """Check that a fine-tuning run fits into this machine's memory.
 
     Args:
       model: the model.
-      compute: the computation's settings, with "auto" resolved.
+      compute: the compute settings, with "auto" resolved.
       tuning: the trainable parameters.
-      mesh: the devices.
+      mesh: the device mesh.
       train: the training examples.
-      longest: the length of the longest rows of `train`, which occur in every epoch.
+      longest: the length of the longest rows in `train`, which occur in every epoch.
       batch_size: the number of examples per step.
-      accumulation_steps: the number of parts that a batch is computed in.
-      optimizer: the optimizer.
-      init_from: the config's value, for the message.
-      max_length: the config's value, for the message.
+      accumulation_steps: the number of parts that each batch is split into.
+      optimizer: the optimizer's settings.
+      init_from: the config's value, for the error message.
+      max_length: the config's value, for the error message.
 
     Raises:
       ValueError: see `check_traceable` and `check_fits`.
@@ -210,7 +212,7 @@ def check_memory(
         counts.total,
         trained,
         moments=optimizer.optimizer.moments,
-        # Clipping and accumulation need all gradients at once.
+        # Clipping and accumulation need all gradients in memory at once.
         all_gradients=optimizer.clip_norm > 0 or accumulation_steps > 1,
         keys=f"the model's size ({init_from}: {model_size_keys(model.encoder)})",
     )

@@ -1,4 +1,4 @@
-"""The config of a fine-tuning run, which `configs/finetune/*.py` fill in."""
+"""Define the config of a fine-tuning run, whose values come from `configs/finetune/*.py`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from bert_jax.validation import check_seed
 
 
 def default_optimizer() -> OptimizerConfig:
-    """Return AdamW with bias correction and a warm-up over a tenth of the steps.
+    """Return the settings for AdamW with bias correction and warm-up over a tenth of the steps.
 
-    Without either, small tasks collapse to one answer on some seeds (Mosbach et al. 2021, "On the
-    Stability of Fine-tuning BERT"; Zhang et al. 2021, "Revisiting Few-sample BERT Fine-tuning").
+    Without bias correction and warm-up, models fine-tuned on small datasets collapse to a single
+    answer for some seeds (Mosbach et al. 2021, "On the Stability of Fine-tuning BERT"; Zhang et al.
+    2021, "Revisiting Few-sample BERT Fine-tuning").
     """
     return OptimizerConfig(peak_learning_rate=3e-5, warmup_steps=0, warmup_fraction=0.1)
 
@@ -61,15 +62,15 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class Monitoring:
-    """The evaluations and progress reports of a run.
+    """Settings for a run's evaluations and progress reports.
 
     Attributes:
       evaluations_per_epoch: the number of evaluations on the validation set per epoch.
-      best_metric: the metric that selects the best checkpoint; "" for the task's primary metric.
+      best_metric: the metric that selects the best checkpoint; "" means the task's primary metric.
       patience: the number of consecutive evaluations without improvement after which the run ends;
-        0 disables this.
+        0 disables early stopping.
       report_every_steps: the number of steps between progress lines.
-      tensorboard: whether to write events for TensorBoard.
+      tensorboard: whether to write event files for TensorBoard.
     """
 
     evaluations_per_epoch: int
@@ -79,7 +80,7 @@ class Monitoring:
     tensorboard: bool
 
     def intervals(self, num_epochs: int, steps_per_epoch: int) -> Intervals:
-        """Return the steps after which the run reports, evaluates and saves.
+        """Return the intervals at which the run reports progress, evaluates and saves.
 
         A checkpoint is saved at every evaluation and at the end.
         """
@@ -93,41 +94,42 @@ class Monitoring:
 
 @dataclass(frozen=True)
 class FinetuneConfig:
-    """The config of a run. One of the sections glue, sentences, choices, tags, spans is the task.
+    """The config of a run. Its task is one section: glue, sentences, choices, tags or spans.
 
     Attributes:
       work_dir: the directory that the run writes to.
-      init_from: the work directory of `pretrain`, `import` or `finetune` that provides parameters
-        and tokenizer; not needed to resume a run.
-      task: the section of the task.
-      from_scratch: whether to take only the sizes and the tokenizer, and to initialize all
-        parameters randomly.
-      seed: seed of random parameters, the order of the examples and dropout.
-      max_length: maximum number of tokens of a sequence; longer ones are truncated or, with spans
-        and tags, read in windows.
+      init_from: the work directory of `pretrain`, `import` or `finetune` that provides the initial
+        parameters and the tokenizer; once the run has saved a checkpoint, it may be deleted.
+      task: the task's section.
+      from_scratch: whether to take only the sizes and the tokenizer from `init_from`, and to
+        initialize all parameters randomly.
+      seed: seed for parameter initialization, shuffling and dropout.
+      max_length: maximum number of tokens per sequence; longer sequences are truncated or, for
+        spans and tags, split into windows.
       num_epochs: number of epochs.
-      batch_size: number of examples per step, over all devices.
-      evaluation_batch_size: maximum number of examples per batch of an evaluation; 0 is four times
-        the batch of training. On a CPU batches of long examples are smaller (`Scorer`).
-      accumulation_steps: number of parts that a batch is computed in to save memory.
+      batch_size: number of examples per step, across all devices.
+      evaluation_batch_size: maximum number of examples per evaluation batch; 0 means four times
+        batch_size / accumulation_steps. On a CPU, batches of long examples are smaller (see
+        `Scorer`).
+      accumulation_steps: number of parts that each batch is split into to save memory.
       max_shapes: maximum number of lengths that rows are padded to, each with its own compiled
-        program. They are chosen for the training examples; the last one is extended for an
-        evaluation set with longer examples.
-      dropout: dropout rate of the encoder and its attention; -1 keeps the rates of `init_from`.
-      head_dropout: dropout rate of the classifier's input; -1 is 0.1, or 0 for a head without
+        program. The lengths are chosen for the training examples; the longest one is extended if
+        an evaluation set has longer examples.
+      dropout: dropout rate in the encoder and its attention; -1 keeps the rates from `init_from`.
+      head_dropout: dropout rate on the classifier's input; -1 means 0.1, or 0 for a head without
         dropout.
-      evaluations_per_epoch: number of evaluations on the validation set per epoch, evenly spaced,
-        the last one at the end of the epoch.
-      best_metric: the metric that selects the best checkpoint; "" for the task's primary metric.
+      evaluations_per_epoch: number of evaluations on the validation set per epoch. They are evenly
+        spaced, with the last one at the end of the epoch.
+      best_metric: metric that selects the best checkpoint; "" means the task's primary metric.
       patience: number of consecutive evaluations without improvement after which the run ends; 0
-        disables this. A tie replaces the best checkpoint but is not an improvement.
+        disables early stopping. A tie replaces the best checkpoint but is not an improvement.
       report_every_steps: number of steps between progress lines.
-      allow_unknown: whether to accept sets with more than a fifth of unknown tokens.
-      tensorboard: whether to write events for TensorBoard.
-      tuning: the parameters to train, and the learning rate of each layer.
-      compute: the dtype and the implementation of the model.
+      allow_unknown: whether to accept sets in which more than a fifth of the tokens are unknown.
+      tensorboard: whether to write event files for TensorBoard.
+      tuning: which parameters to train, and the learning rate for each layer.
+      compute: the model's dtype and implementation.
       optimizer: the optimizer and its learning-rate schedule.
-      mesh: the number of devices on each axis.
+      mesh: the number of devices along each mesh axis.
     """
 
     work_dir: LocalPath
@@ -155,7 +157,7 @@ class FinetuneConfig:
     mesh: MeshConfig = field(default_factory=MeshConfig)
 
     def __post_init__(self) -> None:
-        kind_of_task(self.task)  # an unknown task would be missing from config.json
+        kind_of_task(self.task)  # raises for an unknown task, which config.json would omit
         check_config_paths(self)
         for name in ("work_dir", "init_from"):
             if not getattr(self, name):
@@ -177,7 +179,7 @@ class FinetuneConfig:
 
     @property
     def rows_evaluated(self) -> int:
-        """The number of examples in an evaluation batch, which needs no memory for gradients."""
+        """The maximum number of examples per evaluation batch; evaluating stores no gradients."""
         return self.evaluation_batch_size or 4 * (self.batch_size // self.accumulation_steps)
 
     @property
@@ -200,7 +202,7 @@ class FinetuneConfig:
 
     @property
     def monitoring(self) -> Monitoring:
-        """The run's evaluations and progress reports."""
+        """The settings for the run's evaluations and progress reports."""
         return Monitoring(
             evaluations_per_epoch=self.evaluations_per_epoch,
             best_metric=self.best_metric,
@@ -210,14 +212,17 @@ class FinetuneConfig:
         )
 
     def open(self, tokenizer: Tokenizer, splits: Collection[Split]) -> TaskData:
-        """Read the task's files of these splits; see `TaskConfig.open`."""
+        """Read the task's files for the given splits; see `TaskConfig.open`."""
         return self.task.open(tokenizer, self.max_length, splits)
 
     def with_file(self, path: str, split: Split) -> FinetuneConfig:
-        """Return the config with another file of the task; see `TaskConfig.with_file`."""
+        """Return the config with one of the task's files replaced; see `TaskConfig.with_file`."""
         return replace(self, task=self.task.with_file(path, split))
 
     def with_columns(self) -> FinetuneConfig:
-        """Return the config with the training file's columns; see `TaskConfig.with_columns`."""
+        """Return the config with the columns found in the training file.
+
+        See `TaskConfig.with_columns`.
+        """
         task = self.task.with_columns("train")
         return self if task is self.task else replace(self, task=task)

@@ -58,14 +58,14 @@ FINETUNE = "bert-jax finetune"
 
 @dataclass(frozen=True)
 class SetScores:
-    """The scores of a model on a set; empty for examples without labels.
+    """A model's scores on a set; empty if the examples are unlabeled.
 
     Attributes:
       examples: the number of examples.
-      scores: the scores by name.
-      by_type: the scores of every class, label or entity type.
-      type_is: the word for these types, such as "label".
-      files: the files with the predictions.
+      scores: the scores, keyed by metric name.
+      by_type: the scores for each class, label or entity type.
+      type_is: what these types are called, such as "label".
+      files: the prediction files.
     """
 
     examples: int
@@ -80,11 +80,11 @@ class EvaluationResult:
     """The result of evaluating a checkpoint.
 
     Attributes:
-      work_dir: the work directory of the model.
-      step: the step of the checkpoint.
-      sets: the scores of each set, by its name.
-      notes: lines about the examples and the labels.
-      devices: the number and kind of the devices.
+      work_dir: the model's work directory.
+      step: the checkpoint's step.
+      sets: the scores on each set, keyed by set name.
+      notes: notes on the examples and the labels.
+      devices: the number and kind of devices.
     """
 
     work_dir: Path
@@ -103,25 +103,26 @@ def evaluate(
     predictions: str | os.PathLike[str] | None = None,
     config: EvaluationConfig | None = None,
 ) -> EvaluationResult:
-    """Score a fine-tuned model on its validation set, or on another file of its task.
+    """Score a fine-tuned model on its validation set, or on another file for its task.
 
     Args:
       work_dir: the work directory of a fine-tuning run or of an import.
-      data: a file in the format of the validation file, or for a GLUE task a directory; None scores
-        the validation set itself.
-      step: the step of the checkpoint; None takes the best one.
+      data: a file in the format of the validation file, or a directory for a GLUE task; if None,
+        the validation set itself is scored.
+      step: the checkpoint's step; defaults to the best one.
       labeled: whether the examples have labels. Without labels, nothing is scored, and the task's
         test sets are used if `data` is None.
-      predictions: a directory for files with the predictions; process 0 writes them.
+      predictions: a directory for prediction files, which process 0 writes; if None, none are
+        written.
       config: the task, for a model that was fine-tuned by other software and imported; the
         `evaluation` of a `FinetuneConfig` is one. None takes the config of the model's own run.
 
     Returns:
-      An `EvaluationResult`: the scores of every set, by name.
+      An `EvaluationResult` with the scores on each set.
 
     Raises:
       ValueError: the directory holds no fine-tuned model or no such checkpoint, a file is missing
-        or has a different format, or predictions would replace a file.
+        or has a different format, or predictions would overwrite a file.
     """
     if config is not None:
         fix = "Pass the `evaluation` of a FinetuneConfig, which `load_config` returns."
@@ -130,7 +131,7 @@ def evaluate(
     if into is not None:
         if into.is_file():
             raise ValueError(
-                f"--predictions {into} is a file. Give a directory, in which each set gets a file."
+                f"--predictions {into} is a file. Give a directory, where each set gets its own file."
             )
         check_output(into, "--predictions")
     opened = open_evaluation(
@@ -156,14 +157,15 @@ class Evaluation:
     """A checkpoint and the sets to evaluate it on, which are all labeled or all unlabeled.
 
     Attributes:
-      work_dir: the work directory of the model.
-      step: the step of the checkpoint.
-      sets: the examples of each set, by its name.
+      work_dir: the model's work directory.
+      step: the checkpoint's step.
+      sets: the examples in each set, keyed by set name.
       labeled: whether the examples have labels.
-      source: the input of the predictions, from `TaskConfig.source_of`, and their work directory.
+      source: the origin of the predictions: the input, from `TaskConfig.source_of`, and the model's
+        work directory.
       scorer: the scorer, which runs the model on whole sets.
-      params: the parameters of the checkpoint.
-      notes: lines about the examples and the labels.
+      params: the checkpoint's parameters.
+      notes: notes on the examples and the labels.
     """
 
     work_dir: Path
@@ -176,10 +178,10 @@ class Evaluation:
     notes: Sequence[str] = ()
 
     def score(self, predictions: Path | None) -> dict[str, SetScores]:
-        """Return the scores of each set by its name, and write its predictions on process 0.
+        """Return the scores on each set, keyed by set name, and write predictions on process 0.
 
         Args:
-          predictions: the directory for the files; None writes none.
+          predictions: the directory for the prediction files; if None, none are written.
         """
         results = {}
         for name, examples in self.sets.items():
@@ -210,22 +212,21 @@ def open_evaluation(
 ) -> Evaluation:
     """Open a checkpoint and the sets to evaluate it on.
 
-    Row lengths and the batch size are those of the model's own run, if it has one, so its scores
+    If the model has a run of its own, its row lengths and batch size are used, so the run's scores
     are reproduced bit for bit.
 
     Args:
-      work_dir: the work directory of the model.
+      work_dir: the model's work directory.
       config: the task, for a model that was fine-tuned by other software and imported; None takes
         the config of the model's own run.
       data: a file or directory to evaluate on instead of the task's validation or test sets.
-      step: the step of the checkpoint; None takes the best one.
-      labeled: whether to evaluate on the validation sets; otherwise on the test sets, without
-        labels.
+      step: the checkpoint's step; defaults to the best one.
+      labeled: whether to evaluate on the labeled validation sets or on the unlabeled test sets.
       into: the directory for predictions; None for no predictions.
 
     Raises:
       ValueError: the model was not fine-tuned, there is no such checkpoint, a file is missing or
-        malformed, or predictions could replace a file of the task.
+        malformed, or predictions could overwrite one of the task's files.
     """
     imported = config is not None
     config = config or _config_of_run(work_dir)
@@ -286,7 +287,7 @@ def _make_scorer(
     lengths: Sequence[int] | None,
     sets: Mapping[str, ExampleSet],
 ) -> Scorer:
-    """Return the compiled scorer; without `lengths`, rows are as in a run on the first set."""
+    """Return the compiled scorer; without `lengths`, choose row lengths that fit the first set."""
     mesh = _mesh(config.mesh)
     if lengths is None:
         features = next(iter(sets.values())).features
@@ -300,12 +301,12 @@ def _make_scorer(
 def _sets_of(
     task_data: TaskData, split: Split, work_dir: Path, data: str | None
 ) -> Mapping[str, ExampleSet]:
-    """Return the sets of a split by name; raise ValueError if there are none."""
+    """Return a split's sets, keyed by name; raise ValueError if there are none."""
     sets = task_data.validation if split == "validation" else task_data.test
     if not sets and data is not None:
         raise ValueError(
-            f"{data} contains no {split} file of the task. Give a directory in the layout of the "
-            "GLUE download, or a single file."
+            f"{data} contains no {split} file for the task. Give a directory with the layout of "
+            "the GLUE download, or a single file."
         )
     if not sets:
         raise ValueError(
@@ -322,10 +323,10 @@ _FORMATS = (
 
 
 def named_after(path: str, sets: Mapping[str, ExampleSet]) -> dict[str, ExampleSet]:
-    """Return the set that was read from the file `path`, named after the file.
+    """Return the sets read from `path`; a set that was read from a file is named after it.
 
-    The name leaves out the extension of a known format but keeps any other, as in "eng.testa".
-    The sets of a directory or of TensorFlow Datasets keep their names.
+    The name drops the extension of a known format but keeps any other, as in "eng.testa". Sets from
+    a directory or from TensorFlow Datasets keep their names.
     """
     if is_tfds(path) or Path(path).is_dir():
         return dict(sets)
@@ -336,7 +337,7 @@ def named_after(path: str, sets: Mapping[str, ExampleSet]) -> dict[str, ExampleS
 
 
 def _config_of_run(work_dir: Path) -> EvaluationConfig:
-    """Return the evaluation config of a fine-tuning run.
+    """Return a fine-tuning run's evaluation config.
 
     Raises:
       ValueError: the directory is not the work directory of a fine-tuning run.
@@ -344,7 +345,7 @@ def _config_of_run(work_dir: Path) -> EvaluationConfig:
     if not (work_dir / MODEL_NAME).is_file():
         raise ValueError(
             f"{work_dir}: contains no {MODEL_NAME}{path_advice(work_dir)}. Give the work directory "
-            f"of a `{FINETUNE}`."
+            f"of a `{FINETUNE}` run."
         )
     made_by = read_model(work_dir)[1].get("command", "another command")
     if made_by != FINETUNE:
@@ -375,24 +376,24 @@ def _directory_hint(task: TaskConfig, work_dir: Path) -> str:
     if not task.is_missing():
         return ""
     return (
-        f". The files of {work_dir} are relative to the directory in which the run was started; "
+        f". The paths in {work_dir} are relative to the directory that the run was started from; "
         f"the current directory is {Path.cwd()}. Change to that directory, or give a file with "
         "--data."
     )
 
 
 def _check_separate(paths: Sequence[str], into: Path) -> None:
-    """Reject a directory with files of the task, which predictions could replace."""
+    """Reject a directory that contains the task's files, which predictions could overwrite."""
     for path in paths:
         if into.resolve() in (Path(path).resolve(), Path(path).resolve().parent):
             raise ValueError(
-                f"--predictions {into}: contains a file of the task ({path}), which predictions "
-                "could replace. Give another directory."
+                f"--predictions {into}: contains one of the task's files ({path}), which "
+                "predictions could overwrite. Give another directory."
             )
 
 
 def _mesh(config: MeshConfig) -> Mesh:
-    """Return the run's mesh, or all devices along the batch if the mesh does not fit them."""
+    """Return the run's mesh, or one that splits batches over all devices if it does not fit."""
     try:
         return make_mesh(config)
     except ValueError:

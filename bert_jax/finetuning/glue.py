@@ -1,4 +1,4 @@
-"""The GLUE tasks, from their official files or from TensorFlow Datasets."""
+"""Define the GLUE tasks, read from their official files or from TensorFlow Datasets."""
 
 from __future__ import annotations
 
@@ -28,11 +28,15 @@ from bert_jax.tokenizers.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class GlueConfig(TaskConfig):
-    """A GLUE task, given by its official name ("SST-2") and its directory or "tfds:glue/sst2".
+    """The config section for a GLUE task.
 
-    validation: a validation file in the format of the directory's dev.tsv; "" for dev.tsv itself.
-    tfds_data_dir: the data directory of TensorFlow Datasets; "" for the default. skip_labels:
-    labels of the rows to skip in training and validation files.
+    Attributes:
+      task: the task's official name, such as "SST-2".
+      directory: the directory with the task's official files, or "tfds:glue/sst2".
+      sigmoid: whether two labels share one logit, for the probability of the second label.
+      validation: a validation file in the format of the directory's dev.tsv; "" means dev.tsv.
+      tfds_data_dir: the data directory for TensorFlow Datasets; "" means the default.
+      skip_labels: labels whose rows are skipped in the training and validation files.
     """
 
     task: str
@@ -85,34 +89,34 @@ class GlueConfig(TaskConfig):
         return _open(self, tokenizer, max_length, splits)
 
     def inference_defaults(self, max_length: int, data: TaskData) -> InferenceDefaults:
-        """See `TaskConfig.inference_defaults`: adds whether the texts are pairs."""
+        """See `TaskConfig.inference_defaults`; also records whether the texts are pairs."""
         return with_pairs(super().inference_defaults(max_length, data), data)
 
     def with_file(self, path: str, split: Split) -> GlueConfig:
-        """Return the task with another directory, "tfds:glue/..." or validation file.
+        """Return the task with another directory, "tfds:glue/..." name or validation file.
 
         Training and test sets cannot be single files, since submissions are named after the files
         in the directory.
 
         Raises:
-          ValueError: the path is not a directory, although the split needs one.
+          ValueError: the split needs a directory, but the path is not one.
         """
         is_directory = is_tfds(path) or Path(path).is_dir()
         kept = self.tfds_data_dir if is_tfds(path) else ""
         if split == "train":
             if not is_directory:
                 raise ValueError(
-                    f"{path} is not a directory. To train on {self.task}, give the directory of "
-                    "its official files (train.tsv, dev.tsv) or tfds:glue/NAME. For a file of your "
-                    "own, use configs/finetune/table.py"
+                    f"{path} is not a directory. To train on {self.task}, give the directory with "
+                    "its official files (train.tsv, dev.tsv) or tfds:glue/NAME. For your own "
+                    "files, use configs/finetune/table.py"
                 )
             return dataclasses.replace(self, directory=path, tfds_data_dir=kept)
         if is_directory:
             return dataclasses.replace(self, directory=path, validation="", tfds_data_dir=kept)
         if split == "test":
             raise ValueError(
-                f"{path} is not a directory: the test sets of {self.task} are read from a "
-                "directory with the official files (test.tsv) or from TensorFlow Datasets"
+                f"{path} is not a directory. To predict the test sets of {self.task}, give the "
+                "directory with its official files (test.tsv) or tfds:glue/NAME"
             )
         return dataclasses.replace(self, validation=path)
 

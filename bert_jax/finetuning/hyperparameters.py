@@ -1,4 +1,4 @@
-"""The hyperparameters of a fine-tuning run, and the grid of a sweep."""
+"""Define the hyperparameters of a fine-tuning run and the grid of a sweep."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from bert_jax.validation import check_seed
 
-# Limited because the directories of all other runs are read whenever a run ends.
+# The limit exists because the end of each run checks the directories of all runs before it.
 MAX_RUNS = 10_000
 _SWEPT = ("batch_sizes", "learning_rates", "num_epochs")
 
 
 @dataclass(frozen=True, order=True)
 class Combination:
-    """Hyperparameters that are compared over several seeds.
+    """A combination of hyperparameters, which is compared with others over several seeds.
 
     Attributes:
       batch_size: the number of examples per step.
@@ -27,23 +27,23 @@ class Combination:
     num_epochs: int
 
     def __str__(self) -> str:
-        """Return the hyperparameters in words."""
+        """Return a readable description of the combination."""
         epochs = f"{self.num_epochs} epoch{'s' * (self.num_epochs != 1)}"
         return f"batch {self.batch_size}, learning rate {self.learning_rate:g}, {epochs}"
 
 
 @dataclass(frozen=True, order=True)
 class Hyperparameters(Combination):
-    """The hyperparameters of a run that leave its compiled programs unchanged.
+    """The hyperparameters of a run that a sweep varies: a combination and a seed.
 
     Attributes:
-      seed: the seed of random parameters, the order of the examples and dropout.
+      seed: the seed for parameter initialization, shuffling and dropout.
     """
 
     seed: int
 
     def __str__(self) -> str:
-        """Return the hyperparameters in words."""
+        """Return a readable description of the hyperparameters."""
         return f"{super().__str__()}, seed {self.seed}"
 
     @property
@@ -53,7 +53,7 @@ class Hyperparameters(Combination):
 
     @property
     def name(self) -> str:
-        """The name of the run's directory in a sweep."""
+        """The name of the run's directory within a sweep."""
         return (
             f"batch{self.batch_size}-rate{self.learning_rate!r}-epochs{self.num_epochs}"
             f"-seed{self.seed}"
@@ -62,16 +62,16 @@ class Hyperparameters(Combination):
 
 @dataclass(frozen=True)
 class Grid:
-    """Every combination of hyperparameters with every seed.
+    """A grid of runs: every combination of hyperparameters with every seed.
 
-    The default batch sizes and numbers of epochs are those of Devlin et al. 2019, appendix A.3; the
-    learning rates are those of its section 4.1, which adds 4e-5.
+    The default batch sizes and epoch counts are from Devlin et al. 2019, appendix A.3; the default
+    learning rates are from its section 4.1, which adds 4e-5.
 
     Attributes:
       batch_sizes: the batch sizes.
       learning_rates: the peak learning rates.
-      num_epochs: the numbers of epochs.
-      num_seeds: the number of runs of a combination; their seeds count up from `first_seed`.
+      num_epochs: the epoch counts.
+      num_seeds: the number of runs per combination; their seeds count up from `first_seed`.
       first_seed: the first seed.
     """
 
@@ -85,7 +85,7 @@ class Grid:
         for name, values in zip(_SWEPT, self._values, strict=True):
             if not values or not all(0 < value < math.inf for value in values):
                 raise ValueError(
-                    f"{name}={list(values)}: expected one or more values, each above 0 and finite."
+                    f"{name}={list(values)}: expected one or more finite values above 0."
                 )
             if len(set(values)) < len(values):
                 raise ValueError(f"{name}={list(values)}: contains a value twice. Remove one.")
@@ -119,7 +119,7 @@ class Grid:
 
     @property
     def runs(self) -> list[Hyperparameters]:
-        """All runs, seed after seed, so that a sweep that is cut short has complete grids."""
+        """All runs, one seed after another, so that a sweep cut short has covered whole grids."""
         seeds = range(self.first_seed, self.first_seed + self.num_seeds)
         return [
             Hyperparameters(c.batch_size, c.learning_rate, c.num_epochs, seed)

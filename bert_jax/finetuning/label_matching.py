@@ -1,4 +1,4 @@
-"""Check that a model fits a task, and match the model's labels with the task's."""
+"""Check that a model fits a task, and match the model's labels to the task's."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _UNNAMED = re.compile(r"LABEL_\d+")
 def check_head(task: TaskConfig, model: ModelConfig, work_dir: Path) -> None:
     """Raise ValueError if the model's head does not fit the config's task.
 
-    Call this before reading the files: otherwise their labels would be reported as wrong.
+    Call this before reading the files; otherwise the error would blame their labels.
     """
     kind = kind_of_task(task)
     if model.head != kind.head.name:
         raise ValueError(
             f"{work_dir}: the model is for {model.head} ({model.problem}), but the config's "
-            f"section {kind.section!r} is for {kind.head.name}. Give the config of a task that the "
-            "model was fine-tuned for."
+            f"section {kind.section!r} is for {kind.head.name}. Give the config of the task that "
+            "the model was fine-tuned on."
         )
 
 
@@ -36,7 +36,7 @@ def check_positions(max_length: int, model: ModelConfig, work_dir: Path) -> None
     positions = model.encoder.max_positions
     if max_length > positions:
         raise ValueError(
-            f"max_length={max_length}: the model of {work_dir} has {positions} positions. Set "
+            f"max_length={max_length}: the model in {work_dir} has {positions} positions. Set "
             f"--config.max_length to at most {positions}."
         )
 
@@ -44,17 +44,17 @@ def check_positions(max_length: int, model: ModelConfig, work_dir: Path) -> None
 def score_order(
     model: ModelConfig, head: HeadConfig, names: Sequence[str], work_dir: Path
 ) -> tuple[int, ...] | None:
-    """Return the index of the model's score for each task label, or None if the order is the same.
+    """Return the index of the model's score for each task label; None if the orders are equal.
 
-    Labels are matched by name, ignoring case only if necessary, since the label order of published
-    models varies. Labels without names (LABEL_0, ...) are assumed to be in the task's order; see
+    Labels are matched by name, ignoring case only if necessary, since label order varies among
+    published models. Labels without names (LABEL_0, ...) are assumed to be in the task's order; see
     `unnamed`.
 
     Args:
       model: the model.
-      head: the head of the task.
+      head: the task's head.
       names: the labels as written in the task's files.
-      work_dir: the model's work directory, for messages.
+      work_dir: the model's work directory, for error messages.
 
     Raises:
       ValueError: the model has a different kind of head or different labels.
@@ -62,8 +62,8 @@ def score_order(
     if (model.head, model.problem) != (head.head.name, head.problem):
         raise ValueError(
             f"{work_dir}: the model is for {model.head} ({model.problem}), but the config is for "
-            f"{head.head.name} ({head.problem}). Give the config of a task that the model was "
-            "fine-tuned for."
+            f"{head.head.name} ({head.problem}). Give the config of the task that the model was "
+            "fine-tuned on."
         )
     same_size = len(model.labels) == len(head.labels)
     numbers = head.problem == "regression"  # the names of predicted numbers do not matter
@@ -79,8 +79,8 @@ def score_order(
         return None
     raise ValueError(
         f"{work_dir}: the model's labels are {', '.join(map(repr, model.labels))}, but the "
-        f"config's are {', '.join(map(repr, head.labels))}. Give the config of a task that the "
-        "model was fine-tuned for."
+        f"config's are {', '.join(map(repr, head.labels))}. Give the config of the task that "
+        "the model was fine-tuned on."
     )
 
 
@@ -90,7 +90,7 @@ def unnamed(model: ModelConfig) -> bool:
 
 
 def notes_on_unnamed_labels(model: ModelConfig, head: HeadConfig) -> list[str]:
-    """Return a line about the assumed meaning of labels without names."""
+    """Return a note on the meaning assumed for unnamed labels, or [] if labels are named."""
     if not unnamed(model) or model.labels == head.labels:
         return []
     pairs = zip(model.labels, head.labels, strict=True)
@@ -99,7 +99,7 @@ def notes_on_unnamed_labels(model: ModelConfig, head: HeadConfig) -> list[str]:
 
 
 def with_scores_in_order(params: Parameters, order: Sequence[int]) -> Parameters:
-    """Return a classifier's parameters with its scores reordered by their indices in `order`."""
+    """Return a classifier's parameters, permuted so that its scores come in the given order."""
     indices = jnp.array(order)
     names = ("classifier.kernel", "classifier.bias")
     return {**params, **{name: jnp.take(params[name], indices, axis=-1) for name in names}}

@@ -27,9 +27,9 @@ class Outcome:
 
     Attributes:
       step: the best step.
-      scores: the scores at that step, by name.
-      predictions: the files with predictions for the test sets.
-      tests: the fingerprints of the test sets by name.
+      scores: the scores at that step, keyed by metric name.
+      predictions: the prediction files for the test sets.
+      tests: the fingerprint of each test set, keyed by set name.
     """
 
     step: int
@@ -39,7 +39,7 @@ class Outcome:
 
 
 def write_outcome(work_dir: Path, outcome: Outcome) -> None:
-    """Write `scores.json`."""
+    """Write the outcome to `scores.json`."""
     content = {
         "step": outcome.step,
         "scores": dict(outcome.scores),
@@ -50,7 +50,7 @@ def write_outcome(work_dir: Path, outcome: Outcome) -> None:
 
 
 def read_outcome(work_dir: Path) -> Outcome | None:
-    """Return the outcome from `write_outcome`, or None if there is none yet.
+    """Read the outcome that `write_outcome` wrote; return None if there is none yet.
 
     Raises:
       ValueError: the file is damaged.
@@ -58,24 +58,24 @@ def read_outcome(work_dir: Path) -> Outcome | None:
     file = work_dir / SCORES_NAME
     if not file.is_file():
         return None
-    fix = "Remove it, and the same command writes it again"
+    fix = "Remove it, and the same command will write it again"
     with expecting_fields(file, fix):
         content = read_json_object(file, fix)
-        # Only names are used: the directory may have been moved or copied.
+        # Use only the file names, since the directory may have been moved or copied.
         named = (Path(prediction).name for prediction in content["predictions"])
         files = [work_dir / PREDICTIONS_NAME / name for name in named]
         scores = {name: float(score) for name, score in content["scores"].items()}
-        # Early versions did not record test files, so their predictions are written again.
+        # Early versions did not record the test sets; their predictions will be written again.
         return Outcome(int(content["step"]), scores, files, dict(content.get("tests", {})))
 
 
 def concluded_with(work_dir: Path, best_step: int | None, tests: Mapping[str, str]) -> bool:
-    """Return whether a complete outcome of this step and these test sets exists.
+    """Return whether a complete outcome for this step and these test sets exists.
 
     Args:
       work_dir: the run's work directory.
       best_step: the best step; None before the end of the run.
-      tests: the fingerprints of the test sets by name, since test files may have changed.
+      tests: the fingerprint of each test set, keyed by set name; test files may have changed.
     """
     outcome = read_outcome(work_dir)
     if best_step is None or outcome is None:
@@ -94,7 +94,7 @@ def describe_model(
     inference_defaults: InferenceDefaults,
     best_step: int | None,
 ) -> None:
-    """Write the run's `model.json`; `best_step` is None before its end."""
+    """Write the run's `model.json`; `best_step` is None before the end of the run."""
     write_model(
         model,
         origin,
@@ -113,7 +113,7 @@ _BY_CHANCE = (
 
 
 def conclusion(outcome: Outcome, data: TaskData, compared_by: Comparison) -> list[str]:
-    """Return lines with the scores of the best checkpoint and the prediction files."""
+    """Return lines that report the best checkpoint's scores and the prediction files."""
     metric = compared_by.metric
     lines = [f"best after step {outcome.step:,} by {metric}:"]
     lines += [f"  {name:28s} {format_metric(name, x)}" for name, x in outcome.scores.items()]
@@ -130,12 +130,12 @@ INPUTS_NAME = "inputs.json"
 
 
 def claim_files(directory: Path, names: Sequence[str], source: str) -> None:
-    """Record in a directory the source of prediction files that are about to be written.
+    """Record the source of the prediction files that are about to be written to a directory.
 
     Args:
-      directory: the predictions' directory; created if it is missing.
+      directory: the directory for the predictions; created if it is missing.
       names: the names of the files.
-      source: the source of the predictions: their input and their model.
+      source: the source of the predictions: their input and the model.
 
     Raises:
       ValueError: see `check_files`.
@@ -146,10 +146,10 @@ def claim_files(directory: Path, names: Sequence[str], source: str) -> None:
 
 
 def check_files(directory: Path, names: Sequence[str], source: str) -> None:
-    """Refuse to replace a file of predictions for another input or by another model.
+    """Refuse to overwrite predictions for another input or from another model.
 
     Raises:
-      ValueError: one of the files exists, and according to `INPUTS_NAME` it was not made from
+      ValueError: one of the files exists, and `INPUTS_NAME` does not say that it was made from
         `source`.
     """
     inputs = _inputs(directory)
@@ -159,8 +159,8 @@ def check_files(directory: Path, names: Sequence[str], source: str) -> None:
             continue
         problem = f"holds predictions for {inputs[name]}" if name in inputs else "already exists"
         raise ValueError(
-            f"{file}: the file {problem}, and predictions for {source} would replace it. Give "
-            "another --predictions, or remove the file"
+            f"{file}: the file {problem}, and predictions for {source} would overwrite it. "
+            "Give another directory with --predictions, or remove the file"
         )
 
 
@@ -171,4 +171,5 @@ def _inputs(directory: Path) -> dict[str, str]:
     try:
         return {name: str(source) for name, source in read_json_object(file).items()}
     except ValueError as error:
-        raise ValueError(f"{error}. Give another --predictions, or remove the file") from error
+        fix = "Give another directory with --predictions, or remove the file"
+        raise ValueError(f"{error}. {fix}") from error

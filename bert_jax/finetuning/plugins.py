@@ -1,4 +1,4 @@
-"""Register the kinds of tasks that other installed packages provide."""
+"""Register the task kinds that other installed packages provide."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ GROUP = "bert_jax.task_kinds"
 
 
 def register_plugins() -> None:
-    """Register the `TaskKind` that each entry point of `GROUP` names.
+    """Register the `TaskKind` that each entry point in the group `GROUP` names.
 
     JAX is not imported if there are no entry points.
 
     Raises:
-      ValueError: an entry point cannot be loaded, is not a `TaskKind`, or conflicts with another.
+      ValueError: an entry point cannot be loaded, does not name a `TaskKind`, or conflicts with
+        another task kind.
     """
     for entry in entry_points(group=GROUP):
         _register(entry)
@@ -33,7 +34,7 @@ def _register(entry: EntryPoint) -> None:
             "package (BERT_JAX_TRACEBACK=1 shows its traceback)."
         ) from error
     if not isinstance(kind, TaskKind):
-        raise ValueError(f"{origin}: is a {type(kind).__name__}. Name a TaskKind.")
+        raise ValueError(f"{origin}: names a {type(kind).__name__}. Name a TaskKind.")
     try:
         register(kind)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The registry of task kinds: the only list of the tasks that models can be fine-tuned for."""
+"""Register the kinds of tasks that models can be fine-tuned for; there is no other list of them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _KINDS: dict[str, TaskKind] = {
 
 
 def register(kind: TaskKind) -> None:
-    """Add a kind of task, whose models can then be trained, evaluated, used and exported.
+    """Register a kind of task, so that its models can be trained, evaluated, used and exported.
 
     Raises:
       ValueError: another kind has the same section or config, another head has the same name, or
-        another task of `predict` has the same name.
+        another `predict` task has the same name.
     """
     if _KINDS.get(kind.section, kind) != kind:
         raise ValueError(
@@ -32,12 +32,12 @@ def register(kind: TaskKind) -> None:
     for other in task_kinds():
         if other.config is kind.config and other != kind:
             raise ValueError(
-                f"config={kind.config.__name__}: the kind of the section {other.section!r} has "
-                "this config. Write a subclass of it"
+                f"config={kind.config.__name__}: the task kind with section {other.section!r} "
+                "already has this config. Write a subclass of it"
             )
     if predict_tasks().get(kind.predict.name, kind.predict) != kind.predict:
         raise ValueError(
-            f"predict={kind.predict.name!r}: another task of `predict` has this name. Choose "
+            f"predict={kind.predict.name!r}: another `predict` task has this name. Choose "
             "another name"
         )
     register_head(kind.head)
@@ -50,22 +50,22 @@ def task_kinds() -> tuple[TaskKind, ...]:
 
 
 def task_sections() -> dict[str, type[TaskConfig]]:
-    """Return the dataclass of each task section of a fine-tuning config, by the section's key."""
+    """Return the dataclass of each task section in a fine-tuning config, keyed by section key."""
     return {kind.section: kind.config for kind in task_kinds()}
 
 
 def kind_of_task(task: TaskConfig) -> TaskKind:
-    """Return the kind of task that a section of a config describes.
+    """Return the kind of task that a config section describes.
 
     Raises:
-      ValueError: no kind has this config.
+      ValueError: no registered kind has this config class.
     """
     for kind in task_kinds():
         if type(task) is kind.config:
             return kind
     raise ValueError(
-        f"task={task!r:.100}: {type(task).__name__} is not the config of a kind of task. Add the "
-        "kind with `register` of bert_jax.finetuning.registry"
+        f"task={task!r:.100}: {type(task).__name__} is not the config of a registered task kind. "
+        "Register the kind with bert_jax.finetuning.registry.register"
     )
 
 
@@ -75,9 +75,9 @@ def kind_of_head(head: str) -> TaskKind | None:
 
 
 def score_outputs(head: str) -> tuple[str, ...]:
-    """Return Hugging Face's names of the outputs that contain a head's scores.
+    """Return Hugging Face's names for the outputs that contain a head's scores.
 
-    One output contains all scores, or each score has an output of its own. For a pretraining head,
+    Either one output contains all scores, or each score has its own output. For a pretraining head,
     the result is ().
     """
     kind = kind_of_head(head)
@@ -87,13 +87,13 @@ def score_outputs(head: str) -> tuple[str, ...]:
 
 
 def loss_of(task: TaskConfig, model: ModelConfig, compute: ComputeConfig) -> ClassifierTask:
-    """Return the loss of a task for a model with its head."""
+    """Return a task's loss for a model that has the task's head."""
     kind = kind_of_task(task)
     assert model.head == kind.head.name, (model.head, kind.section)
     return kind.loss(model, compute)
 
 
 def predict_tasks() -> dict[str, PredictTask]:
-    """Return the tasks of `predict` by their names."""
+    """Return the tasks that `predict` supports, keyed by name."""
     tasks = (*PRETRAINED, *(kind.predict for kind in task_kinds()), EMBED)
     return {task.name: task for task in tasks}

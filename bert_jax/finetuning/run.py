@@ -54,16 +54,16 @@ class FinetuneRun:
       work_dir: the directory that the run writes to.
       hyperparameters: the hyperparameters that a sweep may vary.
       source: the model that the run starts from.
-      task: the files of the task.
+      task: the config section of the task.
       data: the task's examples.
-      max_length: the maximum number of tokens of a sequence.
-      mesh: the devices.
-      row_lengths: the lengths that rows are padded to; each has a compiled program.
+      max_length: the maximum number of tokens per sequence.
+      mesh: the device mesh.
+      row_lengths: the lengths that rows are padded to, each with its own compiled program.
       compiled: the compiled steps, with the settings that they depend on.
-      rows_evaluated: the maximum number of examples in an evaluation batch.
-      monitoring: the run's evaluations and progress reports.
-      hints: lines about settings that would be faster.
-      resolved: the values of the config, for `config.json`.
+      rows_evaluated: the maximum number of examples per evaluation batch.
+      monitoring: the settings for evaluations and progress reports.
+      hints: suggestions for faster settings.
+      resolved: the config's values, which are written to `config.json`.
     """
 
     work_dir: Path
@@ -118,7 +118,7 @@ class FinetuneRun:
         return run
 
     def with_hyperparameters(self, work_dir: Path, hyperparameters: Hyperparameters) -> FinetuneRun:
-        """Return this run with other hyperparameters, sharing its data and compiled programs.
+        """Return a run with other hyperparameters that shares this run's data and programs.
 
         Raises:
           ValueError: the batch cannot be split over the devices.
@@ -143,7 +143,7 @@ class FinetuneRun:
         )
 
     def check_memory(self) -> None:
-        """Refuse a run that does not fit into this machine's memory.
+        """Check that the run fits into this machine's memory.
 
         Raises:
           ValueError: see the function `check_memory`.
@@ -165,12 +165,12 @@ class FinetuneRun:
 
     @property
     def model(self) -> ModelConfig:
-        """The model that is fine-tuned."""
+        """The model that the run fine-tunes."""
         return self.compiled.task.config
 
     @property
     def compute(self) -> ComputeConfig:
-        """The settings of the computation, with "auto" resolved."""
+        """The compute settings, with "auto" resolved."""
         return self.compiled.task.compute
 
     @property
@@ -186,7 +186,7 @@ class FinetuneRun:
 
     @cached_property
     def plan(self) -> ByLength:
-        """The training batches."""
+        """The plan that assigns training examples to batches."""
         assert self.data.train is not None
         batch_size, seed = self.hyperparameters.batch_size, self.hyperparameters.seed
         return ByLength(self.data.train.lengths, self.row_lengths, batch_size, seed)
@@ -205,12 +205,12 @@ class FinetuneRun:
 
     @property
     def total_steps(self) -> int:
-        """The number of steps in all epochs."""
+        """The total number of steps over all epochs."""
         return self.hyperparameters.num_epochs * self.plan.steps_per_epoch
 
     @property
     def intervals(self) -> Intervals:
-        """The steps after which the run reports, evaluates and saves."""
+        """The intervals at which the run reports progress, evaluates and saves."""
         return self.monitoring.intervals(self.hyperparameters.num_epochs, self.plan.steps_per_epoch)
 
     @property
@@ -220,7 +220,7 @@ class FinetuneRun:
 
     @property
     def compared_by(self) -> Comparison:
-        """The metric that checkpoints are compared by, and its direction."""
+        """The metric that checkpoints are compared by, and whether lower is better."""
         return Comparison(self.best_metric, self.best_metric.endswith(LOSS))
 
     def identity(self) -> dict[str, object]:
@@ -236,7 +236,7 @@ class FinetuneRun:
             "batch_size": self.hyperparameters.batch_size,
             "best_metric": self.best_metric,
             "row_lengths": list(self.row_lengths),
-            # The keys are for users whose files have changed; the values are only compared.
+            # Users whose files have changed see these keys; the values are only compared.
             "training examples (their file, its columns, max_length)": self.data.train.fingerprint,
             "validation examples (likewise)": {
                 name: examples.fingerprint for name, examples in self.data.validation.items()
@@ -247,8 +247,9 @@ class FinetuneRun:
     def first_state(self, checkpointer: Checkpointer) -> tuple[TrainState, str]:
         """Return the state to start from, and a description of its origin.
 
-        It is the state of this run's newest checkpoint. Without a checkpoint, it is random, except
-        that parameters are taken from `init_from` if it has them and the run is not from scratch.
+        The state is restored from this run's newest checkpoint, if there is one. Otherwise it is
+        randomly initialized, but unless the run trains from scratch, the parameters that
+        `init_from` provides replace the random ones.
         """
         step = checkpointer.latest_step()
         if step is not None:
@@ -264,8 +265,8 @@ class FinetuneRun:
         if step > self.total_steps:
             epochs = self.hyperparameters.num_epochs
             raise ValueError(
-                f"num_epochs={epochs}: has {self.total_steps:,} steps, but {self.work_dir} was "
-                f"trained for {step:,}. Set num_epochs to at least its former value, or use "
+                f"num_epochs={epochs}: amounts to {self.total_steps:,} steps, but {self.work_dir} "
+                f"was trained for {step:,}. Set num_epochs to at least its former value, or use "
                 "another work_dir."
             )
         abstract = abstract_state(
@@ -277,7 +278,7 @@ class FinetuneRun:
         return checkpointer.restore(abstract), f"this run's checkpoint of step {step:,}"
 
     def describe(self) -> list[str]:
-        """Return lines about the model, its trainable part, the examples and the batches."""
+        """Return lines that describe the model, its trainable part, the examples and batches."""
         shapes, train = self.compiled.task.definition.shapes, self.data.train
         assert train is not None
         trainable = count(trainable_part(shapes, self.compiled.tuning.is_trainable))

@@ -13,7 +13,7 @@ from bert_jax.json_files import read_json
 from bert_jax.local_paths import make_directory
 from bert_jax.training.reports import format_metric
 
-# The keys of a file of scores.
+# The keys in a scores file.
 _KEYS = {"work_dir", "step", "data", "sets"}
 
 
@@ -31,28 +31,28 @@ def lines(result: EvaluationResult) -> Iterator[str]:
 
 
 def check_scores_path(output: Path, predictions: str | os.PathLike[str] | None) -> None:
-    """Refuse to write scores over a file that holds anything else, such as the labels.
+    """Refuse to overwrite a file that holds anything but scores, such as the labels.
 
     Args:
-      output: the JSON file, from the option `--output`.
-      predictions: the directory of the predictions, from the option `--predictions`.
+      output: the JSON file given with `--output`.
+      predictions: the directory given with `--predictions`.
 
     Raises:
-      ValueError: the file exists and does not hold scores, or is among the predictions.
+      ValueError: the file exists and does not hold scores, or is in the predictions directory.
     """
     if predictions and output.resolve().parent == Path(predictions).resolve():
         raise ValueError(
-            f"--output={output}: {predictions} has a file for every predicted set, which could be "
-            "this one. Give a path in another directory"
+            f"--output={output}: the prediction files are written to {predictions}, and one of "
+            "them could overwrite this file. Give a path in another directory"
         )
     if not output.exists():
         return
     if not output.is_file():  # reading a pipe would block
         raise ValueError(
-            f"--output={output}: not a regular file, so JSON cannot be written to it. Leave the "
-            "option out to print the scores only"
+            f"--output={output}: not a regular file, so JSON cannot be written to it. Omit the "
+            "option to only print the scores"
         )
-    if not output.stat().st_size:  # such as a new file from mktemp
+    if not output.stat().st_size:  # for example, a new file from mktemp
         return
     try:
         content = read_json(output)
@@ -61,7 +61,7 @@ def check_scores_path(output: Path, predictions: str | os.PathLike[str] | None) 
     if not isinstance(content, dict) or content.keys() != _KEYS:
         raise ValueError(
             f"--output={output}: the file exists and was not written by `evaluate`, so it is not "
-            "replaced. Give another path"
+            "overwritten. Give another path"
         )
 
 
@@ -71,7 +71,7 @@ def write_scores(output: Path, result: EvaluationResult, data: str | None) -> No
     Args:
       output: the file to write.
       result: the result of the evaluation.
-      data: the evaluated file or directory; None for the validation set of the run.
+      data: the evaluated file or directory; None for the run's validation set.
 
     Raises:
       NotWritten: the file cannot be written.

@@ -35,17 +35,17 @@ LOSS = "loss"
 
 @dataclass(frozen=True)
 class Scorer:
-    """Computes a model's logits for sets of examples.
+    """Computes a model's logits and loss for sets of examples.
 
     Attributes:
-      mesh: the devices.
-      task: the model with its loss.
+      mesh: the device mesh.
+      task: the model and its loss.
       step: the step that computes logits.
       metrics_step: the step that computes the loss from logits.
       batch_size: the maximum number of rows in a batch, over all processes; on a CPU, batches of
         long rows are smaller, which is faster.
-      row_lengths: the lengths that rows are padded to; the last one is extended for a set with
-        longer examples.
+      row_lengths: the lengths that rows are padded to; the last one is extended if a set has longer
+        examples.
     """
 
     mesh: Mesh
@@ -65,14 +65,14 @@ class Scorer:
         """Return the logits and the loss for the set called `name`; see `logits`.
 
         Raises:
-          ValueError: logits are NaN or infinite.
+          ValueError: some logits are NaN or infinite.
         """
         logits, loss = self.logits(params, examples.features, after_batch)
         if not np.isfinite(logits).all():
             raise ValueError(
                 f"{name}: the model's scores are NaN or infinite ({self.task.compute.dtype}), so "
-                "its predictions are meaningless. Its parameters are damaged, or the dtype has too "
-                "small a range for them: try --config.compute.dtype=float32"
+                "its predictions are meaningless. Either its parameters are damaged, or the "
+                "dtype's range is too small for them: try --config.compute.dtype=float32"
             )
         return logits, loss
 
@@ -84,8 +84,8 @@ class Scorer:
     ) -> tuple[Logits, dict[str, float]]:
         """Return logits [examples, ...] or [tokens, ...], and the loss if there are targets.
 
-        Every example counts once, however the batches are filled. All processes return the same
-        result.
+        Every example counts once, no matter how the batches are filled. All processes return the
+        same result.
 
         Args:
           params: the model's parameters.
@@ -142,7 +142,7 @@ class Scorer:
 
 
 class _Gathered:
-    """The logits of all examples, filled batch by batch."""
+    """The logits for all examples, filled in batch by batch."""
 
     def __init__(self, features: Features) -> None:
         self._features = features
@@ -166,13 +166,13 @@ class _Gathered:
 
 @dataclass(frozen=True)
 class ValidationMetrics:
-    """Computes the scores on every validation set of a task, for `Phase.evaluate`."""
+    """Computes the scores on all of a task's validation sets, for `Phase.evaluate`."""
 
     scorer: Scorer
     data: TaskData
 
     def __call__(self, params: Parameters, after_batch: Callable[[], None]) -> dict[str, float]:
-        """Return the metrics and the loss of each set under the names of `TaskData.metric_of`."""
+        """Return each set's metrics and loss, under the names from `TaskData.metric_of`."""
         results: dict[str, float] = {}
         for name, examples in self.data.validation.items():
             logits, loss = self.scorer.logits(params, examples.features, after_batch)
@@ -186,15 +186,15 @@ class ValidationMetrics:
 def row_lengths(train: Features, max_shapes: int, max_positions: int) -> tuple[int, ...]:
     """Return at most `max_shapes` lengths to pad rows to.
 
-    They are multiples of 8 up to the model's number of positions, and depend on the training
-    examples only: training must not depend on the sets that the model is evaluated on.
+    Each length is a multiple of 8, capped at the model's number of positions. The lengths depend
+    only on the training examples, since training must not depend on the evaluation sets.
     """
     lengths = choose_lengths(train.lengths, max_shapes)
     return tuple(min(length, max_positions) for length in lengths)
 
 
 def padding(features: Features, plan: ByLength) -> float:
-    """Return the share of padding in the batches of epoch 0, including missing rows."""
+    """Return the fraction of padding in the batches of epoch 0, counting missing rows."""
     batches = map(plan.planned_batch, range(plan.steps_per_epoch))
     padded = sum(len(examples) * length for examples, length in batches)
     return 1.0 - len(features.sequences.token_ids) / (padded * features.sequences_per_example)

@@ -1,4 +1,4 @@
-"""Examples of sentences and sentence pairs, with the predictions for them and their scores."""
+"""Define sets of sentences or sentence pairs, which score and write predictions."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from bert_jax.tasks.sentence_scores import (
     sentence_scores,
 )
 
-# A normal variable exceeds its mean by more than this many standard deviations 1 time in 20.
+# A normal variable exceeds its mean by more than this many standard deviations one time in 20.
 _ONE_IN_TWENTY = 1.645
 
 
 @dataclass(frozen=True)
 class MultiLabelSet(ExampleSet):
-    """Sentences with any number of labels; labels with a probability above 0.5 are predicted."""
+    """Sentences with any number of labels each; labels above probability 0.5 are predicted."""
 
     features: Features
     examples: SentenceExamples
@@ -46,7 +46,7 @@ class MultiLabelSet(ExampleSet):
         return self.files.labels
 
     def predictions(self, logits: Logits) -> NDArray[np.bool_]:
-        """Return whether each label is predicted, [examples, labels]."""
+        """Return a boolean array [examples, labels] that marks the predicted labels."""
         predicted: NDArray[np.bool_] = logits > 0
         return predicted
 
@@ -65,9 +65,9 @@ class MultiLabelSet(ExampleSet):
         return best_constant(metric, self._gold())
 
     def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
-        """Write a .tsv of index and labels, in the layout of the labels in the task's files.
+        """Write a .tsv file with indices and labels, laid out as in the task's files.
 
-        The labels are in one cell, or each label has a column of zeros and ones.
+        Either one cell holds all labels, or each label has its own column of zeros and ones.
         """
         file, labels = directory / f"{name}.tsv", self.files.labels
         predicted = self.predictions(logits).tolist()
@@ -83,7 +83,7 @@ class MultiLabelSet(ExampleSet):
 
     @property
     def written_from(self) -> str:
-        """See `ExampleSet`; includes the ids."""
+        """See `ExampleSet.written_from`; also covers the example IDs."""
         return fingerprint_with(self.fingerprint, self.examples.ids)
 
     def _gold(self) -> NDArray[np.bool_]:
@@ -98,11 +98,11 @@ class SentenceSet(ExampleSet):
     Attributes:
       features: the features of the sentences.
       examples: the sentences.
-      labels: the labels in the files; () for numbers.
-      metrics: the names of the `scores`.
+      labels: the labels as written in the files; () for numbers.
+      metrics: the metrics that `scores` computes.
       sigmoid: whether two labels share one logit.
       glue: the GLUE task whose submission format is used for predictions; None for other tables.
-      names: readable names of the labels.
+      names: readable names for the labels.
     """
 
     features: Features
@@ -120,7 +120,7 @@ class SentenceSet(ExampleSet):
         return self.labels
 
     def predictions(self, logits: Logits) -> NDArray[np.generic]:
-        """Return indices into `labels`, or numbers, [examples]."""
+        """Return an array [examples] of indices into `labels`, or of predicted numbers."""
         if not self.labels:
             return logits[:, 0]
         return (logits[:, 0] > 0).astype(np.int64) if self.sigmoid else logits.argmax(axis=1)
@@ -142,8 +142,8 @@ class SentenceSet(ExampleSet):
     def chance(self, metric: str) -> float:
         """See `ExampleSet.chance`.
 
-        The predictions of a collapsed regressor still differ in the last digits, so they have a
-        random correlation with a standard deviation of 1 / sqrt(examples - 1).
+        A collapsed regressor's predictions still differ in their last digits, so their correlation
+        with the labels is random, with a standard deviation of 1 / sqrt(examples - 1).
         """
         gold = self._gold()
         if not self.labels:
@@ -154,7 +154,7 @@ class SentenceSet(ExampleSet):
         )
 
     def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
-        """Write a GLUE submission or, for other tables, a .tsv of index and prediction."""
+        """Write a GLUE submission or, for other tables, a .tsv file of indices and predictions."""
         file, predictions = directory / f"{name}.tsv", self.predictions(logits)
         if self.glue is not None:
             write_glue_submission(self.glue, predictions.tolist(), self.examples.ids, file)
@@ -169,7 +169,7 @@ class SentenceSet(ExampleSet):
 
     @property
     def written_from(self) -> str:
-        """See `ExampleSet`; includes the ids."""
+        """See `ExampleSet.written_from`; also covers the example IDs."""
         return fingerprint_with(self.fingerprint, self.examples.ids)
 
     def _gold(self) -> NDArray[np.generic]:

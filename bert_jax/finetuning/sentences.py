@@ -1,4 +1,4 @@
-"""Sentences and pairs of sentences in tables, with classes, sets of labels or numbers."""
+"""Define tasks on tables of sentences or sentence pairs with classes, label sets or numbers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _report_absent(examples: SentenceExamples, files: SentenceFiles, split: Spli
 
 
 def head_of(files: SentenceFiles, sigmoid: bool) -> HeadConfig:
-    """Return the head for the labels: regression for numbers, else one or several classes."""
+    """Return the head that fits the labels: regression for numbers, otherwise classification."""
     names = files.label_names or files.labels
     if not names:
         return HeadConfig(CLASSIFICATION, ("score",), "regression")
@@ -99,12 +99,14 @@ def read_set(
 
 @dataclass(frozen=True)
 class SentencesConfig(FilesTaskConfig):
-    """A table in your own format.
+    """The config section for tables of sentences or sentence pairs in your own format.
 
-    metrics: names of metrics of bert_jax.tasks.sentence_scores, or of label_set_scores if examples
-      have several labels; the first one compares runs. () means accuracy, micro_f1 for several
-      labels, or Pearson's and Spearman's correlations for numbers.
-    sigmoid: whether two labels share one logit, for the probability of the second label.
+    Attributes:
+      files: the files and their format.
+      metrics: metrics from bert_jax.tasks.sentence_scores, or from its label_set_scores if examples
+        have several labels; runs are compared by the first one. () means accuracy, micro_f1 for
+        several labels, or the Pearson and Spearman correlations for numbers.
+      sigmoid: whether two labels share one logit, for the probability of the second label.
     """
 
     files: SentenceFiles
@@ -121,10 +123,10 @@ class SentencesConfig(FilesTaskConfig):
         for name in self.metrics:
             if name not in METRICS:
                 fitting = ", ".join(each for each, what in METRICS.items() if what == need)
-                raise ValueError(f"metrics: {name!r} is unknown. Metrics of a {need}: {fitting}.")
+                raise ValueError(f"metrics: {name!r} is unknown. Metrics for a {need}: {fitting}.")
             if METRICS[name] != need:
                 raise ValueError(
-                    f"metrics: {name!r} is a metric of a {METRICS[name]}, but each label is a "
+                    f"metrics: {name!r} is a metric for a {METRICS[name]}, but each label is a "
                     f"{need}. Use () for metrics that fit the labels."
                 )
         if self.sigmoid and len(self.files.labels) != 2:
@@ -144,8 +146,8 @@ class SentencesConfig(FilesTaskConfig):
                 )
         if self.sigmoid:
             raise ValueError(
-                "sigmoid=True: for one of two labels only. With several labels per example, each "
-                "label has its own logit anyway. Set it to False."
+                "sigmoid=True: applies only if each example has one of two labels. With several "
+                "labels per example, each label has its own logit anyway. Set it to False."
             )
 
     def open(
@@ -190,7 +192,7 @@ class SentencesConfig(FilesTaskConfig):
         labels = None
         if model is not None:
             labels = model.labels
-            if model.problem == "regression":  # the scores are numbers, and have no labels
+            if model.problem == "regression":  # the scores are numbers, without labels
                 labels = ()
         with renamed_in_errors(_FORM_KEYS):
             files = detect_columns(self.files, split, labels)
@@ -200,12 +202,12 @@ class SentencesConfig(FilesTaskConfig):
             raise ValueError(f"config.sentences: {error}") from error
 
     def inference_defaults(self, max_length: int, data: TaskData) -> InferenceDefaults:
-        """See `TaskConfig.inference_defaults`: adds whether the texts are pairs."""
+        """See `TaskConfig.inference_defaults`; also records whether the texts are pairs."""
         return with_pairs(super().inference_defaults(max_length, data), data)
 
 
 def with_pairs(usage: InferenceDefaults, data: TaskData) -> InferenceDefaults:
-    """Return the settings, which now record whether the validation examples are pairs."""
+    """Return a copy of the settings that records whether the validation examples are pairs."""
     (sequences, *_) = (examples.features.sequences for examples in data.validation.values())
     pairs = bool((sequences.second_starts < sequences.lengths).any())
     return dataclasses.replace(usage, pairs=pairs)

@@ -34,19 +34,19 @@ from bert_jax.training.state import TrainState, fingerprint
 
 @dataclass(frozen=True)
 class Source:
-    """The model that a run starts from: `init_from`, or the run's own if `init_from` was deleted.
+    """The model a run starts from: `init_from`, or the run's own if `init_from` was deleted.
 
     Attributes:
-      init_from: the directory as the config names it.
+      init_from: the directory as written in the config.
       from_scratch: whether to take only the sizes and the tokenizer, not the parameters.
       directory: the directory that contains the model.
       model: the model.
       tokenizer: the model's tokenizer.
       step: the step of the checkpoint to start from, chosen once, since another process may be
         saving checkpoints there; None if no parameters are needed.
-      mesh: the devices.
-      held: copies of the parameters in memory, if there is a single process; None to read them from
-        the checkpoint.
+      mesh: the device mesh.
+      held: the parameters copied into memory, which requires a single process; if None, they are
+        read from the checkpoint.
     """
 
     init_from: str
@@ -59,7 +59,7 @@ class Source:
     held: Mapping[str, np.ndarray] | None = None
 
     def parameters(self) -> Parameters:
-        """Return the parameters to start from, in float32, laid out on the mesh."""
+        """Return the parameters to start from, in float32 and sharded over the mesh."""
         assert self.step is not None
         definition = define_model(self.model, ComputeConfig(dtype="float32", attention="xla"))
         shardings = parameter_shardings(definition.shapes, definition.logical_axes, self.mesh)
@@ -84,20 +84,20 @@ def open_source(init_from: str, work_dir: Path, mesh: Mesh, *, from_scratch: boo
     """Open the model in `init_from` that the run in `work_dir` starts from.
 
     Raises:
-      ValueError: `init_from` is neither a work directory nor the deleted source of a run to
-        resume, it has another model's tokenizer, or it is `work_dir`.
+      ValueError: `init_from` is `work_dir`, contains another model's tokenizer, or is neither a
+        work directory nor the deleted source of a run that is being resumed.
     """
     directory = Path(init_from)
     if work_dir.resolve() == directory.resolve():
         raise ValueError(
-            f"work_dir={work_dir}: the directory of the model to start from (init_from). Give the "
-            "run a directory of its own."
+            f"work_dir={work_dir}: is also the directory to start from (init_from). Give the run "
+            "its own directory."
         )
     gone = not agreed(int(_is_there(directory, parameters=not from_scratch)))
     saved = saved_run(work_dir / CHECKPOINTS_NAME)
     if gone and saved is not None and (work_dir / MODEL_NAME).is_file():
         _check_path(directory, work_dir, saved[1].get("init_from"))
-        # The run has the sizes and the tokenizer of its source, and its own parameters.
+        # The run's directory has its source's sizes and tokenizer, and the run's own parameters.
         model, _ = read_model(work_dir)
         tokenizer = read_tokenizer(work_dir, model.encoder)
         return Source(init_from, from_scratch, work_dir, model, tokenizer, None, mesh)
@@ -108,23 +108,23 @@ def open_source(init_from: str, work_dir: Path, mesh: Mesh, *, from_scratch: boo
 
 
 def _check_path(directory: Path, work_dir: Path, stored: Any) -> None:
-    """Refuse a directory without a model if the run in `work_dir` started elsewhere."""
+    """Reject `directory`, which has no model, unless the run in `work_dir` started from it."""
     if stored is None:
         return
     began = stored["path"] if isinstance(stored, dict) else stored
     if str(directory.resolve()) != began:
         raise ValueError(
             f"init_from={directory}: holds no model, and the run in {work_dir} started from "
-            f"{began}. Set init_from={began}, even if that directory was deleted."
+            f"{began}. Set init_from={began}, even if that directory has been deleted."
         )
 
 
 def source_identity(source: Source, work_dir: Path) -> Any:
-    """Return the description of the source that a checkpoint of the run stores.
+    """Return the description of the source that the run's checkpoints store.
 
-    A run that is resumed no longer needs its source. It keeps the stored description if `init_from`
-    is the same path, holds the same parameters, or was deleted. Otherwise the new description
-    differs from the stored one, and the run is not resumed.
+    A resumed run no longer needs its source. It keeps the stored description if `init_from` is the
+    same path, holds the same parameters, or was deleted. Otherwise the new description differs from
+    the stored one, and the run cannot be resumed.
     """
     path = str(Path(source.init_from).resolve())
     saved = saved_run(work_dir / CHECKPOINTS_NAME)
@@ -147,7 +147,7 @@ def _is_there(directory: Path, *, parameters: bool) -> bool:
 
 
 def encoder_of(source: Source, max_length: int, dropout: float) -> EncoderConfig:
-    """Return the source's encoder with the run's dropout; -1 keeps the source's.
+    """Return the source's encoder with the run's dropout; -1 keeps the source's rates.
 
     Raises:
       ValueError: the encoder has fewer positions than `max_length`.
@@ -155,7 +155,7 @@ def encoder_of(source: Source, max_length: int, dropout: float) -> EncoderConfig
     encoder = source.model.encoder
     if max_length > encoder.max_positions:
         raise ValueError(
-            f"max_length={max_length}: the model of {source.init_from} has {encoder.max_positions} "
+            f"max_length={max_length}: the model in {source.init_from} has {encoder.max_positions} "
             f"positions. Set max_length to at most {encoder.max_positions}."
         )
     if dropout != -1.0:
@@ -166,9 +166,9 @@ def encoder_of(source: Source, max_length: int, dropout: float) -> EncoderConfig
 def state_from_source(
     source: Source, state: TrainState, model: ModelConfig
 ) -> tuple[TrainState, str]:
-    """Return a random state with the source's parameters, and a description of its origin.
+    """Return `state` with the source's parameters, and a description of their origin.
 
-    The source's classifier is used only for the same task and the same labels.
+    The source's classifier is kept only if its task and labels are the same.
     """
     params = source.parameters()
     heads = [(each.head, each.labels, each.problem) for each in (model, source.model)]

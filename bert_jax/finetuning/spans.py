@@ -1,4 +1,4 @@
-"""Question answering with spans of a passage, as in SQuAD v1.1."""
+"""Define question answering with answers that are spans of a passage, as in SQuAD v1.1."""
 
 from __future__ import annotations
 
@@ -37,17 +37,20 @@ from bert_jax.tasks.span_scores import squad_scores
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 _METRICS = ("f1", "exact_match")
-# Numbers of words at the beginning of a passage to try as the answer to every question.
+# `SpanSet.chance` tries this many words from the start of a passage as the answer.
 _FIRST_WORDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
 @dataclass(frozen=True)
 class SpansConfig(FilesTaskConfig):
-    """Files in SQuAD's format, and settings for windows and answers (Devlin et al. 2019, 4.2).
+    """The config section for files in SQuAD's format (Devlin et al. 2019, section 4.2).
 
-    doc_stride: number of tokens between the beginnings of consecutive windows. max_query_length:
-      maximum tokens of a question; its end is cut. max_answer_length: maximum tokens of an answer.
-      n_best: number of candidates to keep per question.
+    Attributes:
+      files: the files.
+      doc_stride: number of tokens between the starts of consecutive windows.
+      max_query_length: maximum number of tokens per question; longer questions are cut at the end.
+      max_answer_length: maximum number of tokens per answer.
+      n_best: number of candidate answers to keep per question.
     """
 
     training_examples: ClassVar[str] = "windows of passages for training"
@@ -87,14 +90,14 @@ class SpansConfig(FilesTaskConfig):
         return self._data(HeadConfig(SPAN), "f1", splits, read)
 
     def inference_defaults(self, max_length: int, data: TaskData) -> InferenceDefaults:
-        """See `TaskConfig.inference_defaults`: adds how passages are cut."""
+        """See `TaskConfig.inference_defaults`; also records how passages are split into windows."""
         spans = SpanDefaults(self.doc_stride, self.max_query_length, self.max_answer_length)
         return replace(super().inference_defaults(max_length, data), spans=spans)
 
 
 @dataclass(frozen=True)
 class SpanSet(ExampleSet):
-    """Questions about passages; a passage is read in overlapping windows."""
+    """Questions about passages, which are read in overlapping windows."""
 
     endings: ClassVar[tuple[str, ...]] = (".json", "_n_best.json")
     windows: SpanWindows
@@ -118,18 +121,18 @@ class SpanSet(ExampleSet):
 
     @property
     def fingerprint(self) -> str:
-        """See `ExampleSet`; includes the correct answers and the maximum length of an answer."""
+        """See `ExampleSet.fingerprint`; also covers the answers and the maximum answer length."""
         answers = [(example.id, example.context, example.answer_texts) for example in self.examples]
         text = json.dumps([self.config.max_answer_length, answers])
         return hashlib.sha256(f"{self.features.fingerprint} {text}".encode()).hexdigest()
 
     @property
     def written_from(self) -> str:
-        """See `ExampleSet`; includes the number of candidates."""
+        """See `ExampleSet.written_from`; also covers the number of candidates."""
         return fingerprint_with(self.fingerprint, self.config.n_best)
 
     def answers(self, logits: Logits) -> list[Answer]:
-        """Return the best answers to every question."""
+        """Return the best answer candidates for each question."""
         sequences = self.features.sequences
         rows = np.zeros((len(sequences), int(sequences.lengths.max()), 2), np.float32)
         rows[np.arange(rows.shape[1]) < sequences.lengths[:, None]] = logits
@@ -147,10 +150,10 @@ class SpanSet(ExampleSet):
         return self._scores({answer.id: answer.text for answer in self.answers(logits)})
 
     def chance(self, metric: str) -> float:
-        """Return the best score of the whole passage, or of its first words, as every answer.
+        """Return the best score of answering with the whole passage or its first words.
 
-        On SQuAD's dev set the first 24 words have an F1 of 0.095, the whole passage 0.066, and
-        random scores 0.071.
+        On SQuAD's dev set, the F1 is 0.095 for the first 24 words, 0.066 for the whole passage, and
+        0.071 for random scores.
         """
         words = {example.id: example.context.split() for example in self.examples}
         longest = self.config.max_answer_length
@@ -160,7 +163,7 @@ class SpanSet(ExampleSet):
         return max(self._scores(predictions)[metric] for predictions in answers)
 
     def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
-        """Write the official predictions {id: text}, and the candidates for every question."""
+        """Write predictions in the official format, {id: text}, and each question's candidates."""
         answers = self.answers(logits)
         files = [directory / file_name for file_name in self.file_names(name)]
         write_squad_predictions(answers, files[0])

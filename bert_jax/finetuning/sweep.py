@@ -1,4 +1,4 @@
-"""Fine-tune over a grid of hyperparameters and seeds, report, and predict with the best run."""
+"""Sweep a grid of hyperparameters and seeds, report the scores, and predict with the best run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SweepResult:
       best_directory: the work directory of the best run, which contains its parameters unless
         `keep` was "none".
       predictions: the files with the best run's predictions for the test sets.
-      report: the report's files.
+      report: the files of the report.
     """
 
     finished: bool
@@ -64,26 +64,27 @@ def sweep(
 ) -> SweepResult:
     """Fine-tune with every combination of hyperparameters and every seed, and write a report.
 
-    A stopped sweep is resumed. The config's `work_dir`, `batch_size`, `num_epochs` and peak
-    learning rate are replaced; seeds count up from its `seed`.
+    If the sweep was stopped, it is resumed. The config's `work_dir`, `batch_size`, `num_epochs` and
+    peak learning rate are replaced; the seeds count up from its `seed`.
 
     Args:
       config: the config of the runs.
       output: the directory for the runs, `results.json` and the report.
       batch_sizes: the batch sizes of the grid.
       learning_rates: the peak learning rates of the grid.
-      num_epochs: the numbers of epochs of the grid.
-      num_seeds: the number of seeds for every combination.
-      keep: the runs whose checkpoints stay on disk; None keeps those that this sweep kept before,
-        or the best one in a new sweep.
-      command: the command that repeats the sweep, for the report; by default a call of this
+      num_epochs: the epoch counts of the grid.
+      num_seeds: the number of seeds per combination.
+      keep: which runs keep their checkpoints on disk; None means what the sweep in `output` used
+        before, or "best" for a new sweep.
+      command: the command that repeats the sweep, for the report; defaults to a call to this
         function.
-      on_report: receives a message after every run; the reports of a run go to `output.txt` in its
-        directory.
-      stop: its `request()`, which any thread may call, ends the sweep as Ctrl-C does.
+      on_report: called with a message after every run; a run's own reports go to `output.txt` in
+        its directory.
+      stop: a request to stop; any thread may call its `request()`, which ends the sweep the way
+        Ctrl-C does.
 
     Returns:
-      A `SweepResult`: the runs, the directory of the best one and the files of the report.
+      A `SweepResult` with the runs, the best run's directory and the files of the report.
 
     Raises:
       ValueError: a combination cannot be run, `output` holds another sweep, or several processes
@@ -94,8 +95,8 @@ def sweep(
     output = Path(output)
     if (processes := launched_together()) > 1:
         raise ValueError(
-            f"a sweep is one process on all of its devices, and this is one of {processes}. "
-            "Start a single process (under Slurm with srun --ntasks=1)."
+            f"a sweep must be a single process that uses all devices, but this is one of "
+            f"{processes} processes. Start a single process (under Slurm with srun --ntasks=1)."
         )
     check_output(output, "--output", may_be=["sweep"])
     grid = Grid(
@@ -104,13 +105,13 @@ def sweep(
     keep = keep or kept_before(output) or "best"
     report = on_report or discard
     command = command or _call(output, grid, keep)
-    if not config.evaluation_batch_size:  # the same for all runs, to compile once
+    if not config.evaluation_batch_size:  # the same for all runs, so that it compiles once
         largest = 4 * (max(grid.batch_sizes) // config.accumulation_steps)
         config = replace(config, evaluation_batch_size=largest)
     config = replace(config, work_dir=str(output), batch_size=grid.runs[0].batch_size)
     base = FinetuneRun.open(config, make_mesh(config.mesh))
     opened = open_sweep(base, output, grid, keep, command)
-    # Exited last, so that a signal can kill the process only after a save has finished.
+    # This exits last, so that a signal can kill the process only after a save has finished.
     with Compilations() as compiled, stop or StopRequest() as stopping, only_writer(output):
         result, lines = _run_to_end(opened, stopping, report)
     all_ended = len(result.results.runs) == len(grid.runs)
@@ -122,7 +123,7 @@ def sweep(
 
 
 def _call(output: Path, grid: Grid, keep: Keep) -> str:
-    """Return the Python call that repeats a sweep."""
+    """Return the Python call that repeats the sweep."""
     values = {
         "batch_sizes": list(grid.batch_sizes),
         "learning_rates": list(grid.learning_rates),
@@ -137,7 +138,7 @@ def _call(output: Path, grid: Grid, keep: Keep) -> str:
 def _run_to_end(
     opened: Sweep, stop: StopRequest, report: OnReport
 ) -> tuple[SweepResult, list[str]]:
-    """Train, write the report and the best run's predictions; return the result and its lines."""
+    """Train, write the report and predictions, and return the result with lines to print."""
     finished = opened.run(stop, report)
     results, best = opened.results(), opened.best_directory
     files = write_report([results], opened.output) if results.runs else []

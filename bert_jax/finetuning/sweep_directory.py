@@ -1,4 +1,4 @@
-"""Read and write the files of a sweep's directory: its identity and how its runs ended."""
+"""Read and write the files that record a sweep's identity and how its runs ended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Keep = Literal["all", "best", "none"]
 _KEEP = "keep"
 _ELSEWHERE = "Use another --output"
 
-# Keys in which the runs of a sweep may differ, and keys that change no score.
+# Config keys that may differ between a sweep's runs, and keys that do not affect any score.
 _FREE_KEYS = (
     *("work_dir", "seed", "batch_size", "num_epochs"),
     *("evaluation_batch_size", "report_every_steps", "tensorboard", "mesh"),
@@ -43,8 +43,8 @@ class Ended:
       scores: the scores of the best evaluation; empty if the run diverged.
       last_scores: the scores of the last evaluation; empty if the run diverged.
       step: the step of the best evaluation.
-      seconds: the duration of the train steps.
-      diverged: the reason why the run diverged; empty if it did not.
+      seconds: the total duration of the train steps.
+      diverged: why the run diverged; empty if it did not.
     """
 
     scores: dict[str, float]
@@ -55,7 +55,7 @@ class Ended:
 
 
 def shared_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a plain config that all runs of a sweep share."""
+    """Return the part of a plain config that all runs in a sweep share."""
     values = {name: x for name, x in config.items() if name not in _FREE_KEYS}
     optimizer = values["optimizer"].items()
     values["optimizer"] = {name: x for name, x in optimizer if name != "peak_learning_rate"}
@@ -63,7 +63,7 @@ def shared_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_paths(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an identity without the paths of files, which may be moved and have checksums."""
+    """Return an identity without file paths: files may move, and are compared by checksum."""
     config = {name: x for name, x in identity["config"].items() if name != "init_from"}
     paths = {"directory", *get_args(Split)}
     for name in task_sections():
@@ -90,8 +90,8 @@ def kept_before(output: Path) -> Keep | None:
     """Return the last value of `keep` for the sweep in `output`, or None if there is no sweep.
 
     Raises:
-      ValueError: the directory does not record it, as in early versions. Guessing could delete
-        parameters.
+      ValueError: the directory does not record `keep`, as in early versions. A wrong guess could
+        delete parameters.
     """
     file = output / IDENTITY_NAME
     if not file.is_file():
@@ -99,14 +99,14 @@ def kept_before(output: Path) -> Keep | None:
     keep: Keep | None = _stored(file).get(_KEEP)
     if keep not in (choices := get_args(Keep)):
         raise ValueError(
-            f"{file}: keep={keep!r} does not record which runs keep their parameters. Set --keep "
+            f"{file}: keep={keep!r} does not say which runs keep their parameters. Set --keep "
             f"to {', '.join(choices[:-1])} or {choices[-1]}."
         )
     return keep
 
 
 def claim(output: Path, current: Mapping[str, Any], keep: Keep) -> None:
-    """Make `output` the directory of this sweep, and record `keep`.
+    """Claim the directory `output` for this sweep, and record `keep`.
 
     Raises:
       ValueError: the directory holds another sweep; the message lists the differences.
@@ -146,7 +146,7 @@ def ended(directory: Path) -> Ended | None:
         return Ended({}, {}, 0, _train_seconds(directory), str(message))
     if outcome is None:
         return None
-    # The scores may be from an earlier end, before the number of epochs was increased.
+    # The scores may predate an increase in the number of epochs, after which the run went on.
     if has_model(directory) and default_checkpoint_step(directory) != outcome.step:
         return None
     evaluations = [entry for entry in _logged(directory) if entry["kind"] == "evaluation"]
@@ -165,7 +165,7 @@ def write_diverged(directory: Path, message: str) -> None:
 
 
 def has_model(directory: Path) -> bool:
-    """Return whether a directory has a run's parameters and their removal has not begun."""
+    """Return whether a run's directory still has its parameters, with no removal begun."""
     return (directory / MODEL_NAME).is_file() and (directory / CHECKPOINTS_NAME).is_dir()
 
 

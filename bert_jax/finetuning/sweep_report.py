@@ -1,4 +1,4 @@
-"""Report a sweep as text for the terminal, or several sweeps as a page of plots and tables."""
+"""Report sweeps as text for the terminal, and as an HTML page with plots and tables."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _MISSING = "-"
 
 
 def table(results: SweepResults) -> list[list[str]]:
-    """Return a row of headings, and a row for every combination in the order of the summaries.
+    """Return a header row, followed by one row per combination in the order of the summaries.
 
-    Metrics are given as mean ± sample standard deviation over the seeds that did not diverge.
+    Metrics are shown as mean ± sample standard deviation over the seeds that did not diverge.
     """
     summaries = results.summaries
     others = {name for each in summaries for name in each.spreads} - {results.metric}
@@ -40,7 +40,7 @@ def table(results: SweepResults) -> list[list[str]]:
 
 
 def aligned(rows: list[list[str]]) -> list[str]:
-    """Return the rows as lines with columns of equal width, aligned to the right."""
+    """Return the rows as lines of text with right-aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.rjust, row, widths)) for row in rows]
 
@@ -49,7 +49,7 @@ def verdict(results: SweepResults) -> list[str]:
     """Return lines about the best combination, the best run and the degenerate runs."""
     metric, best = results.metric, results.best_run
     if best is None:
-        return [f"all of {len(results.runs)} runs diverged"]
+        return [f"all {len(results.runs)} runs diverged"]
     first, score = results.summaries[0], format_metric(metric, best.scores[metric])
     chance = format_metric(results.chance_metric, results.chance)
     return [
@@ -88,16 +88,16 @@ def _row(summary: Summary, names: list[str], metric: str) -> list[str]:
 
 _COLORS = ("#3b6fb6", "#d9622b", "#3a8f5c", "#8a5ab0", "#b58a1b", "#7a7a7a")
 _INK, _GRID = "#333333", "#e6e6e6"
-# The horizontal distance between two batch sizes, as a fraction of that between learning rates.
+# The horizontal offset between batch sizes, as a fraction of the distance between learning rates.
 _SHIFT = 0.12
 _ROUNDING = 1e-6  # smaller differences between scores are rounding errors
 
 
 def draw_sweep(results: SweepResults) -> bytes:
-    """Return a PNG with a panel for each number of epochs.
+    """Return a PNG image with one panel per number of epochs.
 
-    A panel has a line through the means of each batch size, a point for each seed, and a dashed
-    line for chance.
+    Each panel has a line through the means for each batch size, a point for each seed, and a dashed
+    line at chance level.
     """
     epochs = sorted({run.hyperparameters.num_epochs for run in results.runs})
     figure = Figure(figsize=(max(3.2 * len(epochs), 4.8) + 0.6, 4.0), dpi=110, layout="constrained")
@@ -107,7 +107,7 @@ def draw_sweep(results: SweepResults) -> bytes:
     for axis, each in zip(panels, epochs, strict=True):
         _draw_panel(axis, each, results)
     low, high = panels[0].get_ylim()
-    if high - low < _ROUNDING:  # for equal scores the axis would show only their last digits
+    if high - low < _ROUNDING:  # otherwise the axis would show only rounding errors
         panels[0].set_ylim((low + high) / 2 - 0.01, (low + high) / 2 + 0.01)
     # One legend for all panels, which share their colors.
     handles, labels = panels[0].get_legend_handles_labels()
@@ -147,7 +147,7 @@ def _draw_panel(axis: Axes, epochs: int, results: SweepResults) -> None:
 
 
 def _means(summaries: list[Summary], batch_size: int, metric: str) -> dict[float, float]:
-    """Return the mean of a metric for each learning rate, in ascending order of the rates."""
+    """Return a metric's mean for each learning rate, in ascending order of the rates."""
     means = {
         each.combination.learning_rate: each.spreads[metric].mean
         for each in summaries
@@ -189,9 +189,9 @@ dt { font-weight: 600; } dd { margin: 0 0 0.5em 0; overflow-wrap: anywhere; }
 
 
 def write_report(sweeps: Sequence[SweepResults], directory: Path) -> list[Path]:
-    """Write `report.html`, which is self-contained, and each sweep's plot; return the files.
+    """Write a self-contained `report.html` and each sweep's plot, and return the files.
 
-    The plot of a single sweep is `report.png`; those of several sweeps are `report-1-TASK.png` and
+    A single sweep's plot is `report.png`; the plots for several sweeps are `report-1-TASK.png` and
     so on.
     """
     make_directory(directory)
@@ -218,10 +218,10 @@ def combine_reports(
       output: the directory to write to; for a single sweep, it may be that sweep's own directory.
 
     Returns:
-      The results of the sweeps, and the paths of the report's files.
+      The sweeps' results, and the paths of the report's files.
 
     Raises:
-      ValueError: a directory has no results, or `output` already holds something of another kind.
+      ValueError: a directory has no results, or `output` already holds something else.
     """
     output = Path(output)
     own = [output.resolve()] == [Path(directory).resolve() for directory in directories]
@@ -273,11 +273,10 @@ def _provenance(results: SweepResults) -> str:
     origin = results.provenance
     seconds = format_duration(sum(run.seconds for run in results.runs))
     facts = {
-        "Scores": "mean ± sample standard deviation over seeds, of the best evaluation of each run "
-        "on the validation set. Degenerate runs ended no better than is possible without reading "
-        f"the text ({results.chance_metric} "
-        f"{format_metric(results.chance_metric, results.chance)}), or diverged. Runs that diverged "
-        "are not in the means",
+        "Scores": "mean ± sample standard deviation, over seeds, of each run's best evaluation on "
+        "the validation set. Degenerate runs ended no better than is possible without reading the "
+        f"text ({results.chance_metric} {format_metric(results.chance_metric, results.chance)}), "
+        "or diverged. The means exclude runs that diverged",
         "Training examples": f"{results.num_examples:,}",
         "Duration of all train steps": seconds,
         "Date": origin.date,

@@ -1,4 +1,4 @@
-"""The results of a sweep's runs, their statistics, and the file that stores them."""
+"""Collect the results of a sweep's runs, compute their statistics, and store them in a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bert_jax.local_paths import check_local
 
 @dataclass(frozen=True)
 class RunResult:
-    """The result of a run.
+    """The result of one run in a sweep.
 
     Attributes:
       hyperparameters: the hyperparameters of the run.
@@ -27,7 +27,7 @@ class RunResult:
       seconds: the duration of the train steps, including their compilation but not the evaluations.
       degenerate: whether the last evaluation was no better than `TaskData.chance` (a "failed run"
         in Mosbach et al. 2021, section 3), or the run diverged.
-      diverged: the reason why the run diverged; empty if it did not.
+      diverged: why the run diverged; empty if it did not.
     """
 
     hyperparameters: Hyperparameters
@@ -53,13 +53,13 @@ class Spread:
 
 @dataclass(frozen=True)
 class Summary:
-    """The statistics of the runs of a combination.
+    """Statistics on the runs of one combination.
 
     Attributes:
       combination: the hyperparameters that the runs share.
       num_runs: the number of runs.
-      spreads: the distribution of every metric over the runs that did not diverge.
-      best: the best value of the metric that compares runs; None if all runs diverged.
+      spreads: the distribution of each metric over the runs that did not diverge.
+      best: the best value of the metric that runs are compared by; None if all runs diverged.
       degenerate: the number of degenerate runs.
       diverged: the number of runs that diverged.
     """
@@ -75,7 +75,7 @@ class Summary:
 def summarize(
     results: Iterable[RunResult], metric: str, *, lower_is_better: bool = False
 ) -> list[Summary]:
-    """Return a summary of every combination, sorted by the mean of `metric`, the best first.
+    """Return a summary of each combination, sorted by the mean of `metric`, best first.
 
     Combinations with a diverged run come last.
     """
@@ -142,9 +142,9 @@ class Provenance:
 
     Attributes:
       command: the command that repeats the sweep.
-      date: the date and time of the end of the last run, in UTC.
-      hardware: the number and kind of the devices.
-      versions: the versions of the software, by name.
+      date: the date and time at which the last run ended, in UTC.
+      hardware: the number and kind of devices.
+      versions: the software versions, keyed by package name.
     """
 
     command: str
@@ -155,16 +155,16 @@ class Provenance:
 
 @dataclass(frozen=True)
 class SweepResults:
-    """The results of the runs of a sweep that have ended so far.
+    """The results of a sweep's runs that have ended so far.
 
     Attributes:
       task: the name of the task.
-      metric: the metric that compares runs.
+      metric: the metric that runs are compared by.
       lower_is_better: whether a lower value of the metric is better.
       chance_metric: the metric that identifies degenerate runs: `metric`, unless that is a loss.
       chance: `TaskData.chance` for that metric.
       num_examples: the number of training examples.
-      planned: the number of runs of the whole sweep.
+      planned: the number of runs in the whole sweep.
       runs: the results of the runs, in the order of the grid.
       provenance: the origin of the results.
     """
@@ -217,8 +217,8 @@ def read_results(directory: Path) -> SweepResults:
     file = directory / RESULTS_NAME
     if not file.is_file():
         raise ValueError(
-            f"{directory}: contains no {RESULTS_NAME}. Give the output of a `bert-jax sweep` with "
-            "at least one finished run."
+            f"{directory}: contains no {RESULTS_NAME}. Give the output directory of a `bert-jax "
+            "sweep` with at least one finished run."
         )
     fix = "Remove it and repeat the sweep"
     values = read_json_object(file, fix)

@@ -54,10 +54,10 @@ class Sweep:
     """A sweep whose files have been read and whose combinations have been checked.
 
     Attributes:
-      base: a run with the task's test sets. The runs of the grid are variants of it, without the
-        test sets.
-      output: the directory of the sweep.
-      grid: the hyperparameters and seeds.
+      base: a run with the task's test sets. The grid's runs are variants of it without the test
+        sets.
+      output: the sweep's directory.
+      grid: the grid of hyperparameters and seeds.
       keep: the runs whose parameters stay on disk: all, the best so far, or none.
       command: the command that repeats the sweep.
       chance_metric: the metric that identifies degenerate runs.
@@ -97,15 +97,16 @@ class Sweep:
         return True
 
     def _announce(self, report: OnReport) -> None:
-        """Report the runs that ended earlier, and where the others will write their output."""
+        """Report which runs ended earlier, and where the rest will write their output."""
         planned = len(self.grid.runs)
         if self._results:
             report(Message(f"{len(self._results)} of {planned} runs ended before"))
         others = self._count_others()
         if others:
             text = (
-                f"not in these results: {others} that ended here with other seeds or "
-                "hyperparameters (to include them, give all seeds and values in one command)"
+                f"not in these results: {others} run{'s' * (others != 1)} that ended here with "
+                "other seeds or hyperparameters (to include them, give all seeds and values in one "
+                "command)"
             )
             report(Message(text))
         outputs = self.output / RUNS_NAME / "*" / OUTPUT_NAME
@@ -128,19 +129,19 @@ class Sweep:
         )
 
     def directory(self, hyperparameters: Hyperparameters) -> Path:
-        """Return the work directory of a run."""
+        """Return a run's work directory."""
         return self.output / RUNS_NAME / hyperparameters.name
 
     @property
     def best_directory(self) -> Path | None:
-        """The directory of the best run so far; None if no run ended without diverging."""
+        """The best run's directory so far; None until a run has ended without diverging."""
         best = self.results().best_run
         return None if best is None else self.directory(best.hyperparameters)
 
     def predict(self, stop: StopRequest) -> list[Path]:
         """Write the best run's predictions for the test sets, and return the files.
 
-        The list is empty if the run's parameters were not kept.
+        The list is empty if the best run's parameters were not kept.
 
         Raises:
           StopRequested: `stop` was requested before all sets were predicted.
@@ -172,7 +173,7 @@ class Sweep:
             self._write_results()
 
     def _count_others(self) -> int:
-        """Return the number of runs that ended in this directory and are not in the grid."""
+        """Return the number of runs that ended in this directory but are not in the grid."""
         names = {hyperparameters.name for hyperparameters in self.grid.runs}
         directories = (self.output / RUNS_NAME).glob("*")
         return sum(each.name not in names and ended(each) is not None for each in directories)
@@ -182,7 +183,7 @@ class Sweep:
         return Provenance(self.command, date, hardware(self.base.mesh), versions())
 
     def _write_results(self) -> None:
-        """Write the results, and then remove the parameters that are not to be kept."""
+        """Write the results, then remove the parameters that should not be kept."""
         results = self.results()
         write_results(results, self.output)
         best = results.best_run
@@ -212,7 +213,7 @@ class Sweep:
                     return False
             except TrainingDiverged as error:
                 write_diverged(directory, str(error))
-        if not resumed:  # the duration of a resumed run is not that of a whole run
+        if not resumed:  # a resumed run's duration is not that of a whole run
             self._durations.append((hyperparameters.num_epochs, time.monotonic() - start))
         return True
 
@@ -252,12 +253,12 @@ class Sweep:
 
 
 def open_sweep(base: FinetuneRun, output: Path, grid: Grid, keep: Keep, command: str) -> Sweep:
-    """Return the sweep after checking every combination, so that no later run is refused.
+    """Check every combination, so that no run is rejected later, and return the sweep.
 
     Args:
-      base: a run of the grid's first combination.
-      output: the directory of the sweep.
-      grid: the hyperparameters and seeds.
+      base: a run with the grid's first combination.
+      output: the sweep's directory.
+      grid: the grid of hyperparameters and seeds.
       keep: the runs whose parameters stay on disk.
       command: the command that repeats the sweep.
 
@@ -292,7 +293,7 @@ def reports_to(file: Path) -> Iterator[OnReport]:
 
 
 def identity(run: FinetuneRun) -> dict[str, Any]:
-    """Return all values that determine the scores of a sweep's runs, except hyperparameters."""
+    """Return all values, except hyperparameters, that determine the scores of a sweep's runs."""
     assert run.data.train is not None
     sets = {name: each.fingerprint for name, each in run.data.validation.items()}
     return {

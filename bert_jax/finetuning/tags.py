@@ -1,4 +1,4 @@
-"""Tagging: a tag for every word, such as an entity tag or a part of speech."""
+"""Define tagging: predicting a tag for every word, such as an entity or a part of speech."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class TagSet(ExampleSet):
     Attributes:
       windows: the features of the windows in which the sentences are read.
       sentences: the sentences and, if they were read, their tags.
-      files: the files that the sentences are from.
-      scheme: the scheme of the prefixes that mark entities; None if tags have no prefixes.
+      files: the files that the sentences come from.
+      scheme: the scheme whose prefixes mark entities, such as IOB2; None if tags have no prefixes.
     """
 
     windows: TagFeatures
@@ -53,7 +53,7 @@ class TagSet(ExampleSet):
 
     @property
     def fingerprint(self) -> str:
-        """See `ExampleSet`; includes tags that are not labels, which the features omit."""
+        """See `ExampleSet.fingerprint`; also covers tags that are not labels of the model."""
         labels = frozenset(self.windows.labels)
         tags = self.sentences.tags or []
         unknown = [(i, tag) for i, row in enumerate(tags) for tag in row if tag not in labels]
@@ -64,12 +64,12 @@ class TagSet(ExampleSet):
 
     @property
     def written_from(self) -> str:
-        """See `ExampleSet`; includes the lines of the file."""
+        """See `ExampleSet.written_from`; also covers the lines of the file."""
         return fingerprint_with(self.fingerprint, self.sentences.lines)
 
     @property
     def num_examples(self) -> int:
-        """The number of sentences; long sentences are read in several windows."""
+        """The number of sentences; a long sentence is read in several windows."""
         return len(self.sentences)
 
     @property
@@ -78,15 +78,15 @@ class TagSet(ExampleSet):
         return (*_ENTITY_METRICS, "accuracy") if self.scheme else ("accuracy",)
 
     def tags(self, logits: Logits) -> list[list[str]]:
-        """Return the predicted tag of every word, [sentences][words]."""
+        """Return the predicted tag for every word, as lists [sentences][words]."""
         return word_tags(self.windows, logits.argmax(axis=-1))
 
     def scores(self, logits: Logits) -> dict[str, float]:
-        """Return F1, precision and recall of entities if there are any, and accuracy of words."""
+        """Return word accuracy and, if tags mark entities, their F1, precision and recall."""
         return self._scores(self.tags(logits))
 
     def scores_by_type(self, logits: Logits) -> dict[str, dict[str, float]]:
-        """Return precision, recall, F1 and counts of each type of entity."""
+        """Return precision, recall, F1 and counts for each entity type."""
         gold = self.sentences.tags
         assert gold is not None
         if self.scheme is None:
@@ -107,7 +107,7 @@ class TagSet(ExampleSet):
         return [f"{name}.{'conllu' if self.files.kind == 'conllu' else 'txt'}"]
 
     def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
-        """Write the file's lines with the predicted tags, as .conllu for a CoNLL-U file."""
+        """Write the file's lines with predicted tags; a CoNLL-U file yields a .conllu file."""
         file = directory / self.file_names(name)[0]
         write_tags(self.files, self.sentences, self.tags(logits), file)
         return [file]
@@ -124,11 +124,13 @@ class TagSet(ExampleSet):
 
 @dataclass(frozen=True)
 class TagsConfig(FilesTaskConfig):
-    """Files of tagged sentences.
+    """The config section for files of tagged sentences.
 
-    document_context: whether to fill a window with the surrounding sentences (Devlin et al. 2019,
-      section 5.3). The training file must mark its documents; a file to evaluate on that does not
-      is read sentence by sentence.
+    Attributes:
+      files: the files and their format.
+      document_context: whether to fill up windows with surrounding sentences (Devlin et al. 2019,
+        section 5.3). The training file must mark where documents begin; an evaluation file that
+        does not is read sentence by sentence.
     """
 
     files: TagFiles
@@ -143,9 +145,9 @@ class TagsConfig(FilesTaskConfig):
     ) -> TaskData:
         """See `TaskConfig.open`.
 
-        The labels are the given ones, else the config's, else the tags in the training file. Unless
-        the config names the labels of a new model, a file to evaluate on may have other tags, which
-        count as errors.
+        The labels are `labels` if given, otherwise the config's, otherwise the training file's
+        tags. Unless the config names the labels of a new model, an evaluation file may contain
+        other tags, which count as errors.
         """
         files = self.files
         if labels:
@@ -186,11 +188,12 @@ class TagsConfig(FilesTaskConfig):
         return self._data(HeadConfig(TAGGING, labels), primary, splits, read, train=train)
 
     def matching(self, model: ModelConfig) -> TagsConfig:
-        """Return the task with the model's tag scheme: as written for BIOES, BILOU and BMES.
+        """Return the task with the tag scheme that the model's labels suggest.
 
-        IOB1 is recognized by a type with I-X but no B-X, since IOB1 writes B-X only between two
-        adjacent entities of a type. If every type has both, only whoever trained the model knows,
-        and can set learn_as='IOB1': a setting other than the default is kept.
+        BIOES, BILOU and BMES tags are learned as written. IOB1 is recognized by a type that has I-X
+        but no B-X, since IOB1 writes B-X only between two adjacent entities of the same type. If
+        every type has both, only the user can tell, by setting learn_as='IOB1': a setting other
+        than the default is kept.
         """
         if self.files.learn_as != "IOB2":
             return self
@@ -202,17 +205,17 @@ class TagsConfig(FilesTaskConfig):
         return self
 
     def inference_defaults(self, max_length: int, data: TaskData) -> InferenceDefaults:
-        """See `TaskConfig.inference_defaults`: adds whether sentences are read in context."""
+        """See `TaskConfig.inference_defaults`; also records whether to use document context."""
         defaults = super().inference_defaults(max_length, data)
         return replace(defaults, document_context=self.document_context)
 
 
 def _check_scheme(sentences: TagSentences, scheme: Scheme) -> None:
-    """Raise ValueError, with file and line, for a tag that does not follow the scheme."""
+    """Raise ValueError, naming the file and line, if a tag does not follow the scheme."""
     assert sentences.tags is not None
     marked: set[str] = set()
     for tags, places in zip(sentences.tags, sentences.locations, strict=True):
-        if marked.issuperset(tags):  # skips the places, which are computed on demand
+        if marked.issuperset(tags):  # skip the places, which are computed on demand
             continue
         for tag, place in zip(tags, places, strict=True):
             try:

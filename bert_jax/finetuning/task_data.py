@@ -1,4 +1,4 @@
-"""The data of a fine-tuning task: training examples, sets to evaluate on, and a head."""
+"""Define the data of a fine-tuning task: training examples, evaluation sets and a head."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Logits = NDArray[np.float32]
 
 
 class ExampleSet(abc.ABC):
-    """The examples of one file, with the predictions and scores that follow from a model's logits.
+    """The examples in one file, and the predictions and scores that follow from a model's logits.
 
     The logits are float32 [examples, ...] or, if the model scores every token, [tokens, ...] in the
     order of `features.sequences.token_ids`.
 
     Attributes:
       features: the tokenized examples.
-      metrics: the names of the `scores`.
+      metrics: the metrics that `scores` computes.
       type_is: the word for a type in `scores_by_type`, such as "label".
       endings: the endings of the prediction files, after the set's name.
     """
@@ -41,7 +41,7 @@ class ExampleSet(abc.ABC):
 
     @property
     def num_examples(self) -> int:
-        """The number of examples; a model may read several sequences for one example."""
+        """The number of examples; a model may read several sequences per example."""
         return len(self.features)
 
     @property
@@ -61,22 +61,22 @@ class ExampleSet(abc.ABC):
 
     @abc.abstractmethod
     def scores(self, logits: Logits) -> dict[str, float]:
-        """Return the metrics of a labeled set, as computed by the task's official scorer."""
+        """Return the metrics on a labeled set, computed as in the task's official scorer."""
 
     def scores_by_type(self, logits: Logits) -> dict[str, dict[str, float]]:
-        """Return the metrics of each type of answer; {} if the task has no types."""
+        """Return the metrics for each type of answer; {} if the task has no types."""
         return {}
 
     @abc.abstractmethod
     def chance(self, metric: str) -> float:
         """Return the score on a labeled set that is possible without reading the examples.
 
-        It is the best score of a constant answer. A constant has no correlation, so for
-        correlations it is the score that unrelated numbers reach one time in 20.
+        This is the best score of a constant answer. A constant correlates with nothing, so for
+        correlations, it is the score that unrelated numbers reach one time in 20.
         """
 
     def file_names(self, name: str) -> list[str]:
-        """Return the names of the files that `write` makes for a set called `name`."""
+        """Return the names of the files that `write` creates for a set called `name`."""
         return [f"{name}{ending}" for ending in self.endings]
 
     @abc.abstractmethod
@@ -85,21 +85,25 @@ class ExampleSet(abc.ABC):
 
         Args:
           logits: the model's logits.
-          directory: the directory of the files.
-          name: the name of the set, with which the names of the files begin.
+          directory: the directory to write the files to.
+          name: the name of the set, which each file name starts with.
         """
 
 
 def fingerprint_with(fingerprint: str, value: object) -> str:
-    """Return a checksum of another checksum and of a value that JSON can represent."""
+    """Return a checksum that combines another checksum with a JSON-serializable value."""
     return hashlib.sha256(json.dumps([fingerprint, value]).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """The head of a task, with the names and the meaning of its scores.
+    """A task's head, with the names and the meaning of its scores.
 
-    negative: the name of the negative class of a "multi_label" problem with one label.
+    Attributes:
+      head: the kind of head.
+      labels: the names of the scores.
+      problem: what the scores mean.
+      negative: the name of the negative class in a "multi_label" problem with a single label.
     """
 
     head: ClassifierHead
@@ -108,7 +112,7 @@ class HeadConfig:
     negative: str = ""
 
     def on(self, encoder: EncoderConfig, head_dropout: float) -> ModelConfig:
-        """Return the model with this head; a `head_dropout` of -1 is the default of the head.
+        """Return the model with this head; a `head_dropout` of -1 means the head's default.
 
         Raises:
           ValueError: the head has no dropout, but `head_dropout` is positive.
@@ -125,11 +129,11 @@ class TaskData:
     """The tokenized data of a task.
 
     Attributes:
-      head: the head of the task.
+      head: the task's head.
       train: the training examples; None if they were not read.
-      validation: the validation sets by name.
-      test: the test sets by name, which have no labels.
-      primary: the metric that compares runs; higher is better for all metrics.
+      validation: the validation sets, keyed by name.
+      test: the test sets, which have no labels, keyed by name.
+      primary: the metric that runs are compared by; for all metrics, higher is better.
     """
 
     head: HeadConfig
@@ -139,18 +143,18 @@ class TaskData:
     primary: str
 
     def metric_of(self, name: str, metric: str) -> str:
-        """Return a metric's name for a validation set, with the set's name if there are several."""
+        """Return a metric's name, prefixed with the validation set's if there are several sets."""
         return metric if len(self.validation) == 1 else f"{name}_{metric}"
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The names of all metrics of all validation sets."""
+        """The names of all metrics on all validation sets."""
         sets = self.validation.items()
         return tuple(self.metric_of(name, metric) for name, each in sets for metric in each.metrics)
 
     @property
     def features(self) -> dict[str, Features]:
-        """The features of every set, by the set's name."""
+        """The features of each set, keyed by set name."""
         train = {} if self.train is None else {"train": self.train}
         sets = {**self.validation, **self.test}
         return train | {name: examples.features for name, examples in sets.items()}
@@ -161,7 +165,7 @@ class TaskData:
         return self.metric_of(next(iter(self.validation)), self.primary)
 
     def chance(self, metric: str) -> float:
-        """Return `ExampleSet.chance` for a metric, given its name from `metric_of`."""
+        """Return `ExampleSet.chance` for a metric name that `metric_of` returned."""
         for name, examples in self.validation.items():
             prefix = self.metric_of(name, "")
             if metric.startswith(prefix):

@@ -1,4 +1,4 @@
-"""The interface of a kind of task: its section of the config and its parts in other packages."""
+"""Define the interface of a task kind: its config section and its parts in other packages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from bert_jax.tokenizers.tokenizer import Tokenizer
 class TaskConfig(abc.ABC):
     """A section of a fine-tuning config that describes a task; subclasses are frozen dataclasses.
 
-    training_examples: a description of the training examples, printed after their number.
+    Attributes:
+      training_examples: a description of the training examples, printed after their number.
     """
 
     training_examples: ClassVar[str] = "for training"
@@ -36,14 +37,14 @@ class TaskConfig(abc.ABC):
         splits: Collection[Split],
         labels: tuple[str, ...] = (),
     ) -> TaskData:
-        """Read and tokenize the task's files for some splits; only test files lack labels.
+        """Read and tokenize the task's files for the given splits; only test files lack labels.
 
         Args:
-          tokenizer: the tokenizer of the model.
-          max_length: the number of tokens to truncate sequences to.
+          tokenizer: the model's tokenizer.
+          max_length: the maximum number of tokens per sequence.
           splits: the splits to read.
-          labels: the labels of a model that was fine-tuned before; () takes them from the config
-            or the files.
+          labels: the labels of a model that has already been fine-tuned; if (), they are taken from
+            the config or the files.
 
         Raises:
           ValueError: a file is missing or malformed; the message names file, line and value.
@@ -67,26 +68,26 @@ class TaskConfig(abc.ABC):
         return self
 
     def matching(self, model: ModelConfig) -> Self:
-        """Return the task, adapted to read examples for an existing fine-tuned model."""
+        """Return a task that reads examples the way an existing fine-tuned model expects."""
         return self
 
     @property
     def official_name(self) -> str:
-        """The name of a benchmark's task; "" for a task with files of the user's own."""
+        """The task's name in its benchmark; "" for a task with the user's own files."""
         return ""
 
     @property
     @abc.abstractmethod
     def inputs(self) -> tuple[str, ...]:
-        """The training and validation inputs as given: files, a directory or "tfds:..."."""
+        """The training and validation inputs as configured: files, a directory or "tfds:..."."""
 
     @abc.abstractmethod
     def paths(self) -> list[str]:
-        """Return the paths of the task's files on disk as given."""
+        """Return the paths of the task's files on disk, as configured."""
 
     @abc.abstractmethod
     def input_of(self, split: Split) -> str:
-        """Return a split's input as given: a file, a directory or "tfds:..."."""
+        """Return a split's input as configured: a file, a directory or "tfds:..."."""
 
     def source_of(self, split: Split) -> str:
         """Return a permanent name for a split's input: an absolute path, or "tfds:..."."""
@@ -94,12 +95,12 @@ class TaskConfig(abc.ABC):
         return path if is_tfds(path) else str(Path(path).resolve())
 
     def is_missing(self) -> bool:
-        """Return whether the task has relative paths and none of them exists in this directory."""
+        """Return whether the task has relative paths and none of them exists."""
         relative = [Path(path) for path in self.paths() if not Path(path).is_absolute()]
         return bool(relative) and not any(map(has_file, relative))
 
     def inference_defaults(self, max_length: int, data: TaskData) -> InferenceDefaults:
-        """Return the settings with which predictors read texts as the fine-tuning run does."""
+        """Return the settings that make predictors read texts the way the fine-tuning run does."""
         return InferenceDefaults(max_length, negative=data.head.negative)
 
 
@@ -116,7 +117,7 @@ class TaskFiles(Protocol):
 
     @property
     def test(self) -> str:
-        """The file with the test examples; "" for none."""
+        """The file with the test examples; "" if there is none."""
 
 
 class FilesTaskConfig(TaskConfig):
@@ -139,14 +140,15 @@ class FilesTaskConfig(TaskConfig):
         *,
         train: Callable[[], Features] | None = None,
     ) -> TaskData:
-        """Return the data of some splits, with one set per split.
+        """Return the data for the given splits, with one set per split.
 
         Args:
-          head: the head of the task.
-          primary: the metric that compares runs.
-          splits: the splits to read; a missing test file is skipped.
-          read: reads and tokenizes a split.
-          train: reads the training examples, if they are not read like a set to evaluate on.
+          head: the task's head.
+          primary: the metric that runs are compared by.
+          splits: the splits to read; the test split is skipped if the task has no test file.
+          read: the function that reads and tokenizes a split.
+          train: a function that reads the training examples; defaults to reading them the same way
+            as evaluation sets.
         """
         train = train or (lambda: read("train").features)
         return TaskData(
@@ -179,7 +181,7 @@ class FilesTaskConfig(TaskConfig):
 
 
 def form_keys(section: str) -> Mapping[str, str]:
-    """Return the full config keys of a table's format by their names in errors."""
+    """Return a dict that maps a table format's keys, as named in errors, to full config keys."""
     names = [field.name for field in fields(TableFormat)]
     return {f"form.{name}": f"{section}.files.form.{name}" for name in names}
 
@@ -188,10 +190,11 @@ def form_keys(section: str) -> Mapping[str, str]:
 class HuggingFaceTask:
     """Hugging Face's names for a kind of task.
 
-    class_suffix: the end of the class names, after the name of the family.
-    pipeline: the hub's name of the task.
-    classifier: the name of the dense layer that computes the scores.
-    outputs: the names of the outputs: one for all scores, or one for each score.
+    Attributes:
+      class_suffix: the end of the class names, after the name of the model family.
+      pipeline: the Hub's name for the task.
+      classifier: the name of the dense layer that computes the scores.
+      outputs: the names of the outputs: one for all scores, or one for each score.
     """
 
     class_suffix: str
@@ -204,14 +207,15 @@ class HuggingFaceTask:
 class TaskKind:
     """A kind of task that models can be fine-tuned for.
 
-    section: the key of the task's section in a fine-tuning config.
-    config: the dataclass of the section, which reads the examples; each `ExampleSet` computes its
-      metrics.
-    head: the head that the task trains.
-    loss: the loss and the metrics of a training step.
-    predict: the task of `predict` for models with the head.
-    huggingface: the names in Hugging Face's library; None if it has no such task.
-    example: arguments for a call to the tokenizer, as Python source, for model cards.
+    Attributes:
+      section: the key of the task's section in a fine-tuning config.
+      config: the section's dataclass, which reads the examples; each `ExampleSet` computes its own
+        metrics.
+      head: the head that the task trains.
+      loss: the loss and the metrics of a training step.
+      predict: the `predict` task for models with this head.
+      huggingface: the names in Hugging Face's library; None if it has no such task.
+      example: the arguments of the tokenizer call in model cards, as Python source.
     """
 
     section: str

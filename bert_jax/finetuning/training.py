@@ -68,7 +68,7 @@ class FinetuneResult:
       work_dir: the run's work directory.
       best_step: the step of the best checkpoint, which `evaluate`, `predict` and `export` use.
       scores: the validation metrics of that checkpoint.
-      predictions: the files with its predictions for the test sets.
+      predictions: the prediction files for the test sets.
     """
 
     finished: bool
@@ -78,7 +78,7 @@ class FinetuneResult:
     predictions: Sequence[Path] = ()
 
     def __fspath__(self) -> str:
-        """Return the path, so that functions accept the result as a directory."""
+        """Return the work directory, so that functions accept the result as a path."""
         return os.fspath(self.work_dir)
 
 
@@ -98,10 +98,11 @@ def finetune(
       config: the run's config.
       from_step: the step of a kept checkpoint to resume from; later checkpoints are set aside.
       on_report: called with every message, progress report and evaluation; None for silence.
-      stop: its `request()`, which any thread may call, ends the run as the signals do.
+      stop: a request to stop; any thread may call its `request()`, which ends the run the way the
+        signals do.
 
     Returns:
-      A `FinetuneResult`: the best step, its validation scores and the prediction files.
+      A `FinetuneResult` with the best step, its validation scores and the prediction files.
 
     Raises:
       ValueError: the config, the model and the data do not match, or another run uses the work
@@ -119,7 +120,7 @@ def finetune(
     check_same({"the model and the examples": run.identity()})
     with ExitStack() as closing:
         compiled = closing.enter_context(Compilations())
-        # Exited last, so that a signal can kill the process only after a save has finished.
+        # This exits last, so that a signal can kill the process only after a save has finished.
         stop = closing.enter_context(stop or StopRequest())
         if jax.process_index() == 0:
             closing.enter_context(only_writer(work_dir))
@@ -186,7 +187,7 @@ def train(
 def _open_checkpointer(
     run: FinetuneRun, early: EarlyStopping, verified: int | None
 ) -> Checkpointer:
-    """Return the checkpointer of a run, which keeps the newest checkpoint and the best one.
+    """Return the run's checkpointer, which keeps the newest checkpoint and the best one.
 
     Args:
       run: the opened run.
@@ -204,7 +205,7 @@ def _open_checkpointer(
         run.work_dir / CHECKPOINTS_NAME,
         kept,
         run.identity(),
-        # A state that was saved before it was evaluated also lacks metrics.
+        # A checkpoint that was saved before its evaluation has no metrics, but may be the best.
         lambda step: intervals.evaluates(step) or step == early.best_step,
         verified=verified,
     )
@@ -233,7 +234,7 @@ def _begin(
 
 def _write_provenance(run: FinetuneRun, start: int, concluded: bool, report: OnReport) -> None:
     if not concluded:
-        # Done even if the run had ended, since a later checkpoint may be better.
+        # Write this even if the run had ended, since a later checkpoint may be better.
         run.write_model(None)
     changes = keep_config(run.resolved, run.work_dir, start, finished=concluded)
     for line in changes:
@@ -250,8 +251,8 @@ def with_checkpoints(
 ) -> Sequence[Evaluation]:
     """Return the `past` evaluations without the best ones whose checkpoints no longer exist.
 
-    A damaged checkpoint, for example, may have been moved aside. Evaluations that are not the best
-    have no checkpoint in any case, and count towards `patience`.
+    For example, a damaged checkpoint may have been moved aside. Evaluations other than the best
+    have no checkpoint in any case, and still count towards `patience`.
     """
     steps, lost = steps_in(work_dir / CHECKPOINTS_NAME), []
     while True:

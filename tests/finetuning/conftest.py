@@ -1,4 +1,4 @@
-"""Fixtures: toy tasks, in typical files, that a randomly initialized one-layer BERT can learn."""
+"""Define toy tasks, in typical files, that a randomly initialized one-layer BERT can learn."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *GOOD, *BAD, *NEUTRAL, *P
 WORDS += ["where", "is", "lives", ".", "?"]
 
 TRAIN = 192
-# The settings of every recipe besides its task. They suffice for all tasks, and let runs share
-# compiled programs.
+# Every recipe has these settings in addition to its task. They suffice for all tasks, and they let
+# runs share compiled programs.
 COMMON = dict(
     init_from="",
     max_length=24,
@@ -51,7 +51,7 @@ from ml_collections import ConfigDict
 def get_config():
     return ConfigDict({0!r})
 """
-# Fields of log entries that are not computed by the model.
+# The fields of log entries that the model does not compute.
 NOT_COMPUTED = {"kind", "tokens_per_second", "stall", "seconds", "compiling", "utilisation"}
 
 
@@ -64,7 +64,7 @@ def no_programs_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw no curves, since drawing takes longer than training in these tests."""
+    """Skip drawing curves, which would take longer than training in these tests."""
     monkeypatch.setattr(reporting, "draw_curves", lambda *_, **__: False)
 
 
@@ -75,7 +75,7 @@ Maker = Callable[..., Path]
 def make_source(tmp_path_factory: pytest.TempPathFactory) -> Maker:
     """Return a function that creates a work directory with a randomly initialized model.
 
-    The function takes the head, its labels, a seed, and changes to the encoder's config.
+    The function takes a head, its labels, a seed, and changes to the encoder's config.
     """
 
     def make(
@@ -108,7 +108,7 @@ def source(make_source: Maker) -> Path:
 
 
 def sentence(rng: random.Random, *kept: str) -> str:
-    """Return the given words among neutral words."""
+    """Return a sentence with the given words and neutral words, in random order."""
     words = [*kept, *rng.choices(NEUTRAL, k=rng.randint(2, 9))]
     rng.shuffle(words)
     return " ".join(words)
@@ -119,7 +119,7 @@ def reviews(rng: random.Random, count: int) -> list[tuple[str, int]]:
 
 
 def write_reviews(directory: Path, rng: random.Random, flipped: str = "") -> None:
-    """Write files in the format of SST-2; in the split `flipped`, every label is wrong."""
+    """Write files in SST-2's format; every label in the split called `flipped` is wrong."""
     directory.mkdir()
     for name, count in (("train", TRAIN), ("dev", 21)):
         examples = [
@@ -127,13 +127,13 @@ def write_reviews(directory: Path, rng: random.Random, flipped: str = "") -> Non
         ]
         rows = (f"{text}\t{label}\n" for text, label in examples)
         (directory / f"{name}.tsv").write_text("sentence\tlabel\n" + "".join(rows))
-    # Numbered backward, since submissions are sorted by number.
+    # Number the rows backward, since submissions must be sorted by number.
     rows = (f"{10 - i}\t{text}\n" for i, (text, _) in enumerate(reviews(rng, 11)))
     (directory / "test.tsv").write_text("index\tsentence\n" + "".join(rows))
 
 
 def write_scores(directory: Path, rng: random.Random) -> None:
-    """Write JSON Lines of text pairs, each with a number."""
+    """Write JSON Lines files of text pairs, each with a numeric score."""
     directory.mkdir()
     for name, count in (("train", TRAIN), ("validation", 21)):
         rows = [
@@ -230,7 +230,7 @@ def tasks(root: Path) -> dict[str, dict[str, object]]:
 
 @dataclass(frozen=True)
 class Toy:
-    """The recipes of the tasks, and a way to build `finetune` arguments for one of them."""
+    """The directory of the tasks' recipes, and the model that the runs start from."""
 
     root: Path
     source: Path
@@ -258,7 +258,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Toy:
 
 
 def history(work_dir: Path) -> dict[tuple[str, int], dict[str, float]]:
-    """Return the model's logged metrics, keyed by kind and step; check that none is repeated."""
+    """Return the model's logged metrics, keyed by (kind, step), and check that no key repeats."""
     entries = read_metrics(work_dir / "metrics.jsonl")
     metrics = {
         (entry["kind"], entry["step"]): {k: v for k, v in entry.items() if k not in NOT_COMPUTED}
@@ -269,7 +269,7 @@ def history(work_dir: Path) -> dict[tuple[str, int], dict[str, float]]:
 
 
 def parameters(work_dir: Path, step: int | None = None) -> dict[str, np.ndarray]:
-    """Return the parameters in a step's checkpoint, by default the one that commands use."""
+    """Return the parameters from a step's checkpoint; defaults to the one that commands use."""
     compute = ComputeConfig(dtype="float32", attention="xla")
     loaded = load_model_parameters(work_dir, read_model(work_dir)[0], compute, step)
     return {name: np.asarray(x) for name, x in loaded.items()}
@@ -279,13 +279,13 @@ def scores(work_dir: Path) -> dict:
     return json.loads((work_dir / "scores.json").read_text())
 
 
-# Three epochs of twelve steps, with two evaluations each and two row lengths.
+# Options for three epochs of twelve steps, with two evaluations per epoch and two row lengths.
 WHOLE = ("max_shapes=2", "evaluations_per_epoch=2")
 
 
 @pytest.fixture(scope="session")
 def whole(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the work directory of an uninterrupted run on the reviews."""
+    """Return the work directory of an uninterrupted run on the reviews task."""
     work_dir = tmp_path_factory.mktemp("runs") / "whole"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(finetune, "enable_compilation_cache", lambda: None)
@@ -296,7 +296,7 @@ def whole(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def stopped_while_predicting(bert_jax_here, monkeypatch: pytest.MonkeyPatch) -> Callable:
-    """Return a function that runs a command and stops it when it begins to predict a test set."""
+    """Return a function that runs a command and stops it when it starts predicting a test set."""
     answers = Scorer.answers
 
     def stop_and_answer(*args, **details):

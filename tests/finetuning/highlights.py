@@ -1,6 +1,6 @@
-"""Define a kind of task that bert_jax does not have: marking the words of a text that matter.
+"""Define a kind of task that bert_jax lacks: marking the relevant words in a text.
 
-This module contains everything that the kind needs: its files, loss, metrics, predictor and head.
+This module contains everything the kind needs: its files, loss, metrics, predictor and head.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LABELS = ("no", "yes")
 
 @dataclass(frozen=True)
 class HighlightFiles:
-    """JSON Lines with the fields "words" and, except in test files, "marks" of 0 and 1."""
+    """JSON Lines files with the field "words" and, except in test files, 0/1 "marks"."""
 
     train: str = ""
     validation: str = ""
@@ -45,7 +45,7 @@ class HighlightFiles:
 
 
 class HighlightLoss(ClassifierTask):
-    """Sigmoid cross-entropy on the first word piece of every word."""
+    """Sigmoid cross-entropy on each word's first word piece."""
 
     loss_terms = {"binary_cross_entropy": 1.0}
 
@@ -62,7 +62,7 @@ class HighlightLoss(ClassifierTask):
 
 @dataclass(frozen=True)
 class HighlightSet(ExampleSet):
-    """Texts and the words that a model marks."""
+    """Texts in which the relevant words are marked."""
 
     endings: ClassVar[tuple[str, ...]] = (".jsonl",)
     windows: TagFeatures
@@ -82,7 +82,7 @@ class HighlightSet(ExampleSet):
         return self._f1(np.ones(len(self.windows.positions), np.int64))[metric]
 
     def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
-        """Write a line of marks for each text."""
+        """Write one line of marks per text."""
         owners, marks = self.windows.sentences, self._marks(logits)
         rows = [marks[owners == text].tolist() for text in range(len(self.windows.sizes))]
         file = directory / f"{name}.jsonl"
@@ -125,20 +125,20 @@ class HighlightsConfig(FilesTaskConfig):
 
 @dataclass(frozen=True)
 class Highlighted:
-    """The probability that a word is relevant, for every word of a text."""
+    """The words of a text, each with the probability that it is relevant."""
 
     words: tuple[str, ...]
     probabilities: tuple[float, ...]
 
 
 class Highlight(Predictor):
-    """Marks the relevant words of texts."""
+    """Marks the relevant words in texts."""
 
     heads = (HEAD.name,)
     made_by = "`bert-jax finetune`"
 
     def __call__(self, texts: Sequence[Sequence[str]]) -> list[Highlighted]:
-        """Return the words of texts with their probabilities."""
+        """Return the words of each text with their probabilities."""
         sentences = TagSentences([list(words) for words in texts])
         windows = tag_features(
             sentences, self.tokenizer, self.max_length, LABELS, document_context=False

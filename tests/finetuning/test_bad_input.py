@@ -1,4 +1,4 @@
-"""Test that mistakes in files and configs are reported in one sentence, before training."""
+"""Test that mistakes in files and configs are reported concisely and before training."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_every_split_is_read_before_training(refused, tmp_path, task, text, over
     [
         ("glue", ["glue.directory=nowhere"], "nowhere/train.tsv does not exist"),
         ("glue", ["glue.task=SST2"], "unknown GLUE task 'SST2'. Use one of CoLA"),
-        ("glue", ["max_length=33"], "max_length=33: the model of"),
+        ("glue", ["max_length=33"], "max_length=33: the model in"),
         ("glue", ["max_length=2"], "max_length=2: expected at least 3"),
         ("glue", ["best_metric=f1"], "best_metric='f1': not a metric of this task. Use one of"),
         ("tags", ["best_metric=pearson"], "Use one of f1, precision, recall, accuracy, loss"),
@@ -120,7 +120,7 @@ def test_every_split_is_read_before_training(refused, tmp_path, task, text, over
         (
             "regression",
             ["sentences.metrics=pearson,roc"],
-            "'pearson,roc' is unknown. Metrics of a number: ",
+            "'pearson,roc' is unknown. Metrics for a number: ",
         ),
         (
             "regression",
@@ -181,7 +181,7 @@ def test_the_initial_model_is_checked(refused, make_source, tmp_path):
 def test_a_model_with_a_different_tokenizer_is_refused(
     refused, bert_jax_here, make_source, words, message
 ):
-    """Its ids would mean other tokens or exceed the table, and a lookup reports neither."""
+    """Token IDs would have other meanings or exceed the table, which lookups do not report."""
     work_dir = make_source()
     shutil.rmtree(work_dir / "tokenizer")
     vocabulary = work_dir / "other.txt"
@@ -202,16 +202,14 @@ def test_a_model_with_a_different_tokenizer_is_refused(
 def test_a_scan_over_partly_frozen_layers_is_refused(refused, make_source, top):
     words = (f"tuning.top_layers={top}", "compute.scan_layers=True")
     errors = refused("glue", *words, init=make_source(num_layers=3))
-    assert "compute.scan_layers=True: differentiates all 3 layers, but" in errors
+    assert "compute.scan_layers=True: a scan differentiates all 3 layers, but" in errors
     assert f"only tuning.top_layers={top} are trainable. Set compute.scan_layers=False" in errors
 
 
 def test_the_initial_model_is_not_overwritten(toy, bert_jax_here, source):
     refused = bert_jax_here(*toy.words("glue", source))
     assert refused.code == 2
-    assert (
-        f"work_dir={source}: the directory of the model to start from (init_from)" in refused.errors
-    )
+    assert f"work_dir={source}: is also the directory to start from (init_from)" in refused.errors
 
 
 def test_only_fine_tuning_directories_can_be_evaluated(bert_jax_here, source, tmp_path):

@@ -1,4 +1,4 @@
-"""Test how many programs a run compiles, and that later runs share them."""
+"""Test how many programs a run compiles, and that later runs reuse them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def test_runs_with_other_hyperparameters_share_the_programs_of_each_shape(toy, s
 
 def test_a_second_run_loads_its_steps_from_the_compilation_cache(toy, tmp_path):
     """Compare the entries of JAX's compilation cache before and after a run with another seed."""
-    # Keep all programs, even those that compile quickly.
+    # Cache all programs, including those that compile quickly.
     command = Command(tmp_path / "programs", seconds=0)
-    # Count only the steps: JAX compiles other small programs too.
+    # Count only the steps, since JAX also compiles other, small programs.
     steps = ("jit_train_step-", "jit_prediction_step-")
 
     def entries() -> set[str]:

@@ -1,4 +1,4 @@
-"""Test that runs stopped, killed or ended early give the results of uninterrupted runs."""
+"""Test runs that are stopped, killed or ended early, and compare them to an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOTAL = 36
 
 
 class Killed(BaseException):
-    """An exception that, like SIGKILL, nothing handles."""
+    """An exception that no code handles, to simulate SIGKILL."""
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_disturbed_run_matches_an_uninterrupted_run_exactly(
 ):
     work_dir = tmp_path / "run"
     words = toy.words("glue", work_dir, *WHOLE)
-    # A step is reported while the next one is running. Step 6 is also due for an evaluation.
+    # A step is reported while the next one is running. At step 6, an evaluation is also due.
     for stop_step in (3, 5):
         finished = disturbed(words, stop_step)
         assert finished.code == 143, finished.errors
@@ -104,11 +104,11 @@ def test_a_run_ends_early_and_its_best_checkpoint_is_kept_and_used(
     work_dir = tmp_path / "run"
     finished = bert_jax_here(*worsening)
     assert finished.code == 0, finished.errors
-    # The classifier is kept, since its labels are the same.
+    # The classifier is kept, since the labels are the same.
     assert "start      the parameters of" in finished.output
     assert "randomly initialized" not in finished.output
     steps = sorted(int(path.name) for path in (work_dir / "checkpoints").iterdir())
-    assert steps == [2, 8]  # after three evaluations that were not better
+    assert steps == [2, 8]  # step 8 follows three evaluations without improvement
     best, last = steps
     assert scores(work_dir)["step"] == best
     assert json.loads((work_dir / "model.json").read_text())["best_step"] == best
@@ -180,10 +180,10 @@ def test_the_best_checkpoint_of_a_killed_run_is_used(worsening, disturbed, bert_
     disturbed(worsening, 5, kill=True)
     steps = sorted(int(path.name) for path in (work_dir / "checkpoints").iterdir())
     assert steps == [2, 4]
-    assert default_checkpoint_step(work_dir) == 2  # since the newest is worse
+    assert default_checkpoint_step(work_dir) == 2  # since the newest checkpoint is worse
     finished = bert_jax_here("evaluate", work_dir)
     assert finished.code == 0 and "run, step 2\n" in finished.output, finished.errors
-    (work_dir / "metrics.jsonl").unlink()  # without the log, only the newest is known
+    (work_dir / "metrics.jsonl").unlink()  # without the log, the best step is unknown
     assert default_checkpoint_step(work_dir) == 4
 
 
@@ -200,7 +200,7 @@ def test_a_run_killed_while_training_for_longer_has_a_usable_checkpoint(
 def test_the_best_checkpoint_is_kept_if_its_step_is_no_longer_evaluated(
     worsening, disturbed, bert_jax_here, tmp_path
 ):
-    # Step 2, the best, is saved before its evaluation, which runs on the way to step 4.
+    # Step 2, the best one, is saved before its evaluation, which runs before step 4.
     for stop_step in (1, 3):
         stopped = disturbed(worsening, stop_step)
         assert stopped.code == 143 and f"saved step {stop_step + 1}" in stopped.output
@@ -228,7 +228,7 @@ def test_a_run_with_fewer_epochs_is_evaluated_at_its_end(toy, disturbed, bert_ja
 def test_a_run_stopped_during_its_last_evaluation_repeats_it(
     toy, whole, bert_jax_here, monkeypatch, tmp_path
 ):
-    # The run has ended once with fewer epochs, so it already has scores and a best step.
+    # The run has already ended once, with fewer epochs, so it has scores and a best step.
     work_dir = tmp_path / "run"
     shutil.copytree(whole, work_dir)
     words = toy.words("glue", work_dir, *WHOLE, "num_epochs=4")

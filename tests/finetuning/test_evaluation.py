@@ -1,4 +1,4 @@
-"""Test that scores depend only on the model, not on batches, devices or file locations."""
+"""Test that an evaluation's scores do not depend on batches, devices or file locations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def evaluated(bert_jax_here, tmp_path):
 
 
 def copy_with(work_dir: Path, target: Path, **changes: object) -> Path:
-    """Copy a work directory, and change the config of its run."""
+    """Copy a work directory, and change some keys of its config."""
     shutil.copytree(work_dir, target)
     file = target / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
@@ -114,7 +114,7 @@ def test_smaller_batches_of_long_rows_have_the_same_logits(whole, monkeypatch):
 
 
 def test_the_loss_is_the_mean_of_single_examples(whole, toy):
-    """The reference computes the loss of each example in float64."""
+    """Compare the loss with a reference that computes each example's loss in float64."""
     from bert_jax.finetuning.evaluation import open_evaluation
 
     evaluation = open_evaluation(whole)
@@ -135,7 +135,7 @@ def test_the_loss_is_the_mean_of_single_examples(whole, toy):
 
 
 def test_another_file_or_directory_can_be_evaluated(whole, toy, evaluated, tmp_path):
-    """All labels are wrong, and one text is longer than all training texts."""
+    """Evaluate a file with wrong labels and one text that is longer than all training texts."""
     from bert_jax.finetuning.evaluation import open_evaluation
 
     right = scores(whole)["scores"]["accuracy"]
@@ -151,7 +151,7 @@ def test_another_file_or_directory_can_be_evaluated(whole, toy, evaluated, tmp_p
     scorer, features = evaluation.scorer, evaluation.sets["wrong"].features
     longer = scorer._lengths(features)
     assert max(longer) >= features.lengths.max() > max(scorer.row_lengths)
-    assert len(longer) == len(scorer.row_lengths)  # no additional program
+    assert len(longer) == len(scorer.row_lengths)  # so that no additional program is compiled
     result = evaluated(whole, "--data", toy.root / "reviews")
     assert result["sets"]["validation"]["scores"] == scores(whole)["scores"]
 
@@ -161,10 +161,10 @@ def test_predictions_never_overwrite_the_tasks_files(whole, toy, bert_jax_here, 
     before = {file: file.read_bytes() for file in folder.iterdir()}
     for words in (["--unlabelled"], [], ["--data", folder / "dev.tsv"], ["--data", folder]):
         refused = bert_jax_here("evaluate", whole, "--predictions", folder, *words)
-        assert refused.code == 2 and "contains a file of the task" in refused.errors
+        assert refused.code == 2 and "contains one of the task's files" in refused.errors
     other = toy.root / "flipped"
     refused = bert_jax_here("evaluate", whole, "--predictions", other, "--data", other / "dev.tsv")
-    assert refused.code == 2 and "contains a file of the task" in refused.errors
+    assert refused.code == 2 and "contains one of the task's files" in refused.errors
     assert {file: file.read_bytes() for file in folder.iterdir()} == before
     (tmp_path / "file").touch()
     refused = bert_jax_here("evaluate", whole, "--predictions", tmp_path / "file")
@@ -187,7 +187,7 @@ def test_scores_only_overwrite_scores(whole, toy, bert_jax_here, tmp_path):
         assert refused.code == 2 and f"--output={output}: not a regular file" in refused.errors
     words = ("--predictions", tmp_path / "out", "--output", tmp_path / "out/validation.tsv")
     refused = bert_jax_here("evaluate", work_dir, *words)
-    assert refused.code == 2 and "has a file for every predicted set" in refused.errors
+    assert refused.code == 2 and "one of them could overwrite this file" in refused.errors
     assert not (tmp_path / "out").exists()
     empty = tmp_path / "empty"
     empty.touch()
@@ -201,7 +201,7 @@ def test_a_directory_without_test_files_is_refused(whole, toy, bert_jax_here, tm
     (data / "test.tsv").unlink()
     words = ("--unlabelled", "--data", data, "--predictions", tmp_path / "out")
     refused = bert_jax_here("evaluate", whole, *words)
-    assert refused.code == 2 and f"{data} contains no test file of the task" in refused.errors
+    assert refused.code == 2 and f"{data} contains no test file for the task" in refused.errors
 
 
 def test_a_model_with_nan_scores_is_refused(whole, tmp_path, monkeypatch):
@@ -241,7 +241,7 @@ def test_scores_are_given_by_entity_type(toy, bert_jax_here, evaluated, tmp_path
     for kind, row in entity_counts(predicted, gold, "IOB2").items():
         assert result["sets"]["tagged"]["types"][kind] == row.scores() | row._asdict()
 
-    # Entities of an unknown type count as missed, and a sentence with many windows counts once.
+    # Entities of an unknown type count as missed, and a sentence split into windows counts once.
     file.write_text(file.read_text() + "\nada\tB-DOG\n" + "was\tO\n" * 40)
     result = evaluated(work_dir, "--data", file)["sets"]["tagged"]
     assert result["examples"] == 22
@@ -260,7 +260,10 @@ def test_scores_are_given_by_entity_type(toy, bert_jax_here, evaluated, tmp_path
 
 @pytest.fixture
 def make_imported(whole, tmp_path):
-    """Return a function that saves the run's model as if imported, with new, reordered labels."""
+    """Return a function that saves the run's model as if imported, with other labels.
+
+    The labels can also be in another order.
+    """
 
     def make(*labels: str, order: tuple[int, ...] = (0, 1)) -> Path:
         config, _ = read_model(whole)
@@ -290,7 +293,7 @@ def make_imported(whole, tmp_path):
 def test_an_imported_model_is_scored_with_a_config(
     whole, toy, evaluated, make_imported, labels, order
 ):
-    """The model's labels are matched by the task's names for them, in any order."""
+    """Match the model's labels by the task's names for them, in any order."""
     words = ("--config", toy.root / "glue.py")
     result = evaluated(make_imported(*labels, order=order), *words)["sets"]["validation"]
     assert result["scores"] == pytest.approx(scores(whole)["scores"], rel=1e-5)

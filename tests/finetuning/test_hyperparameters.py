@@ -1,4 +1,4 @@
-"""Test that a run obeys the config's layer decay, gradient accumulation and evaluation schedule."""
+"""Test that runs apply layer decay, gradient accumulation and the evaluation schedule."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import pytest
 
 from .conftest import TRAIN, history, parameters
 
-# Without dropout, runs with different programs have the same losses except for rounding.
+# Without dropout, runs with different programs have the same losses up to rounding errors.
 NO_DROPOUT = ("dropout=0", "head_dropout=0")
 
 
 def test_layer_decay_lowers_the_rate_of_lower_layers(toy, make_source, bert_jax_here, tmp_path):
-    """Both take one step from the same parameters on the same batch, so Adam's direction agrees."""
+    """Take one step per run from the same parameters on the same batch; Adam's directions agree."""
     init = make_source(num_layers=2)
     changes = {}
     for decay in (1.0, 0.5):
@@ -24,7 +24,7 @@ def test_layer_decay_lowers_the_rate_of_lower_layers(toy, make_source, bert_jax_
         changes[decay] = {name: found[name] - before[name] for name in found.keys() & before.keys()}
     powers = {"pooler.": 0, "encoder.layers.1.": 1, "encoder.layers.0.": 2, "encoder.embeddings": 3}
     for name, change in changes[1.0].items():
-        # Softmax ignores offsets, so the gradient of a key's bias is only a rounding error.
+        # Softmax is invariant to offsets, so the gradient of a key bias is only rounding error.
         if name.endswith("key.bias"):
             continue
         (power,) = (k for prefix, k in powers.items() if name.startswith(prefix))
@@ -47,7 +47,7 @@ def test_accumulated_parts_match_the_whole_batch(toy, bert_jax_here, tmp_path):
 
 
 def test_evaluations_are_spread_evenly_over_every_epoch(toy, bert_jax_here, tmp_path):
-    """Five parts of an epoch of twelve steps end at 2.4, 4.8, 7.2, 9.6 and 12."""
+    """Round the ends of the five parts of a twelve-step epoch: 2.4, 4.8, 7.2, 9.6 and 12."""
     finished = bert_jax_here(
         *toy.words("glue", tmp_path, "num_epochs=2", "evaluations_per_epoch=5")
     )

@@ -1,4 +1,4 @@
-"""Test matching the labels of an imported model to the labels of a task."""
+"""Test matching an imported model's labels to a task's labels."""
 
 from __future__ import annotations
 

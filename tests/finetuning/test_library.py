@@ -1,4 +1,4 @@
-"""Test fine-tuning, sweeps and evaluations that are called from Python."""
+"""Test calling fine-tuning, sweeps and evaluations from Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test that a new kind of task outside bert_jax needs only one module and one registration."""
+"""Test that a kind of task defined outside bert_jax needs only one module and a registration."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ SETS = {"train": "train", "validation": "dev"}
 
 
 class FocalConfig(SentencesConfig):
-    """Sentences that are trained with a different loss than in `SentencesConfig`."""
+    """A section like `SentencesConfig` for training with a different loss."""
 
 
 class FocalLoss(Classification):
-    """Focal loss, which weighs examples by how wrong they are."""
+    """Focal loss, which gives more weight to examples with larger errors."""
 
     def values(self, logits: jax.Array, batch: Batch) -> Arrays:
         """See `ClassifierTask.values`."""
@@ -51,7 +51,7 @@ FOCAL = replace(SENTENCES, section="focal", config=FocalConfig, loss=FocalLoss)
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Register the kind until the end of the test."""
+    """Register two new kinds for the duration of a test."""
     monkeypatch.setattr(registry, "_KINDS", dict(registry._KINDS))
     monkeypatch.setattr(model, "_CLASSIFIER_HEADS", dict(model._CLASSIFIER_HEADS))
     registry.register(HIGHLIGHTS)
@@ -59,7 +59,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_texts(directory: Path) -> dict[str, str]:
-    """Write texts in which favorable words are marked, and return the file of each split."""
+    """Write texts with marked favorable words, and return a dict from split to file."""
     rng, files = random.Random(0), {}
     for split, count in (("train", 192), ("validation", 21), ("test", 5)):
         rows = []
@@ -154,7 +154,7 @@ def test_the_command_line_registers_the_kinds_of_installed_packages(
     for value, problem in (
         ("tests.finetuning.highlights:MISSING", "of marker: cannot be loaded"),
         ("no_such_module:KIND", "of marker: cannot be loaded"),
-        ("tests.finetuning.highlights:HEAD", "of marker: is a ClassifierHead. Name a TaskKind."),
+        ("tests.finetuning.highlights:HEAD", "of marker: names a ClassifierHead. Name a TaskKind."),
         ("raising:KIND", "of marker: cannot be loaded (TypeError: no name). Fix or uninstall"),
         ("conflicting:KIND", "of marker: section='tags': another kind of task has this section"),
     ):
@@ -199,7 +199,7 @@ def test_a_config_of_a_registered_kind_is_read_without_it(monkeypatch: pytest.Mo
 
 def test_a_task_that_is_not_registered_is_refused() -> None:
     task = FocalConfig(SentenceFiles(train="a.tsv"))
-    with pytest.raises(ValueError, match="FocalConfig is not the config of a kind of task"):
+    with pytest.raises(ValueError, match="FocalConfig is not the config of a registered task kind"):
         bj.FinetuneConfig("work", "source", task)
 
 
@@ -207,10 +207,12 @@ def test_names_that_are_taken_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     clash = TaskKind("tags", HIGHLIGHTS.config, HEAD, HIGHLIGHTS.loss, HIGHLIGHTS.predict)
     with pytest.raises(ValueError, match="section='tags': another kind of task has this section"):
         registry.register(clash)
-    with pytest.raises(ValueError, match="config=SentencesConfig: the kind of the section 'sent"):
+    with pytest.raises(
+        ValueError, match="config=SentencesConfig: the task kind with section 'sent"
+    ):
         registry.register(replace(SENTENCES, section="reviews"))
     classify = PredictTask("classify", Highlight, [("words",)], lambda model, texts, _: [])
-    with pytest.raises(ValueError, match="predict='classify': another task of `predict` has"):
+    with pytest.raises(ValueError, match="predict='classify': another `predict` task has"):
         registry.register(replace(HIGHLIGHTS, predict=classify))
     monkeypatch.setattr(registry, "_KINDS", dict(registry._KINDS))
     registry.register(replace(FOCAL, section="seed"))

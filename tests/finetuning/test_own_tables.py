@@ -1,4 +1,4 @@
-"""Test `finetune --data FILE` with the unmodified recipe for tables, and the commands after it."""
+"""Test `finetune --data FILE` with the unmodified recipe for tables, and subsequent commands."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_table_is_trained_on_without_any_settings(
     assert (files["first"], files["second"], files["label"]) == ("what was said", "", "opinion")
     assert files["labels"] == ["fine", "sad"] and files["validation_share"] == 0.1
 
-    # The columns and labels are in the run's config, so that no command detects them again.
+    # The run's config records the columns and labels, so no later command detects them again.
     output = tmp_path / "scores.json"
     assert bert_jax_here("evaluate", run, "--output", output).code == 0
     found = json.loads(output.read_text())["sets"]["validation"]
@@ -72,7 +72,7 @@ def test_a_table_is_trained_on_without_any_settings(
     sets = [json.loads(file.read_text())["sets"] for file in (output, tmp_path / "again.json")]
     assert sets[0]["others"]["scores"]["accuracy"] == sets[1]["others"]["scores"]["accuracy"]
 
-    # The same command has nothing to do, whereas a changed file belongs to another run.
+    # Repeating the command does nothing, but a changed file is rejected as another run's.
     resumed = bert_jax_here(*words(source, run, data))
     assert resumed.code == 0 and "finished: nothing to do" in resumed.output
     write_table(data, 170)
@@ -127,7 +127,7 @@ def test_settings_that_do_not_fit_detected_labels_are_refused(tmp_path: Path) ->
     options = ("sentences.files.skip_labels=('?',)", f"sentences.files.train={data}")
     config = load("table", "sentences.metrics=('pearson',)", *options)
     with pytest.raises(
-        ValueError, match="config.sentences: metrics: 'pearson' is a metric of a number"
+        ValueError, match="config.sentences: metrics: 'pearson' is a metric for a number"
     ):
         config.with_columns()
     found = load("table", *options).with_columns()

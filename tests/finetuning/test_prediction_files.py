@@ -1,4 +1,4 @@
-"""Test that predictions for one file never replace those for another."""
+"""Test that predictions for one file never overwrite predictions for another."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bert_jax.labeled_data.tags import TagFiles
 
 
 def test_files_with_one_stem_have_separate_predictions(toy, make_source, bert_jax_here, tmp_path):
-    """CoNLL-2003's two test sets have the same stem, and files in two folders may share a name."""
+    """Use files with the same stem, like CoNLL-2003's test sets, or the same name elsewhere."""
     model, out = make_source("tagging", ("O", "B-PER", "B-LOC")), tmp_path / "out"
     (tmp_path / "other").mkdir()
     first, second, elsewhere = (
@@ -32,7 +32,7 @@ def test_files_with_one_stem_have_separate_predictions(toy, make_source, bert_ja
         words = ("--config", toy.root / "tags.py", "--data", data, "--predictions", out)
         return bert_jax_here("evaluate", model, *words)
 
-    for data in (first, second, first):  # the same file again replaces its own
+    for data in (first, second, first):  # evaluating a file again overwrites its own predictions
         finished = evaluate(data)
         assert finished.code == 0, finished.errors
         assert f"predictions: {out}/{data.name}.txt" in finished.output
@@ -53,11 +53,11 @@ def test_files_with_one_stem_have_separate_predictions(toy, make_source, bert_ja
         f"eng.testa.txt: the file holds predictions for {first} by {model}, and predictions for "
         f"{elsewhere} by {model}" in refused.errors
     )
-    assert f" for {elsewhere} by {model} would replace it" in refused.errors
+    assert f" for {elsewhere} by {model} would overwrite it" in refused.errors
     model = shutil.copytree(model, tmp_path / "another model")
     refused = evaluate(first)
     assert refused.code == 2
-    assert f"and predictions for {first} by {model} would replace it" in refused.errors
+    assert f"and predictions for {first} by {model} would overwrite it" in refused.errors
     assert (out / "eng.testa.txt").read_bytes() == before
 
 
@@ -85,7 +85,7 @@ def test_a_file_of_unknown_origin_is_not_replaced(tmp_path):
     ):
         check_files(tmp_path, ["dev.tsv"], "/d/dev.tsv")
     (tmp_path / INPUTS_NAME).write_text("[")
-    with pytest.raises(ValueError, match=f"{INPUTS_NAME}.*Give another --predictions"):
+    with pytest.raises(ValueError, match=f"{INPUTS_NAME}.*Give another directory with --pred"):
         check_files(tmp_path, ["new.tsv"], "/d/new.tsv")
 
 

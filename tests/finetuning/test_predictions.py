@@ -16,7 +16,7 @@ from .conftest import sentence
 
 @pytest.fixture
 def predict_twice(bert_jax_here, monkeypatch, tmp_path):
-    """Return a function that gets predictions from `evaluate` and from `predict`."""
+    """Return a function that returns (evaluated, predicted): both commands' predictions."""
     monkeypatch.setattr(predict, "enable_compilation_cache", lambda: None)
 
     def run(work_dir: Path, data: Path, lines: list[dict], ending: str) -> tuple[str, list[dict]]:
@@ -35,7 +35,7 @@ def predict_twice(bert_jax_here, monkeypatch, tmp_path):
 
 
 def test_labels_of_a_single_score_are_the_same(toy, bert_jax_here, predict_twice, tmp_path):
-    """Some texts are longer than the run's rows, and both labels are predicted."""
+    """Predict texts of which some are longer than the run's rows, and which get both labels."""
     work_dir, rng = tmp_path / "run", random.Random(1)
     words = toy.words("sigmoid", work_dir, "max_length=10")
     assert bert_jax_here(*words).code == 0
@@ -54,7 +54,7 @@ def test_labels_of_a_single_score_are_the_same(toy, bert_jax_here, predict_twice
 
 
 def test_predicted_answers_are_the_same(toy, bert_jax_here, predict_twice, tmp_path):
-    """Passages have several windows, and answers have at most two word pieces."""
+    """Predict answers of at most two word pieces in passages that need several windows."""
     work_dir, rng = tmp_path / "run", random.Random(1)
     words = toy.words("spans", work_dir, "num_epochs=1", "spans.max_answer_length=2")
     assert bert_jax_here(*words).code == 0

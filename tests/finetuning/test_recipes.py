@@ -1,4 +1,4 @@
-"""Test that the fine-tuning recipes load, and that their paths can be overridden."""
+"""Test that the fine-tuning recipes load and that their paths can be overridden."""
 
 from pathlib import Path
 

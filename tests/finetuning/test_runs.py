@@ -1,4 +1,4 @@
-"""Test how finished runs handle added or missing files, and which runs are refused."""
+"""Test how finished runs handle new or missing files, and which changes are rejected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_finished_run_does_nothing(toy, whole, bert_jax_here):
 def test_a_test_set_that_is_added_later_changes_only_the_predictions(
     toy, whole, bert_jax_here, tmp_path
 ):
-    """Add a test set with texts that are longer than all training texts."""
+    """Add a test set whose texts include some longer than all training texts."""
     work_dir, data = tmp_path / "run", tmp_path / "reviews"
     shutil.copytree(whole, work_dir)
     shutil.copytree(toy.root / "reviews", data)
@@ -88,7 +88,8 @@ def test_another_run_in_its_work_directory_is_refused(toy, whole, bert_jax_here)
     assert finished.code == 2
     assert "belongs to another run" in finished.errors
     assert "batch_size: 16 -> 8" in finished.errors and "seed: 0 -> 1" in finished.errors
-    # With this batch size, the run would end before the checkpoint, but that is not the mistake.
+    # With this batch size, training would also end before the checkpoint's step, but the error
+    # reports the batch size.
     finished = bert_jax_here(*toy.words("glue", whole, *WHOLE, "batch_size=32"))
     assert finished.code == 2 and "batch_size: 16 -> 32" in finished.errors
 

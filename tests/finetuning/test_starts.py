@@ -1,4 +1,4 @@
-"""Test the parameters that a run starts with: kept, randomly initialized, or frozen."""
+"""Test which parameters a run keeps from its source, initializes randomly, or freezes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .conftest import history, parameters, scores
 
 @pytest.fixture
 def opened(toy, tmp_path):
-    """Return a function that opens a run but does not train it."""
+    """Return a function that opens a run without training it."""
 
     def run(task: str, *overrides: str, **more) -> FinetuneRun:
         _, _, path, _, init, *words = toy.words(task, tmp_path / "run", *overrides, **more)
@@ -38,7 +38,7 @@ def opened(toy, tmp_path):
 
 @pytest.fixture
 def begun(opened, tmp_path):
-    """Return a function that computes a run's initial parameters and describes their origin."""
+    """Return a function that returns (parameters, origin) for the initial state of a run."""
 
     def begin(*words, **more) -> tuple[dict[str, np.ndarray], str]:
         run = opened(*words, **more)
@@ -50,7 +50,7 @@ def begun(opened, tmp_path):
 
 
 def kept(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> set[str]:
-    """Return the names of the parameters that have the same values in both models."""
+    """Return the names of the parameters whose values are the same in both models."""
     return {
         name
         for name in found.keys() & expected.keys()
@@ -169,7 +169,9 @@ def test_the_reported_padding_is_that_of_the_training_batches(opened, task):
     run = opened(task, "max_shapes=3", "batch_size=40")
     batches = FeatureBatches(run.data.train, run.plan)
     masks = [batches[step]["attention_mask"] for step in range(len(batches))]
-    assert masks[0].ndim == (3 if task == "choices" else 2) and len(masks) == 5  # the last ragged
+    assert (
+        masks[0].ndim == (3 if task == "choices" else 2) and len(masks) == 5
+    )  # the last one is ragged
     share = 1 - sum(mask.sum() for mask in masks) / sum(mask.size for mask in masks)
     assert run.describe()[-1].endswith(f" {share:.1%} padding")
 
@@ -219,7 +221,7 @@ def test_rows_are_at_most_as_long_as_the_positions_of_the_model(opened, make_sou
 def test_a_model_with_options_of_the_other_families_trains_on_pairs(
     toy, bert_jax_here, make_source, tmp_path
 ):
-    """Combine the options of RoBERTa, ALBERT and DistilBERT in a model with shared layers."""
+    """Combine options from RoBERTa, ALBERT and DistilBERT in one model with shared layers."""
     source = make_source(
         head="masked_lm", num_layers=2, embedding_dim=8, sharing="all", num_segments=1,
         position_offset=2, pooler_activation="relu", pooler_dropout=True,
@@ -245,7 +247,7 @@ def test_a_model_with_options_of_the_other_families_trains_on_pairs(
 def test_a_run_resumes_without_its_source_and_with_a_moved_source(
     toy, bert_jax_here, make_source, tmp_path
 ):
-    """Resume from a checkpoint, which has all parameters, but reject another source."""
+    """Resume from a checkpoint, which contains all parameters, but reject a different source."""
     init, moved, work_dir = tmp_path / "model", tmp_path / "moved", tmp_path / "run"
     shutil.copytree(make_source(), init)
 
@@ -253,7 +255,7 @@ def test_a_run_resumes_without_its_source_and_with_a_moved_source(
         return toy.words("glue", into, f"num_epochs={epochs}", init=init)
 
     assert bert_jax_here(*words(1)).code == 0
-    (init / "checkpoints").rename(moved)  # as a user does to free space
+    (init / "checkpoints").rename(moved)  # as a user might do to free up disk space
     emptied = bert_jax_here(*words(1))
     assert emptied.code == 0 and "(finished: nothing to do)" in emptied.output
     assert not (init / "checkpoints").exists()

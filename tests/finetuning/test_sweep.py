@@ -32,7 +32,7 @@ ORIGIN = Provenance("bert-jax sweep <&>", "2026-11-21 12:00", "1 x cpu", {"jax":
 
 
 def results_of(grid: Grid, **changes: object) -> SweepResults:
-    """Return random results for a grid, in which a third of the runs are at chance."""
+    """Return random results for a grid; a third of the runs are at chance."""
     rng = np.random.default_rng(0)
     runs = []
     for number, hyperparameters in enumerate(grid.runs):
@@ -137,13 +137,14 @@ def test_results_survive_writing_and_reading(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"results\.json: not valid JSON: .*Remove it and"):
         read_results(tmp_path)
     with pytest.raises(
-        ValueError, match="contains no results.json. Give the output of a `bert-jax sweep`"
+        ValueError,
+        match="contains no results.json. Give the output directory of a `bert-jax sweep`",
     ):
         read_results(tmp_path / "elsewhere")
 
 
 def cells(page: Path) -> list[list[str]]:
-    """Return the cells of a report's table, parsed as XML."""
+    """Parse a report as XML, and return the cells of its table."""
     rows = ElementTree.parse(page).iter("tr")
     return [["".join(cell.itertext()) for cell in row] for row in rows]
 
@@ -189,7 +190,7 @@ def test_several_sweeps_share_a_page_with_a_plot_for_each(tmp_path: Path) -> Non
 def test_a_sweep_in_which_all_runs_diverged_is_reported(tmp_path: Path) -> None:
     runs = (result(0, 1.0, None), result(0, 2.0, None))
     results = results_of(Grid(), runs=runs, metric="loss", planned=2)
-    assert verdict(results) == ["all of 2 runs diverged"]
+    assert verdict(results) == ["all 2 runs diverged"]
     lines = aligned(table(results))
     assert lines[1].split() == ["16", "1", "2", "-", "-", "1", "1", "1"]
     assert len({len(line) for line in lines}) == 1
@@ -235,7 +236,7 @@ def test_keep_is_remembered(tmp_path: Path) -> None:
 def test_a_directory_without_a_valid_keep_is_refused(tmp_path: Path, stored) -> None:
     (tmp_path / "sweep.json").write_text(json.dumps({"config": {}} | stored))
     with pytest.raises(
-        ValueError, match="does not record which runs .* Set --keep to all, best or none"
+        ValueError, match="does not say which runs .* Set --keep to all, best or none"
     ):
         kept_before(tmp_path)
 

@@ -1,4 +1,4 @@
-"""Test whole sweeps, from a config to a report: stopping, resuming, refusals and output files."""
+"""Test whole sweeps, from config to report: stopping, resuming, errors and output files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def words(toy, output: Path, *more: object) -> list[str]:
 
 
 def ended(output: Path) -> list[dict]:
-    """Return the runs in results.json without their durations."""
+    """Return the runs from results.json, without their durations."""
     runs = json.loads((output / "results.json").read_text())["runs"]
     return [{name: x for name, x in run.items() if name != "seconds"} for run in runs]
 
@@ -44,7 +44,7 @@ def labels(toy, split: str) -> list[str]:
 
 
 def chance(toy) -> float:
-    """Return the proportion of examples with the most frequent label."""
+    """Return the fraction of validation examples with the most frequent label."""
     values = labels(toy, "dev")
     return max(map(values.count, "01")) / len(values)
 
@@ -55,7 +55,7 @@ def with_parameters(output: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def undisturbed(toy, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Sweep]:
-    """Return (output, sweep): the output directory of a sweep of four runs, and the sweep."""
+    """Return (output, sweep): a finished sweep of four runs and its output directory."""
     output, opened = tmp_path_factory.mktemp("sweeps") / "undisturbed", []
 
     def watched(*args: object) -> Sweep:
@@ -94,7 +94,7 @@ def test_all_runs_have_results_and_the_best_one_has_a_model(
 def test_a_run_that_ends_at_chance_is_degenerate_whatever_its_best(
     undisturbed, toy, bert_jax_here, tmp_path: Path
 ) -> None:
-    """Mosbach et al. 2021 define degenerate runs in this way."""
+    """Check the definition of degenerate runs from Mosbach et al. 2021."""
     output = tmp_path / "sweep"
     shutil.copytree(undisturbed[0], output)
     before = ended(output)
@@ -126,8 +126,8 @@ def test_what_it_is_compared_with_is_the_majority(undisturbed, toy) -> None:
 
 def test_programs_are_compiled_once_for_all_runs(undisturbed) -> None:
     compiled, lengths = undisturbed[1].base.compiled, undisturbed[1].base.row_lengths
-    assert compiled.train_step._cache_size() <= 2 * len(lengths)  # of each batch size
-    # These include the programs with targets and, for the test set, those without.
+    assert compiled.train_step._cache_size() <= 2 * len(lengths)  # for each of two batch sizes
+    # This includes the programs for the test set, which has no targets.
     assert compiled.prediction_step._cache_size() <= len(lengths)
 
 
@@ -195,7 +195,7 @@ def test_a_stopped_sweep_goes_on_to_the_same_results(
 def test_all_runs_of_a_sweep_start_from_the_same_parameters(
     toy, source, bert_jax_here, tmp_path: Path
 ) -> None:
-    """Start from a pretraining run that is still training and removes its old checkpoints."""
+    """Start from a pretraining run that is still in progress and removes old checkpoints."""
     init = tmp_path / "init"
     shutil.copytree(source, init)
     tell = Reporter.train
@@ -248,11 +248,11 @@ def test_a_larger_grid_keeps_finished_runs_and_another_sweep_is_refused(
     smaller = bert_jax_here(*words(toy, tmp_path, *ONE, "1e-2", "--keep", "all"))
     assert smaller.code == 0 and len(ended(tmp_path)) == 1
     assert (
-        "not in these results: 1 that ended here with other seeds or hyperparameters"
+        "not in these results: 1 run that ended here with other seeds or hyperparameters"
         in smaller.output
     )
 
-    # Such a file was written by a version that did not have this key yet.
+    # Imitate a file from a version that did not have this key yet.
     stored = json.loads((tmp_path / "sweep.json").read_text())
     del stored["config"]["patience"]
     (tmp_path / "sweep.json").write_text(json.dumps(stored))
@@ -345,7 +345,10 @@ def test_several_processes_are_refused(toy, bert_jax_here, tmp_path: Path, monke
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
     finished = bert_jax_here(*words(toy, tmp_path))
     assert finished.code == 2
-    assert "a sweep is one process on all of its devices, and this is one of 8" in finished.errors
+    assert (
+        "a sweep must be a single process that uses all devices, but this is one of 8 processes"
+        in finished.errors
+    )
 
 
 def test_config_and_output_are_required(bert_jax_here) -> None:

@@ -1,4 +1,4 @@
-"""Test training, scoring and predicting for every kind of task, from files to predictions."""
+"""Test training, scoring and predicting for every kind of task, starting from files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bert_jax.tokenizers.tokenizer import Tokenizer
 
 from .conftest import GOOD, history, scores
 
-# The minimum scores of a model that has learned the task.
+# The minimum scores that show that a model has learned the task.
 MINIMUM_SCORES = {
     "glue": {"accuracy": 1.0},
     "sigmoid": {"accuracy": 1.0},
@@ -29,7 +29,7 @@ MINIMUM_SCORES = {
     "tags": {"f1": 1.0, "accuracy": 1.0},
     "spans": {"exact_match": 1.0, "f1": 1.0},
 }
-# Additional settings of some tasks.
+# Additional settings for some tasks.
 SETTINGS = {
     "several": (
         *("dropout=0.0", "head_dropout=0.0", "optimizer.peak_learning_rate=5e-3"),
@@ -77,7 +77,7 @@ def _predictions_of_questions(root: Path, predictions: Path) -> tuple[list, list
     return [(each["id"], predicted[each["id"]]) for each in given], right
 
 
-# Functions that return the predictions for a test set and the correct answers.
+# Functions that return (predictions, correct answers) for a task's test set.
 PREDICTIONS = {
     "glue": _predictions_of_reviews,
     "sigmoid": _predictions_of_reviews,
@@ -101,7 +101,7 @@ def test_a_task_can_be_learned_and_evaluate_gives_the_runs_scores(
     assert {
         k: v for k, v in history(work_dir)["evaluation", result["step"]].items() if k != "step"
     } == result["scores"]
-    if task != "regression":  # which has no test set
+    if task != "regression":  # regression has no test set
         predicted, right = PREDICTIONS[task](toy.root, work_dir / "predictions")
         assert len(predicted) == len(right) > 4
         assert predicted == right
@@ -124,7 +124,7 @@ def test_a_task_can_be_learned_and_evaluate_gives_the_runs_scores(
 
 @pytest.mark.parametrize("letters", ["IES", "ILU", "MES"])
 def test_entities_are_scored_in_every_scheme(toy, tmp_path: Path, letters: str) -> None:
-    """Entities in BIOES, BILOU and BMES are scored, independently of the scheme."""
+    """Check that entities in BIOES, BILOU and BMES get the same scores in any scheme."""
     inside, last, single = letters
     text = f"matt\t{single}-PER\nwent\tO\nnew\tB-LOC\nyork\t{inside}-LOC\ncity\t{last}-LOC\n\n"
     text += f"rome\t{single}-LOC\n"
@@ -140,7 +140,7 @@ def test_entities_are_scored_in_every_scheme(toy, tmp_path: Path, letters: str) 
         assert isinstance(examples, TagSet)
         labels = examples.windows.labels
         assert (f"{single}-PER" in labels) == (learn_as == "as_written")
-        # All entities are correct except the last one, which is missed.
+        # Predict all entities correctly except the last one, which is missed.
         logits = np.zeros((len(examples.features.sequences.token_ids), len(labels)), np.float32)
         gold = examples.features.token_targets["labels"].copy()
         gold[examples.windows.positions[-1]] = labels.index("O")
@@ -158,7 +158,7 @@ def test_entities_are_scored_in_every_scheme(toy, tmp_path: Path, letters: str) 
 
 
 def test_a_training_file_may_lack_tags_of_the_scheme(toy, tmp_path: Path, caplog) -> None:
-    """A model trained on tags as written, without one-word entities, misses such entities."""
+    """Check that a model trained without one-word entities misses them in the held-out file."""
     train, held_out = tmp_path / "train.txt", tmp_path / "held_out.txt"
     train.write_text("new\tB-LOC\nyork\tI-LOC\ncity\tI-LOC\nis\tO\n")
     held_out.write_text("new\tB-LOC\nyork\tL-LOC\nis\tO\nin\tO\n\nrome\tU-LOC\n")
