@@ -34,15 +34,15 @@ def default_optimizer() -> OptimizerConfig:
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """The part of a fine-tuning config that an evaluation of the model uses.
+    """The part of a fine-tuning config that is used to evaluate the model.
 
     Attributes:
-      task: the section of the task.
-      max_length: the maximum number of tokens in a sequence.
+      task: the task's section.
+      max_length: the maximum number of tokens per sequence.
       batch_size: the maximum number of examples per batch.
       max_shapes: the maximum number of lengths that rows are padded to.
-      compute: the settings of the computation.
-      mesh: the mesh of devices.
+      compute: the model's dtype and implementation.
+      mesh: the number of devices along each mesh axis.
     """
 
     task: TaskConfig

@@ -114,8 +114,9 @@ def evaluate(
         test sets are used if `data` is None.
       predictions: a directory for prediction files, which process 0 writes; if None, none are
         written.
-      config: the task, for a model that was fine-tuned by other software and imported; the
-        `evaluation` of a `FinetuneConfig` is one. None takes the config of the model's own run.
+      config: the task and settings for a model that was fine-tuned with other software and
+        imported, such as `FinetuneConfig.evaluation`; defaults to the config of the model's own
+        run.
 
     Returns:
       An `EvaluationResult` with the scores on each set.
@@ -217,8 +218,8 @@ def open_evaluation(
 
     Args:
       work_dir: the model's work directory.
-      config: the task, for a model that was fine-tuned by other software and imported; None takes
-        the config of the model's own run.
+      config: the task and settings for a model that was fine-tuned with other software and
+        imported; defaults to the config of the model's own run.
       data: a file or directory to evaluate on instead of the task's validation or test sets.
       step: the checkpoint's step; defaults to the best one.
       labeled: whether to evaluate on the labeled validation sets or on the unlabeled test sets.
@@ -351,7 +352,8 @@ def _config_of_run(work_dir: Path) -> EvaluationConfig:
     if made_by != FINETUNE:
         raise ValueError(
             f"{work_dir} is a work directory of `{made_by}`, whose model was not fine-tuned here. "
-            "If it was fine-tuned elsewhere, name the task with --config configs/finetune/TASK.py. "
+            "If it was fine-tuned with other software, name the task with --config "
+            "configs/finetune/TASK.py. "
             f"Otherwise fine-tune it first: `{FINETUNE} --config configs/finetune/TASK.py --init "
             f"{work_dir}`"
         )
