@@ -132,7 +132,7 @@ def evaluate(
     if into is not None:
         if into.is_file():
             raise ValueError(
-                f"--predictions {into} is a file. Give a directory, where each set gets its own file."
+                f"--predictions {into} is a file. Give a directory, where each set gets a file."
             )
         check_output(into, "--predictions")
     opened = open_evaluation(

@@ -326,6 +326,6 @@ def test_the_error_explains_relative_paths(whole, toy, bert_jax_here, tmp_path):
     moved = copy_with(whole, tmp_path / "moved", glue=glue)
     refused = bert_jax_here("evaluate", moved)
     assert refused.code == 2 and "reviews" in refused.errors
-    assert f"run was started; the current directory is {Path.cwd()}" in refused.errors
+    assert f"the run was started from; the current directory is {Path.cwd()}" in refused.errors
     evaluated_elsewhere = bert_jax_here("evaluate", moved, "--data", toy.root / "reviews")
     assert evaluated_elsewhere.code == 0, evaluated_elsewhere.errors
