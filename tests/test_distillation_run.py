@@ -63,7 +63,7 @@ def test_a_student_trains_and_resumes(student, teacher, bert_jax_here, tmp_path)
     words = ("pretrain", "--config", student, f"--config.work_dir={tmp_path}/whole")
     whole = bert_jax_here(*words)
     assert whole.code == 0, whole.errors
-    assert "start      the teacher's parameters, its layers 0 of 0 to 1" in whole.output
+    assert "start      the teacher's parameters, with its layers 0 (of 0 to 1)" in whole.output
     line = r"^teacher +(\S+): ([\d,]+) parameters, float32, xla attention, forward (.*)$"
     match = re.search(line, whole.output, re.MULTILINE)
     assert match and match[1] == str(teacher) and "FLOPs per step of phase1" in match[3]
@@ -155,7 +155,7 @@ def test_a_student_is_initialized_with_layers_of_its_teacher(teacher):
         loaded = LoadedTeacher(spec, 0, teacher_params)
         random = Pretraining(encoder, COMPUTE).definition.init(jax.random.key(1))
         params, description = student_parameters(loaded, encoder, "next_sentence", initial=random)
-        assert f"its layers {', '.join(map(str, layers.values()))} of 0 to 5" in description
+        assert f"its layers {', '.join(map(str, layers.values()))} (of 0 to 5)" in description
         for name, value in params.items():
             number = re.match(r"encoder\.layers\.(\d+)\.", name)
             source = name
@@ -253,8 +253,10 @@ def test_a_narrower_student_matches_hidden_states_and_attention(student, bert_ja
     assert done.code == 0, done.errors
     entries = read_metrics(tmp_path / "run/metrics.jsonl")
     assert "gain from context" not in done.output
-    assert "hidden states: embeddings and its layers 2, through trained maps from 8" in done.output
-    assert "attention scores: its layers 2\n" in done.output
+    assert (
+        "hidden states: embeddings and teacher layers 2, through trained maps from 8" in done.output
+    )
+    assert "attention scores: teacher layers 2\n" in done.output
     train = [entry for entry in entries if entry["kind"] == "train"]
     assert train[-1]["hidden_loss"] < train[0]["hidden_loss"]
     assert train[-1]["attention_loss"] < train[0]["attention_loss"]

@@ -166,11 +166,11 @@ def test_differences_in_heads_are_reported(bert_jax_here, trained, tmp_path):
     cases = (
         (
             *(without_pairs, trained.work_dir, "none"),
-            "; left out, of heads that are not trained here: ",
+            "; left out, because this run does not train them: ",
         ),
         (
             *(with_pairs, without_pairs, "next_sentence"),
-            "; randomly initialized, as it lacks them: ",
+            "; randomly initialized, because it lacks them: ",
         ),
     )
     for work_dir, source, pairs, message in cases:
@@ -298,7 +298,7 @@ def test_position_embeddings_are_repeated_for_a_longer_model(bert_jax_here, trai
     words = ["pretrain", "--config", trained.config, *(f"--config.{s}" for s in settings)]
     finished = bert_jax_here(*words)
     assert finished.code == 0, finished.errors
-    assert f"positions from {len(table)} on are copies of the ones before\n" in finished.output
+    assert f"positions from {len(table)} on are copies of earlier ones\n" in finished.output
     target = jax.tree.map(np.asarray, load_model(str(tmp_path / "run")).model)
     positions = target.encoder.embeddings.position[...]
     np.testing.assert_array_equal(positions, np.concatenate([table, table, table[:3]]))

@@ -1,1 +1,1 @@
-"""The `bert-jax` command: one module for each verb, and the reading of configs."""
+"""Implement the `bert-jax` command, with a module for each verb or for a few small verbs."""

@@ -5,8 +5,8 @@
     bert-jax import uncased_L-12_H-768_A-12/bert_model.ckpt --output models/base
     bert-jax import models/other --head classification --labels no yes --output models/mine
 
-Every tensor in the source is accounted for: if any tensor is missing, unused or the wrong shape,
-such tensors are listed and nothing is imported. If the source lacks the head that --head requests,
+Every tensor in the source is accounted for. If any tensors are missing, unused or of the wrong
+shape, they are listed and nothing is imported. If the source lacks the head that --head requests,
 the head is randomly initialized. Other heads in the source are left out. Both cases are listed.
 """
 

@@ -39,7 +39,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the tables. No device computes anything, and no corpus is needed."""
+    """Print the tables, without using a device or reading a corpus."""
     if (args.work_dir is None) == (args.config is None):
         raise ValueError("expected either a work directory or --config FILE.py")
     if args.config is not None:

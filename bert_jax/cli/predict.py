@@ -216,7 +216,7 @@ def fill_mask(args: argparse.Namespace) -> int:
 
 
 def _work_dir_and_sentences(args: argparse.Namespace) -> tuple[str, list[str]]:
-    """Return the sentences and the work directory, which is the option or the first argument."""
+    """Return (work directory, sentences); the directory is the option or the first argument."""
     words = [*([] if args.work_dir is None else [args.work_dir]), *args.sentence]
     if args.work_dir_option is not None:
         words.insert(0, args.work_dir_option)

@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     finally:
         line.end()
     if not latest:
-        print(f"{args.output} was finished before and matches its checksums: nothing to do")
+        print(f"{args.output} is already finished and matches its checksums: nothing to do")
     print("\n".join(corpus_table(corpus.manifest)))
     if latest:
         print(preparation_speed(latest[0], args.workers))

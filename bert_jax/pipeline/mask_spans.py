@@ -188,7 +188,7 @@ def choose_spans(
 
 
 def _free_words_from(free: NDArray[np.bool_], follows: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return [B, W], how many consecutive free words without gaps start at each word."""
+    """Return [B, W], the number of consecutive free words, without gaps, from each word on."""
     width = free.shape[1]
     columns = np.arange(width)
     stop = np.where(free & follows, width, columns)

@@ -214,7 +214,7 @@ class PretrainConfig:
         )
 
     def identity(self) -> dict[str, object]:
-        """Return the values that must match a checkpoint's for this run to resume from it.
+        """Return the values that must match a checkpoint for this run to resume from it.
 
         `phases_identity` returns the values that depend on the corpora and batch sizes.
         """

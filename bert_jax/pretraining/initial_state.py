@@ -86,7 +86,7 @@ def first_state(
     if not init_from:
         return state, f"random parameters (seed {seed})"
     params, line = _parameters_of(init_from, setup, mesh)
-    # Parameters that exist only to train a student are never in another run, so they stay random.
+    # Parameters that exist only to train a student are never loaded, so they stay random.
     return TrainState(state.step, state.params | params, state.opt_state), line
 
 
@@ -130,7 +130,7 @@ def model_values(source: Path) -> dict[str, object]:
 
 
 def _with_positions_of(encoder: EncoderConfig, source: EncoderConfig) -> EncoderConfig:
-    """Return the encoder, with its learned positions limited to the source's number of them."""
+    """Return the encoder, with at most as many learned positions as the source has."""
     if encoder.positions != "learned" or encoder.max_positions <= source.max_positions:
         return encoder
     return dataclasses.replace(encoder, max_positions=source.max_positions)
@@ -150,7 +150,7 @@ def _parameters_of(init_from: str, setup: StepSetup, mesh: Mesh) -> tuple[Parame
         positions = _repeated(params[_POSITIONS], setup.model, shardings[_POSITIONS])
         params = params | {_POSITIONS: positions}
         first_copy = model.encoder.max_positions
-        line += f"; positions from {first_copy} on are copies of the ones before"
+        line += f"; positions from {first_copy} on are copies of earlier ones"
     definition = setup.task.on(setup.model).definition
     replaced: set[str] = set()
     saved_pairs = origin.get(PAIRS, setup.sentence_pairs)
@@ -160,10 +160,10 @@ def _parameters_of(init_from: str, setup: StepSetup, mesh: Mesh) -> tuple[Parame
         replaced = {name for name in definition.shapes if name.startswith(PAIRS_HEAD)}
     missing = sorted(definition.shapes.keys() - params.keys() - replaced)
     if missing:
-        line += f"; randomly initialized, as it lacks them: {', '.join(missing)}"
+        line += f"; randomly initialized, because it lacks them: {', '.join(missing)}"
     unused = sorted(params.keys() - definition.shapes.keys())
     if unused:
-        line += f"; left out, of heads that are not trained here: {', '.join(unused)}"
+        line += f"; left out, because this run does not train them: {', '.join(unused)}"
     if read_sentence_embedding(Path(init_from)) is not None:
         line += f"; {SETTINGS_DROPPED}"
     return {name: params[name] for name in params.keys() & definition.shapes.keys()}, line
@@ -282,8 +282,8 @@ def student_parameters(
             layers.add(int(layer[1]))
     missing = [name for name, source in sources.items() if source is None]
     line = (
-        f"the teacher's parameters, its layers {', '.join(map(str, sorted(layers)))} of 0 to "
-        f"{teacher.spec.model.encoder.num_layers - 1}"
+        f"the teacher's parameters, with its layers {', '.join(map(str, sorted(layers)))} (of 0 to "
+        f"{teacher.spec.model.encoder.num_layers - 1})"
     )
     return params, line + (f"; randomly initialized: {', '.join(missing)}" if missing else "")
 

@@ -20,7 +20,7 @@ from bert_jax.training.sharding import undivided
 
 # Up to this many surplus rows in a token table are taken for padding to a convenient size.
 _MAX_PADDING = 1_023
-# A run prints a note if a smaller share of its documents has enough sentences for a pair.
+# If fewer than this share of the documents have enough sentences for a pair, a run prints a note.
 _MIN_PAIRED = 0.5
 # About 150 of 1,000 tokens are masked, so an accuracy of 0.3 has a standard deviation of 0.04.
 _MIN_HELD_OUT_TOKENS = 1_000
@@ -104,7 +104,7 @@ def few_pairs(sentence_pairs: SentencePairs, corpora: Sequence[PhaseCorpus]) -> 
     for corpus in corpora:
         train = corpus.train.manifest.train
         ordered = sentence_pairs == "sentence_order"
-        # Byte-level BPE tokens reveal which sentence starts a document, so it is never swapped.
+        # Byte-level BPE tokens reveal a document's first sentence, so that sentence is not swapped.
         fixed = 1 if ordered and corpus.tokenizer.spaces_are_text else 0
         # Every document with a second sentence has at least one sentence beyond its first.
         share = (train.num_sentences - train.num_documents) / train.num_documents / (1 + fixed)
@@ -168,7 +168,7 @@ def _held_out_share(corpus: PhaseCorpus) -> float:
 
 
 def surplus_rows(tokenizer_size: int, vocab_size: int) -> list[str]:
-    """Return a note if the token table has more rows than the tokenizer and padding explain."""
+    """Return a note if the token table is larger than the tokenizer's vocabulary plus padding."""
     if vocab_size - tokenizer_size <= _MAX_PADDING:
         return []
     return [
@@ -206,9 +206,9 @@ def teacher_lines(
         dim, teacher_dim = setup.model.hidden_dim, teacher.model.encoder.hidden_dim
         maps = f", through trained maps from {dim} to {teacher_dim} features"
         maps = maps if dim != teacher_dim else ""
-        lines.append(f"{'':{width}}hidden states: embeddings and its layers {layers}{maps}")
+        lines.append(f"{'':{width}}hidden states: embeddings and teacher layers {layers}{maps}")
     if teacher.config.attention_weight:
-        lines.append(f"{'':{width}}attention scores: its layers {layers}")
+        lines.append(f"{'':{width}}attention scores: teacher layers {layers}")
     return lines
 
 

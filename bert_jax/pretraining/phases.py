@@ -81,7 +81,7 @@ class LoaderConfig:
     Attributes:
       num_workers: the number of processes that make training batches; 0 makes them in a thread of
         the main process. Held-out batches are always made in a thread.
-      prefetch: the number of batches to prepare ahead of the step that uses them.
+      prefetch: the number of batches that the thread, or each process, keeps ready.
     """
 
     num_workers: int = 0

@@ -262,7 +262,7 @@ def _usual_documents_per_row(phase: PhaseConfig, *, joined: bool) -> int:
 def _facts(
     name: str, phase: PhaseConfig, evaluation_batch_size: int, vocab_size: int, vocabulary: str
 ) -> PhaseFacts:
-    """Make up the facts about a phase whose corpus fits the config."""
+    """Return the facts about a phase, assuming a corpus that fits the config."""
     return PhaseFacts(
         name=name,
         corpus=phase.corpus,

@@ -69,9 +69,9 @@ def remedies(
 
 
 def _split_state(mesh: MeshConfig, num_devices: int) -> Changes:
-    """Return changes that put all devices not on the tensor axis on the FSDP axis.
+    """Return changes that make the FSDP axis as large as the tensor axis allows.
 
-    The result is {} if the config already does that.
+    The result is {} if it already is that large.
     """
     tensor = mesh.tensor
     fsdp = num_devices // tensor if tensor > 0 else 1

@@ -309,7 +309,7 @@ class PretrainRun:
     def _with_teacher(
         self, saved_identity: Mapping[str, Any]
     ) -> tuple[StepSetup, LoadedTeacher | None]:
-        """Return the setup with its teacher, and the loaded teacher, or None without a teacher."""
+        """Return the setup with its teacher, and the loaded teacher (None without a teacher)."""
         longest = max(corpus.config.sequence_length for corpus in self.corpora)
         setup = self.setup.with_teacher(jax.devices()[0], longest)
         if setup.teacher is None:

@@ -109,7 +109,7 @@ class StepSetup:
         return make_optimizer(self.optimizer)
 
     def steps(self, mesh: Mesh, teacher: LoadedTeacher | None) -> tuple[TrainStep, EvaluationStep]:
-        """Return the train and evaluation steps, with any teacher's parameters passed to them."""
+        """Return the train and evaluation steps, with the teacher's parameters bound to them."""
         task, optimizer, parts = self.trained_task, self.transformation, self.accumulation_steps
         if teacher is None:
             step = make_train_step(task, optimizer, mesh, accumulation_steps=parts)
@@ -166,7 +166,7 @@ class StepSetup:
         return phase.batch_size * flops.forward
 
     def _comparison_flops(self, phase: PhaseConfig) -> int:
-        """Return the FLOPs to train the masked-LM head on every token, or 0 if not compared."""
+        """Return the FLOPs to train the masked-LM head on all tokens; 0 unless all are compared."""
         if self.distillation is None or self.distillation.soft_targets != "all":
             return 0
         length = phase.sequence_length
@@ -174,7 +174,7 @@ class StepSetup:
         return TRAINING_FACTOR * phase.batch_size * head
 
     def memory_parts(self, mesh: Mesh, name: str, phase: PhaseConfig) -> list[Part]:
-        """Return the minimum memory that a phase's train step needs per device, broken into parts.
+        """Return the minimum memory that a phase's train step needs per device, by part.
 
         Args:
           mesh: the device mesh.

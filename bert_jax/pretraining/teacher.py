@@ -68,9 +68,10 @@ def describe_teacher(
       longest_sequence: the longest sequence length of any phase.
 
     Raises:
-      ValueError: the directory is not a work directory with a masked-LM head, or the teacher has
-        a different vocabulary size, too few positions or, where a loss compares them, a different
-        `hidden_dim` or `num_heads`, or fewer layers.
+      ValueError: the directory is not a work directory with a masked-LM head, or the teacher does
+        not fit the student. Its vocabulary size must be the same, it must have enough positions,
+        and for losses that compare them, `hidden_dim` or `num_heads` must be the same, and it must
+        have at least as many layers.
     """
     directory = Path(distillation.teacher)
     try:
@@ -198,7 +199,7 @@ def load_teacher(
 def teacher_identity(
     config: DistillationConfig | None, teacher: LoadedTeacher | None, saved: Mapping[str, Any]
 ) -> dict[str, object]:
-    """Return the teacher's values that must match a checkpoint's for a run to resume from it.
+    """Return the teacher's values that must match a checkpoint for a run to resume from it.
 
     Args:
       config: the distillation losses; None for a run without a teacher.

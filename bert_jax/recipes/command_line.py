@@ -13,7 +13,7 @@ from bert_jax.runs.work_dir import MODEL_NAME
 
 
 def add_override(overrides: Sequence[str], key: str, value: str, option: str) -> list[str]:
-    """Return the overrides with a key added that was set by a command-line option.
+    """Return the overrides plus one key that was set by a command-line option.
 
     Args:
       overrides: arguments such as "--config.seed=1".
@@ -75,7 +75,7 @@ def finetune_config(
 
 
 def evaluation_config(config: str, overrides: Sequence[str], work_dir: Path) -> EvaluationConfig:
-    """Load the config of a task to evaluate a work directory's model on.
+    """Load a task's config for evaluating the model in a work directory.
 
     Args:
       config: a recipe or a config file.

@@ -1,4 +1,4 @@
-"""Add missing keys to a config from a dataclass, and override keys."""
+"""Complete a config with the keys of its dataclass, and override keys."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _key_type(hint: Any, name: str) -> Any:
 
 
 def apply_values(tree: ConfigDict, values: Mapping[str, Any], cls: type) -> dict[str, Any]:
-    """Return a config as nested dicts, with values overridden.
+    """Return a config as nested dicts, with overrides applied.
 
     Args:
       tree: the config, from `with_all_keys`.
@@ -251,7 +251,7 @@ def _type_of(key: str, tree: ConfigDict) -> type:
 
 
 def _parse_error(error: str, tree: ConfigDict, values: Mapping[str, str]) -> str:
-    """Return a clearer message than that of config_flags, which quotes Python's error."""
+    """Return a clear message in place of one from config_flags, which quotes a Python error."""
     for key, value in values.items():
         if error.startswith(f"flag --config.{key}="):
             kind = _type_of(key, tree)

@@ -100,7 +100,7 @@ def test_other_rust_panics_are_also_reported_in_one_sentence(
     failing: Callable[[Callable[[], None]], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     class PanicException(BaseException):
-        """A stand-in for the exception that pyo3 raises after a panic."""
+        """A copy of the exception that pyo3 raises after a panic."""
 
     def panic() -> None:
         raise PanicException("called `Option::unwrap()` on a `None` value")

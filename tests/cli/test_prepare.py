@@ -52,7 +52,7 @@ def test_a_finished_corpus_is_compared_with_its_checksums(files, tmp_path, capsy
     assert main(words) == 0
     capsys.readouterr()
     assert main(words) == 0
-    assert f"{output} was finished before and matches its checksums" in capsys.readouterr().out
+    assert f"{output} is already finished and matches its checksums" in capsys.readouterr().out
     shard = next(output.glob("train-*.arrayrecord"))
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1

@@ -76,7 +76,7 @@ def test_a_preparation_killed_at_any_time_is_continued(corpus, finished, tmp_pat
     assert checksums(output) == checksums(finished)
     again = subprocess.run(words, capture_output=True, text=True)
     assert again.returncode == 0
-    assert f"{output} was finished before and matches its checksums: nothing to do" in again.stdout
+    assert f"{output} is already finished and matches its checksums: nothing to do" in again.stdout
 
 
 def test_a_full_disk_is_reported_and_the_preparation_continued(
