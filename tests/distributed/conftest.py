@@ -1,4 +1,4 @@
-"""Fixtures for the tests of devices and processes: a short run, and a way to compare logs."""
+"""Provide a short run and a way to compare logs to the tests with several devices or processes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from bert_jax.training.metrics_log import read_metrics
 
-# The metrics that describe the model, not the machine. Losses differ by rounding, since every mesh
-# adds in a different order. The masked tokens are the same, so accuracies are equal unless two
-# logits change their order.
+# These metrics describe the model, not the machine. Losses differ by rounding errors, since every
+# mesh adds numbers in a different order. The masked tokens are the same, so accuracies are equal
+# unless rounding swaps two logits.
 COMPARED = ("loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy", "gradient_norm")
 
 

@@ -15,7 +15,8 @@ from ..commands import TIMEOUT
 
 LAUNCHER = Path(__file__).resolve().parents[2] / "launch/local.sh"
 
-# Replaces the interpreter: finds the port in the same way, and runs the verb as a shell script.
+# This replaces the interpreter. It finds a port in the same way, but runs the verb as a shell
+# script.
 FAKE_PYTHON = """#!/bin/sh
 [ "$1" = -c ] && exec "{python}" "$@"
 [ "$1 $2" = "-m bert_jax.cli.main" ] || exit 99
@@ -25,7 +26,7 @@ eval "$3"
 
 @pytest.fixture
 def launch(tmp_path):
-    """Return a function that starts processes that run a shell script."""
+    """Return a function that launches processes to run a shell script."""
     fake_python = tmp_path / "python"
     fake_python.write_text(FAKE_PYTHON.format(python=sys.executable))
     fake_python.chmod(0o755)

@@ -17,13 +17,13 @@ import pytest
 
 from ..commands import Finished
 
-# With more processes or devices, two cores mostly wait for each other.
+# With more processes or devices, the machine's two cores would mostly wait for each other.
 PROCESSES, DEVICES = 2, 2
 BEYOND = 2_000  # more steps than any run here reaches
 
 
 def process_of(launcher: subprocess.Popen[str], index: int) -> int:
-    """Return the ID of the process that has this JAX process index, found in Linux's /proc."""
+    """Return the operating system's ID for a JAX process, which is found in Linux's /proc."""
     wanted = f"JAX_PROCESS_ID={index}\0".encode()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -54,11 +54,11 @@ class Stopped:
 @pytest.fixture(scope="module")
 def stopped(bert_jax, short_run, tmp_path_factory) -> Stopped:
     if sys.platform != "linux":
-        pytest.skip("finds processes through /proc")
+        pytest.skip("these tests find processes through /proc")
     work_dir = tmp_path_factory.mktemp("runs") / "two"
     words = short_run(work_dir, f"phases.only.num_steps={BEYOND}")
     launcher = bert_jax.start(*words, launcher=PROCESSES, devices=DEVICES)
-    # A signal in the middle of the evaluation after step 12 would end it.
+    # A signal during the evaluation after step 12 would end that evaluation.
     bert_jax.wait_for(launcher, lambda: reported(13, work_dir))
     os.kill(process_of(launcher, 1), signal.SIGTERM)
     finished = bert_jax.finish(launcher)
@@ -126,7 +126,7 @@ def run(args):
     distributed.join()
     if jax.process_index() == 1 or args.where == "everywhere":
         if args.where == "single":
-            distributed._LEAVING_SECONDS = 3  # the full wait, since the other never exits
+            distributed._LEAVING_SECONDS = 3  # it waits this long, since the other never exits
         raise {"mistake": ValueError, "bug": RuntimeError}[args.kind]("it went wrong")
     time.sleep(200)
 
@@ -194,7 +194,7 @@ def start_together(bert_jax, program: str, *words: str) -> list[subprocess.Popen
 def end_of(
     processes: list[subprocess.Popen[str]], *, which: Sequence[int], seconds: float
 ) -> list[Finished]:
-    """Return the results of processes `which`, each with a timeout, and then end all processes."""
+    """Return the results of the processes `which` after waiting for each, and kill the rest."""
     try:
         ended = []
         for index in which:
@@ -208,7 +208,7 @@ def end_of(
 
 
 def assert_run_together(bert_jax, program: str, *words: str) -> None:
-    """Check that all processes of a program succeed."""
+    """Check that a program succeeds in all processes."""
     processes = start_together(bert_jax, program, *words)
     ended = end_of(processes, which=range(PROCESSES), seconds=240)
     assert [finished.code for finished in ended] == [0] * PROCESSES, ended
@@ -273,7 +273,7 @@ def test_sigterm_to_one_process_saves_and_stops_all(stopped):
 
 
 def test_ctrl_c_saves_and_stops_all(bert_jax, short_run, interrupts_enabled, tmp_path):
-    # No checkpoint is due, regardless of the number of steps before the signal.
+    # No checkpoint is due, no matter how many steps are done before the signal.
     rare = (f"{part}.every_steps={BEYOND}" for part in ("checkpoint", "evaluation"))
     words = short_run(tmp_path, f"phases.only.num_steps={BEYOND}", *rare)
     launcher = bert_jax.start(*words, launcher=PROCESSES, devices=DEVICES)

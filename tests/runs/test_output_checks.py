@@ -22,7 +22,7 @@ from ..commands import REPOSITORY
 
 @pytest.fixture
 def directories(tmp_path: Path) -> dict[str, Path]:
-    """Return a directory of each kind, containing the files that identify it."""
+    """Return a dict from each kind to a directory with the files that identify that kind."""
     files = {
         "sweep": ["sweep.json", "results.json"],
         "work directory": ["model.json", "config.json"],

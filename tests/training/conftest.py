@@ -1,4 +1,4 @@
-"""Fixtures: a task that compiles quickly, and runs of it that can be stopped at any step."""
+"""Provide a task that compiles quickly, and runs of it that can be stopped at any step."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -34,7 +34,7 @@ KEEP_ALL = CheckpointConfig(keep_last=100, keep_best=0)
 
 
 class Line(nnx.Module):
-    """An affine map with names and axes like a real model's."""
+    """An affine map whose parameters have names and axes like those in a real model."""
 
     def __init__(self, rngs: nnx.Rngs, dim: int):
         self.dense = nnx.Linear(
@@ -47,9 +47,9 @@ class Line(nnx.Module):
 
 
 class Fitting:
-    """Fits `Line` to `x` [batch, dim] -> `y` [batch, 4] with row weights `weight` [batch].
+    """Fits `Line` to map `x` [batch, dim] to `y` [batch, 4], with row weights `weight` [batch].
 
-    With a dropout key, `x` gets noise.
+    If there is a dropout key, noise is added to `x`.
     """
 
     loss_terms = {"mlm_loss": 1.0}
@@ -106,7 +106,7 @@ class Recorder:
 
 @dataclass
 class Bench:
-    """The compiled step that the runs in these tests share."""
+    """The compiled steps that the runs in these tests share, and methods to start such runs."""
 
     mesh: Mesh
     task: Task
@@ -118,7 +118,7 @@ class Bench:
     example_batch: Callable[..., HostBatch] = staticmethod(example_batch)
 
     def phases(self, events: list | None = None, poison: int | None = None) -> list[Phase]:
-        """Return six steps of 4 rows and four steps of 8; the batch of step `poison` has NaNs."""
+        """Return six steps with 4 rows and four steps with 8; step `poison` has NaNs in its batch."""
 
         def phase(name: str, first: int, count: int, size: int) -> Phase:
             def batches(start: int) -> Iterator[HostBatch]:
@@ -179,7 +179,7 @@ class Bench:
         poison: int | None = None,
         change: Callable[[Phase], Phase] = lambda phase: phase,
     ) -> tuple[TrainState, bool]:
-        """Start or resume a run as the command does, with changes to its phases."""
+        """Start or resume a run like the command does, after applying `change` to its phases."""
         with Checkpointer(directory, KEEP_ALL, {}) as checkpointer:
             if checkpointer.latest_step() is None:
                 state = self.fresh()
@@ -200,7 +200,7 @@ def bench(make_task: Callable[[int], Task]) -> Bench:
 
 @pytest.fixture(scope="session")
 def whole(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainState, Recorder]:
-    """Return the state and the reports of an uninterrupted run."""
+    """Return the final state and the recorder of an uninterrupted run."""
     recorder = bench.recorder()
     state, finished = bench.run(tmp_path_factory.mktemp("whole"), recorder)
     assert finished

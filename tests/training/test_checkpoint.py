@@ -64,14 +64,14 @@ def save(
     steps: dict[int, dict[str, float] | None] | None = None,
     identity: Any = IDENTITY,
 ) -> None:
-    """Save a checkpoint for every step, with the metrics of `steps`."""
+    """Save a checkpoint at every step in `steps`, with the metrics that are given for it."""
     with Checkpointer(directory, config, identity) as checkpointer:
         for step, metrics in (steps or {int(state.step): None}).items():
             checkpointer.save(at(state, step), metrics)
 
 
 def test_only_large_arrays_are_written_in_parts(tmp_path: Path) -> None:
-    """Parts have at least 4 KiB if eight devices have copies; both kinds of arrays are restored."""
+    """Eight devices hold copies, but parts have at least 4 KiB; all arrays can be restored."""
     everywhere = jax.sharding.NamedSharding(make_mesh(MeshConfig()), jax.sharding.PartitionSpec())
     rng, rows = np.random.default_rng(0), {"large": 256, "below": 248, "small": 8}
     values = {name: rng.standard_normal((n, 32), np.float32) for name, n in rows.items()}
@@ -186,7 +186,7 @@ def test_the_configured_checkpoints_are_kept(
     first = {10: None, 20: metrics(4.0, 0.1), 30: metrics(3.0, 0.3)}
     then = {40: metrics(5.0, 0.4), 50: None, 60: metrics(6.0, 0.2)}
     save(tmp_path, state, config, first)
-    # A resumed run still has the metrics of earlier checkpoints.
+    # A resumed run still knows the metrics of earlier checkpoints.
     save(tmp_path, state, config, then)
     assert steps_in(tmp_path) == kept
 
@@ -252,7 +252,7 @@ def test_the_directory_of_a_killed_save_is_not_a_checkpoint(
     tmp_path: Path, task: Task, mesh: Mesh, state: TrainState
 ) -> None:
     save(tmp_path, state, steps={1: None, 2: None})
-    # Orbax writes under this name, and renames the directory when it is complete.
+    # Orbax writes to a directory with such a name, and renames it when it is complete.
     left = tmp_path / "5.orbax-checkpoint-tmp-1712345678"
     (tmp_path / "2").rename(left)
     (left / "_CHECKPOINT_METADATA").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Test that damaged checkpoints are named and never used, and runs resume from the one before."""
+"""Test that damaged checkpoints are reported and never used, and that runs resume without them."""
 
 import gc
 import json
@@ -59,7 +59,7 @@ def at(state: TrainState, step: int) -> TrainState:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory, task: Task, mesh: Mesh) -> Path:
-    """Return a work directory for tests to copy, with checkpoints of steps 10, 20 and 30."""
+    """Return a directory for tests to copy, with checkpoints at steps 10, 20 and 30."""
     directory = tmp_path_factory.mktemp("saved") / "run" / "checkpoints"
     state = init_state(task.definition, OPTIMIZER, mesh, seed=0)
     with Checkpointer(directory, KEEP_ALL, IDENTITY) as checkpointer:
@@ -84,7 +84,7 @@ def flip_bit(path: Path, rng: random.Random) -> None:
 
 
 def test_every_flipped_bit_of_the_data_is_detected(checkpoints: Path) -> None:
-    """Without checksums, all of 40 checkpoints with random flips loaded without an error."""
+    """Without checksums, 40 out of 40 checkpoints with a flipped bit loaded without an error."""
     rng = random.Random(0)
     for part in ("params", "optimizer", "metrics"):
         files = [path for path in files_of(checkpoints / "30" / part) if path.stat().st_size]
@@ -102,7 +102,7 @@ def test_every_flipped_bit_of_the_data_is_detected(checkpoints: Path) -> None:
 def test_no_flipped_bit_of_the_metadata_changes_the_identity(
     checkpoints: Path, saved: Path
 ) -> None:
-    """Other flips are in time stamps, white space, or data that Orbax checks itself."""
+    """Flips that go unnoticed are in timestamps, whitespace or data that Orbax checks itself."""
     rng, path = random.Random(1), checkpoints / "30" / "_CHECKPOINT_METADATA"
     before = path.read_bytes()
     for _ in range(60):
@@ -125,7 +125,7 @@ def test_flipped_bits_of_the_checksums_are_detected(checkpoints: Path) -> None:
 @pytest.fixture(params=["truncated", "emptied", "removed", "part removed", "no metadata",
                         "no checksums", "empty directory", "renamed"])  # fmt: skip
 def damaged(checkpoints: Path, request: pytest.FixtureRequest) -> tuple[Path, int, str]:
-    """Return checkpoints, the step of the newest, damaged one, and part of the error message."""
+    """Return a (directory, damaged newest step, part of the error message) tuple."""
     newest = checkpoints / "30"
     (data,) = (newest / "params" / "d").iterdir()
     name = data.relative_to(newest).as_posix()
@@ -184,7 +184,7 @@ def test_a_run_resumes_from_the_newest_intact_checkpoint(
     assert recovery.step == expected
     (line,) = recovery.lines
     assert problem in line and line.endswith(f"; resuming from step {expected}")
-    # Nothing is deleted, and a new checkpoint of that step can be saved.
+    # Nothing is deleted, and a new checkpoint can be saved at that step.
     assert (directory.parent / ASIDE_NAME / str(step)).is_dir()
     with Checkpointer(directory, KEEP_ALL, IDENTITY, verified=expected) as checkpointer:
         state = checkpointer.restore(abstract_state(task.definition, OPTIMIZER, mesh))
@@ -228,7 +228,7 @@ def test_parameters_load_although_the_optimizer_is_damaged(
 
 @pytest.fixture
 def earlier_version(checkpoints: Path) -> Path:
-    """Return checkpoints as earlier versions wrote them, without checksums."""
+    """Return checkpoints like those from earlier versions, without checksums."""
     for checkpoint in checkpoints.iterdir():
         (checkpoint / CHECKSUMS_NAME).unlink()
         path = checkpoint / "_CHECKPOINT_METADATA"
@@ -252,12 +252,12 @@ def test_checkpoints_of_earlier_versions_still_load(
 
 @pytest.fixture
 def orbax_left_behind() -> Iterator[None]:
-    """Collect coroutines left by failed loads and saves, whose warnings would fail other tests."""
+    """Collect coroutines left behind by failed operations, whose warnings would fail other tests."""
     yield
     gc.collect()
 
 
-# Orbax closes the event loops of operations that failed before TensorStore has finished them.
+# When an operation fails, Orbax closes its event loop before TensorStore has finished.
 FAILED_OPERATION = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
@@ -286,7 +286,7 @@ def test_returning_to_a_step_moves_later_checkpoints_aside_once(checkpoints: Pat
     shutil.copytree(aside / "20", checkpoints / "20")
     again = recover(checkpoints, IDENTITY, from_step=10)
     assert again.step == 20 and "was already applied by an earlier command" in again.lines[0]
-    # Returning a second time does not overwrite the checkpoints of the first time.
+    # Going back a second time does not overwrite the checkpoints set aside the first time.
     (aside / "from-step.json").unlink()
     assert recover(checkpoints, IDENTITY, from_step=10).step == 10
     assert {path.name for path in aside.iterdir() if path.is_dir()} == {"20", "30", "20.1"}
@@ -297,7 +297,7 @@ def test_returning_to_a_step_of_another_run_moves_nothing(checkpoints: Path) -> 
         recover(checkpoints, {"model": "base"}, from_step=10)
     assert steps_in(checkpoints) == [10, 20, 30]
     assert not (checkpoints.parent / ASIDE_NAME).exists()
-    # A part of the identity may not be known yet.
+    # Parts of the identity may not be known yet.
     assert recover(checkpoints, {}, from_step=10).step == 10
 
 
@@ -331,7 +331,7 @@ def test_an_intact_checkpoint_that_fails_to_load_is_not_reported_as_damaged(
 def test_a_checkpoint_removed_during_the_check_is_not_reported_as_damaged(
     checkpoints: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A live run removes all but its newest checkpoints."""
+    """A run in progress removes all but its newest checkpoints."""
     digest_of = checkpoint_checksums._digest
 
     def digest(path: Path) -> str:
@@ -348,11 +348,11 @@ def test_a_checkpoint_removed_during_the_check_is_not_reported_as_damaged(
 
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """Mount a file system of 256 KiB."""
+    """Mount a file system with only 256 KiB."""
     target = tmp_path / "full"
     target.mkdir()
     if os.system(f"mount -t tmpfs -o size=256k none {target} 2>/dev/null"):
-        pytest.skip("only root may mount a small file system")
+        pytest.skip("only root can mount a small file system")
     yield target
     os.system(f"umount -l {target}")
 
@@ -412,7 +412,7 @@ def test_the_message_names_parameters_that_are_not_finite(
     state: Any = init_state(task.definition, OPTIMIZER, mesh, seed=0)
     require_finite_state(state, mesh)
     with Compilations() as compiled:
-        # Every run of a sweep has its own mesh object of the same devices.
+        # Every run in a sweep has its own mesh object for the same devices.
         require_finite_state(state, make_mesh(MeshConfig(), jax.devices()[:1]))
     assert compiled.seconds == 0
     broken = {

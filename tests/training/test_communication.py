@@ -38,9 +38,9 @@ def test_the_gradient_of_a_sharded_table_is_summed_whole_only_once() -> None:
     step = compile_step(task, optax.adam(1e-3), mesh, batch, accumulation_steps=1)
     traffic = collectives(step.text, 8)
     table = VOCAB * DIM * 4
-    # The table is used for both embedding and output. On a CPU, the whole gradient from the output
-    # is summed (without reduce-scatter). The gradient from the embedding must stay with the
-    # features that a device owns.
+    # The table is used for both the embedding and the output. On CPUs, the whole gradient from the
+    # output is summed (without reduce-scatter). The gradient from the embedding must be summed only
+    # for the features that a device owns.
     assert table < traffic["all-reduce"].bytes < 1.5 * table
     # The table is gathered for the forward and the backward pass, but no activations are.
     assert traffic["all-gather"].bytes < 2.5 * table

@@ -1,4 +1,4 @@
-"""Test when a run counts as no longer improving."""
+"""Test when early stopping decides that a run no longer improves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bert_jax.training.evaluation import EarlyStopping
 
 
 def test_a_repeated_evaluation_counts_once() -> None:
-    """A run that was killed after an evaluation has it in its log, but repeats it."""
+    """A run that is killed after an evaluation has logged it, but repeats it after resuming."""
     early = EarlyStopping("score", patience=1)
     early.observe_all([{"step": 10, "score": 0.5}, {"step": 20, "score": 0.7}])
     early.observe(20, {"score": 0.7})
@@ -14,7 +14,7 @@ def test_a_repeated_evaluation_counts_once() -> None:
     early.observe(30, {"score": 0.7})
     assert (
         early.best_step == 30 and early.enough
-    )  # of equal evaluations, the latest is the best, but not an improvement
+    )  # the latest of several equal evaluations is the best, but not an improvement
 
 
 def test_lower_may_be_better_and_a_patience_of_0_never_ends() -> None:

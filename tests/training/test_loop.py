@@ -50,9 +50,9 @@ def test_the_order_of_operations(bench: Any) -> None:
     assert finished and int(state.step) == bench.num_steps
     expected = []
     for step in range(bench.num_steps):
-        # A batch's or step's number is the count of updates before it; the number of a report,
-        # evaluation or save includes its own update. A step is reported while the next one runs,
-        # unless an evaluation or a save needs its metrics.
+        # Batches and steps are numbered by the updates before them; the numbers of reports,
+        # evaluations and saves include the current update. A step is reported while the next one
+        # runs, unless an evaluation or a save needs its metrics.
         decided = step % 3 == 0
         expected += [("batch", step), ("step", step)]
         expected += [("report", step)] if step and not decided else []

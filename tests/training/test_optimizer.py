@@ -1,4 +1,4 @@
-"""Test schedules at selected steps, and compare optimizers with their papers."""
+"""Test schedules at selected steps, and optimizers against the papers that introduced them."""
 
 import dataclasses
 import math
@@ -120,7 +120,7 @@ def test_settings_of_another_optimizer_must_keep_their_defaults(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(optimizer, "OPTIMIZERS", {**optimizer.OPTIMIZERS, "lamb": WithoutBeta2})
-    # A config that lists every key, such as config.json, has the default here.
+    # A config that lists every key, such as config.json, contains this key with its default.
     config = OptimizerConfig(name="lamb", beta1=0.5, beta2=0.999)
     assert config.optimizer == WithoutBeta2(beta1=0.5)
     message = (
@@ -154,7 +154,7 @@ def test_biases_and_layer_norm_do_not_decay() -> None:
     config = variant("tiny", vocab_size=8, norm="pre")
     names = Pretraining(config, ComputeConfig(dtype="float32")).definition.shapes
     for name, shape in names.items():
-        # Tables and kernels are the matrices; a bias or a LayerNorm's scale is a vector.
+        # Embedding tables and kernels are matrices; biases and LayerNorm scales are vectors.
         assert decays(name) == (len(shape.shape) == 2), name
     assert sum(map(decays, names)) == 3 + 2 * 6 + 3
 
@@ -172,7 +172,7 @@ def draw(seed: int, deviation: float = 1.0) -> Tree:
 
 
 def run(config: OptimizerConfig, gradients: list[Tree]) -> Tree:
-    """Return the parameters after our optimizer's updates with fixed gradients."""
+    """Return the parameters after our optimizer has applied the given gradients."""
     transformation = make_optimizer(config)
     params: Any = draw(0)
     state = transformation.init(params)
@@ -186,7 +186,7 @@ def run(config: OptimizerConfig, gradients: list[Tree]) -> Tree:
 
 @pytest.mark.parametrize("clip_norm", [0.0, 1.0])
 def test_lamb_follows_its_paper(clip_norm: float) -> None:
-    """Compare with You et al. 2020, algorithm 2, in float64: phi(z) = z and a clipped gradient.
+    """Compare with algorithm 2 in You et al. 2020, in float64, with phi(z) = z and clipping.
 
     Biases and LayerNorm parameters take a plain Adam step, as in the released implementations.
     """

@@ -1,4 +1,4 @@
-"""Test that a run that cannot work is refused before step 0, with a list of all its mistakes."""
+"""Test that an impossible run is rejected before step 0, with a list of all its mistakes."""
 
 import dataclasses
 from typing import Any
@@ -44,7 +44,7 @@ def problems(
     sentence_pairs: Any = "next_sentence",
     vocabulary: str = "any",
 ) -> list[str]:
-    """Return the lines of the error, without its heading."""
+    """Return the lines of the error message without its heading."""
     with pytest.raises(ValueError, match="^this run cannot start:\n") as error:
         check(
             model,
@@ -58,7 +58,7 @@ def problems(
 
 
 def test_a_run_that_just_fits_is_accepted(mesh: Mesh) -> None:
-    # The batches of one phase are as large as the corpus; the other's are the mesh's minimum.
+    # One phase's batches are as large as the corpus; the other's are the smallest for the mesh.
     second = dataclasses.replace(PHASE, name="phase2", corpus="data/b", batch_size=8)
     assert (
         check(MODEL, [PHASE, second], mesh, accumulation_steps=2, sentence_pairs="next_sentence")

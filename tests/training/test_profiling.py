@@ -1,4 +1,4 @@
-"""Test the profiler trace of some of a run's steps."""
+"""Test that the profiler traces the requested number of steps."""
 
 import jax.numpy as jnp
 import pytest

@@ -1,4 +1,4 @@
-"""Test that a stopped or killed run resumes to the bit-exact result of an uninterrupted run."""
+"""Test that a stopped or killed run resumes and matches an uninterrupted run bit for bit."""
 
 import errno
 import logging
@@ -30,7 +30,7 @@ def assert_same_state(state: TrainState, expected: TrainState) -> None:
 
 @dataclass
 class StopAt:
-    """A request to stop at the n-th call: one call per step and per evaluated batch."""
+    """A request to stop at the n-th call; there is one call per step and per evaluated batch."""
 
     question: int
     asked: int = 0
@@ -62,7 +62,7 @@ def test_a_stopped_run_resumes_exactly(
     assert recorder.losses == expected.losses
     assert recorder.held_out == expected.held_out
     assert_same_state(state, expected_state)
-    # The third time, the run is finished.
+    # The third time, the run is already finished.
     before = list(recorder.events)
     state, finished = bench.run(tmp_path, recorder)
     assert finished and recorder.events == before
@@ -122,7 +122,7 @@ def test_a_killed_run_repeats_from_its_checkpoint(bench: Any, whole: Any, tmp_pa
 
 
 def signalling(bench: Any, signum: int, *steps: int) -> Any:
-    """A reporter that sends this process a signal when one of the given steps is reported."""
+    """Return a reporter that sends this process a signal when one of the steps is reported."""
 
     class Signalling(bench.recorder):
         def train(self, step: int, metrics: Any, **details: Any) -> None:
@@ -181,7 +181,7 @@ def raising(error: BaseException) -> Any:
 
 
 def without_batch(step: int, error: BaseException) -> Callable[[Phase], Phase]:
-    """Return a change that makes a phase's batch after `step` steps raise an error."""
+    """Return a change to a phase that makes its batches end with an error after `step` steps."""
 
     def change(phase: Phase) -> Phase:
         @contextmanager

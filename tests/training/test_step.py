@@ -39,7 +39,7 @@ Result = tuple[dict[str, np.ndarray], list[Metrics]]
 
 @pytest.fixture(scope="module")
 def batches(draw_document: Callable, lay_out: Callable) -> list[Batch]:
-    """Return rows of one, two and no documents, so that all micro-batches differ in weight."""
+    """Return rows with one, two and no documents, so that all micro-batches differ in weight."""
     rng = np.random.default_rng(0)
     result = []
     for _ in range(STEPS):
@@ -93,7 +93,7 @@ def without_dropout(batches: list[Batch]) -> Result:
         MeshConfig(data=8),
         MeshConfig(data=1, fsdp=8),
         MeshConfig(data=2, fsdp=2, tensor=2),
-        # More devices than heads: each has whole heads, but their projections are split.
+        # With more devices than heads, every device has whole heads with split projections.
         MeshConfig(data=2, fsdp=1, tensor=4),
     ],
     ids=str,
@@ -122,7 +122,7 @@ def test_training_changes_every_parameter(with_dropout: Result) -> None:
 def test_accumulation_equals_the_step_of_the_whole_batch(
     mesh: MeshConfig, devices: int, parts: int, batches: list[Batch], without_dropout: Result
 ) -> None:
-    # Part p has rows p, p + parts, ...: some parts are only padding.
+    # Part p has rows p, p + parts, ..., so some parts contain only padding.
     weights = batches[0]["masked_weights"].sum(axis=1)
     assert (sorted(weights[part::parts].sum() for part in range(parts)))[0] == 0
     accumulated = train(NO_DROPOUT, batches, mesh, devices, parts)
@@ -135,7 +135,7 @@ def test_accumulation_equals_the_step_of_the_whole_batch(
 
 @pytest.fixture(scope="module")
 def frozen() -> tuple[Any, Callable[[int], TrainState]]:
-    """Return a train step with learning rate 0, and a function that makes a state at any step."""
+    """Return a (train step with learning rate 0, function from a step to a state) tuple."""
     task = Pretraining(CONFIG, COMPUTE)
     optimizer = make_optimizer(OPTIMIZER)
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])

@@ -57,7 +57,7 @@ def batch() -> dict[str, np.ndarray]:
 
 
 class Run:
-    """Some fine-tuning steps, and the FLOPs of one step as counted by the compiler."""
+    """A few fine-tuning steps, and the FLOPs per step as counted by the compiler."""
 
     def __init__(self, task: Pretraining, batch: Any, config: TuningConfig | None, steps: int = 1):
         tuning = Tuning(config or TuningConfig(), ENCODER)
@@ -131,7 +131,7 @@ def test_lower_layers_have_lower_learning_rates(
     tuned: Callable[[TuningConfig], Run], whole: Run
 ) -> None:
     run = tuned(TuningConfig(layer_decay=0.5))
-    # The first step of Adam moves every weight by its rate; weight decay scales with it.
+    # Adam's first step moves every weight by its learning rate, which also scales weight decay.
     for name, power in {
         "masked_lm.transform.kernel": 0,
         "pooler.dense.kernel": 0,
