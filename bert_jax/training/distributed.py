@@ -152,7 +152,7 @@ def agreed(value: int) -> int:
 
 
 def on_first_process(on_report: OnReport | None) -> OnReport:
-    """Return `on_report` on process 0 unless it is None, and `discard` on all other processes."""
+    """Return `on_report` if it is given and this is process 0, and `discard` otherwise."""
     return on_report if on_report is not None and jax.process_index() == 0 else discard
 
 

@@ -302,7 +302,7 @@ def _with_learning_rate(
 
 
 def _clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
-    """Clip like `optax.clip_by_global_norm`, but multiply all gradients by a factor, not divide.
+    """Clip like `optax.clip_by_global_norm`, but by multiplying gradients instead of dividing them.
 
     XLA's CPU compiler recomputes a product for each of Adam's moments, but writes a quotient to
     memory once for both. Avoiding this extra pass over the embeddings of 30,522 tokens shortens

@@ -150,9 +150,9 @@ class Progress:
     Later intervals include evaluations and checkpoints, as the rest of the run will.
 
     Args:
-      steps_and_costs: the number of steps and the cost of a step for each phase, in order. The cost
-        may be in any unit proportional to time: sequences of 512 tokens take longer than of 128.
-      clock: returns the seconds since any fixed time.
+      steps_and_costs: for each phase in order, the number of steps and the cost of one step. Costs
+        may be in any unit that is proportional to time: longer sequences cost more.
+      clock: returns the time in seconds, from any fixed origin.
     """
 
     def __init__(
@@ -192,14 +192,14 @@ class Reporter:
 
     Args:
       work_dir: the run's work directory.
-      steps_and_costs: the number of optimizer steps and the cost of a step for each phase, in
-        order, to estimate the time left; see `Progress`.
+      steps_and_costs: for each phase in order, the number of optimizer steps and the cost of one
+        step, from which the time left is estimated; see `Progress`.
       start_step: the step from which the run resumes. Later entries are removed from the log, and
         later events are hidden in TensorBoard.
       peak_flops: the peak FLOP/s of all devices together; if None, utilization is not reported.
       tensorboard: whether to write TensorBoard event files.
       on_report: called with every report; None for no callback.
-      clock: returns the seconds since any fixed time, to estimate the time left.
+      clock: returns the time in seconds, from any fixed origin.
     """
 
     def __init__(

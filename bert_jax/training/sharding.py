@@ -73,7 +73,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     filled = {axis: len(devices) // product if n == -1 else n for axis, n in sizes.items()}
     if math.prod(filled.values()) != len(devices):
         raise ValueError(
-            f"mesh {sizes} does not fit {len(devices)} devices: its sizes must multiply to "
+            f"mesh {sizes} does not fit {len(devices)} devices: the product of its sizes must be "
             "that number. Set one axis to -1 to use all remaining devices."
         )
     shape = tuple(filled.values())

@@ -118,7 +118,7 @@ class Bench:
     example_batch: Callable[..., HostBatch] = staticmethod(example_batch)
 
     def phases(self, events: list | None = None, poison: int | None = None) -> list[Phase]:
-        """Return six steps with 4 rows and four steps with 8; step `poison` has NaNs in its batch."""
+        """Return six steps with 4 rows and four with 8; the batch for step `poison` has NaNs."""
 
         def phase(name: str, first: int, count: int, size: int) -> Phase:
             def batches(start: int) -> Iterator[HostBatch]:

@@ -252,7 +252,7 @@ def test_checkpoints_of_earlier_versions_still_load(
 
 @pytest.fixture
 def orbax_left_behind() -> Iterator[None]:
-    """Collect coroutines left behind by failed operations, whose warnings would fail other tests."""
+    """Collect coroutines left by failed operations, whose warnings would fail other tests."""
     yield
     gc.collect()
 

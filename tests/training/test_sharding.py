@@ -69,7 +69,7 @@ def test_impossible_meshes_are_refused(values: dict[str, int], message: str) -> 
 
 @pytest.mark.parametrize("config", [MeshConfig(tensor=3), MeshConfig(2, 2, 1), MeshConfig(fsdp=16)])
 def test_a_mesh_of_another_size_is_refused(config: MeshConfig) -> None:
-    with pytest.raises(ValueError, match="does not fit 8 devices: its sizes must multiply"):
+    with pytest.raises(ValueError, match="does not fit 8 devices: the product of its sizes must"):
         make_mesh(config)
 
 
