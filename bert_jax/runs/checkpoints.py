@@ -61,8 +61,8 @@ def default_checkpoint_step(work_dir: Path) -> int:
 def best_so_far(work_dir: Path, comparison: Comparison) -> int | None:
     """Return the step of the best existing checkpoint according to the log.
 
-    Among equally good checkpoints, the latest is chosen, as the run itself does. The result is None
-    if the log has no value of the metric for any existing checkpoint.
+    If several checkpoints are equally good, the latest one is the best, as in the run itself. The
+    result is None if the log has no value of the metric for any existing checkpoint.
     """
     log, steps = work_dir / LOG_NAME, steps_in(work_dir / CHECKPOINTS_NAME)
     entries = read_metrics(log) if log.is_file() else []
@@ -180,7 +180,7 @@ def extract(
     """Extract one of a run's checkpoints into a new work directory.
 
     The new directory has the parameters, the tokenizer and the run's config, log and manifests, but
-    no optimizer state: a new run can start from it, but no run can resume in it.
+    no optimizer state: a new run can start from it, but no run can be resumed in it.
 
     Args:
       work_dir: the work directory of a pretraining or fine-tuning run, which may be in progress.
@@ -189,7 +189,7 @@ def extract(
         in the run's config.
 
     Raises:
-      ValueError: there is no such checkpoint or no best one, or `output` exists.
+      ValueError: there is no such checkpoint or no best one, or `output` already exists.
       OSError: a file cannot be read or written.
     """
     work_dir, output = Path(work_dir), Path(output)

@@ -40,12 +40,17 @@ def new_directory(path: Path) -> Iterator[Path]:
     check_output(path, "--output")
     path = path.absolute()
     if path.is_symlink() or path == Path.cwd():
-        raise ValueError(f"{path}: the output cannot replace a link or the current directory.")
+        raise ValueError(
+            f"{path}: the output cannot replace a link or the current directory. Choose another "
+            "--output."
+        )
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ValueError(f"{path} already exists. Remove it, or choose another --output.")
     for parent in path.parents:
         if parent.exists() and not parent.is_dir():
-            raise ValueError(f"{parent} is a file, so {path} cannot be created in it.")
+            raise ValueError(
+                f"{parent} is a file, so {path} cannot be created in it. Choose another --output."
+            )
     created = [parent for parent in path.parents if not parent.exists()]
     make_directory(path.parent)
     try:

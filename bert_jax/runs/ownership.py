@@ -158,7 +158,7 @@ def keep_config(config: ResolvedConfig, work_dir: Path, step: int, *, finished: 
     Args:
       config: the run's config.
       work_dir: the run's work directory.
-      step: the step of the checkpoint that the run resumes from; 0 at its start.
+      step: the step of the checkpoint that the run resumes from; 0 for a new run.
       finished: whether the run has ended, in which case its config is not replaced.
     """
     path, backup = work_dir / RESOLVED_NAME, work_dir / f"config-until-{step}.json"

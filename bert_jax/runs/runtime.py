@@ -112,7 +112,7 @@ def multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 def dtype_hint(requested: ComputeConfig, platform: str) -> list[str]:
-    """Return a hint if "auto" means float32 here but bfloat16 would be faster; [] if not."""
+    """Return a hint if "auto" means float32 here but bfloat16 would be faster, or else []."""
     if requested.dtype != "auto" or platform != "cpu" or not multiplies_bfloat16():
         return []
     return [

@@ -137,7 +137,7 @@ class Trainer:
 
         Returns:
           The next state and the batch's metrics: the task's own, "loss" and "gradient_norm". They
-          are scalars, whose computation may not have finished yet.
+          are scalars that may not have been computed yet.
 
         Raises:
           ValueError: the batch cannot be split over the mesh.
@@ -245,7 +245,8 @@ class Trainer:
         sizes = {len(x) for x in arrays.values()}
         if len(sizes) != 1:
             raise ValueError(
-                f"batch: the arrays have {sorted(sizes)} rows; expected the same number in all."
+                f"batch: the arrays have {sorted(sizes)} rows. All of them must have the same "
+                "number of rows."
             )
         size = sizes.pop() * jax.process_count()
         return to_global(arrays, self.mesh, self._rows(size), size)
@@ -262,7 +263,7 @@ class Trainer:
     def _open(
         self, work_dir: Path, loader: StepLoader, closing: ExitStack
     ) -> tuple[Checkpointer, TrainState | None]:
-        """Return the checkpointer and the newest saved state, or None for the state if unsaved."""
+        """Return the checkpointer, and the newest saved state or None if there is none."""
         definition = self.task.definition
         identity = {
             "model": {name: list(shape.shape) for name, shape in definition.shapes.items()},

@@ -1,6 +1,6 @@
 """Read and write `model.json`, which describes the model in a work directory.
 
-The description includes those of the run's settings that predictors use by default.
+It also contains the run's settings that predictors use by default.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ def path_advice(work_dir: Path) -> str:
 
 
 def _file_advice(file: Path) -> str:
-    """Return advice on a file that belongs to a model, starting with "; ", or ""."""
+    """Return advice on a model file, starting with "; ", or "" for any other file."""
     parent = file.parent
     if (parent / MODEL_NAME).is_file():
         return f"; give its directory, {parent}"

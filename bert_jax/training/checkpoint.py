@@ -134,7 +134,7 @@ class Checkpointer:
         if metrics and self._best_metric and self._best_metric not in metrics:
             raise ValueError(
                 f"checkpoint.best_metric={self._best_metric!r} is not a held-out metric of this "
-                f"run: expected one of {', '.join(sorted(metrics))}; or set checkpoint.keep_best=0."
+                f"run. Choose one of {', '.join(sorted(metrics))}, or set checkpoint.keep_best=0."
             )
         step = int(state.step)
         self.raise_if_failed(wait=True)
@@ -198,7 +198,7 @@ class Checkpointer:
         if not self._directory.is_dir():
             return CheckpointNotSaved(
                 f"{self._directory}: the directory was removed during the run, so step {step} "
-                "cannot be saved. Restore the work directory, or start the run again."
+                "cannot be saved. Restore the work directory, or start over."
             )
         self._remove_unfinished()
         intact = newest_intact_step(self._directory)

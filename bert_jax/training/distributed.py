@@ -40,7 +40,7 @@ _USER_MISTAKE = 2
 
 
 def lost_process(error: BaseException) -> str | None:
-    """Return a message if an error was caused by the loss of another process, and None if not."""
+    """Return a message if an error was caused by losing another process, or None otherwise."""
     # JAX raises some of these errors as ValueError.
     if not isinstance(error, jax.errors.JaxRuntimeError | ValueError):
         return None
@@ -308,7 +308,7 @@ class StopRequest:
         self._signalled = True
 
     def _hang_up(self, signum: int, frame: FrameType | None) -> None:
-        """Stop as after SIGTERM, and discard output, which the closed terminal cannot show."""
+        """Stop as on SIGTERM, and discard output, since the terminal has been closed."""
         self.exit_code = HUNG_UP
         for descriptor in self._terminals:
             os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

@@ -95,7 +95,7 @@ def require_finite_metrics(step: int, values: Mapping[str, float]) -> None:
 def require_finite_state(state: TrainState, mesh: Mesh) -> None:
     """Raise TrainingDiverged if a parameter or the optimizer state is not finite.
 
-    A step's loss is computed before the update, so it may be finite even if the update is not.
+    A step's loss is computed before the update, so it may be finite even if the new state is not.
     All processes must call this together, and all get the same result.
     """
     paths, leaves = zip(*jax.tree.leaves_with_path((state.params, state.opt_state)), strict=True)
@@ -137,7 +137,7 @@ class MetricTotals:
             self._totals[name] = (total + float(metric.sum), weight + float(metric.weight))
 
     def means(self) -> dict[str, float]:
-        """Return each metric's mean, sum / weight, without metrics whose weight is 0."""
+        """Return the mean, sum / weight, of each metric whose weight is not 0."""
         return {name: s / w for name, (s, w) in self._totals.items() if w > 0}
 
     def sums(self) -> dict[str, float]:

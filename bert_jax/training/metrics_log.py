@@ -77,7 +77,7 @@ class MetricsLog:
             raise FileNotFoundError(
                 f"{self._path}: the file was removed during the run, so the run has stopped. "
                 "Restore the work directory and run the same command again to resume, or start "
-                "the run again."
+                "over."
             )
         if step <= self._last_step.get(kind, -1):
             return

@@ -129,8 +129,8 @@ class OptimizerConfig:
         `end_learning_rate` one step after the last, "constant", or "inverse_sqrt"
         (peak x sqrt(warmup / step)).
       end_learning_rate: the final learning rate of "linear" and "cosine" decay.
-      beta1: the decay rate of the mean gradient.
-      beta2: the decay rate of the mean squared gradient.
+      beta1: the decay rate of the running mean of the gradient.
+      beta2: the decay rate of the running mean of the squared gradient.
       epsilon: the constant added to the square root of the mean squared gradient.
       weight_decay: the decoupled weight decay for matrices and embedding tables. It does not apply
         to biases and LayerNorm.
@@ -230,8 +230,8 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
     warmup = config.warmup_steps or math.ceil(config.warmup_fraction * total_steps)
     if warmup > total_steps:
         raise ValueError(
-            f"optimizer.warmup_steps={warmup} is more than the {total_steps} steps of the run. "
-            "Lower it (10 % of the run is usual for short runs)."
+            f"optimizer.warmup_steps={warmup} is more than the run's {total_steps} steps. "
+            "Lower it (10 % of the steps is usual for short runs)."
         )
     after = config.decay.build(peak, warmup, max(total_steps - warmup, 1))
     # The rate in step n of the warm-up is peak x (n + 1) / (warmup + 1), so it does not start at 0.

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 CURVES_NAME = "curves.png"
 TENSORBOARD_NAME = "tensorboard"
-_ETA_WINDOW = 50  # reports: long enough to include evaluations and checkpoints
+_ETA_WINDOW = 50  # in reports; long enough to include evaluations and checkpoints
 
 
 class TensorBoard:

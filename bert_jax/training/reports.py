@@ -124,7 +124,7 @@ def format_count(value: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Format a time in its two largest units.
+    """Format a duration in its two largest units.
 
     >>> [format_duration(s) for s in (4.2, 252, 7_500, 400_000)]
     ['4s', '4m 12s', '2h 05m', '4d 15h']

@@ -74,7 +74,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     if math.prod(filled.values()) != len(devices):
         raise ValueError(
             f"mesh {sizes} does not fit {len(devices)} devices: the product of its sizes must be "
-            "that number. Set one axis to -1 to use all remaining devices."
+            f"{len(devices)}. Set one axis to -1 to use all remaining devices."
         )
     shape = tuple(filled.values())
     auto = (AxisType.Auto,) * len(shape)
@@ -179,7 +179,7 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 def to_global(
     batch: Mapping[str, np.ndarray], mesh: Mesh, rows: np.ndarray, batch_size: int
 ) -> dict[str, jax.Array]:
-    """Assemble the global batch, for which this process places its `rows` on its devices."""
+    """Assemble the global batch; this process contributes `rows` and puts them on its devices."""
     sharding = batch_sharding(mesh)
 
     def place(local: np.ndarray) -> jax.Array:

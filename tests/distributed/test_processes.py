@@ -23,7 +23,7 @@ BEYOND = 2_000  # more steps than any run here reaches
 
 
 def process_of(launcher: subprocess.Popen[str], index: int) -> int:
-    """Return the operating system's ID for a JAX process, which is found in Linux's /proc."""
+    """Look up the operating system's ID of the process with this JAX index in Linux's /proc."""
     wanted = f"JAX_PROCESS_ID={index}\0".encode()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -194,7 +194,7 @@ def start_together(bert_jax, program: str, *words: str) -> list[subprocess.Popen
 def end_of(
     processes: list[subprocess.Popen[str]], *, which: Sequence[int], seconds: float
 ) -> list[Finished]:
-    """Return the results of the processes `which` after waiting for each, and kill the rest."""
+    """Wait for the processes `which`, return their results, and kill all other processes."""
     try:
         ended = []
         for index in which:

@@ -64,14 +64,14 @@ def save(
     steps: dict[int, dict[str, float] | None] | None = None,
     identity: Any = IDENTITY,
 ) -> None:
-    """Save a checkpoint at every step in `steps`, with the metrics that are given for it."""
+    """Save a checkpoint at every step in `steps`, with the metrics given for that step."""
     with Checkpointer(directory, config, identity) as checkpointer:
         for step, metrics in (steps or {int(state.step): None}).items():
             checkpointer.save(at(state, step), metrics)
 
 
 def test_only_large_arrays_are_written_in_parts(tmp_path: Path) -> None:
-    """Eight devices hold copies, but parts have at least 4 KiB; all arrays can be restored."""
+    """Parts have at least 4 KiB even if eight devices hold copies, and all arrays are restored."""
     everywhere = jax.sharding.NamedSharding(make_mesh(MeshConfig()), jax.sharding.PartitionSpec())
     rng, rows = np.random.default_rng(0), {"large": 256, "below": 248, "small": 8}
     values = {name: rng.standard_normal((n, 32), np.float32) for name, n in rows.items()}

@@ -104,7 +104,7 @@ def test_the_time_of_a_callback_counts_for_the_next_report(bench: Any) -> None:
     trainer = bench.trainer(RecordingCheckpointer([]), recorder, Intervals(1, 5, 4))
     trainer.run(bench.fresh(), bench.phases())
     seconds = {line["step"]: line["seconds"] for line in recorder.details}
-    # No report precedes the first step.
+    # The first step's interval does not include a callback, since no report precedes it.
     assert len(seconds) == bench.num_steps
     assert all(seconds[step] >= pause for step in range(2, bench.num_steps + 1))
 

@@ -146,7 +146,7 @@ def test_an_optimizer_stores_as_many_moments_as_it_states(name: OptimizerName) -
 
 
 def test_a_warmup_longer_than_the_run_is_refused() -> None:
-    with pytest.raises(ValueError, match="warmup_steps=10000 is more than the 500 steps"):
+    with pytest.raises(ValueError, match="warmup_steps=10000 is more than the run's 500 steps"):
         make_schedule(OptimizerConfig(), 500)
 
 

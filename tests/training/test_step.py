@@ -28,8 +28,8 @@ CONFIG = EncoderConfig(
 )
 NO_DROPOUT = dataclasses.replace(CONFIG, hidden_dropout=0.0, attention_dropout=0.0)
 COMPUTE = ComputeConfig(dtype="float32", attention="xla", scan_layers=True)
-# Key biases do not change a softmax: their gradients are rounding errors of about 1e-9. With an
-# epsilon of 1e-6, these moved the biases 3e-5 apart.
+# Key biases do not affect the softmax, so their gradients are rounding errors of about 1e-9. With
+# an epsilon of 1e-6, these errors moved the biases 3e-5 apart.
 OPTIMIZER = OptimizerConfig(peak_learning_rate=1e-2, warmup_steps=0, clip_norm=0.5, epsilon=1e-5)
 STEPS = 3
 
@@ -108,7 +108,7 @@ def test_training_changes_every_parameter(with_dropout: Result) -> None:
     task = Pretraining(CONFIG, COMPUTE)
     fresh = jax.device_get(jax.jit(task.definition.init)(jax.random.key(3)))
     for name, value in with_dropout[0].items():
-        if not name.endswith(".key.bias"):  # it does not change a softmax
+        if not name.endswith(".key.bias"):  # it does not affect the softmax
             assert np.abs(value - fresh[name]).max() > 1e-3, name
 
 

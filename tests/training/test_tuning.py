@@ -112,7 +112,7 @@ def test_frozen_parameters_stay_and_the_others_are_trained_as_usual(
         if not expected:
             np.testing.assert_array_equal(after, run.before[name], err_msg=name)
         else:
-            # Biases of attention keys have no gradient, since they do not change a softmax.
+            # Biases of attention keys have no gradient, since they do not affect the softmax.
             assert not np.array_equal(after, run.before[name]) or name.endswith("key.bias")
             np.testing.assert_allclose(after, whole.after[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
