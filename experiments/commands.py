@@ -1,4 +1,4 @@
-"""Helpers for all experiments: run commands, and check which runs a folder contains."""
+"""Run commands and check which runs a folder contains, on behalf of all experiments."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def locked(file: Path) -> Iterator[None]:
 
 
 def claim(work: Path, settings: dict[str, Any]) -> None:
-    """Record the settings of a folder's runs, and refuse a folder that has different settings."""
+    """Record the settings for a folder's runs; exit if it contains runs with other settings."""
     work.mkdir(parents=True, exist_ok=True)
     file = work / "settings.json"
     if not file.is_file():
@@ -68,7 +68,7 @@ def claim(work: Path, settings: dict[str, Any]) -> None:
 
 
 def claim_config(values: dict[str, Any], file: Path) -> None:
-    """Write a run's config, and refuse a run that was started with a different config."""
+    """Write a run's config; exit if the run was started with a different config."""
     file.parent.mkdir(parents=True, exist_ok=True)
     if not file.is_file():
         write_config(values, file)

@@ -10,13 +10,13 @@ from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 
 
 def after_epochs(run: RunResult, output: Path) -> list[dict[str, float]]:
-    """Return the scores of every evaluation of a run that did not diverge.
+    """Return the scores from every evaluation in a run that did not diverge.
 
-    The best evaluation of a run, which a sweep reports, would favor models that do not learn.
+    A sweep reports each run's best evaluation, which would favor models that do not learn.
 
     Args:
       run: the run.
-      output: the directory of its sweep.
+      output: the directory of the run's sweep.
     """
     entries = read_metrics(output / RUNS_NAME / run.hyperparameters.name / LOG_NAME)
     return [

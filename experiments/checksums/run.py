@@ -2,8 +2,9 @@
 
     python experiments/checksums/run.py --work DIR
 
-Saves a BERT-base with AdamW's state in DIR (1.2 GB) unless it is already there, then alternates
-between restoring and verifying it. It restores as a resumed run does, but without the verification.
+Unless DIR already contains it, save a BERT-base checkpoint with AdamW's state there (1.2 GB). Then
+alternate between restoring and verifying it. Restoring works as in a resumed run, except that it
+does not verify the checkpoint.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ CONFIG = CheckpointConfig(keep_best=0)
 
 
 def main() -> None:
-    """Print the times of both operations in every round, and the median ratio."""
+    """Print how long both operations take in each round, and the median ratio."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=7)
@@ -62,7 +63,7 @@ def main() -> None:
 
 
 def _without_zeros(state: TrainState) -> TrainState:
-    """Replace the zeros in the optimizer's state, which would compress to nothing."""
+    """Replace the zeros in the optimizer state, which would compress to almost nothing."""
     key = jax.random.key(1)
     filled = [
         jax.random.normal(jax.random.fold_in(key, place), leaf.shape, leaf.dtype)

@@ -1,16 +1,16 @@
-r"""Compare the accuracy that our fine-tuning and Hugging Face's Trainer reach with dropout.
+r"""Compare the accuracy that bert_jax and Hugging Face's Trainer reach with dropout.
 
     python experiments/dropout_agreement/run.py MODEL --data DATA --work runs/agreement
 
-MODEL is the work directory of `bert-jax pretrain` or `import`. DATA contains glue/SST-2. Both sides
-start from MODEL's weights, and train on the same sentences with the same hyperparameters and with
-seeds 0, 1, ... Each side has its own tokenizer, classifiers, dropout and order of the examples. The
-result of a run is its accuracy and loss on the development set after the last epoch. There are two
-more sides: the Trainer on our batches, which differs from ours only in its classifiers, dropout and
-code; and ours without dropout, which shows the difference that missing dropout would make. If the
-command is killed, repeat it to resume; each model and each set of options needs its own --work
-folder. It prints the table and writes results.json. With --check, which uses fewer sentences and
-seeds, it writes to --work instead.
+MODEL is a work directory written by `bert-jax pretrain` or `import`. DATA contains glue/SST-2. Both
+libraries start from MODEL's weights, and train on the same sentences with the same hyperparameters
+and seeds 0, 1, ... Each uses its own tokenizer, classifiers, dropout and example order. A run's
+result is its accuracy and loss on the development set after the last epoch. There are two more
+variants: the Trainer on bert_jax's batches, which differs from bert_jax only in its classifiers,
+dropout and code; and bert_jax without dropout, which shows how much difference missing dropout
+would make. If the command is killed, repeat it to resume; each model and each set of options needs
+its own --work folder. It prints the table and writes results.json. With --check, which uses fewer
+sentences and seeds, it writes to --work instead.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ Scores = Mapping[str, Sequence[float]]
 
 
 def difference(one: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
-    """Return the difference between the means and its 95 % interval (Welch's t test)."""
+    """Return the difference between the means with its 95 % interval (Welch's t-test)."""
     found = ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
     return statistics.mean(one) - statistics.mean(other), float(found.low), float(found.high)
 
 
 def write_sentences(data: Path, count: int, work: Path) -> None:
-    """Write a sample of SST-2's training set and its whole development set."""
+    """Write a sample from SST-2's training set, and its whole development set."""
     with lzma.open(data / "glue/SST-2/train.tsv.xz", "rt", encoding="utf-8") as stream:
         header, *lines = stream.read().splitlines()
     chosen = random.Random(0).sample(lines, count)
@@ -64,7 +64,7 @@ def write_sentences(data: Path, count: int, work: Path) -> None:
 
 
 def ours(args: argparse.Namespace, rate: float, dropout: float) -> Scores:
-    """Return the scores of each of our seeds."""
+    """Return bert_jax's scores for each seed."""
     files = {split: str(args.work / f"{split}.tsv") for split in ("train", "validation")}
     table = {"first": "sentence", "label": "label", "labels": ("0", "1")}
     values = {
@@ -89,7 +89,7 @@ def ours(args: argparse.Namespace, rate: float, dropout: float) -> Scores:
 
 
 def theirs(args: argparse.Namespace, rate: float, *, our_batches: bool) -> Scores:
-    """Return the scores of each of the Trainer's seeds."""
+    """Return the Trainer's scores for each seed."""
     kind = "on-our-batches" if our_batches else "theirs"
     exported = args.work / "exported"
     if not exported.is_dir():
@@ -108,15 +108,15 @@ def theirs(args: argparse.Namespace, rate: float, *, our_batches: bool) -> Score
 
 
 def main() -> None:
-    """Measure all sides, and print and write their scores and differences."""
+    """Measure all variants, and print and write their scores and differences."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--data", type=Path, required=True, help="the folder of the datasets")
-    parser.add_argument("--work", type=Path, required=True, help="the folder for the runs")
+    parser.add_argument("--data", type=Path, required=True, help="folder with the data sets")
+    parser.add_argument("--work", type=Path, required=True, help="folder for the runs")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--sentences", type=int, default=6000)
     parser.add_argument("--rate", type=float, default=1e-4, help="peak learning rate")
-    parser.add_argument("--check", action="store_true", help="300 sentences, 2 seeds")
+    parser.add_argument("--check", action="store_true", help="quick check: 300 sentences, 2 seeds")
     args = parser.parse_args()
     args.model, args.work = args.model.resolve(), args.work.resolve()
     if args.check:
@@ -152,9 +152,9 @@ def main() -> None:
 
 
 def compared(*sides: Sequence[float]) -> dict[str, float]:
-    """Return the difference between two sides' means, its 95 % interval, and the pooled deviation.
+    """Return the difference between two means, its 95 % interval, and the pooled deviation.
 
-    The pooled deviation is the standard deviation of a run's score around its side's mean.
+    The pooled deviation is the standard deviation of a run's score around its variant's mean.
     """
     apart, low, high = difference(*sides)
     pooled = statistics.mean(statistics.variance(side) for side in sides) ** 0.5
@@ -163,14 +163,14 @@ def compared(*sides: Sequence[float]) -> dict[str, float]:
 
 def table(results: dict) -> Iterator[str]:
     """Yield the lines of the Markdown tables."""
-    yield "| side | accuracies | mean ± standard deviation | loss |"
+    yield "| trained by | accuracies | mean ± standard deviation | loss |"
     yield "|---|---|---|---|"
     for side, found in results["scores"].items():
         each = ", ".join(f"{100 * one:.1f}" for one in found["accuracy"])
         accuracy = [100 * one for one in found["accuracy"]]
         yield f"| {side} | {each} | {spread(accuracy, 2)} | {spread(found['loss'], 3)} |"
     yield ""
-    yield "| bert_jax minus | | 95 % | standard deviation of a run |"
+    yield "| bert_jax minus | difference | 95 % interval | standard deviation of one run |"
     yield "|---|---|---|---|"
     for side, measured in results["apart"].items():
         for name, apart in measured.items():

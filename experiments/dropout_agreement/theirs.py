@@ -1,7 +1,7 @@
-"""Run Hugging Face's Trainer once, and write accuracy and loss at the end of each epoch.
+"""Run Hugging Face's Trainer once, and write the accuracy and loss after each epoch.
 
-With --our-batches, it uses the batches of bert_jax for the same sentences instead of its own
-batches (`group_by_length`).
+With --our-batches, the Trainer uses bert_jax's batches of the same sentences instead of its own
+(`group_by_length`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Sentences(torch.utils.data.Dataset):
 
     @property
     def lengths(self) -> np.ndarray:
-        """The number of tokens of each sentence."""
+        """The number of tokens in each sentence."""
         return np.array([len(ids) for ids in self._tokens["input_ids"]])
 
     def __len__(self) -> int:
@@ -51,7 +51,7 @@ class Sentences(torch.utils.data.Dataset):
 
 
 class OurBatches(torch.utils.data.Sampler):
-    """The batches of bert_jax; each iteration is the next epoch."""
+    """The batches that bert_jax makes; each iteration yields the next epoch."""
 
     def __init__(self, lengths: np.ndarray, batch_size: int, seed: int):
         self._plan = ByLength(lengths, choose_lengths(lengths, SHAPES), batch_size, seed)
@@ -69,10 +69,10 @@ class OurBatches(torch.utils.data.Sampler):
 
 
 class OnOurBatches(transformers.Trainer):
-    """A Trainer that uses the batches of bert_jax."""
+    """A Trainer that trains on bert_jax's batches."""
 
     def get_train_dataloader(self) -> torch.utils.data.DataLoader:
-        """Return the loader of an epoch's batches."""
+        """Return a data loader for one epoch's batches."""
         data: Any = self.train_dataset
         batches = OurBatches(data.lengths, self.args.train_batch_size, self.args.seed)
         return torch.utils.data.DataLoader(
@@ -84,7 +84,7 @@ def parsed() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
-    parser.add_argument("work", type=Path, help="with train.tsv and validation.tsv")
+    parser.add_argument("work", type=Path, help="folder with train.tsv and validation.tsv")
     for name in ("seed", "batch", "epochs", "length"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--rate", type=float, required=True)

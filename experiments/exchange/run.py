@@ -1,11 +1,12 @@
-r"""Measure time, memory and exactness of importing and exporting BERT-base and BERT-large.
+r"""Measure how fast, exact and memory-efficient importing and exporting BERT models is.
 
     python experiments/exchange/run.py base large
 
 For each size, a Hugging Face BertForPreTraining with perturbed random weights is imported with
-`bert-jax import`, compared with `verify`, exported to every format, and every export is compared
-with `verify`. Each command runs in a separate process, whose peak resident memory (including mapped
-files) is compared with the same command for a model of a few kilobytes. Writes results.json.
+`bert-jax import`, checked with `verify`, and exported to every format; each export is also checked
+with `verify`. Each command runs in a separate process. Its peak resident memory (including mapped
+files) is compared with that of the same command for a model of a few kilobytes. The script writes
+results.json.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def make(directory: Path, size: str) -> int:
-    """Write the model directory, and return the size of its float32 weights in bytes."""
+    """Write a Hugging Face model, and return the size of its float32 weights in bytes."""
     import torch
     import transformers
 
@@ -54,12 +55,12 @@ def make(directory: Path, size: str) -> int:
 
 
 def run(*words: str | Path) -> dict[str, float | str]:
-    """Run a `bert-jax` command; return its seconds, peak memory in bytes and last output line."""
+    """Run a `bert-jax` command; return its time in seconds, peak memory in bytes and last line."""
     code = (
         "import sys\n"
         "from bert_jax.cli.main import main\n"
         "code = main()\n"
-        # Avoid getrusage, which counts the parent's memory at the time of the fork as the child's.
+        # getrusage would count the parent's memory at the time of the fork as the child's.
         "status = dict(line.split(':', 1) for line in open('/proc/self/status'))\n"
         "print(int(status['VmHWM'].split()[0]) * 1024)\n"
         "sys.exit(code)"

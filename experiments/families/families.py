@@ -1,4 +1,4 @@
-"""Define the models to compare: one recipe with two phases, and each model's changes to it."""
+"""Define the models to compare: a recipe with two phases, and how each model differs from it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _SMALLER = {"num_layers": 2, "num_segments": 0, "pooler_activation": "relu"}
 
 @dataclass(frozen=True)
 class Family:
-    """A model of the comparison.
+    """A model in the comparison.
 
-    name: the name of the model.
-    title: the title in tables and pictures.
-    changes: what the model changes in the recipe's config.
-    teacher: the name of the model to distill from; "" for none.
+    name: the model's name.
+    title: the model's title in tables and plots.
+    changes: the model's changes to the recipe's config.
+    teacher: the name of the model to distill from; "" if there is none.
     init_from_teacher: whether to initialize the model with every second layer of the teacher.
-    at_equal_flops: whether to also train the model with the reference's FLOPs, since the cost of
-      its steps is different.
+    at_equal_flops: whether to also train the model with the reference's FLOPs, since its steps
+      have a different cost.
     """
 
     name: str
@@ -93,7 +93,7 @@ REFERENCE = FAMILIES["bert"]
 def config_of(
     family: Family, work_dir: Path, corpora: Path, num_steps: int, dtype: str, teacher: Path | None
 ) -> dict[str, Any]:
-    """Return the config for a run of `num_steps` steps, half of them in each phase."""
+    """Return the config for a run with `num_steps` steps, half of them in each phase."""
     config: dict[str, Any] = {
         "work_dir": str(work_dir),
         "model": {

@@ -1,4 +1,4 @@
-"""Measure how well pretrained models predict the same masked tokens in a held-out text."""
+"""Measure how well pretrained models predict the same masked tokens in held-out text."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from bert_jax.training.evaluation import evaluate
 from bert_jax.training.sharding import MeshConfig, local_rows, make_mesh, to_global
 from bert_jax.training.step import make_evaluation_step
 
-# Rows of one segment with the same masks, regardless of a model's training data.
+# Evaluate all models on single-segment rows with the same masks, however they were trained.
 _ROWS, _EXAMPLES = 32, ExampleConfig(seed=0, sentence_pairs="none", masking=MaskingConfig(rate=0.3))
 
 
 def probe(work_dir: Path, corpus: Path) -> dict[str, float]:
-    """Return a model's mlm_loss (nats) and mlm_accuracy on the held-out split of a corpus.
+    """Return a model's mlm_loss (nats) and mlm_accuracy on a corpus's held-out split.
 
-    The computation is in float32.
+    The model runs in float32.
     """
     config, _ = read_model(work_dir)
     compute = ComputeConfig(dtype="float32", attention="xla")

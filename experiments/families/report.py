@@ -1,4 +1,4 @@
-"""Make the table and the plot from the results."""
+"""Turn the results into a table and a plot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHIFTS = {"tokens": -0.13, "flops": 0.13, "": 0.0}
 
 
 def table(runs: dict[str, dict]) -> Iterator[str]:
-    """Yield the Markdown table: losses in nats, means and standard deviations of scores in %."""
+    """Yield the lines of the Markdown table, with losses in nats, and scores as mean ± std in %."""
     tasks = next(iter(runs.values()))["tasks"]
     names = [f"{name}, {task['metric']}" for name, task in tasks.items()]
     header = ["model", "equal", "parameters", "tokens", "FLOPs"]
@@ -44,7 +44,7 @@ def _pretraining(run: dict) -> list[str]:
 
 
 def draw(runs: dict[str, dict], file: Path) -> None:
-    """Draw the held-out loss and the tasks' scores, with a row per model and a color per budget."""
+    """Plot the held-out loss and the task scores, with one row per model and a color per budget."""
     titles = list(dict.fromkeys(run["title"] for run in runs.values()))
     tasks = list(next(iter(runs.values()))["tasks"])
     size = (3.2 + 2.9 * (1 + len(tasks)), 1.3 + 0.5 * len(titles))

@@ -15,10 +15,10 @@ from bert_jax.files import write_file
 def read_rows(
     file: Path, measured_with: Mapping[str, Any], recipes: Mapping[str, dict]
 ) -> dict[str, dict]:
-    """Return the rows in a file of results whose recipes have not changed, in order.
+    """Return, in order, the rows of a results file whose recipes have not changed.
 
     Raises:
-      SystemExit: the file was measured with other settings or corpora than `measured_with`.
+      SystemExit: the file's settings or corpora differ from `measured_with`.
     """
     content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"runs": {}}
     for name, value in measured_with.items() if content["runs"] else ():
@@ -41,7 +41,7 @@ def add_row(
     measured_with: Mapping[str, Any],
     recipes: Mapping[str, dict],
 ) -> dict[str, dict]:
-    """Add a row (a name and its results) to a file, and return all rows."""
+    """Add a row (a name and its results) to a results file, and return all rows."""
     name, result = row
     with locked(lock):
         rows = read_rows(file, measured_with, recipes)

@@ -1,14 +1,14 @@
-r"""Compare objectives and architectures of the BERT family at equal tokens and equal FLOPs.
+r"""Compare BERT-family objectives and architectures, at equal tokens and at equal FLOPs.
 
     python experiments/families/run.py --data DATA --work runs/families --dtype bfloat16
 
-DATA contains corpus_small/ and glue/. Models with one vocabulary and recipe are pretrained on the
-same number of tokens. Models whose steps have a different cost are also pretrained with as many
-FLOPs as the first model. Each model is then fine-tuned on two tasks, as are models without
-pretraining. If the command is killed, repeat it to resume; each set of options needs its own --work
-folder. It prints the table, and writes results.json and comparison.png; with --fast, a check that
-takes minutes, it writes them to the --work folder. Other models keep their results, so several
-commands can measure different models at the same time:
+DATA contains corpus_small/ and glue/. Models with the same vocabulary and recipe are pretrained on
+the same number of tokens. Models whose steps have a different cost are also pretrained with as many
+FLOPs as the first model. All models are then fine-tuned on two tasks, and so are models that were
+not pretrained. If the command is killed, repeat it to resume; each set of options needs its own
+--work folder. It prints the table, and writes results.json and comparison.png; with --fast, a check
+that takes minutes, it writes them to the --work folder. Results for other models are kept, so
+several commands can measure different models at the same time:
 
     taskset -c 0 run.py ... --models bert bert_static & taskset -c 1 run.py ... --models bert_again
 """
@@ -29,7 +29,7 @@ import jax
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-# Find this folder's modules, the shared modules, and the package if the checkout is not installed.
+# Make this folder's modules, the shared modules and an uninstalled checkout importable.
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "finetuning"), str(ROOT)]
 
 from commands import bert_jax, claim, claim_config, locked, write_config  # noqa: E402
@@ -62,11 +62,11 @@ from bert_jax.training.metrics_log import read_metrics  # noqa: E402
 
 # The number of epochs for each task.
 EPOCHS = {"SST-2": 1, "STS-B": 4}
-# The size of a fixed sample of SST-2's training set.
+# The number of SST-2 training sentences to use, a fixed sample.
 SENTENCES = 16_000
-# The fraction of documents to hold out; a small text has few, and this includes a whole book.
+# The fraction of documents to hold out. The text has few documents, and these include a whole book.
 HELD_OUT = "0.07"
-# The models whose sizes are also fine-tuned from random parameters.
+# Models with the sizes of these models are also fine-tuned from random parameters.
 NOT_PRETRAINED = ("bert", "student")
 # The rows of the table.
 ROWS = {f"{name}-tokens": family for name, family in FAMILIES.items()}
@@ -85,7 +85,7 @@ class Run:
 
 
 def prepare(data: Path, work: Path) -> Path:
-    """Prepare the corpora with one vocabulary, while any second process waits."""
+    """Prepare the corpora with a shared vocabulary; a second process waits until this is done."""
     with locked(work / "corpora.lock"):
         return _prepared(data, work)
 
@@ -93,7 +93,7 @@ def prepare(data: Path, work: Path) -> Path:
 def _prepared(data: Path, work: Path) -> Path:
     sources = sorted((data / "corpus_small").glob("*.jsonl*"))
     if not sources:
-        raise SystemExit(f"{data / 'corpus_small'}: contains no .jsonl files")
+        raise SystemExit(f"{data / 'corpus_small'} contains no .jsonl files")
     corpora, inputs = (
         work / "corpora",
         [word for file in sources for word in ("--input", str(file))],
@@ -111,7 +111,7 @@ def _prepared(data: Path, work: Path) -> Path:
 
 
 def flops_per_step(config: PretrainConfig) -> float:
-    """Return the mean training FLOPs per step over all phases, with a teacher's forward pass."""
+    """Return the mean training FLOPs per step, including a teacher's forward pass."""
     device = jax.devices()[0]
     setup = config.step_setup(device).with_teacher(device, config.longest_sequence)
     total = 0
@@ -122,7 +122,7 @@ def flops_per_step(config: PretrainConfig) -> float:
 
 
 def trained(name: str, args: argparse.Namespace) -> Path:
-    """Return the work directory of a finished run; raise SystemExit if it is not finished."""
+    """Return a model's work directory; raise SystemExit if its run is not finished."""
     work_dir = args.work / f"{name}-tokens/run"
     if (
         not (work_dir / CHECKPOINTS_NAME).is_dir()
@@ -139,7 +139,7 @@ def values_of(run: Run, corpora: Path, args: argparse.Namespace) -> dict[str, An
 
 
 def load(run: Run, corpora: Path, args: argparse.Namespace) -> PretrainConfig:
-    """Return the run's config as loaded by `bert-jax`."""
+    """Return the run's config, loaded the way `bert-jax` does."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "config.py"
         write_config(values_of(run, corpora, args), file)
@@ -147,7 +147,7 @@ def load(run: Run, corpora: Path, args: argparse.Namespace) -> PretrainConfig:
 
 
 def pretrain(family: Family, budget: str, corpora: Path, args: argparse.Namespace) -> dict:
-    """Finish a run, unless it is already finished, and return its results."""
+    """Run or resume pretraining until it is finished, and return its results."""
     directory = args.work / f"{family.name}-{budget}"
     run = Run(family, budget, args.steps, directory / "run")
     config = load(run, corpora, args)
@@ -175,7 +175,7 @@ def pretrain(family: Family, budget: str, corpora: Path, args: argparse.Namespac
 
 
 def parameters(work_dir: Path) -> int:
-    """Return the number of parameters of the model with its pretraining heads."""
+    """Return the model's parameter count, including its pretraining heads."""
     compute = ComputeConfig(dtype="float32", attention="xla")
     return count(define_model(read_model(work_dir)[0], compute).shapes)
 
@@ -183,9 +183,9 @@ def parameters(work_dir: Path) -> int:
 def finetune(
     name: str, model: Path, output: Path, args: argparse.Namespace, *, pretrained: bool = True
 ) -> tuple[dict, SweepResults]:
-    """Fine-tune a model, or random parameters of the same sizes, on a task with every seed.
+    """Fine-tune a model, or a randomly initialized one of the same size, with every seed.
 
-    The result contains the scores at the learning rate that is best on average.
+    The results contain the scores at the learning rate that is best on average.
     """
     task = TASKS[name]
     files = task_files(name, args)
@@ -215,7 +215,7 @@ def finetune(
 
 
 def task_files(name: str, args: argparse.Namespace) -> Files:
-    """Return a task's files; for SST-2, use a sample, which is enough to distinguish the models."""
+    """Return a task's files; for SST-2, only a sample, which suffices to distinguish models."""
     task, work = TASKS[name], args.work / "data" / name
     with locked(args.work / "corpora.lock"):
         files = files_of(task, args.data, work, fast=args.fast)
@@ -230,7 +230,7 @@ def task_files(name: str, args: argparse.Namespace) -> Files:
 
 
 def recipes(args: argparse.Namespace) -> dict[str, dict]:
-    """Return each row's config, regardless of the locations of files."""
+    """Return the config for each row, independent of file locations."""
     return {
         name: config_of(
             *(family, Path("run"), Path("corpora"), args.steps, args.dtype),
@@ -241,7 +241,7 @@ def recipes(args: argparse.Namespace) -> dict[str, dict]:
 
 
 def settings(corpora: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings and corpora that all results have in common."""
+    """Return the settings and corpora that all results must share."""
     names = ("steps", "seeds", "rates", "dtype")
     manifests = {str(length): read_manifest(corpora / str(length)) for length in LENGTHS}
     return {
@@ -255,22 +255,24 @@ def settings(corpora: Path, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the missing parts, write the results and print the table."""
+    """Run everything that is missing, write the results and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="the folder of the datasets")
-    parser.add_argument("--work", type=Path, required=True, help="the folder for the runs")
+    parser.add_argument("--data", type=Path, required=True, help="folder with the data sets")
+    parser.add_argument("--work", type=Path, required=True, help="folder for the runs")
     parser.add_argument("--steps", type=int, default=3_000, help="number of steps of 4,096 tokens")
-    parser.add_argument("--seeds", type=int, default=3, help="number of seeds of fine-tuning")
+    parser.add_argument("--seeds", type=int, default=3, help="number of fine-tuning seeds")
     parser.add_argument(
         "--rates",
         nargs="+",
         type=float,
         default=[1e-4, 3e-4],
-        help="peak learning rates of fine-tuning",
+        help="peak learning rates for fine-tuning",
     )
-    parser.add_argument("--dtype", default="auto", help="floating-point type of the computation")
+    parser.add_argument("--dtype", default="auto", help="floating-point type for the computation")
     parser.add_argument("--models", nargs="+", choices=list(FAMILIES), default=list(FAMILIES))
-    parser.add_argument("--fast", action="store_true", help="40 steps, 2 seeds of 400 examples")
+    parser.add_argument(
+        "--fast", action="store_true", help="quick check: 40 steps, 2 seeds, 400 examples"
+    )
     args = parser.parse_args()
     args.data, args.work = args.data.resolve(), args.work.resolve()
     if args.fast:
@@ -296,7 +298,7 @@ def main() -> None:
 
 
 def measured(corpora: Path, args: argparse.Namespace) -> Iterator[tuple[str, dict, Path, bool]]:
-    """Yield each run's name, its pretraining results, its model, and whether it was pretrained."""
+    """Yield each row's name, pretraining results, model, and whether the model was pretrained."""
     for budget in ("tokens", "flops"):
         for family in map(FAMILIES.__getitem__, args.models):
             if budget == "tokens" or family.at_equal_flops:

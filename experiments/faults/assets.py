@@ -1,4 +1,4 @@
-"""Make the assets for the cases: small texts, tokenizers, corpora, runs and exported models."""
+"""Make the cases' input files: small texts, tokenizers, corpora, runs and exported models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def get_config():
 
 @dataclass(frozen=True)
 class Assets:
-    """The folder of the assets; every property is a path in it."""
+    """A folder with the assets; every property is a path in it."""
 
     root: Path
 
@@ -35,14 +35,14 @@ class Assets:
         return self.root / name
 
     def words(self, verb: str, config: str, *overrides: str) -> tuple[str, ...]:
-        """Return the words of a `pretrain` command, or of a `finetune` command for the tiny run."""
+        """Return the arguments of a `pretrain` command, or of `finetune` from the tiny run."""
         init = () if verb == "pretrain" else ("--init", str(self / "run"))
         values = (f"--config.{word}" for word in overrides)
         return (verb, "--config", str(self / f"{config}.py"), *init, *values)
 
 
 def sentence(rng: random.Random, *kept: str) -> str:
-    """Return a sentence of random nouns that contains the words `kept`."""
+    """Return a sentence that consists of random nouns and the words in `kept`."""
     words = [*kept, *rng.choices(NOUNS, k=rng.randint(3, 8))]
     rng.shuffle(words)
     return " ".join(words)
@@ -62,7 +62,7 @@ def write_config(path: Path, values: dict[str, Any]) -> None:
 
 
 def make_assets(root: Path, lanes: int) -> Assets:
-    """Make the missing assets; raise SystemExit if a command that makes one fails."""
+    """Make all assets that are missing; raise SystemExit if a command fails."""
     assets = Assets(root)
     root.mkdir(parents=True, exist_ok=True)
     if not (root / "text.txt").is_file():
@@ -97,7 +97,7 @@ def _tokenizers(assets: Assets) -> dict[str, Job]:
 
 
 def prepare_words(inputs: Path, tokenizer: Path, output: Path, *more: str) -> tuple[str, ...]:
-    """Return the command that prepares a corpus with one worker."""
+    """Return the arguments of a command that prepares a corpus with one worker."""
     words = ("--input", str(inputs), "--tokenizer", str(tokenizer), "--output", str(output))
     return ("prepare", *words, "--max-length", "32", "--held-out", "0.1", "--workers", "1", *more)
 
@@ -132,7 +132,7 @@ def _exported(assets: Assets) -> dict[str, Job]:
 
 
 def _second_step(assets: Assets, _: str) -> None:
-    """Make the assets that need other libraries: a .bin and a TensorFlow checkpoint."""
+    """Make the assets that need other libraries: a .bin file and a TensorFlow checkpoint."""
     from foreign import write_bin, write_tensorflow
 
     write_bin(assets / "huggingface", assets / "bin")
@@ -141,7 +141,7 @@ def _second_step(assets: Assets, _: str) -> None:
 
 
 def write_files(assets: Assets, rng: random.Random) -> None:
-    """Write texts, tables, tagged sentences, choices, questions, and a config for each task."""
+    """Write texts, tables, tagged sentences, choices and questions, and a config for each task."""
     texts = documents(rng, 150)
     (assets / "jsonl.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
     for name, rows in _tables(rng).items():
@@ -169,7 +169,7 @@ def _rows(count: int, make: Callable[[int], str]) -> list[str]:
 
 
 def review(rng: random.Random, number: int) -> str:
-    """Return one row of a table of reviews."""
+    """Return one row for a table of reviews."""
     kind = number % 2
     return f"{sentence(rng, rng.choice(GOOD if kind else BAD))},{'good' if kind else 'bad'}\n"
 
@@ -182,7 +182,7 @@ def tagged(rng: random.Random) -> str:
 
 
 def choice(rng: random.Random, number: int) -> str:
-    """Return a row with a context, two endings and the number of the right one."""
+    """Return a row with a context, two endings and the index of the correct one."""
     right = number % 2
     endings = (rng.choice(GOOD), rng.choice(BAD))
     first, second = endings if right == 0 else endings[::-1]

@@ -1,4 +1,4 @@
-"""The campaign's cases: commands and their expected outcomes."""
+"""Define a case of the campaign: the commands it runs and the outcome it expects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
-# The prefix of a job's `call` result on standard output.
+# On standard output, the result of a job's `call` has this prefix.
 VALUE = "\x00value: "
 MAX_SECONDS = 90.0
 MAX_MEMORY = 2 << 30
@@ -21,13 +21,14 @@ Expectation = Literal["accepted", "refused", "anything"]
 
 @dataclass(frozen=True)
 class Job:
-    """One process: a `bert-jax` command, or a Python function whose result is needed.
+    """A process to run: a `bert-jax` command, or a Python function that returns a result.
 
     Attributes:
-        words: the command's words.
-        call: a function to call instead of a command; its result is printed as JSON.
-        signal: the signal sent to the process `after` this many seconds; None for none.
-        to_group: whether the signal goes to the whole process group instead of the process.
+        words: the command-line arguments.
+        call: a function to call instead of the command; its result is printed as JSON.
+        signal: a signal to send to the process; None to send no signal.
+        after: the delay before the signal is sent, in seconds.
+        to_group: whether to send the signal to the whole process group.
         environment: environment variables to set in addition to the campaign's.
     """
 
@@ -42,7 +43,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended; `memory` is the peak memory of its process tree in bytes."""
+    """The result of a process; `memory` is the peak memory of its process tree in bytes."""
 
     code: int
     seconds: float
@@ -62,9 +63,9 @@ Steps = Generator[Job, Ended, list[str]]
 
 @dataclass(frozen=True)
 class Case:
-    """A name that is unique in its group, and the jobs to run in a separate folder.
+    """A case, with a name that is unique in its group. Its jobs run in a separate folder.
 
-    `steps` yields jobs, receives how each job ended, and returns the problems that it noticed.
+    `steps` yields jobs, receives the result of each one, and returns the problems that it found.
     """
 
     group: str
@@ -95,11 +96,11 @@ def command_case(
     """Return a case that writes files into its folder and runs one command.
 
     Args:
-        words: a function that returns the command, given the folder.
-        write: a function that writes the files, given the folder.
+        words: a function from the folder to the command-line arguments.
+        write: a function that writes the files into the folder.
         mentions: a regular expression that an error message must match, such as the file's name.
         check: a function that checks a successful command's output; returns a problem, or "".
-        must_not_exist: a name in the folder that a failed command must not leave behind.
+        must_not_exist: a file in the folder that a failed command must not leave behind.
     """
 
     def steps(here: Path) -> Steps:
@@ -117,7 +118,7 @@ def command_case(
 
 
 def problems_of(ended: Ended, expectation: Expectation, mentions: str = "") -> list[str]:
-    """Return the problems with how a command ended; each begins with its kind and a colon."""
+    """Return the problems with a command's result; each begins with its kind and a colon."""
     problems = faults_of(ended)
     refused = ended.code == USER_MISTAKE
     match expectation:
@@ -146,7 +147,7 @@ def problems_of(ended: Ended, expectation: Expectation, mentions: str = "") -> l
 
 
 def faults_of(ended: Ended) -> list[str]:
-    """Return the problems that no command may have, however it ends."""
+    """Return the problems that no command may have, whether it succeeds or fails."""
     problems = []
     if ended.hung:
         problems.append(f"hang: over {ended.seconds:.0f} s")
@@ -158,7 +159,7 @@ def faults_of(ended: Ended) -> list[str]:
 
 
 def has_traceback(ended: Ended) -> bool:
-    """Return whether the output contains a Python traceback, or a library's panic or abort."""
+    """Return whether the output contains a Python traceback or a crash report from a library."""
     signs = ("Traceback (most recent call last)", "panicked at", "Fatal Python error")
     return any(sign in ended.errors for sign in signs)
 

@@ -1,4 +1,4 @@
-"""All commands that write: their words, and the comparison of their output with an asset."""
+"""List all commands that write output, and say how to compare it with undisturbed output."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from parameters import digest, files_of, losses
 
 @dataclass(frozen=True)
 class Writing:
-    """A command with an output.
+    """A command that writes output.
 
     Attributes:
-        words: a function that returns the command, given the output.
-        result: a function that returns the output's contents for comparison, in its own process.
-        seconds: the approximate duration.
-        resumes: whether repeating the command resumes a killed one, and is allowed after the end.
-        size: the output's size in bytes, which determines the sizes of disks.
+        words: a function from the output path to the command-line arguments.
+        result: a function that returns the output's contents for comparison; it runs in its own
+          process.
+        seconds: the command's approximate duration.
+        resumes: whether the same command resumes after a kill, and may be repeated at the end.
+        size: the output's size in bytes, from which the disk sizes are computed.
     """
 
     words: Callable[[Path], tuple[str, ...]]
@@ -40,7 +41,7 @@ def _imported(work_dir: Path) -> Any:
 
 
 def _exported(directory: Path) -> Any:
-    # A program is not always serialized to the same bytes.
+    # Serializing the same program twice does not always give the same bytes.
     programs = ("model.stablehlo", "signature.json", "fingerprint.pb", "saved_model.pb")
     return files_of(directory, "README.md", "SHA256SUMS", *programs)
 

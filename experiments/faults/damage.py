@@ -1,4 +1,4 @@
-"""Damage bytes, JSON values and lines deterministically, given a random generator."""
+"""Damage bytes, JSON values and lines, deterministically for a given random generator."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ LFS_POINTER = (
     + b"4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n"
 )
 WEB_PAGE = b"<!DOCTYPE html><html><head><title>404</title></head><body>Not found</body></html>\n"
-# Values of several types that replace a JSON value.
+# Values of different types with which to replace a JSON value.
 ODD_VALUES = (None, True, [], {}, "", "abc", -1, 0, 1.5, 10**30, [1, 2], {"a": 1})
 
 
 def flip_bit(path: Path, rng: random.Random) -> int:
-    """Flip one random bit of a file; return its offset in bytes."""
+    """Flip a random bit in a file; return the offset of its byte."""
     data = bytearray(path.read_bytes())
     place = rng.randrange(len(data))
     data[place] ^= 1 << rng.randrange(8)
@@ -28,7 +28,7 @@ def flip_bit(path: Path, rng: random.Random) -> int:
 
 
 def not_a_file_of_its_kind(rng: random.Random) -> Iterator[tuple[str, bytes]]:
-    """Yield contents that are invalid in every format, with their names."""
+    """Yield names and file contents that are invalid in every format."""
     yield "empty", b""
     yield "zeros", bytes(4096)
     yield "random bytes", rng.randbytes(2048)
@@ -45,12 +45,12 @@ def truncations(data: bytes, rng: random.Random, count: int) -> Iterator[tuple[s
 
 
 def deep_json(depth: int = 100_000) -> bytes:
-    """Return arrays that are nested more deeply than any parser recurses."""
+    """Return JSON arrays that are nested more deeply than any parser can recurse."""
     return b"[" * depth + b"]" * depth
 
 
 def not_json(data: bytes, rng: random.Random) -> Iterator[tuple[str, bytes]]:
-    """Yield variants of a JSON object that are damaged, or are not objects."""
+    """Yield damaged versions of a JSON object, and JSON that is not an object."""
     yield from not_a_file_of_its_kind(rng)
     yield from truncations(data.rstrip(b"}\n "), rng, 4)
     yield "an array", b"[1, 2, 3]"

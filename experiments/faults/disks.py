@@ -1,4 +1,4 @@
-"""Run commands on a disk that becomes full, and repeat them after it is enlarged."""
+"""Run commands on a disk that is too small, and repeat them after it has been enlarged."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _LONGEST_ERROR = 3  # lines on standard error, not counting progress
 
 
 def cannot_mount() -> str:
-    """Return the reason why no small disk can be mounted, or "" if one can be."""
+    """Return the reason why a small disk cannot be mounted, or "" if it can be."""
     if os.geteuid() != 0:
         return "mounting a tmpfs requires root"
     return ""
 
 
 def disk_cases(assets: Assets, seed: int) -> Iterator[Case]:
-    """Yield commands that write to disks of several sizes, or none if nothing can be mounted."""
+    """Yield cases that write to disks of several sizes; yield none if disks cannot be mounted."""
     del seed  # nothing is random
     if reason := cannot_mount():
         print(f"disks: skipped, {reason}")

@@ -13,7 +13,7 @@ from cases import Case, Expectation, Job, Steps, problems_of
 from damage import flip_bit
 from parameters import digest, losses
 
-# The second-to-last checkpoint of the tiny run, from which it resumes.
+# The step of the tiny run's second-to-last checkpoint, from which the run resumes.
 NEWEST = "20"
 CHECKPOINT = f"run/checkpoints/{NEWEST}"
 Damage = Callable[[Path, random.Random], str]
@@ -26,17 +26,17 @@ def files_below(directory: Path) -> list[str]:
 
 
 def exported_files(assets: Assets, kind: str) -> list[str]:
-    """Return the files of an export, except the model card, which people may edit."""
+    """Return the files in an export, except the model card, which users may edit."""
     return [file for file in files_below(assets / kind) if file != "README.md"]
 
 
 def checkpoint_files(assets: Assets) -> list[str]:
-    """Return the files of the newest checkpoint, except one that nothing reads."""
+    """Return the files in the newest checkpoint, except one that is never read."""
     return [file for file in files_below(assets / CHECKPOINT) if file != "commit_success.txt"]
 
 
 def flip_cases(assets: Assets, seed: int) -> Iterator[Case]:
-    """Yield commands that read copies with one flipped bit in one file."""
+    """Yield cases that run a command on a copy in which one bit of one file is flipped."""
     rng = random.Random(f"{seed}/flips")
     for number, make in enumerate(_all(assets, rng), 1):
         yield make(f"{number:03d}")
@@ -112,7 +112,7 @@ def _flipped_checkpoint(assets: Assets, file: str, seed: float, number: str) -> 
 
 
 def part_cases(assets: Assets, seed: int) -> Iterator[Case]:
-    """Yield runs whose newest checkpoint has a missing, truncated, empty or renamed part."""
+    """Yield runs whose newest checkpoint has a missing, truncated, empty or renamed file."""
     rng = random.Random(f"{seed}/parts")
     checkpoint = assets / CHECKPOINT
     files = checkpoint_files(assets)
@@ -136,7 +136,7 @@ def part_cases(assets: Assets, seed: int) -> Iterator[Case]:
 def _resumed(
     assets: Assets, name: str, damage: Damage, seed: float, number: str, group: str = "flips"
 ) -> Case:
-    """Return a run that must resume from an older checkpoint and end like an undisturbed one."""
+    """Return a case that must resume from an older checkpoint and end like an undisturbed run."""
 
     def steps(here: Path) -> Steps:
         given = here / "given"

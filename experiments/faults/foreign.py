@@ -1,4 +1,4 @@
-"""Write a Hugging Face directory's model in the formats of other frameworks."""
+"""Convert a Hugging Face model to PyTorch's .bin format and Google's TensorFlow format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-# Google's 2018 names for patterns of Hugging Face's names; a "kernel" is transposed.
+# Patterns of Hugging Face's names, with Google's names from 2018; a "kernel" is transposed.
 _NAMES = (
     (r"\.layer\.(\d+)\.", r"/layer_\1/"),
     (r"_embeddings\.weight$", "_embeddings"),
@@ -23,7 +23,7 @@ _NAMES = (
 
 
 def tensors_of(directory: Path) -> dict[str, np.ndarray]:
-    """Return the tensors of a directory's model.safetensors."""
+    """Return the tensors in a directory's model.safetensors."""
     from safetensors.numpy import load_file
 
     return load_file(directory / "model.safetensors")

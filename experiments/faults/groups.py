@@ -1,4 +1,4 @@
-"""List the campaign's groups by name; every group makes its cases from the assets and a seed."""
+"""List the campaign's groups, each of which makes its cases from the assets and a seed."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from cases import Case, Job, Steps, faults_of, problems_of
 from commands_that_write import Writing, writing_commands
 
 _SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# Cases per command, in each of which the command is killed once or twice.
+# The number of cases per command. In each case, the command is killed once or twice.
 _CASES = {"pretrain": 8, "finetune": 8, "sweep": 4, "prepare": 8}
 _CASES_OF_OTHERS = 4
 
@@ -57,7 +57,7 @@ def _case(
 
 
 def leftovers(here: Path) -> list[str]:
-    """Return temporary files that a finished command should not have left."""
+    """Return temporary files that a finished command should have removed."""
     return [
         str(path.relative_to(here))
         for path in here.rglob("*")

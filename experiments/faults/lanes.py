@@ -1,8 +1,8 @@
-"""Run jobs in processes forked from this one, which has imported everything commands import.
+"""Run jobs in processes that are forked from this one, in which all imports are already done.
 
-A fork takes a hundredth of the time that a new interpreter takes to import JAX, and a crash in one
-process does not affect the others. Forking is safe, since JAX starts its threads on first use, and
-this process never uses it.
+Forking takes a hundredth of the time that a new interpreter needs to import JAX, and a crash in one
+process does not affect the others. Forking is safe, since JAX starts its threads on first use and
+this process never uses JAX.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cases import VALUE, Case, Ended, Job, Steps
 
 _POLL_SECONDS = 0.02
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-# A process above this limit is killed, so that one fault does not exhaust the machine's memory.
+# A process that exceeds this limit is killed, so that a fault cannot exhaust the machine's memory.
 _KILL_MEMORY = 4 << 30
 _KEPT_CHARACTERS = 20_000  # of a process's output
 # Modules that commands import on demand.
@@ -70,7 +70,7 @@ class _Active:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished case, with the ends of its jobs and its problems."""
+    """A finished case, with the results of its jobs and the problems found."""
 
     case: Case
     ended: list[Ended]
@@ -78,7 +78,7 @@ class Outcome:
 
 
 def warm_up(cache: Path) -> None:
-    """Import everything that commands import; `cache` is the directory of compiled programs."""
+    """Import everything that commands need; `cache` is the compilation cache directory."""
     os.environ |= {
         "JAX_PLATFORMS": "cpu",
         "JAX_COMPILATION_CACHE_DIR": str(cache),
@@ -95,7 +95,7 @@ def warm_up(cache: Path) -> None:
 
 
 def run_cases(cases: Iterator[Case], work: Path, lanes: int) -> Iterator[Outcome]:
-    """Run `lanes` cases at a time, each in a separate folder, and yield their outcomes."""
+    """Run the cases, `lanes` at a time and each in its own folder, and yield their outcomes."""
     free, active = set(range(lanes)), list[_Active]()
     more = True
     try:
@@ -213,7 +213,7 @@ def _become(active: _Active) -> None:
 
 
 def _look(active: _Active) -> Ended | None:
-    """Return how the process ended, or None while it runs; send signals and stop it when due."""
+    """Return the process's result, or None while it runs; send signals and stop it when due."""
     pid, status, usage = os.wait4(active.pid, os.WNOHANG)
     seconds = time.monotonic() - active.started
     if pid == 0:

@@ -1,4 +1,4 @@
-"""Make models, work directories and manifests that are invalid, or unusual but valid."""
+"""Make models, work directories and manifests that are either invalid or unusual but valid."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from damage import (
 from parameters import digest
 from tensor_files import header_cases, tensor_cases
 
-# Keys of config.json that hold the model's sizes, which must be positive integers.
+# Keys in config.json that hold the model's sizes, which must be positive integers.
 _SIZES = (
     "vocab_size",
     "hidden_size",
@@ -42,7 +42,7 @@ _RATES = (
 
 
 def imported(here: Path) -> tuple[str, ...]:
-    """Return the words that import the folder's model."""
+    """Return the arguments of a command that imports the model in a folder."""
     return ("import", str(here / "given"), "--output", str(here / "model"))
 
 
@@ -54,7 +54,7 @@ def _import_case(
     expectation: Expectation,
     seconds: float = 90,
 ) -> Case:
-    """Return a case that imports a damaged copy; if accepted, its parameters must be the same."""
+    """Return a case that imports a damaged copy, whose parameters must be unchanged if accepted."""
 
     def steps(here: Path) -> Steps:
         shutil.copytree(assets / source, here / "given")
@@ -78,7 +78,7 @@ def _write(name: str, content: bytes, directory: Path) -> None:
 
 
 def model_cases(assets: Assets, seed: int) -> Iterator[Case]:
-    """Yield imports of damaged models, and uses of damaged work directories and manifests."""
+    """Yield cases that import damaged models, or use damaged work directories and manifests."""
     rng = random.Random(f"{seed}/models")
     number = 0
     for source, file, name, content, expectation in _files(assets, rng):
@@ -154,7 +154,7 @@ def _dumped(value: Any) -> bytes:
 
 
 def _bins(assets: Assets) -> Iterator[tuple[str, bytes]]:
-    """Yield PyTorch pickles that are not a state_dict of the model."""
+    """Yield PyTorch pickles that do not contain a state_dict for the model."""
     import io
 
     import torch

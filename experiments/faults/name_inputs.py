@@ -1,4 +1,4 @@
-"""Make invalid paths, names and options: URL schemes, hub-like names, repeated and odd options."""
+"""Make invalid paths, names and options, such as URLs, hub-like names and repeated options."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from assets import Assets
 from cases import Case, command_case
 
 _SCHEMES = ("gs://bucket/x", "s3://bucket/x", "hf://org/x", "https://a.org/x", "file:///tmp/x")
-# The words of a command: the verb, options and their values.
+# The arguments of a command: the verb, and options with their values.
 Words = tuple[str, ...]
 
 
 def _verbs(assets: Assets) -> dict[str, Words]:
-    """Return complete commands by verb; {out} is the output."""
+    """Return a dict from each verb to a complete command; {out} stands for the output."""
     run, text = str(assets / "run"), str(assets / "text.txt")
     tokenizer = str(assets / "wordpiece")
     prepare = ("--input", text, "--tokenizer", tokenizer, "--output", "{out}", "--workers", "1")
@@ -108,7 +108,7 @@ _OPTIONS = {
 
 
 def name_cases(assets: Assets, seed: int) -> Iterator[Case]:
-    """Yield commands with wrong paths and options."""
+    """Yield cases that run commands with invalid paths and options."""
     verbs = _verbs(assets)
     made = [*_options(verbs), *_outputs(verbs), *_inputs(assets, random.Random(f"{seed}/names"))]
     for number, (name, words, mentions) in enumerate(made, 1):
@@ -144,7 +144,7 @@ def _options(verbs: dict[str, Words]) -> Iterator[tuple[str, Words, str]]:
 
 
 def _outputs(verbs: dict[str, Words]) -> Iterator[tuple[str, Words, str]]:
-    """Yield commands with outputs that cannot be written."""
+    """Yield commands whose output cannot be written."""
     for verb, words in verbs.items():
         if not any("{out}" in word for word in words):
             continue
@@ -156,7 +156,7 @@ def _outputs(verbs: dict[str, Words]) -> Iterator[tuple[str, Words, str]]:
 
 
 def _inputs(assets: Assets, rng: random.Random) -> Iterator[tuple[str, Words, str]]:
-    """Yield commands with inputs that do not exist or are of the wrong kind."""
+    """Yield commands whose input does not exist or is of the wrong kind."""
     run, text = str(assets / "run"), str(assets / "text.txt")
     tokenizer = str(assets / "wordpiece")
     names = [

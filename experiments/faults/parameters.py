@@ -1,4 +1,4 @@
-"""Return the parameters and losses of runs in a form that allows bitwise comparison."""
+"""Extract a run's parameters and losses in a form that allows bitwise comparison."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NOT_COMPUTED = {"tokens_per_second", "stall", "seconds", "compiling", "utilisat
 
 
 def digest(work_dir: Path, step: int | None = None) -> str:
-    """Return a hash of the parameters in a checkpoint, by default the one that commands use."""
+    """Return a hash of a checkpoint's parameters, by default the checkpoint that commands use."""
     import numpy as np
 
     from bert_jax.models.config import ComputeConfig
@@ -29,7 +29,7 @@ def digest(work_dir: Path, step: int | None = None) -> str:
 
 
 def losses(work_dir: Path) -> list[str]:
-    """Return the model's results in the run's log, one entry per line."""
+    """Return the values in a run's log that the model computed, one entry per line."""
     entries = [json.loads(x) for x in (work_dir / "metrics.jsonl").read_text().splitlines()]
     return [
         json.dumps({k: v for k, v in entry.items() if k not in _NOT_COMPUTED}, sort_keys=True)
@@ -38,7 +38,7 @@ def losses(work_dir: Path) -> list[str]:
 
 
 def files_of(directory: Path, *but: str) -> dict[str, str]:
-    """Return the SHA-256 of every file in a directory tree, by relative name."""
+    """Return a dict from the relative name of every file in a directory tree to its SHA-256."""
     return {
         str(file.relative_to(directory)): hashlib.sha256(file.read_bytes()).hexdigest()
         for file in sorted(directory.rglob("*"))

@@ -1,4 +1,4 @@
-"""Save a campaign's results, one line per case, and make a table of the problems."""
+"""Save a campaign's results, one line per case, and tabulate the problems."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lanes import Outcome
 from bert_jax.files import write_file
 
 LIBRARIES = ("jax", "orbax-checkpoint", "tokenizers", "torch", "tensorflow-cpu", "pyarrow")
-# The kinds of problems, in the order of the table's columns.
+# The kinds of problems, in the order in which they appear as table columns.
 KINDS = (
     "wrongly accepted",
     "wrongly refused",
@@ -31,7 +31,7 @@ KINDS = (
 
 
 class Results:
-    """Results on disk, one JSON object per line, for one version of the code and one seed."""
+    """The results on disk for one code version and seed, as one JSON object per line."""
 
     def __init__(self, path: Path, code: str, seed: int):
         self._path, self._stamp = path, {"code": code, "seed": seed}
@@ -48,7 +48,7 @@ class Results:
 
     @property
     def problems(self) -> list[str]:
-        """All problems, with the names of their cases."""
+        """All problems, each with the name of its case."""
         return [f"{row['case']}: {problem}" for row in self.rows for problem in row["problems"]]
 
     def add(self, outcome: Outcome) -> None:

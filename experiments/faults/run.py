@@ -1,14 +1,14 @@
-r"""Does bert-jax corrupt anything silently, or answer a user's mistake with a traceback?
+r"""Test that no fault corrupts data silently, and that no user mistake ends in a traceback.
 
     python experiments/faults/run.py --work runs/faults
 
-Kills commands at random moments and repeats them, flips bits in their inputs, truncates and removes
-parts of them, fills disks, and feeds commands hundreds of generated inputs that are invalid, or
-unusual but valid. A killed command must resume and end with the same parameters, bit for bit;
-damaged or invalid input must be rejected with a one-sentence message and exit code 2; unusual but
-valid input must be accepted, and give the correct result. The campaign can be killed at any moment
-and resumed with the same command. Writes results.json and prints the table; with --fast or --only,
-writes to the --work folder.
+The campaign kills commands at random moments and repeats them, flips bits in their input files,
+truncates or removes some of these files, fills disks, and runs commands on hundreds of generated
+inputs that are either invalid or unusual but valid. A killed command must resume and end with the
+same parameters, bit for bit. Damaged or invalid input must be rejected with a one-sentence message
+and exit code 2. Unusual but valid input must be accepted and give the correct result. The campaign
+can be killed at any moment and resumed with the same command. It writes results.json and prints the
+table; with --fast or --only, it writes to the --work folder.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lanes import run_cases, warm_up  # noqa: E402
 
 
 def code_hash() -> str:
-    """Return a hash of the package and the campaign, which results depend on."""
+    """Return a hash of the code on which the results depend: the package and the campaign."""
     digest = hashlib.sha256()
     for folder in (ROOT / "bert_jax", HERE):
         for file in sorted(folder.rglob("*.py")):
@@ -41,16 +41,22 @@ def code_hash() -> str:
 
 
 def main() -> int:
-    """Run the missing cases, write the results and print the table; return 1 if any failed."""
+    """Run the remaining cases, write the results and print the table; return 1 if any failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--work", type=Path, required=True, help="folder for all files")
-    parser.add_argument("--seed", type=int, default=0, help="seed of all cases (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed for all cases (default: 0)")
     parser.add_argument("--only", nargs="+", choices=list(GROUPS), help="groups to run")
-    parser.add_argument("--match", default="", help="text in the names of the cases to run")
-    parser.add_argument("--fast", action="store_true", help="only every eighth case of each group")
-    parser.add_argument("--lanes", type=int, default=2, help="parallel cases (default: 2)")
+    parser.add_argument(
+        "--match", default="", help="text that the names of the cases to run must contain"
+    )
+    parser.add_argument(
+        "--fast", action="store_true", help="run only every eighth case in each group"
+    )
+    parser.add_argument(
+        "--lanes", type=int, default=2, help="number of cases to run in parallel (default: 2)"
+    )
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # to clean up processes and disks
     work = args.work.resolve()

@@ -1,4 +1,4 @@
-"""Make invalid config files, and overrides with values that their keys do not accept."""
+"""Make invalid config files, and overrides with invalid values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from assets import CONFIG, Assets
 from cases import Case, Expectation, command_case
 
-# Kinds of values, with values that no key of the kind accepts.
+# For each kind of value, values that no key of this kind accepts.
 _WRONG = {
     "count": ("0", "-1", "1.5", "abc", "", "nan", "True", "None", "1e3", str(10**30), "[1]"),
     "count or 0": ("-1", "-7", "0.5", "abc", "", "inf", "None", str(10**30)),
@@ -110,7 +110,7 @@ _FINETUNE = _COMMON | {
     "tuning.embeddings": "truth",
     "tuning.layer_decay": "positive",
 }
-# Keys whose values may be very large, since they only limit the number of epochs, steps or records.
+# These keys accept very large values, since they only limit the number of epochs, steps or records.
 _MAY_BE_LARGE = {
     "checkpoint.every_steps", "checkpoint.keep_last", "checkpoint.keep_every",
     "checkpoint.keep_best", "evaluation.every_steps", "evaluation.max_records",
@@ -121,7 +121,7 @@ _MAY_BE_LARGE = {
 
 
 def setting_cases(assets: Assets, seed: int) -> Iterator[Case]:
-    """Yield runs with invalid configs, which must be rejected before they train or write."""
+    """Yield runs with invalid configs, which must be rejected before training or writing."""
     rng = random.Random(f"{seed}/settings")
     made = [*_overrides("pretrain", _PRETRAIN, rng), *_overrides("table", _FINETUNE, rng)]
     for number, (config, word) in enumerate(made, 1):

@@ -1,4 +1,4 @@
-"""Make files for fine-tuning tasks: tables in all formats, tagged sentences, choices, questions."""
+"""Make files for fine-tuning tasks: tables, tagged sentences, choices and questions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Made = tuple[str, str, str, bytes, tuple[str, ...], Expectation]
 
 
 def table_cases(assets: Assets, seed: int) -> Iterator[Case]:
-    """Yield evaluations of fine-tuned models on generated files."""
+    """Yield cases that evaluate fine-tuned models on generated files."""
     rng = random.Random(f"{seed}/tables")
     made = [*_tables(assets, rng), *_tagged(assets, rng), *_choices(assets, rng)]
     made += _questions(assets, rng)
@@ -62,7 +62,7 @@ def _evaluate(
 
 
 def _same_scores(assets: Assets, model: str, here: Path, _: Ended) -> str:
-    """Compare with the run's own scores on the same examples."""
+    """Compare the scores with the run's own scores on the same examples."""
     if not any(here.glob("given*")):  # the file has additional rows
         return ""
     expected = json.loads((assets / f"tuned-{model}/scores.json").read_text())

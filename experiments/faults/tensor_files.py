@@ -1,4 +1,4 @@
-"""Make safetensors files whose header or tensors are invalid, or unusual but valid."""
+"""Make safetensors files whose header or tensors are either invalid or unusual but valid."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Made = tuple[str, bytes, Expectation]
 
 
 def split(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Split a file into its header and the bytes of its tensors."""
+    """Split a safetensors file into its header and the bytes of its tensors."""
     (length,) = struct.unpack("<Q", data[:8])
     return json.loads(data[8 : 8 + length]), data[8 + length :]
 
 
 def joined(header: dict[str, Any] | bytes, body: bytes) -> bytes:
-    """Join a header and the bytes of tensors into a file."""
+    """Join a header and the bytes of tensors into a safetensors file."""
     content = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(content)) + content + body
 

@@ -1,4 +1,4 @@
-"""Make raw text for `prepare` and lines for `predict`: encodings, archives, JSON Lines, Parquet."""
+"""Make raw text for `prepare` and lines for `predict`, in many encodings and file formats."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _predict(assets: Assets, model: str, file: str, here: Path) -> tuple[str, ..
 
 
 def _same_corpus(assets: Assets, here: Path, _: Ended) -> str:
-    """Compare with the corpus made from the same text as a plain file."""
+    """Compare the corpus with the one made from a plain file with the same text."""
     given, expected = (
         json.loads((corpus / "manifest.json").read_text())
         for corpus in (here / "corpus", assets / "corpus")
@@ -84,7 +84,7 @@ def _a_result_for_each(here: Path, _: Ended) -> str:
 
 
 def _texts(assets: Assets, rng: random.Random) -> Iterator[Made]:
-    """Yield the asset's plain text in other forms, as well as files that are not text."""
+    """Yield an asset's plain text in other encodings and archives, and files that are not text."""
     text = (assets / "text.txt").read_bytes()
     packed = {
         "gz": gzip.compress(text),
@@ -118,7 +118,7 @@ def _texts(assets: Assets, rng: random.Random) -> Iterator[Made]:
 
 
 def _lines(assets: Assets, rng: random.Random) -> Iterator[Made]:
-    """Yield JSON Lines and Parquet."""
+    """Yield JSON Lines and Parquet files."""
     data = (assets / "jsonl.jsonl").read_bytes()
     records = [json.loads(line) for line in data.splitlines()]
     more = "".join(json.dumps({"id": i, "n": {"a": [1]}} | r) + "\n" for i, r in enumerate(records))
@@ -178,7 +178,7 @@ def _parquet(columns: dict[str, Any]) -> bytes:
 
 
 def _asked(rng: random.Random) -> Iterator[tuple[str, str, str, bytes, Expectation]]:
-    """Yield (name, model, file, content, expectation) for `predict`."""
+    """Yield inputs for `predict` as tuples (name, model, file, content, expectation)."""
     texts = b"the boat\na lovely anchor\nawful cold soup\n"
     yield "lines", "tuned-table", "given.txt", texts, "accepted"
     yield "byte-order mark", "tuned-table", "given.txt", b"\xef\xbb\xbf" + texts, "accepted"

@@ -1,4 +1,4 @@
-"""Make invalid, or unusual but valid, tokenizer files: all kinds of vocabularies and settings."""
+"""Make tokenizer files of all kinds that are either invalid or unusual but valid."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _write(files: Files, here: Path) -> None:
 
 
 def _same_corpus(assets: Assets, files: Files, here: Path, _: Ended) -> str:
-    """Compare with the corpus made with the undamaged tokenizer, if there is one."""
+    """Compare the corpus with the one made with the undamaged tokenizer, if there is one."""
     if not {"vocab.txt", "tokenizer.json"} & set(files):
         return ""
     given, expected = (

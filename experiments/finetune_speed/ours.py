@@ -1,7 +1,8 @@
-"""Time a run of `bert-jax finetune` and a prediction, and print a line of JSON.
+"""Time a `bert-jax finetune` run and a prediction, and print the results as a line of JSON.
 
-The training time is the sum of the seconds in the run's log. Beforehand, two steps compile each
-shape; the difference between their times is reported separately as the compilation time.
+The training time is the sum of the seconds in the run's log. Before the run, two steps are taken
+for each shape. The first one compiles the program, so the difference between their times is
+reported separately as the compilation time.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from bert_jax.training.step import StepInputs
 
 
 def first_state(run: FinetuneRun) -> TrainState:
-    """Return random parameters and the optimizer's initial state."""
+    """Return randomly initialized parameters and the initial optimizer state."""
     compiled = run.compiled
     definition, is_trainable = run.compiled.task.definition, compiled.tuning.is_trainable
     return init_state(definition, compiled.optimizer, run.mesh, 0, is_trainable)
 
 
 def compile_train_step(run: FinetuneRun, features: Features) -> dict[int, float]:
-    """Return the compilation seconds for each row length: the first step minus the second."""
+    """Return the compilation time in seconds for each row length: first step minus second step."""
     state, size = first_state(run), run.hyperparameters.batch_size
     rows, results = local_rows(run.mesh, size), {}
     for length in sorted({run.plan.planned_batch(step).length for step in range(run.total_steps)}):
@@ -54,7 +55,7 @@ def compile_train_step(run: FinetuneRun, features: Features) -> dict[int, float]
 
 
 def train(run: FinetuneRun) -> float:
-    """Return the seconds that an epoch takes, without evaluations and checkpoints."""
+    """Return the time for one epoch in seconds, without evaluations and checkpoints."""
     if not training.train(run, StopRequest()):
         raise SystemExit("the run was stopped")
     log = (run.work_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
@@ -67,7 +68,7 @@ def train(run: FinetuneRun) -> float:
 
 
 def predict(run: FinetuneRun, features: Features) -> tuple[float, float]:
-    """Return the seconds that a pass over the set takes, and how many more the first pass takes."""
+    """Return the seconds for a pass over the set, and the extra seconds for the first pass."""
     params, seconds = first_state(run).params, []
     for _ in range(2):
         start = time.perf_counter()
@@ -77,7 +78,7 @@ def predict(run: FinetuneRun, features: Features) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Measure the run that a directory's `config.py` describes, with the given dtype."""
+    """Measure the run that `config.py` in a directory describes, with the given dtype."""
     tune_malloc_for_training()  # like `bert-jax` before training
     directory, dtype = Path(sys.argv[1]), sys.argv[2]
     config = load_config(

@@ -1,4 +1,4 @@
-"""Prepare the same model and the same tokenized examples for both sides."""
+"""Prepare the model and the tokenized examples that both libraries use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def get_config():
 
 @dataclass(frozen=True)
 class Work:
-    """A task for a model; its examples are sentences or windows of passages."""
+    """A model and a task, whose examples are sentences or windows of passages."""
 
     task: str
     size: str
@@ -40,7 +40,7 @@ class Work:
 
 
 def write_model(work: Work, data: Path, directory: Path) -> None:
-    """Write a Hugging Face model with random weights to `theirs`, and import it into `ours`."""
+    """Write a random Hugging Face model to the directory `theirs`, and import it into `ours`."""
     import transformers
 
     layers, hidden_dim, heads = SIZES[work.size]
@@ -59,7 +59,7 @@ def write_model(work: Work, data: Path, directory: Path) -> None:
 
 
 def write_examples(work: Work, data: Path, directory: Path) -> None:
-    """Write samples from the task's training and validation sets, and a `config.py` for them."""
+    """Write samples of the task's training and validation sets, and a `config.py` for them."""
     sizes = {"train": work.train_examples, "validation": work.predicted_examples}
     suffix = "tsv" if work.task == "sst2" else "json"
     files = {split: directory / f"{split}.{suffix}" for split in sizes}
@@ -83,7 +83,7 @@ def write_examples(work: Work, data: Path, directory: Path) -> None:
 
 
 def write_features(directory: Path) -> None:
-    """Write the tokens and targets of our run's examples, for the other side to use."""
+    """Write the tokens and targets of bert_jax's examples, so that the Trainer can use them."""
     config = load_config(str(directory / "config.py"), [], kind="finetune")
     task_data = config.open(Tokenizer.load(directory / "ours/tokenizer"), ["train", "validation"])
     assert task_data.train is not None

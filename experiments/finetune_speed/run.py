@@ -1,15 +1,15 @@
-r"""Compare our speed in fine-tuning and prediction with that of Hugging Face's Trainer.
+r"""Compare how fast bert_jax and Hugging Face's Trainer fine-tune and predict.
 
     python experiments/finetune_speed/run.py tiny mini --data DATA
     python experiments/finetune_speed/run.py base --data DATA --device cuda --steps 200
 
 DATA contains glue/SST-2, squad/{train-v1.1-prefix,dev-v1.1}.json.xz and vocab/bert-base-uncased. In
-every round, each side runs once in a separate process on the same tokenized examples; ours runs
-first in one round and last in the next. On a CPU, each side runs in float32 and in bfloat16
+every round, each library runs once in a separate process on the same tokenized examples; bert_jax
+runs first in one round and last in the next. On a CPU, each library runs in float32 and in bfloat16
 (bf16=True), and a round's ratio compares the faster modes. On a GPU, both run only in bfloat16. On
-a CPU, our command configures malloc to keep freed buffers; --same-malloc does the same for the
-Trainer. The first round compiles the programs, and later rounds load them from a cache. Writes
-results.json, or results_cuda.json.
+a CPU, bert-jax configures malloc to keep freed buffers; --same-malloc does the same for the
+Trainer. The first round compiles the programs, and later rounds load them from a cache. The script
+writes results.json, or results_cuda.json.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-# Find the modules in this folder, and the package if the checkout is not installed.
+# Make the modules in this folder and an uninstalled checkout importable.
 sys.path[:0] = [str(HERE), str(ROOT)]
 
 from prepared import SIZES, Work, write_examples, write_features, write_model  # noqa: E402
@@ -39,7 +39,7 @@ from bert_jax.processes import largest_block, memory_bytes  # noqa: E402
 BATCHES = {"sst2": 32, "squad": 16}
 MODES = {"cpu": ("float32", "bfloat16"), "cuda": ("bfloat16",)}
 SPEEDS = ("train_examples_s", "predict_examples_s")
-# The malloc settings of bert_jax.processes, as environment variables for another program.
+# The malloc settings from bert_jax.processes, as environment variables for another program.
 KEEPING = (
     f"glibc.malloc.mmap_threshold={largest_block(memory_bytes())}:glibc.malloc.arena_max=1:"
     "glibc.malloc.trim_threshold=1000000000000"
@@ -47,7 +47,7 @@ KEEPING = (
 
 
 def last_json(*words: str | Path, **variables: str) -> dict:
-    """Run a script, with environment variables, and parse the last line it prints."""
+    """Run a script with additional environment variables, and parse its last line of output."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     command = [sys.executable, *map(str, words)]
     result = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -57,14 +57,14 @@ def last_json(*words: str | Path, **variables: str) -> dict:
 
 
 def ours(directory: Path, args: argparse.Namespace) -> Iterator[tuple[str, dict]]:
-    """Yield one measurement per mode of ours; the compilation cache is in `directory`."""
+    """Yield one bert_jax measurement per mode; the compilation cache is in `directory`."""
     programs = str(directory / "programs")
     for mode in MODES[args.device]:
         yield mode, last_json(HERE / "ours.py", directory, mode, JAX_COMPILATION_CACHE_DIR=programs)
 
 
 def theirs(directory: Path, work: Work, args: argparse.Namespace) -> Iterator[tuple[str, dict]]:
-    """Yield one measurement per mode of the Trainer."""
+    """Yield one Trainer measurement per mode."""
     words = [HERE / "theirs.py", directory, "--task", work.task, "--device", args.device]
     words += ["--batch", str(work.batch_size)]
     malloc = {"GLIBC_TUNABLES": KEEPING} if args.same_malloc else {}
@@ -73,7 +73,7 @@ def theirs(directory: Path, work: Work, args: argparse.Namespace) -> Iterator[tu
 
 
 def measure(work: Work, directory: Path, number: int, args: argparse.Namespace) -> dict:
-    """Measure every mode of both sides once, and compute the ratios between the faster modes."""
+    """Measure every mode of both libraries once, and compute the ratios of the faster modes."""
     row: dict = {"task": work.task, "size": work.size, "round": number}
     row["load"] = os.getloadavg()[0]  # if above the number of cores, other programs are running
     if number % 2 == 0:
@@ -88,12 +88,12 @@ def measure(work: Work, directory: Path, number: int, args: argparse.Namespace) 
 
 
 def fastest(modes: dict[str, dict], speed: str) -> str:
-    """Return the mode with the highest speed."""
+    """Return the fastest mode."""
     return max(modes, key=lambda mode: modes[mode][speed])
 
 
 def ratio_name(speed: str) -> str:
-    """Return the key of a round's ratio."""
+    """Return the key under which a round's ratio is stored."""
     return speed.replace("examples_s", "ratio")
 
 
@@ -106,7 +106,7 @@ def processor() -> str:
 
 
 def lines_of(rows: list[dict]) -> Iterator[str]:
-    """Yield the table lines for one task and size: medians, and the range of the ratio."""
+    """Yield the table rows for one task and model size, with medians and the range of the ratio."""
     for speed in SPEEDS:
         measured = speed.removesuffix("_examples_s")
         ratios = [row[ratio_name(speed)] for row in rows]
@@ -123,7 +123,7 @@ def lines_of(rows: list[dict]) -> Iterator[str]:
 
 
 def compilation_line(rows: list[dict]) -> str:
-    """Return a line with the number of programs and their bfloat16 compilation times."""
+    """Return a table row with the number of programs and their bfloat16 compilation times."""
     first, *others = [row["ours"]["bfloat16"] for row in rows]
     spent = ("train_compilation_s", "predict_compilation_s")
     cached = [f"{statistics.median(o[name] for o in others):.1f}" for name in spent if others]
@@ -134,7 +134,7 @@ def compilation_line(rows: list[dict]) -> str:
 
 
 def measure_all(args: argparse.Namespace) -> list[dict]:
-    """Measure all rounds for all sizes and tasks."""
+    """Measure every model size and task in all rounds."""
     rows = []
     for size in args.sizes:
         for task in args.tasks:
@@ -155,13 +155,13 @@ def measure_all(args: argparse.Namespace) -> list[dict]:
 
 
 def main() -> None:
-    """Measure, write the results and print Markdown tables."""
+    """Run all measurements, write the results and print Markdown tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sizes", nargs="+", choices=list(SIZES))
-    parser.add_argument("--data", type=Path, required=True, help="the folder of the datasets")
+    parser.add_argument("--data", type=Path, required=True, help="folder with the data sets")
     parser.add_argument("--tasks", nargs="+", choices=list(BATCHES), default=list(BATCHES))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=40, help="steps of the timed epoch")
+    parser.add_argument("--steps", type=int, default=40, help="number of steps in the timed epoch")
     parser.add_argument("--predict", type=int, default=512, help="number of validation examples")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--same-malloc", action="store_true")

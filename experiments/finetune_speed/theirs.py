@@ -1,7 +1,7 @@
 """Time an epoch and a prediction with Hugging Face's Trainer, and print a line of JSON.
 
-Batches contain rows of similar length (`group_by_length`), padded to the longest one
-(`DataCollatorWithPadding`). Some steps run before the clock starts.
+Batches contain rows of similar length (`group_by_length`), padded to the longest row in the batch
+(`DataCollatorWithPadding`). A few steps run before the clock starts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MODELS = {
 
 
 class Rows(torch.utils.data.Dataset):
-    """The examples in an .npz file that contains bert_jax's features, without padding."""
+    """The examples in an .npz file with bert_jax's features, without padding."""
 
     def __init__(self, file: Path):
         arrays = dict(np.load(file))
@@ -44,7 +44,7 @@ class Rows(torch.utils.data.Dataset):
 
 
 class Clock(transformers.TrainerCallback):
-    """Measures the seconds from the start of the first step to the end of the last one."""
+    """A callback that measures the time from the start of the first step to the end of the last."""
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         """See the base class."""
@@ -58,7 +58,7 @@ class Clock(transformers.TrainerCallback):
 
 
 def main() -> None:
-    """Measure using the files that `prepared.py` wrote to a directory."""
+    """Run the measurement with the files that `prepared.py` wrote to a directory."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--task", choices=list(MODELS), required=True)

@@ -1,4 +1,4 @@
-"""Train linear baselines without an encoder, on bags of words and on words in context."""
+"""Train linear baselines without an encoder, on bags of words or on words in context."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ _Fit = TypeVar("_Fit")
 def baseline_scores(
     task: Task, sets: Sequence[Files], mnli: Sequence[MnliPair]
 ) -> dict[str, list[float]]:
-    """Return the scores (fractions) of a task's baselines on the validation set of each of `sets`.
+    """Return the scores of a task's baselines on each validation set in `sets`, as fractions.
 
-    The baselines are trained on the first of the sets, and chosen on its validation set.
+    The baselines are trained and selected on the first entry in `sets`.
 
-    mnli: MNLI pairs that one of the baselines is also trained on.
+    mnli: MNLI pairs on which one of the baselines is also trained.
     """
     by_name = {
         BAG: lambda: _sentences(task, sets, longest=1),
@@ -82,13 +82,13 @@ def _compared(task: Task, sets: Sequence[Files]) -> list[float]:
 def _scores_of_best(
     fits: Sequence[_Fit], scorers: Sequence[Callable[[_Fit], float]]
 ) -> list[float]:
-    """Return each function's score for the fit that is best according to the first function."""
+    """Return the value of every score function for the fit with the best first score."""
     best = max(fits, key=scorers[0])
     return [scorer(best) for scorer in scorers]
 
 
 def sizes(task: Task, files: Files) -> dict[str, int]:
-    """Return the number of sentences, pairs or questions for training and validation."""
+    """Return the numbers of training and validation examples (sentences, pairs or questions)."""
     return {"training": _size(task, files, "train"), "validation": _size(task, files, "validation")}
 
 
@@ -111,7 +111,7 @@ def _sentences(
     compared: bool = False,
     mnli: Sequence[MnliPair] = (),
 ) -> list[float]:
-    """Score linear models of n-grams of up to `longest` words; `mnli` adds training pairs."""
+    """Score linear models on n-grams of up to `longest` words; `mnli` adds training pairs."""
     found, metric = glue_files(task.glue, sets[0].directory), glue_task(task.glue).primary
     training = read_sentences(found.train, "train", labeled=True)
     training = _with_mnli(training, mnli, task, found.train.labels) if mnli else training
@@ -150,10 +150,10 @@ def _with_mnli(
 
 
 def _bag(words: TfidfVectorizer, examples: SentenceExamples, compared: bool) -> sparse.csr_matrix:
-    """Return the words of every sentence as a matrix [examples, features].
+    """Return the words in every sentence as a feature matrix [examples, features].
 
-    compared: whether to return the words that both sentences share, the words in which they differ,
-      and their similarity instead.
+    compared: whether to return features that compare the two sentences instead: the words that they
+      share, the words in which they differ, and their similarity.
     """
     first = words.transform(examples.firsts)
     if examples.seconds is None:
@@ -192,7 +192,7 @@ def _tags(sets: Sequence[Files], *, capitals: bool) -> list[float]:
 
 
 def _words(sentences: Sequence[Sequence[str]], capitals: bool) -> list[dict[str, str]]:
-    """Return features of every word: its spelling, and the adjacent words."""
+    """Return features for every word: its spelling, and the adjacent words."""
     found = []
     for words in sentences:
         words = words if capitals else [word.lower() for word in words]
@@ -206,13 +206,13 @@ def _words(sentences: Sequence[Sequence[str]], capitals: bool) -> list[dict[str,
 
 
 def _shape(word: str) -> str:
-    """Return a word's shape without repetitions: "XxXx'x" for "McDonald's", "9" for "2019"."""
+    """Return a word's shape without repetitions, such as "XxXx'x" for "McDonald's"."""
     kinds = re.sub(r"[^\W\d_]", lambda c: "X" if c[0].isupper() else "x", word)
     return re.sub(r"(.)\1+", r"\1", re.sub(r"\d", "9", kinds))
 
 
 def _spans(sets: Sequence[Files], *, compared: bool) -> list[float]:
-    """Score two logistic regressions, one for the first and one for the last word of answers."""
+    """Score two logistic regressions, one for the first and one for the last word of an answer."""
     rng = np.random.default_rng(0)
     rows, ends = [], []
     for example in read_squad(Path(sets[0].train), labeled=True):
@@ -268,10 +268,10 @@ def _span(
 def _places(
     example: SpanExample, words: Sequence[re.Match[str]], compared: bool
 ) -> list[list[str]]:
-    """Return features of every word of a passage: the word, its neighbors and the question word.
+    """Return features for every word in a passage: the word, its neighbors and the question word.
 
-    compared: whether to add whether the word and its neighbors occur in the question, and how many
-      of the 21 words around it do, without stop words.
+    compared: whether to add features that say whether the word and its neighbors occur in the
+      question, and how many of the 21 words around it do, not counting stop words.
     """
     question = [word.lower() for word in re.findall(r"\w+", example.question)]
     question_words = set(question) - ENGLISH_STOP_WORDS
@@ -299,7 +299,7 @@ def _places(
 
 
 def _kinds_of_question(question: Sequence[str]) -> list[str]:
-    """Return the question word, and the question word with the next one, such as "how many"."""
+    """Return the question word, by itself and with the word after it, such as "how many"."""
     place = next((place for place, word in enumerate(question) if word in _ASKING), None)
     if place is None:
         return ["?"]

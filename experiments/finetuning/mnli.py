@@ -1,6 +1,6 @@
-"""Fine-tune both sides on MNLI before their task.
+"""Fine-tune the pretrained and the randomly initialized model on MNLI before their task.
 
-Source: Phang et al. 2018, "Sentence Encoders on STILTs", https://arxiv.org/abs/1811.01088.
+Method: Phang et al. 2018, "Sentence Encoders on STILTs", https://arxiv.org/abs/1811.01088.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BATCH_SIZE, _RATE, _EPOCHS = 32, 3e-4, 3
 
 
 class MnliPair(TypedDict):
-    """A row of MNLI; label: entailment, neutral or contradiction."""
+    """A row in MNLI; the label is entailment, neutral or contradiction."""
 
     premise: str
     hypothesis: str
@@ -30,7 +30,7 @@ class MnliPair(TypedDict):
 
 
 def mnli_pairs(work: Path) -> list[MnliPair]:
-    """Return the pairs that both sides were trained on."""
+    """Return the MNLI pairs on which both models are trained."""
     lines = _training(work).read_text(encoding="utf-8").split("\n")[:-1]
     return [json.loads(line) for line in lines]
 
@@ -40,12 +40,12 @@ def _training(work: Path) -> Path:
 
 
 def mnli_run(work: Path, side: str) -> Path:
-    """Return the work directory of a side's run on MNLI."""
+    """Return the work directory of one side's MNLI run."""
     return work / "MNLI" / side
 
 
 def learn_mnli(side: str, args: argparse.Namespace) -> dict[str, float]:
-    """Fine-tune a side on MNLI, unless it is finished, and return its best epoch's accuracy."""
+    """Fine-tune one side on MNLI unless this is already done, and return its best accuracy."""
     training = _training(args.work)
     validation = training.with_name("validation.jsonl")
     rows = [row for name in _TRAINING for row in _rows(args.data, name)]

@@ -1,4 +1,4 @@
-"""Describe the model that the results are for."""
+"""Describe the model that was measured."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from bert_jax.training.state import fingerprint
 
 
 def describe(model: Path) -> dict[str, Any]:
-    """Return a model's sizes, tokenizer and parameters, and how it was pretrained if known.
+    """Return a model's sizes, tokenizer and parameters and, if known, how it was pretrained.
 
-    The source of its initial parameters is identified only by those parameters.
+    If the model started from another one, the description contains only the path of that model.
 
     Raises:
       SystemExit: the model was fine-tuned.
@@ -41,7 +41,7 @@ def describe(model: Path) -> dict[str, Any]:
     if run.is_file() and log.is_file():
         values = json.loads(run.read_text(encoding="utf-8"))
         if "phases" not in values:
-            raise SystemExit(f"{model} was fine-tuned. Use a work directory of pretrain or import")
+            raise SystemExit(f"{model} was fine-tuned. Use a pretrained or imported model")
         evaluations = [
             entry
             for entry in read_metrics(log)

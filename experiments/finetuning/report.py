@@ -1,4 +1,4 @@
-"""Make the tables and plots from the results."""
+"""Turn the results into tables and plots."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STYLES = ("--", "-.", "-", (0, (8, 3)))
 
 
 def table(results: dict[str, dict]) -> Iterator[str]:
-    """Yield the Markdown table for the validation sets: means and standard deviations in %."""
+    """Yield the lines of the validation-set table, with means and standard deviations in %."""
     yield (
         "| task | metric | pretrained | from scratch | difference | "
         "without an encoder (difference) | without reading | training, dev examples | batch | "
@@ -43,7 +43,7 @@ def table(results: dict[str, dict]) -> Iterator[str]:
 
 
 def test_table(results: dict[str, dict]) -> Iterator[str]:
-    """Yield the same table for test sets, if both sides have one. Nothing was chosen on them."""
+    """Yield the same table for the test sets on which both sides were scored."""
     both = {
         name: [result[side]["test"] for side in SIDES]
         for name, result in results.items()
@@ -74,7 +74,7 @@ def _comparison(sides: Sequence[dict], baselines: Mapping[str, float]) -> Iterat
 
 
 def draw(name: str, result: dict, file: Path) -> None:
-    """Draw one task's seeds as dots, and its means, baselines and chance as lines."""
+    """Plot one task's scores: seeds as dots; means, baselines and chance level as lines."""
     figure = Figure(figsize=(5.6, 3.6), dpi=110, layout="constrained")
     axis = figure.subplots()
     measured = {side: colour for side, colour in SIDES.items() if side in result}
@@ -101,7 +101,7 @@ def draw(name: str, result: dict, file: Path) -> None:
 
 
 def _scores(side: dict) -> list[float]:
-    """Return the scores of the seeds that did not diverge, at the chosen rate and epoch."""
+    """Return the scores at the chosen learning rate and epoch, without diverged seeds."""
     return side["scores"][side["metric"]]
 
 

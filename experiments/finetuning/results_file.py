@@ -1,4 +1,4 @@
-"""Read and write results.json, whose tasks may come from several commands."""
+"""Read and write results.json, to which several commands may add tasks."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tasks import TASKS
 
 from bert_jax.files import write_file
 
-# The parts of a description that identify a model; the other parts describe its origin.
+# These parts of a description identify a model. The other parts describe its origin.
 _SAME = ("encoder", "tokenizer", "parameters")
 
 
 @dataclass(frozen=True)
 class ResultsFile:
-    """A file of results.
+    """A results file.
 
-    file: the file.
+    file: the path of the file.
     lock: the file to lock while writing.
     model: the description of the model, as returned by `describe`.
-    fast: whether the results are for few examples.
+    fast: whether the results were measured with --fast, on few examples.
     after_mnli: whether both sides were trained on MNLI first.
     """
 
@@ -37,7 +37,7 @@ class ResultsFile:
         """Return the tasks in the file, or {} if it does not exist.
 
         Raises:
-          SystemExit: the results are for a different model or have different options.
+          SystemExit: the file's results are for a different model or different options.
         """
         if not self.file.is_file():
             return {}
@@ -55,8 +55,8 @@ class ResultsFile:
     def add(self, name: str, measured: dict) -> dict:
         """Add a task to the file and return it.
 
-        Results of a side that was not measured now are kept if both sides were trained in the same
-        way.
+        If only one side was measured this time, the other side's earlier results are kept, provided
+        that both sides were trained in the same way.
         """
         with locked(self.lock):
             tasks = self.tasks()
@@ -66,7 +66,7 @@ class ResultsFile:
                 if {before[side]["made_of"]} == trainings:
                     measured = measured | {side: before[side]}
                 else:
-                    print(f"{name}: removed {side}, which was trained in another way", flush=True)
+                    print(f"{name}: removed {side}, which was trained differently", flush=True)
             tasks[name] = measured
             kept = {task: tasks[task] for task in TASKS if task in tasks}
             content = {"model": self.model, "fast": self.fast, "tasks": kept}

@@ -2,24 +2,26 @@ r"""Compare pretraining with training from scratch and with encoder-free baselin
 
     python experiments/finetuning/run.py MODEL --data DATA --work runs/finetuning --output results
 
-MODEL is the work directory of `bert-jax pretrain` or `import`. DATA contains glue/, squad/,
-squad_shifts/ and ner_wnut17/. Each task has a `bert-jax sweep` from MODEL, one from random
-parameters of the same sizes with the same learning rates and seeds, and baselines. MRPC and WNUT-17
-have test sets with public answers (glue/MRPC/msr_paraphrase_test.txt,
-ner_wnut17/emerging.test.annotated): models with the learning rate and epoch that are best on the
-validation set are trained again and scored on them. If the command is killed, repeat it to resume.
-It prints the table, and writes results.json and a plot per task to --output. The default output is
-the folder of this file or, with --fast, a check that takes minutes, the --work folder.
+MODEL is a work directory written by `bert-jax pretrain` or `import`. DATA contains glue/, squad/,
+squad_shifts/ and ner_wnut17/. For each task, a `bert-jax sweep` from MODEL is compared with a sweep
+from random parameters of the same sizes, with the same learning rates and seeds, and with
+baselines. MRPC and WNUT-17 have test sets with public answers
+(glue/MRPC/msr_paraphrase_test.txt, ner_wnut17/emerging.test.annotated): models are trained again
+with the learning rate and epoch that are best on the validation set, and scored on these sets. If
+the command is killed, repeat it to resume. It prints the table, and writes results.json and a plot
+per task to --output. The default output is this file's folder or, with --fast, a check that takes
+minutes, the --work folder.
 
 Each task has its own epochs, batch size and learning rates (tasks.py), which options override. The
-experiment can be run in parts: the results of other tasks and sides are kept if they are for the
-same model and, for a task's other side, if that side was trained in the same way:
+experiment can be run in parts. Earlier results for other tasks are kept if they are for the same
+model. Earlier results for a task's other side are kept if that side was also trained in the same
+way:
 
     run.py MODEL ... --tasks SQuAD --learning-rates 3e-4 --epochs 4
     run.py MODEL ... --tasks SQuAD --sides from_scratch
 
 With --after-mnli, both sides are first trained on the part of MNLI in DATA/mnli/ (mnli.py), and the
-results are written to after-mnli/ in the folder of this file.
+results are written to after-mnli/ in this file's folder.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-# Find the modules in this folder, and the package if the checkout is not installed.
+# Make the modules in this folder and an uninstalled checkout importable.
 sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT)]
 
 from baselines import baseline_scores, sizes  # noqa: E402
@@ -55,7 +57,7 @@ SETTINGS = ("seeds", *TASK_OPTIONS, "max_length", "doc_stride", "dropout", "dtyp
 
 
 def resolve(task: Task, args: argparse.Namespace, positions: int) -> argparse.Namespace:
-    """Return the arguments with a task's defaults filled in, for a model with so many positions."""
+    """Fill in the task's defaults for missing arguments; exit if MODEL has too few positions."""
     own = {name: getattr(task, name) for name in TASK_OPTIONS if getattr(args, name) is None}
     recipe = load_config(
         str(ROOT / f"configs/finetune/{task.recipe}.py"),
@@ -63,7 +65,7 @@ def resolve(task: Task, args: argparse.Namespace, positions: int) -> argparse.Na
         kind="finetune",
     )
     own["max_length"] = min(recipe.max_length, args.max_length or recipe.max_length)
-    # The stride of BERT's windows of 384 is 128 (Devlin et al. 2019's code), a third of the length.
+    # BERT's code (Devlin et al. 2019) uses windows of 384 with a stride of 128, a third of that.
     stride = recipe.spans.doc_stride if recipe.spans else 0
     own["doc_stride"] = min(stride, own["max_length"] // 3)
     if own["max_length"] > positions:
@@ -75,7 +77,7 @@ def resolve(task: Task, args: argparse.Namespace, positions: int) -> argparse.Na
 
 
 def baselines(task: Task, sets: Sequence[Files], work: Path) -> dict:
-    """Return the baselines' scores on the sets, computed once for the same files and code."""
+    """Return the baselines' scores on the sets, cached for the same files and code."""
     mnli = mnli_pairs(work) if MNLI_TOO in task.baselines else []
     file, code = work / task.name / "baselines.json", (HERE / "baselines.py").read_bytes()
     versions = {"scikit-learn": version("scikit-learn")}
@@ -90,7 +92,7 @@ def baselines(task: Task, sets: Sequence[Files], work: Path) -> dict:
 
 
 def measure(task: Task, files: Files, args: argparse.Namespace, mnli: dict[str, dict]) -> dict:
-    """Measure the requested sides and the baselines. mnli: the scores of each side's MNLI run."""
+    """Measure the requested sides and the baselines; `mnli` has the scores of their MNLI runs."""
     result, settings = {}, {name: getattr(args, name) for name in SETTINGS}
     settings |= {"after_mnli": True} if args.after_mnli else {}
     sets = [files]
@@ -125,47 +127,47 @@ def measure(task: Task, files: Files, args: argparse.Namespace, mnli: dict[str, 
 
 
 def tested(task: Task, files: Files, side: str, chosen: dict, args: argparse.Namespace) -> dict:
-    """Return a side's scores on the test set, at the rate and epoch chosen without it."""
+    """Return one side's test-set scores, at the rate and epoch chosen on the validation set."""
     rates = argparse.Namespace(**vars(args) | {"learning_rates": [chosen["learning_rate"]]})
     output = args.work / task.name / f"{side}-test-{chosen['learning_rate']:g}"
     return on_test_set(swept(task, files, side, output, rates), output, chosen["epoch"])
 
 
 def arguments() -> argparse.Namespace:
-    """Parse the command line; options without a value depend on the task and --fast."""
+    """Parse the command line; the defaults of some options depend on the task and --fast."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", type=Path, help="the pretrained work directory")
-    parser.add_argument("--data", type=Path, required=True, help="the folder of the datasets")
-    parser.add_argument("--work", type=Path, required=True, help="the folder for the runs")
+    parser.add_argument("model", type=Path, help="work directory with the pretrained model")
+    parser.add_argument("--data", type=Path, required=True, help="folder with the data sets")
+    parser.add_argument("--work", type=Path, required=True, help="folder for the runs")
     parser.add_argument(
         "--output",
         type=Path,
-        help="the folder for results and pictures (default: this file's, or --work with --fast)",
+        help="folder for results and plots (default: this file's folder, or --work with --fast)",
     )
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
-    parser.add_argument("--seeds", type=int, help="default: 5, with --fast 2")
+    parser.add_argument("--seeds", type=int, help="number of seeds (default: 5, or 2 with --fast)")
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--learning-rates", nargs="+", type=float)
     parser.add_argument(
         "--max-length",
         type=int,
-        help="maximum length, for models with fewer positions than a recipe",
+        help="maximum length, for models with fewer positions than a recipe needs",
     )
     parser.add_argument(
-        "--dropout", type=float, default=0.1, help="dropout rate of encoder and head"
+        "--dropout", type=float, default=0.1, help="dropout rate in the encoder and head"
     )
-    parser.add_argument("--dtype", default="auto", help="floating-point type of the computation")
+    parser.add_argument("--dtype", default="auto", help="floating-point type for the computation")
     parser.add_argument(
         "--after-mnli", action="store_true", help="train both sides on MNLI before their task"
     )
     parser.add_argument(
         "--fast",
         action="store_true",
-        help="400 examples; by default 2 seeds, 1 epoch and 1 learning rate",
+        help="quick check with 400 examples and, by default, 2 seeds, 1 epoch and 1 learning rate",
     )
     args = parser.parse_args()
     for name, value in (FAST if args.fast else {"seeds": 5}).items():
@@ -179,7 +181,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run the missing parts, write the results and print the table."""
+    """Run everything that is missing, write the results and print the table."""
     args = arguments()
     model = describe(args.model)
     settings = {
@@ -194,7 +196,7 @@ def main() -> None:
     results.tasks()  # reject another model's results before hours of work
     for name in settings:
         if (test := TASKS[name].test) and not has_file(args.data / test):
-            raise SystemExit(f"{args.data / test} does not exist; {name} is also scored on it")
+            raise SystemExit(f"{args.data / test} does not exist, but {name} is also scored on it")
     mnli = {side: learn_mnli(side, args) for side in args.sides} if args.after_mnli else {}
     for name, of_task in settings.items():
         task = after_mnli(TASKS[name]) if args.after_mnli else TASKS[name]

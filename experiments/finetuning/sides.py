@@ -1,6 +1,6 @@
-"""Run one side of a task's comparison: a sweep from the pretrained model or random parameters.
+"""Run one side of a task's comparison: a sweep from the pretrained model or from random parameters.
 
-With --after-mnli, the sweep starts from a run on MNLI instead.
+With --after-mnli, the sweep starts from a model that was fine-tuned on MNLI instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bert_jax.finetuning.sweep_results import SweepResults, read_results
 def swept(
     task: Task, files: Files, side: str, output: Path, args: argparse.Namespace
 ) -> SweepResults:
-    """Run a sweep, unless it is already finished, and return its results."""
+    """Run or resume a sweep until it is finished, and return its results."""
     words = ["--config", ROOT / f"configs/finetune/{task.recipe}.py", *_start(side, args)]
     words += ["--output", output, "--keep", "none", "--seeds", str(args.seeds)]
     words += ["--batch-sizes", str(args.batch_size), "--epochs", str(args.epochs)]
@@ -47,10 +47,10 @@ def _start(side: str, args: argparse.Namespace) -> list[str | Path]:
 
 
 def side_of(results: SweepResults, output: Path) -> dict:
-    """Return the scores of all seeds at the learning rate and epoch that are best on average.
+    """Return all seeds' scores at the learning rate and epoch that are best on average.
 
-    As in `bert_jax.finetuning.sweep_results.summarize`, a learning rate at which a seed
-    diverged is chosen only if seeds diverged at every rate.
+    As in `bert_jax.finetuning.sweep_results.summarize`, a learning rate at which any seed
+    diverged is chosen only if some seed diverged at every rate.
     """
     metric, learned = results.metric, {}
     for run in results.runs:
@@ -88,10 +88,11 @@ def side_of(results: SweepResults, output: Path) -> dict:
 
 
 def on_test_set(results: SweepResults, output: Path, epoch: int) -> dict:
-    """Return the seeds' scores after an epoch of a sweep over one rate that uses the test set.
+    """Return the seeds' scores after one epoch of a sweep that evaluates on the test set.
 
-    Parameters depend on the seed and the rate, but not on the evaluated set, so these are the
-    models whose rate and epoch were chosen on the validation set. Diverged runs have no scores.
+    The sweep has a single learning rate. Parameters depend on the seed and the rate, but not on the
+    evaluated set, so these are the models whose rate and epoch were chosen on the validation set.
+    Diverged runs have no scores.
     """
     after = [after_epochs(run, output)[epoch - 1] for run in results.runs if not run.diverged]
     return {
@@ -102,7 +103,7 @@ def on_test_set(results: SweepResults, output: Path, epoch: int) -> dict:
 
 
 def made_of(output: Path, settings: dict) -> str:
-    """Return a checksum of everything that two sides must have in common to be compared.
+    """Return a checksum of everything that two sides must share in order to be comparable.
 
     This includes the recipe, examples, vocabulary, precision, learning rates and seeds.
     """
@@ -112,7 +113,7 @@ def made_of(output: Path, settings: dict) -> str:
     config = identity["config"]
     for name in ("init_from", "from_scratch"):
         del config[name]
-    # The locations of the files do not matter, since the identity has their checksums.
+    # Leave out the locations of the files, since the identity includes their checksums.
     for section in ("glue", "spans", "tags"):
         for name in ("directory", "files"):
             (config[section] or {}).pop(name, None)

@@ -1,4 +1,4 @@
-"""Define the tasks: their recipes, and their files in a folder of public datasets."""
+"""Define the tasks: their recipes, and where their files are in a folder of public data sets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bert_jax.labeled_data.files import find_file, has_file
 
-# The number of rows, sentences or questions in each set with --fast.
+# With --fast, each set has this many rows, sentences or questions.
 FAST_TRAIN, FAST_VALIDATION = 400, 200
 
 
@@ -19,13 +19,13 @@ FAST_TRAIN, FAST_VALIDATION = 400, 200
 class Task:
     """A task of this experiment.
 
-    name: the name of the task.
-    recipe: the name of a config in configs/finetune.
+    name: the task's name.
+    recipe: the name of a recipe in configs/finetune.
     metric: the metric to report.
-    baselines: the descriptions of the baselines, keyed by name.
-    glue: the official name of a GLUE task; "" for others.
-    test: the file of a test set with public answers; "" for none.
-    epochs, batch_size, learning_rates: the defaults for training.
+    baselines: a dict from each baseline's name to its description.
+    glue: the task's official name in GLUE; "" for tasks outside GLUE.
+    test: the file with a test set with public answers; "" if there is none.
+    epochs, batch_size, learning_rates: the training defaults.
     """
 
     name: str
@@ -75,12 +75,12 @@ TASKS = {
 }
 
 
-# The label of MNLI pairs in these tasks if the first sentence entails the second.
+# The label that these tasks give to MNLI pairs in which the first sentence entails the second.
 ENTAILED = {"RTE": "entailment", "MRPC": "1"}
 
 
 def after_mnli(task: Task) -> Task:
-    """Return the task with another baseline: a linear model that is also trained on MNLI."""
+    """Return the task with an additional baseline: a linear model that is also trained on MNLI."""
     if task.name not in ENTAILED:
         return task
     description = f"the same, also trained on MNLI, with entailed pairs as {ENTAILED[task.name]}"
@@ -115,7 +115,7 @@ class Files:
 
 
 def files_of(task: Task, data: Path, work: Path, *, fast: bool) -> Files:
-    """Return a task's files; those that must be joined or shortened are written to `work`."""
+    """Return a task's files, after writing those that must be joined or shortened to `work`."""
     work.mkdir(parents=True, exist_ok=True)
     if task.name == "SQuAD":
         return _squad(data, work, fast)
@@ -134,7 +134,7 @@ def files_of(task: Task, data: Path, work: Path, *, fast: bool) -> Files:
 
 
 def test_files_of(task: Task, files: Files, data: Path, work: Path, *, fast: bool) -> Files:
-    """Return the same training files, with the test set as the validation set."""
+    """Return files with the same training set, and the test set in place of the validation set."""
     work.mkdir(parents=True, exist_ok=True)
     test = data / task.test
     if not task.glue:
@@ -151,7 +151,7 @@ def test_files_of(task: Task, files: Files, data: Path, work: Path, *, fast: boo
 
 
 def table_text(file: Path) -> str:
-    """Return the contents of a file, or of its compressed version."""
+    """Return the text of a file, or of its compressed version."""
     if file.is_file():
         return file.read_text(encoding="utf-8")
     with lzma.open(f"{file}.xz", "rt", encoding="utf-8") as stream:
@@ -159,7 +159,7 @@ def table_text(file: Path) -> str:
 
 
 def _squad(data: Path, work: Path, fast: bool) -> Files:
-    """Join the available official training set with SQuADShifts' questions on Wikipedia."""
+    """Join the available official training questions with SQuADShifts' Wikipedia questions."""
     parts = ["squad/train-v1.1-prefix", "squad/train-v1.1-subset", "squad_shifts/new_wiki_v1.0"]
     training = [article for part in parts for article in _articles(data / f"{part}.json")]
     validation = _articles(data / "squad/dev-v1.1.json")
@@ -179,7 +179,7 @@ def _articles(file: Path) -> list[dict]:
 
 
 def _cut(articles: Sequence[dict], count: int) -> list[dict]:
-    """Return paragraphs from each article in turn, until they have `count` questions."""
+    """Return paragraphs, taken from each article in turn, that have `count` questions in total."""
     turns = max(len(article["paragraphs"]) for article in articles)
     kept: list[dict] = []
     for turn in range(turns):

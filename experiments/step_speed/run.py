@@ -1,16 +1,17 @@
-r"""Compare the speed of our train step with that of Hugging Face's BERT in PyTorch.
+r"""Compare the speed of bert_jax's train step with Hugging Face's BERT in PyTorch.
 
     python experiments/step_speed/run.py tiny mini --same-malloc
     python experiments/step_speed/run.py base large --device cuda --batch 128 --length 512 \
         --without-attention-dropout
 
 The peer is `yardsticks/peer_torch_bert.py` in the folder BERT_JAX_SHARED (default: `shared` next to
-the repository): `BertForPreTraining`, whose masked-LM head runs only at the masked positions, with
-AdamW and clipping, both eager and compiled. In every round, each side runs once in a separate
-process. The ratio of a round is our tokens/s relative to the peer's faster mode in that round. The
-peer also has dropout on attention probabilities; --without-attention-dropout measures ours with and
-without it. On a CPU, our command configures malloc to keep freed buffers; --same-malloc also
-measures the peer with this setting. Writes results.json, or results_cuda.json.
+the repository). It trains `BertForPreTraining`, whose masked-LM head runs only at the masked
+positions, with AdamW and clipping, both eager and compiled. In every round, each program runs once
+in a separate process. A round's ratio is bert_jax's tokens/s divided by those of the peer's faster
+mode in that round. The peer also has dropout on attention probabilities;
+--without-attention-dropout measures bert_jax with and without it. On a CPU, bert-jax configures
+malloc to keep freed buffers; --same-malloc also measures the peer with this setting. The script
+writes results.json, or results_cuda.json.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from bert_jax.processes import largest_block, memory_bytes
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CONFIGS = {"tiny": "tiny", "mini": "mini", "base": "bert_base", "large": "bert_large"}
-# The malloc settings of bert_jax.processes, as environment variables for another program.
+# The malloc settings from bert_jax.processes, as environment variables for another program.
 KEEPING = (
     f"glibc.malloc.mmap_threshold={largest_block(memory_bytes())}:glibc.malloc.arena_max=1:"
     "glibc.malloc.trim_threshold=1000000000000"
@@ -39,7 +40,7 @@ SHARED = Path(os.environ.get("BERT_JAX_SHARED", ROOT.parent / "shared"))
 
 
 def last_json(command: list[str], **variables: str) -> dict:
-    """Run a command, with environment variables, and parse the last line it prints."""
+    """Run a command with additional environment variables, and parse its last line of output."""
     environment = {**os.environ, **variables}
     result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     if result.returncode:
@@ -48,7 +49,7 @@ def last_json(command: list[str], **variables: str) -> dict:
 
 
 def ours(size: str, args: argparse.Namespace, *overrides: str) -> dict:
-    """Return a measurement made by `bert-jax bench step`."""
+    """Measure bert_jax with `bert-jax bench step`."""
     return last_json(
         [sys.executable, "-m", "bert_jax.cli.main", "bench", "step"]
         + ["--config", f"configs/pretrain/{CONFIGS[size]}.py", "--steps", str(args.steps)]
@@ -58,7 +59,7 @@ def ours(size: str, args: argparse.Namespace, *overrides: str) -> dict:
 
 
 def peer(size: str, compiled: int, args: argparse.Namespace, **variables: str) -> dict:
-    """Return a measurement of the peer with the same shapes and dropout."""
+    """Measure the peer with the same shapes and dropout."""
     return last_json(
         [sys.executable, str(SHARED / "yardsticks/peer_torch_bert.py"), "--device", args.device]
         + [
@@ -85,7 +86,7 @@ def processor() -> str:
 
 
 def measure(size: str, args: argparse.Namespace) -> dict:
-    """Measure every side once, and return the measurements and ratios."""
+    """Measure every program once, and return the measurements and ratios."""
     row = {"size": size, "ours": ours(size, args)}
     if (" cpu" in row["ours"]["device"]) != (args.device == "cpu"):
         raise SystemExit(f"--device {args.device}, but JAX runs on {row['ours']['device']}")
@@ -105,7 +106,7 @@ def measure(size: str, args: argparse.Namespace) -> dict:
 
 
 def table_line(name: str, sides: tuple[str, ...], ratio_name: str, rows: list[dict]) -> str:
-    """Return the table line for one size: medians over all rounds, and the range of the ratio."""
+    """Return the table row for one size: medians over all rounds, and the range of the ratio."""
     speeds = [f"{statistics.median(row[column]['tok_s'] for row in rows):,.0f}" for column in sides]
     ratios = [row[ratio_name] for row in rows]
     ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
