@@ -20,7 +20,7 @@ def main(
     max_length: int = 128,
     overrides: Mapping[str, object] | None = None,
 ) -> None:
-    """Write the imported model, a corpus and a run to the directory."""
+    """Write the imported model, a corpus and a run below the given directory."""
     imported = bj.import_model(source, Path(directory, "imported"))
     tokenizer = bj.Tokenizer.load(imported.work_dir / "tokenizer")
     corpus = bj.prepare(

@@ -1,10 +1,10 @@
-"""Import a model, export it to Hugging Face and ONNX, and check that the outputs agree.
+"""Import a model, export it to Hugging Face and ONNX, and check that their outputs agree.
 
     python examples/export_and_verify.py google-bert/bert-base-uncased models/base
 
-The source is a name on the Hugging Face Hub or a directory. A work directory of `bj.pretrain` or
-`bj.finetune` can be exported in the same way, without the import. This example requires the extras
-torch and onnx.
+The source is the name of a model on the Hugging Face Hub, or a directory. A work directory written
+by `bj.pretrain` or `bj.finetune` can be exported in the same way, without importing it first. This
+example requires the extras torch and onnx.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Pretrain a small BERT on your own text, from raw files to predictions for masked words.
+"""Pretrain a small BERT on your own text, from raw files to filling in masked words.
 
     python examples/pretrain.py runs/mine books/ wiki.jsonl.zst
 
@@ -19,7 +19,7 @@ def main(
     max_length: int = 128,
     overrides: Mapping[str, object] | None = None,
 ) -> None:
-    """Write a tokenizer, a corpus and a run to the directory."""
+    """Write a tokenizer, a corpus and a run below the given directory."""
     vocabulary = Path(directory, "tokenizer")
     if vocabulary.exists():
         tokenizer = bj.Tokenizer.load(vocabulary)

@@ -1,17 +1,16 @@
 #!/usr/bin/env bash
 # Run a bert-jax subcommand on all hosts of a Cloud TPU slice.
 #
-#   launch/cloud_tpu.sh NAME ZONE pretrain --config configs/pretrain/bert_base.py \
-#       --config.work_dir=/shared/runs/base
+#   launch/cloud_tpu.sh NAME ZONE pretrain --config bert_base --config.work_dir=/shared/runs/base
 #
-# NAME is a TPU VM. All of its hosts have this repository in ~/bert_jax, installed with
+# NAME is a TPU VM. Each of its hosts needs this repository in ~/bert_jax, installed with
 #   python3 -m venv .venv && .venv/bin/pip install -e '.[tpu]'
-# and share a file system for the corpora and the work directory: Filestore, or another one that can
-# rename directories (such as gcsfuse with a hierarchical namespace). With the option --distributed,
-# which is added to the command, the hosts find each other through the metadata server. After a
-# maintenance event, repeat the command to resume the run.
+# All hosts must share a file system for the corpora and the work directory: Filestore, or another
+# one that can rename directories (such as gcsfuse with a hierarchical namespace). The script adds
+# the option --distributed, with which the hosts find each other through the metadata server. After
+# a maintenance event, repeat the command to resume the run.
 #
-# This is an example, which is not tested.
+# This script is an untested example.
 
 set -eu
 [[ $# -ge 3 ]] || { echo "usage: launch/cloud_tpu.sh NAME ZONE VERB [options]" >&2; exit 2; }

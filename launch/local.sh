@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 # Run a bert-jax subcommand as N processes on this machine, connected by jax.distributed.
 #
-#   launch/local.sh 2 pretrain --config configs/pretrain/tiny.py
+#   launch/local.sh 2 pretrain --config tiny
 #
-# This is intended for trying out several processes on a single machine. In general, one process
-# uses all CPUs or GPUs of a machine. XLA_FLAGS=--xla_force_host_platform_device_count=4 gives each
+# This script is for trying out multi-process runs on a single machine. Normally, one process uses
+# all of a machine's CPUs or GPUs. XLA_FLAGS=--xla_force_host_platform_device_count=4 gives each
 # process four CPU devices. PYTHON is the interpreter (default: the one in .venv).
 #
 # Each line of output begins with the number of its process. SIGTERM and SIGINT are forwarded to all
-# processes. If a process fails, the others have GRACE seconds (default: 30) to end before they are
-# terminated, and the script exits with the exit code of the failed process.
+# processes. If a process fails, the others have GRACE seconds (default: 30) to exit before they are
+# terminated, and the script exits with the failed process's exit code.
 
 set -u
-# Give each process its own group, so that it receives SIGINT only once on Ctrl-C, from this script.
+# Give each process its own group, so that on Ctrl-C it receives SIGINT only once, from this script.
 set -m
 
 usage() {
@@ -31,7 +31,7 @@ port=$("$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)
 export JAX_COORDINATOR_ADDRESS=127.0.0.1:$port JAX_NUM_PROCESSES=$count
 
 prefixed() {
-  trap '' INT TERM # keep reading the final output of the process
+  trap '' INT TERM # keep reading until the process has written its last output
   local line
   while IFS= read -r line || [[ -n $line ]]; do printf '[%s] %s\n' "$1" "$line"; done
 }

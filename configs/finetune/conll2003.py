@@ -1,11 +1,11 @@
-"""CoNLL-2003: people, places, organizations and other entities in news, with document context.
+"""CoNLL-2003: find people, places, organizations and other entities in news, in document context.
 
 Data: train.txt, valid.txt and test.txt (eng.train, eng.testa, eng.testb) with four columns and
--DOCSTART- lines. Cased models are better, since names are recognized by their capitals.
+-DOCSTART- lines. Use a cased model, since capital letters help to recognize names.
 Command:
     bert-jax finetune --config configs/finetune/conll2003.py --init DIR
 Hardware: any. With document context, all rows have max_length tokens.
-Published (Devlin et al. 2019, table 7; F1 of entities on the dev / test set): BERT-base
+Published (Devlin et al. 2019, table 7; entity F1 on the dev / test set): BERT-base
 96.4 / 92.4, BERT-large 96.6 / 92.8.
 """
 

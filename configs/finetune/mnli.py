@@ -1,4 +1,4 @@
-"""MNLI (GLUE): decide whether one sentence entails another, contradicts it, or neither.
+"""MNLI (GLUE): decide whether one sentence entails another, contradicts it, or does neither.
 
 Data: train.tsv, dev_matched.tsv and dev_mismatched.tsv and, optionally, test_matched.tsv and
 test_mismatched.tsv from https://gluebenchmark.com; or --config.glue.directory=tfds:glue/mnli.

@@ -1,7 +1,7 @@
-"""MRPC (GLUE): decide whether two sentences from the news have the same meaning.
+"""MRPC (GLUE): decide whether two sentences from news articles have the same meaning.
 
-Data: train.tsv, dev.tsv and, optionally, test.tsv from https://gluebenchmark.com, as written by the
-benchmark's script download_glue_data.py; or --config.glue.directory=tfds:glue/mrpc.
+Data: train.tsv, dev.tsv and, optionally, test.tsv, as written by the script download_glue_data.py
+for https://gluebenchmark.com; or --config.glue.directory=tfds:glue/mrpc.
 Command:
     bert-jax finetune --config configs/finetune/mrpc.py --init DIR
 Hardware: any.

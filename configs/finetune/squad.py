@@ -4,7 +4,7 @@ Data: train-v1.1.json and dev-v1.1.json from https://rajpurkar.github.io/SQuAD-e
 set is not public.
 Command:
     bert-jax finetune --config configs/finetune/squad.py --init DIR
-Hardware: any; with little memory, set accumulation_steps.
+Hardware: any; if memory is limited, set accumulation_steps.
 Published (Devlin et al. 2019, table 2; exact match / F1 on the dev set, single model without
 additional data, trained for 3 epochs at 5e-5): BERT-base 80.8 / 88.5, BERT-large 84.1 / 90.9.
 """

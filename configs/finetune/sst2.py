@@ -1,4 +1,4 @@
-"""SST-2 (GLUE): the sentiment of a sentence from a movie review.
+"""SST-2 (GLUE): classify the sentiment of a sentence from a movie review.
 
 Data: train.tsv, dev.tsv and, optionally, test.tsv from https://gluebenchmark.com; or
 --config.glue.directory=tfds:glue/sst2.

@@ -1,9 +1,9 @@
-"""SWAG: choose the sentence that continues a text, out of four (Zellers et al. 2018).
+"""SWAG: choose the one of four endings that continues a text (Zellers et al. 2018).
 
 Data: train.csv, val.csv and test.csv from https://github.com/rowanz/swagaf.
 Command:
     bert-jax finetune --config configs/finetune/swag.py --init DIR
-Hardware: any; a batch has 64 sequences. Batch size, learning rate and epochs are as in the paper.
+Hardware: any; a batch has 64 sequences. The batch size, learning rate and epochs are the paper's.
 Published (Devlin et al. 2019, table 4; accuracy): BERT-base 81.6 on the validation set, BERT-large
 86.6 on the validation set and 86.3 on the test set.
 """

@@ -1,11 +1,11 @@
-r"""A table of your own, with a class, several labels or a number for each text or pair of texts.
+r"""Your own table, with a class, several labels or a number for each text or pair of texts.
 
 The text and label columns and the labels are detected and printed, unless they are set here or on
-the command line. Ambiguous files are rejected. Without a validation file, 10% of the rows are held
-out for validation.
+the command line. Ambiguous files are rejected. If there is no validation file, 10% of the rows are
+held out for validation.
 Command:
     bert-jax finetune --config configs/finetune/table.py --init DIR --data reviews.csv
-With explicit files and columns, and skipping rows without a label, as for SNLI's official files:
+The same with explicit files and columns, and skipping unlabeled rows, for SNLI's official files:
     bert-jax finetune --config configs/finetune/table.py --init DIR \
       --data snli_1.0_train.txt --config.sentences.files.validation=snli_1.0_dev.txt \
       --config.sentences.files.form.kind=tsv --config.sentences.files.skip_labels="('-',)" \
@@ -24,44 +24,46 @@ def get_config() -> ConfigDict:
             init_from="",
             sentences=dict(
                 files=dict(
-                    # The training file (--data on the command line): .csv, .tsv, .jsonl or
-                    # .parquet; all but the last may be compressed. Predictions for the test file
-                    # are made at the end.
+                    # The training file (--data on the command line) has the extension .csv, .tsv,
+                    # .jsonl or .parquet, and all but the last may be compressed. At the end, the
+                    # run predicts the test file.
                     train="data/table/train.csv",
                     validation="",
                     test="",
-                    # The share of training rows that is held out for validation if validation is
-                    # "", chosen by a hash of the texts.
+                    # If validation is "", this share of the training rows is held out, chosen by a
+                    # hash of the texts.
                     validation_share=0.1,
-                    # If the format cannot be recognized by the extension: kind="csv", "tsv" (tabs
-                    # without quotes), "jsonl" or "parquet". For files without a header:
-                    # header=False, and numbers "0", "1", ... as columns. For CSV with semicolons:
-                    # delimiter=";". For tables with tabs and quotes: kind="csv", delimiter="\t".
+                    # If the extension does not show the format, set kind="csv", "tsv" (tabs without
+                    # quotes), "jsonl" or "parquet". For files without a header, set header=False
+                    # and use the numbers "0", "1", ... as column names. For CSV with semicolons,
+                    # set delimiter=";"; for tables with tabs and quotes, kind="csv" and
+                    # delimiter="\t".
                     form=dict(kind="auto", header=True),
-                    # The columns; second="" for single texts, "auto" to detect them.
+                    # The column names: "auto" detects them, and second="" is for single texts.
                     first="auto",
                     second="auto",
                     label="auto",
-                    # If a row can have any number of labels: the separator, such as "|"; or
-                    # label="" above if each label has a column with its name that contains 0 or 1.
-                    # In both cases, the labels must be listed below.
+                    # If a row can have any number of labels, set the separator between them, such
+                    # as "|". If instead each label has its own column with 0 or 1, set label=""
+                    # above. In both cases, list the labels below.
                     separator="",
-                    # The labels as written in the files, in quotes even if they are digits; () to
-                    # predict numbers, ("auto",) to detect labels or numbers, ("classes",) to treat
-                    # every value as a class.
+                    # The labels as written in the files, in quotes even if they are digits. Use ()
+                    # to predict numbers, ("auto",) to detect labels or numbers, and ("classes",) to
+                    # treat every value as a class.
                     labels=("auto",),
-                    # The labels of rows to skip: ("-",) for SNLI, ("",) for rows without a label.
+                    # Rows with these labels are skipped: ("-",) for SNLI, ("",) for unlabeled rows.
                     skip_labels=(),
-                    # The column of IDs in predictions; "" to number the rows from 0.
+                    # The column with the IDs for prediction files; "" numbers the rows from 0.
                     index="",
                 ),
-                # The metrics, the first of which selects the best checkpoint; () for the default.
-                # For classes: accuracy (the default), matthews, macro_f1 and, with two classes, f1
-                # of the second. For several labels: micro_f1 (the default), macro_f1 and
-                # exact_match. For numbers: pearson and spearman (the default is both).
+                # The first metric selects the best checkpoint; () uses the default. For classes,
+                # the metrics are accuracy (the default), matthews, macro_f1 and, with two classes,
+                # f1 for the second class. For several labels, they are micro_f1 (the default),
+                # macro_f1 and exact_match. For numbers, they are pearson and spearman (the default
+                # is both).
                 metrics=(),
             ),
-            # The maximum number of tokens of a text; longer texts are truncated.
+            # The maximum number of tokens per example; longer texts are truncated.
             max_length=128,
         )
     )

@@ -1,7 +1,7 @@
-"""Universal Dependencies: the part of speech (UPOS) of each word, from CoNLL-U files.
+"""Universal Dependencies: tag each word with its part of speech (UPOS), using CoNLL-U files.
 
-Data: a treebank from https://universaldependencies.org, here English EWT. For another column, set
-for example --config.tags.files.tag=XPOS; for another language, set its files.
+Data: a treebank from https://universaldependencies.org, here English EWT. To predict another
+column, set --config.tags.files.tag=XPOS, for example; for another language, set its files.
 Command:
     bert-jax finetune --config configs/finetune/ud_pos.py --init DIR
 Hardware: any. The BERT paper does not report a score for this task.

@@ -1,13 +1,13 @@
-"""WNLI (GLUE): decide whether a sentence entails another in which its pronoun is replaced.
+"""WNLI (GLUE): decide whether a sentence entails a copy in which its pronoun is replaced.
 
 Data: train.tsv, dev.tsv and, optionally, test.tsv from https://gluebenchmark.com; or
 --config.glue.directory=tfds:glue/wnli.
 Command:
     bert-jax finetune --config configs/finetune/wnli.py --init DIR
 Hardware: any.
-Omitted by Devlin et al. 2019 (section 4.1, footnote): sentences of the training set occur in the
-validation set with the opposite label, and no system was better than predicting the majority class,
-65.1 on the test set. A submission to GLUE must nevertheless include it.
+Devlin et al. 2019 (section 4.1, footnote) leave this task out: sentences from the training set
+occur in the validation set with the opposite label, and no system did better than predicting the
+majority class, which scores 65.1 on the test set. A submission to GLUE must still include it.
 """
 
 from ml_collections import ConfigDict

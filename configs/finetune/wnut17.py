@@ -1,4 +1,4 @@
-"""WNUT-17: previously unseen names in posts and comments (Derczynski et al. 2017).
+"""WNUT-17: find previously unseen names in posts and comments (Derczynski et al. 2017).
 
 Data: the three files from https://github.com/leondz/emerging_entities_17.
 Command:

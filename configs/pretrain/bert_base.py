@@ -1,18 +1,19 @@
 r"""BERT-base as published (Devlin et al. 2019, section 3 and appendix A.2), in two phases.
 
-Training takes 1,000,000 steps of 256 sequences: 900,000 at length 128, then 100,000 at length 512.
-The optimizer is AdamW with a peak learning rate of 1e-4 after 10,000 warm-up steps, linear decay
-over both phases, betas of 0.9 and 0.999, and a weight decay of 0.01. The model uses GELU and a
-dropout of 0.1 (A.2). 15% of the tokens are predicted, of which 80% are masked and 10% replaced
-(section 3.1, task 1, and A.1). Half of the second segments follow the first (section 3.1, task 2).
+The model is trained for 1,000,000 steps, with batches of 256 sequences: 900,000 steps at length
+128, then 100,000 at length 512. The optimizer is AdamW with a peak learning rate of 1e-4 after
+10,000 warm-up steps, linear decay over both phases, betas of 0.9 and 0.999, and a weight decay of
+0.01. The model uses GELU and a dropout of 0.1 (A.2). It predicts 15% of the tokens, of which 80%
+are masked and 10% replaced (section 3.1, task 1, and A.1). In half of the pairs, the second segment
+follows the first (section 3.1, task 2).
 
 Differences from the released code: masks and pairs are drawn again in each epoch (the released code
-draws ten versions: --config.masking.num_maskings=10), the first steps of Adam are bias-corrected,
-and all rows are filled, with several short documents if necessary (the released code shortens 10%
-of the rows at random).
+draws ten versions in advance: --config.masking.num_maskings=10), Adam uses bias correction, and all
+rows are filled, with several short documents if necessary (the released code shortens 10% of the
+rows at random).
 
-Corpora: the same text, prepared twice with the same vocabulary (Wikipedia and BooksCorpus in the
-paper):
+Corpora: the same text (in the paper, Wikipedia and BooksCorpus), prepared twice with the same
+vocabulary:
     bert-jax train-tokenizer --input TEXT --output corpora/tokenizer
     bert-jax prepare --input TEXT --tokenizer corpora/tokenizer --output corpora/text128 \
         --max-length 128
@@ -25,7 +26,8 @@ Hardware: any whose number of data-parallel devices divides 256. Published: 4 da
 Planned for v5e:4x4 (compiled by `bert-jax plan`, but not run; libtpu 0.0.42, JAX 0.10.2):
     phase1  2.0 GiB of a chip's 16, 477 MiB sent per chip and step, at least 5.8 ms per step
     phase2  5.5 GiB of a chip's 16, 478 MiB sent per chip and step, at least 24.9 ms per step
-    both    at least 2 h 8 min, with all matrix products at peak FLOP/s: a bound, not a prediction
+    both    at least 2 h 8 min, if all matrix multiplications ran at peak FLOP/s; this is only a
+            lower bound, not a prediction
 """
 
 from ml_collections import ConfigDict

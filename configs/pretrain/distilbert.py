@@ -1,18 +1,19 @@
 r"""DistilBERT as published (Sanh et al. 2019, section 3): six layers distilled from BERT-base.
 
-The losses are the cross-entropy with the teacher's predictions at temperature 2, the masked-LM loss
-and the cosine distance to the teacher's last hidden states, with weights 5, 2 and 1. There are no
-sentence pairs and no segments. The student is initialized with every second layer of the teacher.
-Batches have 4,000 examples, with masks drawn again in each epoch (section 3). The following
-settings are from the released code: three epochs on the teacher's text, predictions compared at all
-tokens, 5% of the steps as warm-up, a peak learning rate of 5e-4 with linear decay, a beta2 of 0.98,
-no weight decay, gradient clipping at 5, and gradient accumulation over 50 small batches. It is much
-cheaper to compare predictions only at masked tokens (--config.distillation.soft_targets=masked).
+The loss combines the cross-entropy with the teacher's predictions at temperature 2, the masked-LM
+loss, and the cosine distance to the teacher's last hidden states, with weights 5, 2 and 1. There
+are no sentence pairs and no segments. The student is initialized with every second layer of the
+teacher. Batches have 4,000 examples, and masks are drawn again in each epoch (section 3). The
+released code provides the remaining settings: three epochs on the teacher's text, predictions
+compared at all tokens, warm-up over 5% of the steps, a peak learning rate of 5e-4 with linear
+decay, a beta2 of 0.98, no weight decay, gradient clipping at 5, and gradient accumulation over 50
+small batches. It is much cheaper to compare predictions only at masked tokens
+(--config.distillation.soft_targets=masked).
 
-Differences from the released code: rare words are not masked more often than others, and the
+Differences from the released code: rare words are not masked more often than other words, and the
 student is initialized with layers 0, 2, 4, 6, 8 and 10 (0, 2, 4, 7, 9 and 11 in the released code).
 
-The teacher is a work directory, made by `bert-jax pretrain` or by
+The teacher is a work directory written by `bert-jax pretrain` or by
     bert-jax import google-bert/bert-base-uncased --output models/base
 Corpus, with the teacher's vocabulary (Wikipedia and BooksCorpus in the paper):
     bert-jax prepare --input TEXT --tokenizer models/base/tokenizer --output corpora/distil512 \

@@ -1,4 +1,4 @@
-r"""BERT-mini at length 512, initialized from mini_cpu.py.
+r"""BERT-mini at length 512, initialized from the model trained with mini_cpu.py.
 
 Command, after running mini_cpu.py:
     bert-jax prepare --input TEXT --tokenizer corpora/mini-cpu/tokenizer --max-length 512 \
@@ -6,12 +6,12 @@ Command, after running mini_cpu.py:
     bert-jax pretrain --config configs/pretrain/mini_cpu_512.py
 Hardware: two CPU cores with AMX or AVX-512 bfloat16 instructions.
 Measured after 26,000 steps of mini_cpu.py, on an AMD EPYC with AVX-512 bfloat16 (2026-11-24): 6,500
-to 7,400 tokens per second, and thus 20 minutes; held-out masked-LM loss in rows of 512 3.49 nats
-(accuracy 38.8%, with 30% masked; unigram cross-entropy 6.92), next-sentence accuracy 90.9%.
+to 7,400 tokens per second, so the run took 20 minutes; held-out masked-LM loss 3.49 nats in rows of
+512 (accuracy 38.8%, with 30% masked; unigram cross-entropy 6.92), next-sentence accuracy 90.9%.
 
-Position embeddings from 128 on are initialized as copies of the first 128. When they were randomly
-initialized instead, and trained at the end of mini_cpu.py's schedule (with learning rates from 9e-5
-down), 1,150 steps improved the masked-LM accuracy only from 19.5% to 20%.
+The position embeddings from 128 on are initialized as copies of the first 128. When they were
+randomly initialized instead, and trained at the end of mini_cpu.py's schedule (with learning rates
+of 9e-5 and lower), the masked-LM accuracy only rose from 19.5% to 20% in 1,150 steps.
 """
 
 from ml_collections import ConfigDict

@@ -1,16 +1,15 @@
 r"""RoBERTa-base as published (Liu et al. 2019, "RoBERTa").
 
-Training takes 500,000 steps of 8,192 sequences of up to 512 tokens, with masks drawn again in each
-epoch (section 4.1), no sentence pairs (4.2) and a byte-level BPE vocabulary of 50,265 (4.4).
-According to table 9, the peak learning rate is 6e-4 after 24,000 warm-up steps, with linear decay,
-betas of 0.9 and 0.98 (section 3.1), an epsilon of 1e-6, a weight decay of 0.01, a dropout of 0.1
-and no gradient clipping. 15% of the tokens are predicted, of which 80% are masked and 10% replaced
-(section 2.3).
+The model is trained for 500,000 steps, with batches of 8,192 sequences of up to 512 tokens. Masks
+are drawn again in each epoch (section 4.1), there are no sentence pairs (4.2), and the vocabulary
+is a byte-level BPE with 50,265 entries (4.4). According to table 9, the peak learning rate is 6e-4
+after 24,000 warm-up steps, with linear decay, betas of 0.9 and 0.98 (section 3.1), an epsilon of
+1e-6, a weight decay of 0.01, a dropout of 0.1 and no gradient clipping. The model predicts 15% of
+the tokens, of which 80% are masked and 10% replaced (section 2.3).
 
-Attention crosses the boundaries of documents, which are separated by a separator token
-(FULL-SENTENCES, section 4.2). Differences from the paper: the documents of a row are those that
-were packed together, instead of consecutive documents, and rows are filled completely, so that they
-may end in the middle of a sentence.
+Attention crosses document boundaries, which are marked with a separator token (FULL-SENTENCES,
+section 4.2). Differences from the paper: a row contains documents that were packed together rather
+than consecutive documents, and rows are filled completely, so they may end in mid-sentence.
 
 Corpus (160 GB of text in the paper, section 3.2):
     bert-jax train-tokenizer --kind byte-bpe --input TEXT --output corpora/roberta-tokenizer

@@ -1,12 +1,12 @@
-r"""../bert_base.py with its two phases, at a size for two CPU cores: 4 layers of 128 features.
+r"""../bert_base.py with its two phases, scaled down for two CPU cores: 4 layers of 128 features.
 
-As published (Devlin et al. 2019, section 3 and appendix A.2): masked tokens and next sentences are
-predicted, 90% of the steps are at length 128 and 10% at length 512, and the optimizer is AdamW with
-a weight decay of 0.01, with a dropout of 0.1. Adapted to the size: a vocabulary of 8,000, 500 steps
-of 32 sequences, 10% of them warm-up, and a peak learning rate and an initializer range for 128
-features.
+As published (Devlin et al. 2019, section 3 and appendix A.2): the model predicts masked tokens and
+next sentences, 90% of the steps are at length 128 and 10% at length 512, the optimizer is AdamW
+with a weight decay of 0.01, and the dropout is 0.1. Scaled down: a vocabulary of 8,000, 500 steps
+(10% of them warm-up) with batches of 32 sequences, and a peak learning rate and an initializer
+range for 128 features.
 
-Corpora, here the documentation of Python (any other text can be used):
+Corpora, here made from Python's documentation (you can use any other text):
     bert-jax demo-corpus --output corpora/small/text.jsonl
     bert-jax train-tokenizer --input corpora/small/text.jsonl --vocab-size 8000 \
         --output corpora/small/wordpiece

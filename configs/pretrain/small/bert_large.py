@@ -1,11 +1,11 @@
-"""../bert_large.py with its two phases, at a size for two CPU cores: 8 layers of 128 features.
+"""../bert_large.py with its two phases, scaled down for two CPU cores: 8 layers of 128 features.
 
-As published (Devlin et al. 2019, section 3 and appendix A.2), where BERT-large is twice as deep and
-a third wider than BERT-base: masked tokens and next sentences are predicted, 90% of the steps are
-at length 128 and 10% at length 512, and the optimizer is AdamW with a weight decay of 0.01, with a
-dropout of 0.1. Adapted to the size: twice the depth and the same width as bert_base.py in this
-directory, a vocabulary of 8,000, 500 steps of 32 sequences, 10% of them warm-up, and a peak
-learning rate and an initializer range for 8 layers of 128 features.
+As published (Devlin et al. 2019, section 3 and appendix A.2): the model predicts masked tokens and
+next sentences, 90% of the steps are at length 128 and 10% at length 512, the optimizer is AdamW
+with a weight decay of 0.01, and the dropout is 0.1. Scaled down: a vocabulary of 8,000, 500 steps
+(10% of them warm-up) with batches of 32 sequences, and a peak learning rate and an initializer
+range for 8 layers of 128 features. The published BERT-large is twice as deep and a third wider than
+BERT-base; this model is twice as deep as bert_base.py in this directory, with the same width.
 
 Corpora: the same as for bert_base.py in this directory.
 Command:
@@ -13,9 +13,9 @@ Command:
 Hardware: two CPU cores.
 Measured on two CPU cores: 4 min 57 s on an AMD EPYC (2026-11-23, partly with other processes
 running), 9 min 25 s on an otherwise idle Intel Xeon; held-out masked-LM loss 5.92 nats on both,
-compared with a unigram cross-entropy of 6.22. With the initializer range of bert_base.py, 0.06, and
-a peak learning rate of 1.5e-3, models of 8 layers predicted the same words everywhere, some for 300
-of 800 steps and some until the end. With the settings below, the loss decreased from the start with
+compared with a unigram cross-entropy of 6.22. With bert_base.py's initializer range of 0.06 and a
+peak learning rate of 1.5e-3, models with 8 layers predicted the same words everywhere, some for 300
+of 800 steps and some until the end. With the settings below, the loss decreased from the start for
 both seeds that were tried.
 """
 
