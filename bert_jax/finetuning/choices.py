@@ -58,7 +58,7 @@ class ChoiceSet(ExampleSet):
         )
 
     def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
-        """Write a .csv file with the columns index and pred, spelling choices as in the labels.
+        """Write a .csv file with the columns index and pred, where pred is one of the labels.
 
         SWAG's evaluator reads this format (https://github.com/allenai/swag-evaluator).
         """

@@ -25,9 +25,9 @@ from bert_jax.validation import check_seed
 def default_optimizer() -> OptimizerConfig:
     """Return the settings for AdamW with bias correction and warm-up over a tenth of the steps.
 
-    Without bias correction and warm-up, models fine-tuned on small datasets collapse to a single
-    answer for some seeds (Mosbach et al. 2021, "On the Stability of Fine-tuning BERT"; Zhang et al.
-    2021, "Revisiting Few-sample BERT Fine-tuning").
+    Without bias correction or without warm-up, models fine-tuned on small datasets collapse to a
+    single answer for some seeds (Mosbach et al. 2021, "On the Stability of Fine-tuning BERT"; Zhang
+    et al. 2021, "Revisiting Few-sample BERT Fine-tuning").
     """
     return OptimizerConfig(peak_learning_rate=3e-5, warmup_steps=0, warmup_fraction=0.1)
 
@@ -179,7 +179,11 @@ class FinetuneConfig:
 
     @property
     def rows_evaluated(self) -> int:
-        """The maximum number of examples per evaluation batch; evaluating stores no gradients."""
+        """The maximum number of examples per evaluation batch.
+
+        Evaluation needs no memory for gradients, so the default is four times the number of
+        examples that training computes at once.
+        """
         return self.evaluation_batch_size or 4 * (self.batch_size // self.accumulation_steps)
 
     @property

@@ -1,4 +1,4 @@
-"""Evaluate a fine-tuned model on its own task or on the task of another config."""
+"""Evaluate a fine-tuned model on its own task or on the task in another config."""
 
 from __future__ import annotations
 
@@ -162,8 +162,8 @@ class Evaluation:
       step: the checkpoint's step.
       sets: the examples in each set, keyed by set name.
       labeled: whether the examples have labels.
-      source: the origin of the predictions: the input, from `TaskConfig.source_of`, and the model's
-        work directory.
+      source: where the predictions come from, as text that names the input (see
+        `TaskConfig.source_of`) and the model's work directory.
       scorer: the scorer, which runs the model on whole sets.
       params: the checkpoint's parameters.
       notes: notes on the examples and the labels.
@@ -213,8 +213,8 @@ def open_evaluation(
 ) -> Evaluation:
     """Open a checkpoint and the sets to evaluate it on.
 
-    If the model has a run of its own, its row lengths and batch size are used, so the run's scores
-    are reproduced bit for bit.
+    A model from a fine-tuning run is evaluated with the run's row lengths and batch size, so that
+    the run's scores are reproduced bit for bit.
 
     Args:
       work_dir: the model's work directory.
@@ -395,7 +395,7 @@ def _check_separate(paths: Sequence[str], into: Path) -> None:
 
 
 def _mesh(config: MeshConfig) -> Mesh:
-    """Return the run's mesh, or one that splits batches over all devices if it does not fit."""
+    """Return the run's mesh or, if it does not fit, one that splits batches over all devices."""
     try:
         return make_mesh(config)
     except ValueError:

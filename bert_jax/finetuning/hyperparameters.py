@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bert_jax.validation import check_seed
 
-# The limit exists because the end of each run checks the directories of all runs before it.
+# The number of runs is limited because each run that ends checks the directories of earlier runs.
 MAX_RUNS = 10_000
 _SWEPT = ("batch_sizes", "learning_rates", "num_epochs")
 
@@ -88,7 +88,7 @@ class Grid:
                     f"{name}={list(values)}: expected one or more finite values above 0."
                 )
             if len(set(values)) < len(values):
-                raise ValueError(f"{name}={list(values)}: contains a value twice. Remove one.")
+                raise ValueError(f"{name}={list(values)}: contains duplicates. Remove them.")
         if self.num_seeds < 1:
             raise ValueError(f"seeds={self.num_seeds}: must be at least 1.")
         check_seed(self.first_seed, "first_seed")

@@ -1,4 +1,4 @@
-"""Define sets of sentences or sentence pairs, which score and write predictions."""
+"""Define example sets of sentences or sentence pairs, and score and write their predictions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ONE_IN_TWENTY = 1.645
 
 @dataclass(frozen=True)
 class MultiLabelSet(ExampleSet):
-    """Sentences with any number of labels each; labels above probability 0.5 are predicted."""
+    """Sentences with any number of labels; a label is predicted if its probability exceeds 0.5."""
 
     features: Features
     examples: SentenceExamples

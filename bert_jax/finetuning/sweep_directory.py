@@ -63,7 +63,7 @@ def shared_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_paths(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an identity without file paths: files may move, and are compared by checksum."""
+    """Return an identity without file paths, since files may move and checksums identify them."""
     config = {name: x for name, x in identity["config"].items() if name != "init_from"}
     paths = {"directory", *get_args(Split)}
     for name in task_sections():
@@ -146,7 +146,7 @@ def ended(directory: Path) -> Ended | None:
         return Ended({}, {}, 0, _train_seconds(directory), str(message))
     if outcome is None:
         return None
-    # The scores may predate an increase in the number of epochs, after which the run went on.
+    # The scores may date from before the number of epochs was increased and the run was resumed.
     if has_model(directory) and default_checkpoint_step(directory) != outcome.step:
         return None
     evaluations = [entry for entry in _logged(directory) if entry["kind"] == "evaluation"]
@@ -165,7 +165,7 @@ def write_diverged(directory: Path, message: str) -> None:
 
 
 def has_model(directory: Path) -> bool:
-    """Return whether a run's directory still has its parameters, with no removal begun."""
+    """Return whether a run's directory has its parameters, and their removal has not started."""
     return (directory / MODEL_NAME).is_file() and (directory / CHECKPOINTS_NAME).is_dir()
 
 

@@ -192,8 +192,8 @@ class TagsConfig(FilesTaskConfig):
 
         BIOES, BILOU and BMES tags are learned as written. IOB1 is recognized by a type that has I-X
         but no B-X, since IOB1 writes B-X only between two adjacent entities of the same type. If
-        every type has both, only the user can tell, by setting learn_as='IOB1': a setting other
-        than the default is kept.
+        every type has both, the labels do not reveal IOB1, and the user must set learn_as='IOB1'. A
+        setting other than the default is kept.
         """
         if self.files.learn_as != "IOB2":
             return self

@@ -191,7 +191,7 @@ def _open_checkpointer(
 
     Args:
       run: the opened run.
-      early: the early-stopping state, which knows the best step.
+      early: the early-stopping state, which records the best step.
       verified: the step whose files `recover` has verified.
     """
     intervals, compared_by = run.intervals, run.compared_by
@@ -214,7 +214,7 @@ def _open_checkpointer(
 def _begin(
     run: FinetuneRun, start: int, origin: str, early: EarlyStopping, report: OnReport
 ) -> bool:
-    """Report the start and write the config; return whether the run was already concluded."""
+    """Report the start and write the config; return whether the run had already finished."""
     past = with_checkpoints(
         run.work_dir, _evaluations(run.work_dir, start), run.compared_by, report
     )

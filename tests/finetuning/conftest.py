@@ -1,4 +1,4 @@
-"""Define toy tasks, in typical files, that a randomly initialized one-layer BERT can learn."""
+"""Define toy tasks in common file formats that a randomly initialized one-layer BERT can learn."""
 
 from __future__ import annotations
 

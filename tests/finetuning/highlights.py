@@ -37,7 +37,7 @@ LABELS = ("no", "yes")
 
 @dataclass(frozen=True)
 class HighlightFiles:
-    """JSON Lines files with the field "words" and, except in test files, 0/1 "marks"."""
+    """JSON Lines files with the fields "words" and, except in test files, "marks" (0 or 1)."""
 
     train: str = ""
     validation: str = ""

@@ -12,7 +12,7 @@ NO_DROPOUT = ("dropout=0", "head_dropout=0")
 
 
 def test_layer_decay_lowers_the_rate_of_lower_layers(toy, make_source, bert_jax_here, tmp_path):
-    """Take one step per run from the same parameters on the same batch; Adam's directions agree."""
+    """Compare one step from the same parameters on the same batch; Adam's directions agree."""
     init = make_source(num_layers=2)
     changes = {}
     for decay in (1.0, 0.5):
@@ -47,7 +47,7 @@ def test_accumulated_parts_match_the_whole_batch(toy, bert_jax_here, tmp_path):
 
 
 def test_evaluations_are_spread_evenly_over_every_epoch(toy, bert_jax_here, tmp_path):
-    """Round the ends of the five parts of a twelve-step epoch: 2.4, 4.8, 7.2, 9.6 and 12."""
+    """Check that the fifths of a twelve-step epoch are rounded: 2.4, 4.8, 7.2, 9.6 and 12."""
     finished = bert_jax_here(
         *toy.words("glue", tmp_path, "num_epochs=2", "evaluations_per_epoch=5")
     )

@@ -33,7 +33,7 @@ SETS = {"train": "train", "validation": "dev"}
 
 
 class FocalConfig(SentencesConfig):
-    """A section like `SentencesConfig` for training with a different loss."""
+    """A section like `SentencesConfig`, but with a different training loss."""
 
 
 class FocalLoss(Classification):
@@ -59,7 +59,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_texts(directory: Path) -> dict[str, str]:
-    """Write texts with marked favorable words, and return a dict from split to file."""
+    """Write texts in which favorable words are marked, and return a dict from split to file."""
     rng, files = random.Random(0), {}
     for split, count in (("train", 192), ("validation", 21), ("test", 5)):
         rows = []

@@ -72,7 +72,7 @@ def test_a_table_is_trained_on_without_any_settings(
     sets = [json.loads(file.read_text())["sets"] for file in (output, tmp_path / "again.json")]
     assert sets[0]["others"]["scores"]["accuracy"] == sets[1]["others"]["scores"]["accuracy"]
 
-    # Repeating the command does nothing, but a changed file is rejected as another run's.
+    # Repeating the command does nothing, but the command is rejected if the file has changed.
     resumed = bert_jax_here(*words(source, run, data))
     assert resumed.code == 0 and "finished: nothing to do" in resumed.output
     write_table(data, 170)

@@ -35,7 +35,7 @@ def predict_twice(bert_jax_here, monkeypatch, tmp_path):
 
 
 def test_labels_of_a_single_score_are_the_same(toy, bert_jax_here, predict_twice, tmp_path):
-    """Predict texts of which some are longer than the run's rows, and which get both labels."""
+    """Use texts that get both labels, some of them longer than the run's rows."""
     work_dir, rng = tmp_path / "run", random.Random(1)
     words = toy.words("sigmoid", work_dir, "max_length=10")
     assert bert_jax_here(*words).code == 0
@@ -54,7 +54,7 @@ def test_labels_of_a_single_score_are_the_same(toy, bert_jax_here, predict_twice
 
 
 def test_predicted_answers_are_the_same(toy, bert_jax_here, predict_twice, tmp_path):
-    """Predict answers of at most two word pieces in passages that need several windows."""
+    """Use passages that need several windows, and answers of at most two word pieces."""
     work_dir, rng = tmp_path / "run", random.Random(1)
     words = toy.words("spans", work_dir, "num_epochs=1", "spans.max_answer_length=2")
     assert bert_jax_here(*words).code == 0

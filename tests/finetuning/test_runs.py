@@ -22,7 +22,7 @@ def test_a_finished_run_does_nothing(toy, whole, bert_jax_here):
 def test_a_test_set_that_is_added_later_changes_only_the_predictions(
     toy, whole, bert_jax_here, tmp_path
 ):
-    """Add a test set whose texts include some longer than all training texts."""
+    """Add a test set in which some texts are longer than all training texts."""
     work_dir, data = tmp_path / "run", tmp_path / "reviews"
     shutil.copytree(whole, work_dir)
     shutil.copytree(toy.root / "reviews", data)

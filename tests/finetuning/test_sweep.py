@@ -66,7 +66,7 @@ def test_seeds_count_up_from_the_first() -> None:
         ({"learning_rates": (1e-3, -1.0)}, "learning_rates=.*above 0"),
         ({"learning_rates": (1e-3, float("nan"))}, "learning_rates=.*nan.*finite"),
         ({"learning_rates": (float("inf"),)}, "learning_rates=.*inf.*finite"),
-        ({"num_epochs": (2, 3, 2)}, r"num_epochs=\[2, 3, 2\]: contains a value twice"),
+        ({"num_epochs": (2, 3, 2)}, r"num_epochs=\[2, 3, 2\]: contains duplicates"),
         ({"num_seeds": 0}, "seeds=0: must be at least 1"),
         ({"first_seed": -1}, "first_seed=-1: must be between 0 and"),
     ],

@@ -19,7 +19,7 @@ from bert_jax.tokenizers.tokenizer import Tokenizer
 
 from .conftest import GOOD, history, scores
 
-# The minimum scores that show that a model has learned the task.
+# The scores that a model must reach to show that it has learned its task.
 MINIMUM_SCORES = {
     "glue": {"accuracy": 1.0},
     "sigmoid": {"accuracy": 1.0},
@@ -124,7 +124,7 @@ def test_a_task_can_be_learned_and_evaluate_gives_the_runs_scores(
 
 @pytest.mark.parametrize("letters", ["IES", "ILU", "MES"])
 def test_entities_are_scored_in_every_scheme(toy, tmp_path: Path, letters: str) -> None:
-    """Check that entities in BIOES, BILOU and BMES get the same scores in any scheme."""
+    """Check that BIOES, BILOU and BMES entities get the same scores as in IOB2."""
     inside, last, single = letters
     text = f"matt\t{single}-PER\nwent\tO\nnew\tB-LOC\nyork\t{inside}-LOC\ncity\t{last}-LOC\n\n"
     text += f"rome\t{single}-LOC\n"
