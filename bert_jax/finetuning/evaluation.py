@@ -83,7 +83,7 @@ class EvaluationResult:
       work_dir: the model's work directory.
       step: the checkpoint's step.
       sets: the scores on each set, keyed by set name.
-      notes: notes on the examples and the labels.
+      notes: messages about the examples and the labels.
       devices: the number and kind of devices.
     """
 
@@ -166,7 +166,7 @@ class Evaluation:
         `TaskConfig.source_of`) and the model's work directory.
       scorer: the scorer, which runs the model on whole sets.
       params: the checkpoint's parameters.
-      notes: notes on the examples and the labels.
+      notes: messages about the examples and the labels.
     """
 
     work_dir: Path

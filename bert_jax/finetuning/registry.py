@@ -1,4 +1,7 @@
-"""Register the kinds of tasks that models can be fine-tuned for; there is no other list of them."""
+"""Register the kinds of tasks that models can be fine-tuned for.
+
+This registry is the only list of task kinds.
+"""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def finetune(
     work_dir = Path(config.work_dir)
     check_work_dir_kind(work_dir)
     mesh = make_mesh(config.mesh)
-    # Before the first collective operation, in which processes with different configs would hang.
+    # Check this before the first collective operation, which hangs if the configs differ.
     given = {"the config": to_plain(config), "--from-step": from_step}
     check_same({**given, "the versions": versions()})
     run = FinetuneRun.open(config, mesh)
