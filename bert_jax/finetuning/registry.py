@@ -1,7 +1,4 @@
-"""Register the kinds of tasks that models can be fine-tuned for.
-
-This registry is the only list of task kinds.
-"""
+"""Maintain the registry of task kinds, the only list of tasks that models can be fine-tuned for."""
 
 from __future__ import annotations
 
