@@ -216,7 +216,7 @@ def test_names_that_are_taken_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
         registry.register(replace(HIGHLIGHTS, predict=classify))
     monkeypatch.setattr(registry, "_KINDS", dict(registry._KINDS))
     registry.register(replace(FOCAL, section="seed"))
-    with pytest.raises(ValueError, match="section='seed': FinetuneConfig has a key with this na"):
+    with pytest.raises(ValueError, match="section='seed': FinetuneConfig already has a key with"):
         bj.load_config("finetune/sst2", {"work_dir": "w", "init_from": "i"})
     head = model.ClassifierHead("tagging", "sequence")
     with pytest.raises(ValueError, match="head='tagging': another head already has this name"):
