@@ -133,7 +133,7 @@ def test_the_current_directory_cannot_be_replaced(make_bert, bert_jax_here, monk
     refused = bert_jax_here("import", "../theirs", "--output", ".")
     assert (
         refused.code == 2
-        and "an output cannot replace a link or the current directory" in refused.errors
+        and "the output cannot replace a link or the current directory" in refused.errors
     )
     refused = bert_jax_here("import", "../theirs/vocab.txt", "--output", "../more")
     assert refused.code == 2 and "is a file. Pass the directory that contains it" in refused.errors
