@@ -30,7 +30,7 @@ from scipy.stats import ttest_ind
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-# Find the shared modules, and the package if the checkout is not installed.
+# Make the shared modules and an uninstalled checkout importable.
 sys.path[:0] = [str(HERE.parent), str(ROOT)]
 
 from commands import bert_jax, claim, run_words, write_config  # noqa: E402

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import transformers
 
-# Makes bert_jax importable even if the checkout is not installed.
+# Make an uninstalled checkout importable.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bert_jax.labeled_data.features import ByLength, choose_lengths  # noqa: E402

@@ -85,7 +85,7 @@ def measure(size: str, directory: Path) -> dict:
     for form in FORMATS:
         out = directory / form
         commands[f"export {form}"] = run("export", ours, "--format", form, "--output", out)
-        if form != "savedmodel":  # `verify` does not support it; the tests compare it
+        if form != "savedmodel":  # `verify` does not support SavedModels; the tests compare them
             commands[f"verify {form}"] = run("verify", ours, out)
     same = (theirs / "model.safetensors").read_bytes() == (
         directory / "huggingface/model.safetensors"

@@ -9,7 +9,7 @@ from typing import Any
 
 VOCAB_SIZE = 8_000
 LENGTHS = (32, 128)
-# Every step has the same number of tokens. configs/pretrain/mini_cpu.py explains the short rows.
+# Every step has the same number of tokens. The recipe mini_cpu explains why phase 1 has short rows.
 TOKENS_PER_STEP = 4_096
 
 _SMALLER = {"num_layers": 2, "num_segments": 0, "pooler_activation": "relu"}

@@ -66,7 +66,7 @@ EPOCHS = {"SST-2": 1, "STS-B": 4}
 SENTENCES = 16_000
 # The fraction of documents to hold out. The text has few documents, and these include a whole book.
 HELD_OUT = "0.07"
-# Models with the sizes of these models are also fine-tuned from random parameters.
+# For each of these models, a randomly initialized model of the same size is also fine-tuned.
 NOT_PRETRAINED = ("bert", "student")
 # The rows of the table.
 ROWS = {f"{name}-tokens": family for name, family in FAMILIES.items()}

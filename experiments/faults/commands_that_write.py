@@ -1,4 +1,4 @@
-"""List all commands that write output, and say how to compare it with undisturbed output."""
+"""Define all commands that write output, and how to compare it with an undisturbed command's."""
 
 from __future__ import annotations
 

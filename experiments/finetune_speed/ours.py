@@ -89,7 +89,7 @@ def main() -> None:
     run = FinetuneRun.open(config, make_mesh(config.mesh))
     examples, predicted = run.data.train, run.data.validation["validation"].features
     assert examples is not None
-    # Do this before training, since its evaluation would already compile these programs.
+    # Time the prediction before training, whose evaluation would already compile these programs.
     prediction_seconds, prediction_compilation = predict(run, predicted)
     compilation = compile_train_step(run, examples)
     seconds = train(run)

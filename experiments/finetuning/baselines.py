@@ -38,7 +38,7 @@ from bert_jax.labeled_data.tags import TagFiles, TagSentences, read_tags
 from bert_jax.tasks.sentence_scores import sentence_scores
 from bert_jax.tasks.span_scores import entity_scores, squad_scores
 
-# Penalties and class weights, which are chosen on the validation set. The networks' learning rates
+# The penalties and class weights to choose from on the validation set. The networks' learning rates
 # are chosen in the same way, but from fewer values.
 _LINEAR = ParameterGrid({"C": [0.1, 1.0, 10.0, 100.0], "class_weight": [None, "balanced"]})
 _RIDGE = ParameterGrid({"alpha": [0.1, 1.0, 10.0]})

@@ -15,8 +15,8 @@ Command:
 Hardware: two CPU cores.
 Measured on two CPU cores (AMD EPYC, 2026-11-23): 3 min 3 s, not including the teacher; held-out
 masked-LM loss 5.66 nats, compared with the teacher's 5.87 and a unigram cross-entropy of 6.22. With
-predictions compared only at masked tokens (--config.distillation.soft_targets=masked), it took half
-the time on the previous day and reached 5.64, with a teacher at 5.82.
+predictions compared only at masked tokens (--config.distillation.soft_targets=masked), a run on the
+previous day took half the time and reached 5.64, with a teacher at 5.82.
 """
 
 from ml_collections import ConfigDict
