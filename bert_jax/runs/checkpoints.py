@@ -42,9 +42,9 @@ Step = int | Literal["best", "newest"]
 
 
 def default_checkpoint_step(work_dir: Path) -> int:
-    """Return the step of a fine-tuning run's best checkpoint, or of another run's newest one.
+    """Return the step of the best checkpoint for a fine-tuning run, or of the newest one otherwise.
 
-    While a fine-tuning run is in progress, its best checkpoint is the best one so far.
+    While a fine-tuning run is in progress, this is its best checkpoint so far.
 
     Raises:
       ValueError: the directory is not a work directory, or has no complete checkpoint.

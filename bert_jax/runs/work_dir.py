@@ -33,7 +33,7 @@ PAIRS = "sentence_pairs"  # the key for the kind of pairs in a pretrained model'
 
 @dataclass(frozen=True)
 class SpanDefaults:
-    """The sizes of windows, questions and answers (Devlin et al. 2019, section 4.2).
+    """Settings for windows, questions and answers (Devlin et al. 2019, section 4.2).
 
     Attributes:
       doc_stride: the number of tokens between the beginnings of two consecutive windows.
@@ -52,9 +52,9 @@ class InferenceDefaults:
 
     Attributes:
       max_length: the maximum number of tokens in a sequence, including special tokens.
-      spans: the sizes of windows, questions and answers; None unless the head is "span".
-      negative: for a model with a single label, whose probability is its only score, the label to
-        predict when that label does not apply; "" for other models.
+      spans: the settings for windows, questions and answers; None unless the head is "span".
+      negative: the label to predict if a model has only one label and that label does not apply;
+        "" for other models.
       pairs: whether the inputs were text pairs; None if unknown.
       document_context: whether sentences were tagged together with their document's other
         sentences.
@@ -163,7 +163,7 @@ def read_inference_defaults(work_dir: Path) -> InferenceDefaults | None:
     """Return the inference defaults in `model.json`, or None if there are none.
 
     Raises:
-      ValueError: the defaults are damaged; or see `read_model`.
+      ValueError: there is no `model.json`, or it is damaged.
     """
     return _read_section(work_dir, "usage", InferenceDefaults)
 
@@ -172,7 +172,7 @@ def read_sentence_embedding(work_dir: Path) -> SentenceEmbedding | None:
     """Return the sentence-embedding settings in `model.json`, or None if there are none.
 
     Raises:
-      ValueError: the settings are damaged; or see `read_model`.
+      ValueError: there is no `model.json`, or it is damaged.
     """
     return _read_section(work_dir, "sentence_embedding", SentenceEmbedding)
 
@@ -181,7 +181,7 @@ def read_comparison(work_dir: Path) -> Comparison | None:
     """Return the metric by which a fine-tuning run compares checkpoints; None for other models.
 
     Raises:
-      ValueError: the metric is damaged; or see `read_model`.
+      ValueError: there is no `model.json`, or it is damaged.
     """
     return _read_section(work_dir, "compared_by", Comparison)
 
@@ -190,7 +190,7 @@ def named_step(work_dir: Path) -> int | None:
     """Return the step of the best checkpoint, which a run records when it ends, or None.
 
     Raises:
-      ValueError: see `read_model`.
+      ValueError: there is no `model.json`, or it is damaged.
     """
     best = _content(work_dir).get("best_step")
     return None if best is None else int(best)
@@ -216,7 +216,7 @@ def _content(work_dir: Path) -> dict[str, Any]:
 
 
 def path_advice(work_dir: Path) -> str:
-    """Return advice in parentheses on a path that is not a work directory; "" if there is none.
+    """Return parenthesized advice on a path that is not a work directory, or "" if there is none.
 
     The advice is added to a message that says that the path contains no `model.json`.
     """
@@ -237,14 +237,14 @@ def path_advice(work_dir: Path) -> str:
     if work_dir.parent.name == CHECKPOINTS_NAME:
         run = work_dir.parents[1]
         return (
-            f" (it is a checkpoint of {run}: give that directory, or the output of `bert-jax "
+            f" (it is a checkpoint from {run}: give that directory, or the output of `bert-jax "
             f"extract {run} --step {work_dir.name} --output DIR`)"
         )
     models = sorted(work_dir.glob(f"runs/*/{MODEL_NAME}"))
     if models and (work_dir / "sweep.json").is_file():
         where = f"a model is in {models[0].parent}"
         where = where if len(models) == 1 else f"{len(models)} models are in {work_dir / 'runs'}"
-        return f" (it is the directory of a sweep; {where})"
+        return f" (it is a sweep directory; {where})"
     if steps_in(work_dir / CHECKPOINTS_NAME):
         return (
             f" (it has checkpoints, but no {MODEL_NAME}: if the file was removed, run the same "

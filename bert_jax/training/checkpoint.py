@@ -256,7 +256,7 @@ class Checkpointer:
         """Check that the newest checkpoint belongs to this run.
 
         Raises:
-          ValueError: see `restore`.
+          ValueError: it belongs to another run; the message lists the differences.
         """
         newest = self.latest_step()
         assert newest is not None, "no checkpoint yet"

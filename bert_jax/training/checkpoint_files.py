@@ -146,8 +146,8 @@ def require_identity(
       only: the keys to compare; if None, all of them.
 
     Raises:
-      ValueError: the checkpoint has a different identity, and the message lists the differences;
-        or see `identity_of`.
+      ValueError: the checkpoint has a different identity (the message lists the differences), or is
+        missing or damaged.
     """
     stored = {
         key: value

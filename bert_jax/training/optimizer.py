@@ -126,7 +126,7 @@ class OptimizerConfig:
       warmup_fraction: the length of the warm-up as a fraction of the run's steps. Set either this
         or `warmup_steps` to 0.
       schedule: how the rate changes after the warm-up: "linear" or "cosine" decay that would reach
-        `end_learning_rate` one step after the last, "constant", or "inverse_sqrt"
+        `end_learning_rate` one step after the end of the run, "constant", or "inverse_sqrt"
         (peak x sqrt(warmup / step)).
       end_learning_rate: the final learning rate of "linear" and "cosine" decay.
       beta1: the decay rate of the running mean of the gradient.

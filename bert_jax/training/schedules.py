@@ -20,7 +20,7 @@ def require_finite(field: str, value: float) -> None:
 
 @dataclass(frozen=True)
 class Linear:
-    """Linear decay that would reach `end_learning_rate` one step after the last."""
+    """Linear decay that would reach `end_learning_rate` one step after the end of the run."""
 
     end_learning_rate: float = 0.0
 
@@ -34,7 +34,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Cosine:
-    """Cosine decay that would reach `end_learning_rate` one step after the last."""
+    """Cosine decay that would reach `end_learning_rate` one step after the end of the run."""
 
     end_learning_rate: float = 0.0
 

@@ -23,7 +23,8 @@ def fingerprint(params: Parameters) -> str:
     """Return a SHA-256 hash of the names, shapes and 64-bit checksums of float32 parameters.
 
     The hash does not depend on how the parameters are split over devices and processes. It
-    distinguishes parameters that were trained differently, but does not resist attacks.
+    distinguishes parameters that were trained differently, but does not prevent deliberate
+    collisions.
     """
     sums = jax.device_get(jax.jit(lambda params: jax.tree.map(_checksum, params))(params))
     content = {
@@ -34,9 +35,9 @@ def fingerprint(params: Parameters) -> str:
 
 
 def _checksum(array: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return two sums modulo 2^32 of each value's bits times a position-dependent odd number.
+    """Return two checksums: sums of the values' bits times odd numbers that depend on the position.
 
-    The sums do not depend on the order of addition.
+    The sums are modulo 2^32, so they do not depend on the order of addition.
     """
     bits = jax.lax.bitcast_convert_type(array.astype(jnp.float32), jnp.uint32)
     position = jnp.zeros(array.shape, jnp.uint32)
@@ -133,7 +134,7 @@ def abstract_state(
 
 
 def shardings_of(state: TrainState) -> TrainState:
-    """Return the sharding of every array of an abstract state."""
+    """Return the sharding of every array in an abstract state."""
     return jax.tree.map(lambda leaf: leaf.sharding, state)
 
 
