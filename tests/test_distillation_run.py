@@ -131,7 +131,7 @@ def test_a_resumed_student_requires_its_original_teacher(student, teacher, bert_
     rejected = bert_jax_here(*words)
     assert rejected.code == 2
     assert f"this run's teacher was step {pinned}, but " in rejected.errors
-    assert "Put that teacher back, or give another --config.work_dir" in rejected.errors
+    assert "Restore that checkpoint, or choose another --config.work_dir" in rejected.errors
     replaced = Path(shutil.copytree(later, teacher_dir / "checkpoints" / str(pinned)))
     write_checksums(replaced, pinned, custom_metadata(replaced))  # as if saved at that step
     rejected = bert_jax_here(*words)
@@ -238,7 +238,8 @@ def test_a_teacher_with_another_vocabulary_is_rejected(
     )
     assert rejected.code == 2
     assert (
-        f"distillation.teacher={teacher} was trained with a different tokenizer" in rejected.errors
+        f"distillation.teacher={teacher}: {tmp_path}/32 was prepared with a different tokenizer"
+        in rejected.errors
     )
 
 

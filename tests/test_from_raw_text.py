@@ -333,7 +333,7 @@ def test_initialization_with_another_vocabulary_is_rejected(bert_jax_here, train
     words = ["pretrain", "--config", trained.config, *(f"--config.{s}" for s in settings)]
     finished = bert_jax_here(*words)
     assert finished.code == 2
-    assert "its tokenizer is not the one that" in finished.errors
+    assert "was prepared with a different tokenizer, so this model's" in finished.errors
     assert not finished.output
 
 
@@ -344,7 +344,7 @@ def test_a_corpus_with_a_changed_tokenizer_is_rejected(bert_jax_here, trained, t
     words = ["pretrain", "--config", trained.config, *(f"--config.{s}" for s in settings)]
     finished = bert_jax_here(*words)
     assert finished.code == 2
-    assert "is not the one it was prepared with" in finished.errors
+    assert "is not the one that the corpus was prepared with" in finished.errors
     assert not (tmp_path / "run").exists()
 
 

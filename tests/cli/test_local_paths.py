@@ -98,7 +98,7 @@ ARGUMENTS = [
 
 
 def words_for(action: argparse.Action, value: str | None = None) -> list[str]:
-    """Return command-line words that pass a value to an argument, by default a valid value."""
+    """Return the command-line words that set an argument to a value, by default a valid one."""
     if value is None:
         value = str(list(action.choices)[0]) if action.choices else "1"
     return [*action.option_strings[-1:], value]

@@ -127,7 +127,7 @@ def test_a_plan_suggests_changes_for_a_run_that_does_not_fit(config_file: Path) 
         (["--topology", "v100:8"], "v100 is not a TPU"),
         (["--topology", "cpu:4096"], "Run `bert-jax plan` in a separate process"),
         (["--topology", "cpu:3"], "batch_size=16 is not divisible by 3"),
-        (["--topology", "cpu:8", "--config.model.max_positions=32"], "longer than"),
+        (["--topology", "cpu:8", "--config.model.max_positions=32"], "is greater than model.max"),
         (["--topology", "cpu:8", "--hbm", "0"], "--hbm must be positive"),
     ],
 )
