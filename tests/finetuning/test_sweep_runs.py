@@ -284,7 +284,7 @@ def test_keep_all_stays_in_effect_without_the_option(toy, bert_jax_here, tmp_pat
     command = json.loads((tmp_path / "results.json").read_text())["provenance"]["command"]
     assert command.endswith(" --keep all")
     refused = bert_jax_here("evaluate", tmp_path)
-    assert f"it is the directory of a sweep; 3 models are in {tmp_path / 'runs'})" in refused.errors
+    assert f"it is a sweep directory; 3 models are in {tmp_path / 'runs'})" in refused.errors
 
 
 def test_a_sweep_that_is_stopped_while_predicting_resumes_predicting(
