@@ -1,1 +1,1 @@
-"""Prepare corpora: turn documents into records on disk, and read them back. Imports no JAX."""
+"""Turn documents into records on disk, and read them back, without importing JAX."""

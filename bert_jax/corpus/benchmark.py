@@ -21,10 +21,10 @@ _LINES_PER_CALL = 1024
 
 @dataclass(frozen=True)
 class PreparationSpeed:
-    """The shortest times that preparation and the plain loop took.
+    """How long preparation and the plain loop took at best.
 
     Attributes:
-      counts: the document and byte counts of the text.
+      counts: the number of documents and bytes in the text.
       plain_seconds: the shortest time that the plain loop took.
       prepare_seconds: the shortest time that preparation took.
       peak_worker_memory: the maximum memory that any worker used, in bytes.
@@ -44,7 +44,7 @@ def measure_preparation(
     workers: int,
     repeat: int,
 ) -> PreparationSpeed:
-    """Time preparation and a plain `tokenizers` loop in alternation.
+    """Time preparation and a plain `tokenizers` loop alternately.
 
     The plain loop runs on text in memory, while preparation reads the inputs. This function sets
     the environment variables that control how many threads `tokenizers` uses.
@@ -53,7 +53,7 @@ def measure_preparation(
       inputs: files, directories or patterns.
       tokenizer: the tokenizer that both use.
       sources: the options for reading the inputs.
-      workers: the number of processes that preparation uses, and of threads for the plain loop.
+      workers: the number of processes for preparation, and of threads for the plain loop.
       repeat: how often to time each of them. Only the fastest run counts.
 
     Raises:

@@ -26,11 +26,11 @@ READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 class Corpus:
     """One split of a prepared corpus.
 
-    Opening a corpus checks the size of every shard but opens none of them. A shard is opened, and
-    its record count checked, when its first record is read (about 1 ms); it then stays open. If
+    Opening a corpus checks the size of every shard without opening any. A shard is opened, and its
+    record count checked, when a record in it is first read (about 1 ms); it then stays open. If
     there are many shards, the process's soft limit on open files is raised by their number. If the
-    hard limit is too low, the least recently read shards are closed. Instances can be pickled, and
-    can be read from several threads.
+    hard limit is too low, the least recently read shards are closed. Instances can be pickled and
+    read from several threads.
     """
 
     def __init__(self, directory: str | os.PathLike[str], split: Split):
@@ -41,8 +41,8 @@ class Corpus:
           split: "train" or "heldout".
 
         Raises:
-          ValueError: there is no finished corpus, or shards are missing or do not have the size
-            that the manifest says. The message names up to five such shards.
+          ValueError: there is no finished corpus, or shards are missing or differ in size from the
+            manifest. The message names up to five such shards.
         """
         if split not in ("train", "heldout"):
             raise ValueError(f"split={split!r}: expected 'train' or 'heldout'.")
@@ -73,11 +73,11 @@ class Corpus:
         """Return the bytes of the records with these numbers, in the given order.
 
         Each shard is read once, with an ascending list of unique numbers. This takes 6 us per
-        record for 256 records of one shard, and 28 us for a single record (uncompressed, 1 KB).
+        record for 256 records from one shard, and 28 us for a single record (uncompressed, 1 KB).
 
         Raises:
-          IndexError: a number is outside the split.
-          ValueError: a shard cannot be opened or read; the message names it.
+          IndexError: a number is out of range for the split.
+          ValueError: a shard cannot be opened or read. The message names the shard.
         """
         unique, inverse = np.unique(indices, return_inverse=True)
         if len(unique) and not 0 <= unique[0] <= unique[-1] < len(self):
@@ -129,7 +129,7 @@ class Corpus:
         except (RuntimeError, OSError, IndexError) as error:  # raised by array_record
             raise ValueError(f"{path}: cannot be read: {error}") from error
         if len(blobs) != len(within):
-            raise ValueError(f"{path}: damaged: returned {len(blobs)} of {len(within)} records.")
+            raise ValueError(f"{path}: damaged: only {len(blobs)} of {len(within)} records read.")
         return blobs
 
     def _reader(self, shard: int) -> ArrayRecordReader:
@@ -183,7 +183,7 @@ def _check_sizes(directory: Path, shards: Sequence[ShardInfo]) -> None:
         )
 
 
-# 2^16 records of 512 tokens are 33 M tokens, far more than a unigram distribution needs.
+# 2^16 records of 512 tokens each are 33 M tokens, far more than a unigram distribution needs.
 MAX_RECORDS = 1 << 16
 
 

@@ -21,21 +21,21 @@ from bert_jax.text.sources import read_documents, source_name, total_bytes
 
 MIN_LENGTH = 8
 MAX_LENGTH = 65_535  # a record counts tokens in 16 bits
-_LIBRARIES = ("sentencex", "tokenizers", "array_record")  # whose versions also affect the bytes
+_LIBRARIES = ("sentencex", "tokenizers", "array_record")  # their versions also affect the bytes
 
 
 InputPaths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
 def input_names(inputs: InputPaths) -> list[str]:
-    """Return inputs, which may be a single path or several paths, as a list of strings."""
+    """Convert one path or several paths to a list of strings."""
     paths = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
     return [os.fspath(path) for path in paths]
 
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """The options that determine the bytes of a corpus, together with its inputs and tokenizer.
+    """The options that, along with the inputs and the tokenizer, determine the bytes of a corpus.
 
     Attributes:
       max_length: the length of a training sequence, including special tokens.
@@ -85,7 +85,7 @@ class PrepareOptions:
         return self.max_documents_per_record
 
     def as_json(self) -> dict[str, Any]:
-        """Return the options as JSON, with the versions of the libraries that affect the bytes."""
+        """Return the options for the manifest, along with the versions of `_LIBRARIES`."""
         sources = dataclasses.asdict(self.sources)
         del sources["tfds_data_dir"]  # a location, which does not change the documents
         return {
@@ -99,7 +99,7 @@ class PrepareOptions:
         }
 
 
-# The key that a source has in a manifest if all of its documents are held out.
+# The key that marks a source in a manifest if all of its documents are held out.
 SPLIT_KEY = "split"
 # The keys for a file's modification time and checksum, which reveal later changes.
 MTIME_KEY, CHECKSUM_KEY = "mtime_ns", "sha256"
@@ -112,7 +112,7 @@ class PrepareInputs:
     Attributes:
       split: the inputs whose documents are assigned to a split by their hash.
       heldout: the inputs whose documents are all held out. They are read first, so that
-        their duplicates are removed from the training split.
+        duplicates of these documents are removed from the training split.
     """
 
     split: list[str]
@@ -124,7 +124,7 @@ class PrepareInputs:
         return [*self.heldout, *self.split]
 
     def describe(self, options: SourceOptions) -> list[dict[str, Any]]:
-        """Return the sources as the manifest describes them, in reading order."""
+        """Describe the inputs for the manifest, in reading order."""
         return [
             {
                 "path": source_name(path, options),
@@ -149,7 +149,7 @@ class PrepareInputs:
     def documents(
         self, options: SourceOptions, counts: SourceCounts
     ) -> tuple[Iterator[Document], Iterator[Document]]:
-        """Return (held-out documents, documents to split). The former must be read first."""
+        """Return (held-out documents, documents to split). Read the held-out documents first."""
         heldout = read_documents(self.heldout, options, counts) if self.heldout else iter(())
         return heldout, read_documents(self.split, options, counts)
 
@@ -162,8 +162,8 @@ def resolve_inputs(
 ) -> PrepareInputs:
     """Expand the inputs of a preparation.
 
-    A held-out file is excluded from the directories and patterns in `inputs`, but must not be named
-    in `inputs` explicitly.
+    If a directory or pattern in `inputs` includes a held-out file, the file is left out. `inputs`
+    must not name a held-out file explicitly.
 
     Raises:
       ValueError: an input is missing or contains `output`, a file is both an input and a held-out
@@ -200,6 +200,6 @@ def _check_output_outside(inputs: Sequence[str], output: Path) -> None:
         if not is_tfds(name) and os.path.isdir(name):
             if output.resolve().is_relative_to(Path(name).resolve()):
                 raise ValueError(
-                    f"output={output}: inside the input directory {name}, where it would be read "
-                    "as text. Choose another output directory."
+                    f"output={output}: this is inside the input directory {name}, where it would "
+                    "be read as text. Choose another output directory."
                 )

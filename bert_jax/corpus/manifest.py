@@ -40,7 +40,7 @@ class ShardInfo:
     Attributes:
       name: the file's name in the corpus directory.
       num_records: the number of records in the file.
-      num_bytes: the file's size.
+      num_bytes: the file's size in bytes.
       sha256: the file's SHA-256 in hex.
     """
 
@@ -55,7 +55,7 @@ class SplitInfo:
     """One split of a corpus, either training or held-out.
 
     Attributes:
-      shards: the shards, in the order in which records are numbered.
+      shards: the shards, in the order of their record numbers.
       num_records: the number of records.
       num_fragments: the number of fragments in the records.
       num_documents: the number of documents with at least one token.
@@ -78,7 +78,7 @@ class SplitInfo:
 
     @property
     def unknown_share(self) -> float | None:
-        """The share of unknown tokens; None if they were not counted."""
+        """The share of unknown tokens, or None if they were not counted."""
         return None if self.num_unknown is None else self.num_unknown / max(1, self.num_tokens)
 
 
@@ -90,10 +90,10 @@ class Manifest:
       max_length: the length of a training sequence, including special tokens.
       max_fragments: the maximum number of fragments in a record.
       token_bytes: the size of a stored token id, 2 or 4.
-      vocab_size: one more than the largest token id.
+      vocab_size: the largest token id plus one.
       tokenizer_fingerprint: the tokenizer's fingerprint.
       tokenizer_files: a dict from the name of each file in the tokenizer directory to its SHA-256.
-      lowercase: whether the tokenizer lower-cases text.
+      lowercase: whether the tokenizer lowercases text.
       options: the preparation options that determine the corpus's bytes.
       sources: the sources in reading order. Each has the keys "path" and "num_bytes" (on disk). A
         file also has "mtime_ns" and "sha256", and a source that is held out completely has
@@ -105,7 +105,7 @@ class Manifest:
       train: the training split.
       heldout: the held-out split.
       empty_files_skipped: the number of inputs without a document, skipped with on_bad_line="skip".
-      heldout_repeats: the number of documents removed from training because a document of a
+      heldout_repeats: the number of documents removed from training because a document in a
         held-out input has the same text, ignoring case and white space.
       format_version: the version of the corpus format.
     """
@@ -131,7 +131,7 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """Hex SHA-256 of everything that training sees: records and tokenizer, not sources."""
+        """Hex SHA-256 of everything that affects training: records and tokenizer, not sources."""
         content = dataclasses.asdict(self, dict_factory=json_fields)
         history = ("options", "sources", "tokenizer_files")
         for name in (*history, "empty_files_skipped", "heldout_repeats"):

@@ -1,7 +1,7 @@
 """Turn documents into token ids and sentence starts, and pack them into records.
 
-The same documents always give the same records. Memory is bounded by the size of the documents
-passed at once.
+The same documents always give the same records. How much memory is needed depends only on the size
+of the documents passed at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LANGUAGES = (
 # blank line, or at a line end after sentence-ending punctuation, which is right for paragraphs on
 # single lines and harmless for hard-wrapped ones.
 _BLOCK_END = re.compile(r"""[.!?…。．｡！？।॥؟۔։።፧။]["'”’»›」』)\]]*[^\S\n]*\n\s*|\n[^\S\n]*\n\s*""")
-_MAX_BLOCK = 16_384  # characters; the quadratic case still runs at 7 MB/s
+_MAX_BLOCK = 16_384  # characters; at this size, even the quadratic case runs at 7 MB/s
 _LAST_GAP = re.compile(r".*\s", re.DOTALL)
 # sentencex 1.0.32 panics on some texts with non-ASCII white space after an initial.
 _WIDE_SPACE = re.compile(r"[^\S\x00-\x7f]")
@@ -96,7 +96,7 @@ def _segment(block: str, language: str) -> list[str]:
     return sentences
 
 
-# Characters per tokenizer call, which takes up about 200 bytes per token until it ends.
+# Characters per call to the tokenizer, which uses about 200 bytes per token during the call.
 _MAX_CALL = 1 << 18
 
 
@@ -157,8 +157,8 @@ def _with_space(part: str, *, first: bool) -> str:
 def _parts(sentence: str) -> Iterator[str]:
     """Split a sentence that is too long for one call at white space, or anywhere if it has none.
 
-    Only a cut that is not at white space can change tokens. WordPiece would turn such a long run of
-    letters into a single [UNK].
+    Only a cut that is not at white space can change tokens. Without the cut, WordPiece would turn
+    such a long run of letters into a single [UNK].
     """
     begin = 0
     while len(sentence) - begin > _MAX_CALL:
@@ -190,7 +190,7 @@ def default_max_fragments(max_length: int) -> int:
 
 
 def fill_rate(num_tokens: int, num_fragments: int, num_records: int, max_length: int) -> float:
-    """Return the share of the records' positions that fragments use; 0 if there are no records."""
+    """Return the share of record positions that fragments use, or 0 if there are no records."""
     positions = num_records * max_length
     used = num_tokens + SPECIAL_TOKENS_PER_FRAGMENT * num_fragments
     return used / positions if positions else 0.0
@@ -198,7 +198,7 @@ def fill_rate(num_tokens: int, num_fragments: int, num_records: int, max_length:
 
 @dataclass(frozen=True)
 class TokenizedDocument:
-    """A document as token ids and sentence starts.
+    """A document in the form of token ids and sentence starts.
 
     Attributes:
       document_id: the number of the document in the corpus.
@@ -258,11 +258,11 @@ def _pack_tails(
 ) -> list[list[Fragment]]:
     """Pack fragments by best fit in three different orders, and return the smallest packing.
 
-    The first order is by length, longest first, which is best for few or long fragments. If many
-    fragments are short, it leaves the shortest ones for the end, where records reach
-    `max_fragments` long before they are full (up to 30% more records than needed). The other two
-    orders sort only the fragments longer than a quarter or half of a record, and append the rest in
-    the order given (within 1% of the minimum, or 6% if `max_fragments` limits half of the records).
+    The first order is by length, longest first, which is best if fragments are few or long. If many
+    are short, this order leaves the shortest ones for the end, where records reach `max_fragments`
+    long before they are full (up to 30% more records than needed). The other two orders sort only
+    the fragments longer than a quarter or half of a record, and append the rest in the order given
+    (within 1% of the minimum, or 6% if `max_fragments` limits half of the records).
     """
     by_length = sorted(tails, key=lambda fragment: -len(fragment.token_ids))
     attempts = []
@@ -276,7 +276,7 @@ def _pack_tails(
 def _best_fit(
     fragments: Sequence[Fragment], max_length: int, max_fragments: int
 ) -> list[list[Fragment]]:
-    """Put each fragment into the fullest open record that still has room for it."""
+    """Put each fragment into the fullest open record that still has enough space."""
     records: list[list[Fragment]] = []
     # Open records are indexed by their free space. A bit set holds the amounts of free space that
     # occur, and a shift and its lowest set bit give the tightest fit.

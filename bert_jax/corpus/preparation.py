@@ -38,12 +38,11 @@ from bert_jax.tokenizers.words import UnknownCounts
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a preparation. "New" excludes the work of an earlier, interrupted call.
+    """The progress of a preparation. "New" excludes work from an earlier, interrupted call.
 
     Attributes:
       seconds: the time since this call began.
-      fraction: the share of the inputs that is finished, estimated from the bytes read; None if
-        unknown.
+      fraction: the finished share of the inputs, estimated from the bytes read; None if unknown.
       shards: the number of finished shards.
       new_shards: the number of shards made by this call.
       text_bytes: the amount of text in finished shards, in UTF-8 bytes.
@@ -63,7 +62,7 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """The remaining time, estimated from the speed of this call; None if it is unknown."""
+        """The remaining time, estimated from the speed of this call, or None if unknown."""
         if not self.fraction or not self.new_text_bytes:
             return None
         bytes_left = self.text_bytes * (1 / self.fraction - 1)
@@ -153,8 +152,8 @@ class Preparation:
         """Make the missing shards, and fill `results` with the results of all shards.
 
         Raises:
-          TooManyUnknownError: too many tokens in the units so far are unknown. Units are checked in
-            the same order for any number of workers.
+          TooManyUnknownError: too many tokens in the units so far are unknown. The order in which
+            units are checked does not depend on the number of workers.
         """
         unchecked: deque[str] = deque()
 
@@ -236,7 +235,7 @@ class Preparation:
             advice = "0 for no evaluation"
         raise ValueError(
             f"heldout_fraction={fraction}: leaves none of {num_documents} documents to {purpose}, "
-            f"since documents are assigned by their hash. Hold out {advice}."
+            f"since documents are assigned by hash. Hold out {advice}."
         )
 
     def _check_given_splits(self, records: Mapping[Split, int]) -> None:

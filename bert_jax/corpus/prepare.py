@@ -43,11 +43,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PreparedCorpus:
-    """A finished corpus directory, accepted wherever a path is accepted.
+    """A finished corpus directory, which can be used wherever a path is accepted.
 
     Attributes:
       path: the directory.
-      manifest: the content of its manifest: sizes, sources and checksums.
+      manifest: the corpus's manifest, which has its sizes, sources and checksums.
     """
 
     path: Path
@@ -85,8 +85,8 @@ def prepare(
       tokenizer: a tokenizer, its file or directory, or a work directory that has one.
       output: a new directory, or one with a preparation to resume. A finished corpus is not
         changed.
-      lowercase: whether the vocabulary is uncased, if `tokenizer` is a path. If None, its files
-        decide: their setting or, for a vocab.txt without settings, a guess from its entries.
+      lowercase: whether the vocabulary is uncased, if `tokenizer` is a path. Defaults to the
+        setting in its files or, for a vocab.txt without settings, to a guess based on its entries.
       max_length: the length of a training sequence, including special tokens.
       max_documents_per_record: the maximum number of documents packed into one sequence. Defaults
         to max_length / 32.
@@ -105,7 +105,7 @@ def prepare(
     Raises:
       ValueError: an option, an input, the tokenizer or the output is unusable, or too many tokens
         are unknown.
-      OSError: a file cannot be read or written, or a worker died; finished shards are kept.
+      OSError: a file cannot be read or written, or a worker died. Finished shards are kept.
     """
     if held_out is None:
         held_out = 0.0 if held_out_inputs else PrepareOptions.heldout_fraction
@@ -138,7 +138,7 @@ def prepare(
     return PreparedCorpus(Path(output), manifest)
 
 
-# What `prepare` calls the parameters that have other names in options, the manifest and
+# Parameters of `prepare` that have a different name (the key) in options, the manifest or
 # `make_corpus`.
 _PARAMETERS = {
     "max_pieces": "max_documents_per_record",
@@ -158,13 +158,13 @@ def make_corpus(
     *,
     allow_unknown: bool = False,
 ) -> Manifest:
-    """Make the corpus directory `output` from raw text.
+    """Prepare the corpus directory `output` from raw text.
 
-    This process reads documents, removes exact duplicates, assigns documents to splits and groups
-    them into units. Workers find sentences, tokenize, pack, and write one shard per unit. The bytes
-    written do not depend on the number of workers or on interruptions, and memory does not depend
-    on the size of the corpus. After an interruption, the same call keeps the finished shards; for a
-    finished corpus it does nothing.
+    This process reads documents, removes exact duplicates, assigns documents to splits, and groups
+    them into units. Workers find sentences, tokenize them, pack the tokens, and write one shard per
+    unit. The bytes written do not depend on the number of workers or on interruptions, and memory
+    usage does not depend on the size of the corpus. After an interruption, the same call keeps the
+    finished shards. For a finished corpus, it does nothing.
 
     Args:
       inputs: files, directories, patterns and TFDS datasets, as in `expand_inputs`.
@@ -182,7 +182,7 @@ def make_corpus(
     Raises:
       ValueError: the inputs, the options or the contents of `output` are unusable, or too many
         tokens are unknown.
-      OSError: a file cannot be read or written, or a worker died; finished shards are kept.
+      OSError: a file cannot be read or written, or a worker died. Finished shards are kept.
     """
     if num_workers < 1:
         raise ValueError(f"num_workers={num_workers}: expected at least 1.")

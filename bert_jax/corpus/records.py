@@ -68,7 +68,7 @@ class RecordBatch:
       fragment_length: [num_fragments] int64, the number of tokens in each fragment.
       starts_offset: [num_fragments] int64, where each fragment's sentence starts begin in `starts`.
       starts_length: [num_fragments] int64, the number of sentence starts in each fragment.
-      starts: [num_starts] int64, the sentence starts as offsets from the beginning of a fragment.
+      starts: [num_starts] int64, the sentence starts, as offsets within their fragment.
       tokens: [num_tokens] int32, the token ids.
     """
 
@@ -83,7 +83,7 @@ class RecordBatch:
     tokens: NDArray[np.int32]
 
     def fragment(self, index: int) -> Fragment:
-        """Return one fragment as it was encoded, which is slow and meant for inspection."""
+        """Return one fragment as it was encoded. This is slow and meant for inspection only."""
         begin, start = self.fragment_offset[index], self.starts_offset[index]
         return Fragment(
             document_id=int(self.fragment_document[index]),

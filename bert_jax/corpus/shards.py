@@ -59,7 +59,7 @@ class ShardSettings:
 
 @dataclass(frozen=True)
 class UnitResult:
-    """The shard that a unit became, and its counts.
+    """The shard that was written for a unit, and the unit's counts.
 
     Attributes:
       unit_digest: the digest of the unit.
@@ -90,7 +90,7 @@ def shard_path(directory: Path, name: str) -> Path:
 
 
 def write_records(path: Path, blobs: Sequence[bytes]) -> ShardInfo:
-    """Write records to a shard atomically, even if the power fails.
+    """Write records to a shard. This is atomic even if the power fails.
 
     Raises:
       NotWritten: the shard cannot be written.
@@ -101,7 +101,7 @@ def write_records(path: Path, blobs: Sequence[bytes]) -> ShardInfo:
             for blob in blobs:
                 writer.write(blob)
             writer.close()
-        except RuntimeError as error:  # ArrayRecord raises it for all errors, even a full disk
+        except RuntimeError as error:  # ArrayRecord raises this for any error, even a full disk
             raise NotWritten(path, full_disk(error) or str(error)) from error
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
@@ -146,7 +146,7 @@ def write_shard(
 
 
 def read_result(directory: Path, name: str) -> UnitResult | None:
-    """Return the result of a finished unit; None if its shard is missing or damaged."""
+    """Return the result of a finished unit, or None if its shard is missing or damaged."""
     path = shard_path(directory, name)
     try:
         content = read_json_object(path.with_suffix(".json"))
@@ -255,7 +255,7 @@ class WorkerPool:
         return _Worker(process, local)
 
     def drain(self) -> Iterator[FinishedUnit]:
-        """Yield the remaining units as they finish."""
+        """Yield the remaining units as they are finished."""
         while any(worker.unit for worker in self._workers):
             yield from self._wait()
 

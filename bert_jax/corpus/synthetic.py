@@ -34,7 +34,7 @@ _TEMPORARY_HELDOUT_TOKENS = 10_000
 
 
 def synthetic_vocabulary(vocab_size: int) -> Vocabulary:
-    """Return a vocabulary of [PAD], [UNK], [CLS], [SEP], [MASK] (ids 0 to 4), and then words."""
+    """Return a vocabulary of words after [PAD], [UNK], [CLS], [SEP] and [MASK] (ids 0 to 4)."""
     return Vocabulary(
         vocab_size=vocab_size,
         pad_id=0,
@@ -49,7 +49,7 @@ def synthetic_vocabulary(vocab_size: int) -> Vocabulary:
 def random_documents(
     num_tokens: int, vocab_size: int, seed: int, first_id: int = 0
 ) -> list[TokenizedDocument]:
-    """Return documents of random words with about `num_tokens` tokens in total.
+    """Return random documents with about `num_tokens` tokens in total.
 
     Word frequencies follow Zipf's law.
     """
@@ -88,10 +88,10 @@ def write_corpus(
       train: the documents of the training split.
       heldout: the documents of the held-out split.
       max_length: the length of a record in tokens.
-      vocab_size: one more than the largest token id.
+      vocab_size: the largest token id plus one.
       max_fragments: the maximum number of fragments in a record; None for the default.
       token_bytes: the size of a stored token id, 2 or 4.
-      num_shards: the number of files that the records of each split are divided among.
+      num_shards: the number of files to divide each split's records among.
     """
     max_fragments = max_fragments or default_max_fragments(max_length)
     root = Path(directory)
@@ -135,7 +135,7 @@ def temporary_corpus(num_tokens: int, *, max_length: int, vocab_size: int) -> It
     Args:
       num_tokens: the approximate number of tokens in the training split.
       max_length: the length of a record in tokens.
-      vocab_size: the number of entries in the vocabulary, which `synthetic_vocabulary` makes.
+      vocab_size: the number of entries in the `synthetic_vocabulary`.
     """
     with tempfile.TemporaryDirectory(prefix="bert-jax-bench-") as directory:
         write_corpus(

@@ -72,7 +72,7 @@ class ReadingProgress:
       counts: the counts of documents and bytes read so far.
       total_bytes: the size of the inputs on disk.
       finished: whether all inputs have been read.
-      started: when the pass began, as measured by `time.monotonic`.
+      started: the value of `time.monotonic` at the beginning of the pass.
     """
 
     phase: str
@@ -88,7 +88,7 @@ class ReadingProgress:
 
     @property
     def fraction(self) -> float:
-        """The fraction of the inputs that has been read."""
+        """The fraction of the inputs that has been read so far."""
         return min(1.0, self.counts.bytes_read / max(1, self.total_bytes))
 
 
@@ -153,16 +153,16 @@ def train_tokenizer(
       vocab_size: the number of entries, including special tokens; None for the size of BERT's,
         RoBERTa's or ALBERT's vocabulary.
       output: a new directory, or an existing one without a tokenizer; None to write no files.
-      lowercase: whether text is lower-cased and loses its accents; None for the kind's default,
+      lowercase: whether text is lowercased and loses its accents; None for the kind's default,
         which is False for byte-level BPE and True for the other kinds.
-      keep_accents: whether lower-cased text keeps its accents.
+      keep_accents: whether lowercased text keeps its accents.
       num_unused: the number of [unusedN] entries (only for "wordpiece"); None for BERT's 99.
-      min_frequency: how often a piece must occur (not used for SentencePiece); None for 2.
+      min_frequency: how often a piece must occur (not allowed for SentencePiece); None for 2.
       max_bytes: the amount of text to train on, in whole documents spread evenly over the inputs;
         None for the kind's default.
       sources: the options for reading the inputs; None for the defaults.
       show_progress: whether the `tokenizers` library draws progress bars on standard error.
-      on_progress: called after every document of both passes, and at the end of each pass.
+      on_progress: called after every document in both passes, and at the end of each pass.
 
     Raises:
       ValueError: an option, an input or the output is unusable, or there is too little text.
@@ -203,7 +203,7 @@ def check_tokenizer_output(output: Path, name: str = "output") -> None:
 def _train(
     options: _Options, texts: _Texts, show_progress: bool
 ) -> tuple[Tokenizer, dict[str, bytes]]:
-    """Train a tokenizer, and return it with a dict from extra files' names to their contents."""
+    """Train a tokenizer, and return it along with the names and contents of any extra files."""
     kind, defaults = options.kind, DEFAULTS[options.kind]
     max_bytes = defaults.max_bytes if options.max_bytes is None else options.max_bytes
     vocab_size = defaults.vocab_size if options.vocab_size is None else options.vocab_size
@@ -295,11 +295,11 @@ def _marked_words(options: _Options) -> MarkedWords | None:
 
 
 def _write(tokenizer: Tokenizer, files: Mapping[str, bytes], output: Path) -> None:
-    """Write all files of a tokenizer to `output`, or none if any of them cannot be written."""
-    output = output.absolute()  # "." has no name from which to derive a temporary one
+    """Write all of a tokenizer's files to `output`, or none if any of them cannot be written."""
+    output = output.absolute()  # "." has no name that a temporary one could be derived from
     with writing(output):
         make_directory(output.parent)
-        # An existing directory may be a mount point, so the temporary one is made inside it.
+        # An existing directory may be a mount point, so a temporary one is created inside it.
         neighbor = output / FILE_NAMES[0] if output.exists() else output
         with temporary_beside(neighbor, directory=True) as temporary:
             try:

@@ -20,7 +20,7 @@ from bert_jax.corpus.records import MAX_DOCUMENT_ID
 from bert_jax.files import NotWritten
 from bert_jax.text.documents import Document
 
-DIGEST_BYTES = 16  # 10**9 documents have a collision with a probability of 1.5e-21
+DIGEST_BYTES = 16  # among 10**9 documents, the probability of a collision is 1.5e-21
 _CACHE_KIB = 65_536
 
 
@@ -41,7 +41,7 @@ def folded_digest(text: str) -> bytes:
 class SeenDocuments:
     """A set of document digests in a scratch file, usable as a context manager.
 
-    The file is always new and is useless afterwards, so SQLite does not need to protect it from
+    The file is always new and is not needed afterwards, so SQLite does not have to protect it from
     crashes.
     """
 
@@ -96,7 +96,7 @@ SPLITS: tuple[Split, Split] = ("train", "heldout")
 # 1/32 of the configured size, then eight of 1/16, 1/8, 1/4 and 1/2.
 _RAMP_DOUBLINGS = 5
 _RAMP_UNITS = 8
-# The memory in bytes that a worker needs for a document in addition to its text.
+# The memory in bytes that a worker needs for a document besides its text.
 _DOCUMENT_OVERHEAD = 256
 
 
@@ -143,7 +143,8 @@ class StreamCounts:
       duplicates: the number of documents removed because an earlier one has the same text.
       heldout_repeats: the number of documents removed because a held-out one has the same text.
       left_out_bytes: the size of the removed documents in UTF-8.
-      lowest_hash: the lowest document hash, from 0 to 1, for advice when a split is empty.
+      lowest_hash: the lowest document hash, from 0 to 1, which is used for advice when a split is
+        empty.
       highest_hash: the highest document hash.
     """
 
@@ -172,7 +173,7 @@ def build_units(
       documents: the documents to split.
       unit_bytes: the size of a unit.
       heldout_fraction: the share of documents to hold out.
-      seen: the digests of earlier documents, to which new ones are added.
+      seen: the digests of earlier documents. New digests are added to it.
       counts: the counts to update.
       heldout: documents that come first and are all held out. Documents with the same text,
         ignoring case and white space, are removed from `documents`.
@@ -220,7 +221,7 @@ def build_units(
 
 
 class _OpenUnit:
-    """A split's current unit, to which documents are being added."""
+    """The unit of a split that is being filled with documents."""
 
     def __init__(self, split: Split, unit_bytes: int):
         self.split: Split = split

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 WORK = ".work"
 _PLAN = "plan.json"
 _MAX_DIFFERENCES = 5
-# Differences from a finished corpus that do not matter, since it is not made again.
+# Differences from a finished corpus that do not matter, since the corpus is not prepared again.
 _IGNORED_IF_FINISHED = ("libraries.",)
 # Differences from an unfinished corpus that do not matter, since a rejected input may have been
 # fixed. Shards are kept only if their documents are unchanged.
@@ -68,7 +68,7 @@ def check_outside_corpora(path: Path, name: str) -> None:
 
 
 def directory_kind(directory: Path) -> Kind | None:
-    """Return what kind of directory this is, judging by its files; None if unknown or missing."""
+    """Return what kind of directory this is according to its files, or None if unknown."""
     if has_corpus(directory):
         return "corpus"
     if (directory / SWEEP_NAME).is_file():
@@ -132,9 +132,8 @@ def _check_contents(
 ) -> None:
     """Raise ValueError if an input file's content has changed since the corpus was finished.
 
-    Only files whose modification time differs from the recorded one are read, to compare their
-    checksums. Early manifests record neither, so a file newer than the corpus only causes a
-    warning.
+    Checksums are compared only for files whose modification time differs from the recorded one.
+    Early manifests record neither, so a file that is newer than the corpus only causes a warning.
     """
     finished = Path(output, MANIFEST).stat().st_mtime_ns
     recorded_sources = {source["path"]: source for source in recorded}
@@ -152,7 +151,7 @@ def _check_contents(
                     output,
                 )
             continue
-        logger.info("%s was modified after preparation: comparing its content", path)
+        logger.info("%s was modified after preparation, so its content is compared", path)
         if file_sha256(path) != recorded_source[CHECKSUM_KEY]:
             raise ValueError(
                 f"{output}: contains a finished corpus with different inputs: {path} has changed "
@@ -168,8 +167,8 @@ class Workspace:
 
         Args:
           output: the corpus directory.
-          plan: everything that determines the corpus: tokenizer_fingerprint, options, and sources,
-            a list of {"path", "num_bytes"}.
+          plan: everything that determines the corpus: its tokenizer_fingerprint, its options, and
+            its sources, which are a list of dicts with the keys "path" and "num_bytes".
 
         Raises:
           ValueError: the directory contains something else, a preparation with a different plan, or
@@ -196,7 +195,7 @@ class Workspace:
     def _check_plan(self, plan: dict[str, Any]) -> None:
         path = self.work / _PLAN
         if not path.exists():
-            # `discard` was interrupted, so it is unknown which options these files were made with.
+            # `discard` was interrupted, so the options that made these files are unknown.
             self._remove("*.arrayrecord", "*.json")
         elif differences := _differences(_read_plan(path), plan, ignored=_IGNORED_IF_UNFINISHED):
             if any(self.work.glob("*.arrayrecord")):
@@ -280,7 +279,7 @@ def _differences(
 
 
 def _flat(plan: dict[str, Any]) -> dict[str, Any]:
-    """Flatten a plan into a dict, in which sources are identified by their paths."""
+    """Return a plan as a flat dict, with the paths of sources in the keys."""
     options = dict(plan["options"])
     flat = {f"libraries.{name}": version for name, version in options.pop("libraries", {}).items()}
     flat |= options

@@ -1,1 +1,1 @@
-"""Expand inputs into files and read them as a stream of documents. Imports no JAX."""
+"""Expand inputs into files and read them as a stream of documents, without importing JAX."""

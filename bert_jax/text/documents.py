@@ -21,7 +21,7 @@ _LOGGED_BAD_LINES = 10  # any further ones are only counted, since a bad file ma
 
 @dataclass(frozen=True)
 class Document:
-    """A document and the place that it comes from.
+    """A document and where it comes from.
 
     Attributes:
       text: the document's text.
@@ -41,8 +41,8 @@ class SourceOptions:
       encoding: the encoding of plain text and JSON Lines.
       on_bad_line: whether a line or row that cannot be used raises an error ("error") or is skipped
         and counted ("skip"). A truncated file or a missing column is always an error.
-      max_document_bytes: the maximum size of a document in UTF-8 bytes, which bounds the memory
-        that a reader needs. Longer documents are split.
+      max_document_bytes: the maximum size of a document in UTF-8 bytes, which limits how much
+        memory a reader needs. Longer documents are split.
       tfds_data_dir: the TFDS data directory. If None, it is the environment variable TFDS_DATA_DIR
         or, if that is not set, TFDS's default.
     """
@@ -99,7 +99,7 @@ class SourceCounts:
       checksums: a dict to which the name and hex SHA-256 of every file are added; None if checksums
         are not needed.
       hashing: the incremental checksum of the file that is being read.
-      logged: whether to log skipped input. Set it to False in a second pass, so that no input is
+      logged: whether to log skipped input. Set it to False in a second pass, so that nothing is
         logged twice.
     """
 
@@ -171,7 +171,7 @@ def checked_documents(
 
 
 def counted_document(text: str, place: str, counts: SourceCounts) -> Iterator[Document]:
-    """Yield a text without surrounding white space as a document, or nothing if it is empty."""
+    """Strip a text and yield it as a document, or yield nothing if it is empty."""
     text = text.strip()
     if not text:
         counts.empty_documents += 1
@@ -184,8 +184,8 @@ def counted_document(text: str, place: str, counts: SourceCounts) -> Iterator[Do
 def cut_point(data: bytes, start: int, limit: int) -> int:
     """Return where to cut UTF-8 text so that the part from `start` has at most `limit` bytes.
 
-    The part ends after its last line end. Without a line end, it ends after its last space, and
-    with neither, between two characters.
+    The cut is after the last line end in this part or, if there is none, after the last space or,
+    if there is none either, between two characters.
     """
     end = start + limit
     if end >= len(data):
@@ -250,7 +250,7 @@ def read_text(path: Path, options: SourceOptions, counts: SourceCounts) -> Itera
 def _decoded_lines(
     path: Path, options: SourceOptions, counts: SourceCounts
 ) -> Iterator[tuple[int, str | None]]:
-    """Yield (line number, text) for each line, part of a long line, or blank line (None)."""
+    """Yield (line number, text) for each line or part of a long line; blank lines give None."""
     decoder = codecs.getincrementaldecoder(options.encoding)()
     skipping = False  # whether to skip the rest of a line that could not be decoded
     with open_stream(path, counts) as stream:
@@ -274,7 +274,7 @@ def _decoded_lines(
 
 
 def read_json_lines(path: Path, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
-    """Yield the document in the text field of each line of a JSON Lines file.
+    """Yield the document in the text field of each line in a JSON Lines file.
 
     Blank lines are ignored.
 

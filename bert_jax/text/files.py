@@ -47,9 +47,8 @@ def open_stream(path: Path, counter: ReadCounter) -> Iterator[IO[bytes]]:
     """Open `path` as a buffered binary stream of its decompressed bytes.
 
     The number of bytes read from disk is added to `counter.bytes_read`, and the bytes themselves to
-    `counter.hashing` if it is set. Reading from a truncated or damaged archive never ends silently,
-    but raises one of `BROKEN_ARCHIVE`. Reading from an archive that needs too much memory raises
-    ValueError.
+    `counter.hashing` if it is set. Reading from a truncated or damaged archive always raises one of
+    `BROKEN_ARCHIVE`. Reading from an archive that needs too much memory raises ValueError.
     """
     with ExitStack() as stack:
         raw: io.RawIOBase = stack.enter_context(_CountingFile(path, counter))
@@ -142,7 +141,8 @@ TFDS_PREFIX = "tfds:"
 TEXT_SUFFIXES = (".txt", ".text")
 JSON_LINES_SUFFIXES = (".jsonl", ".ndjson", ".json")
 PARQUET_SUFFIXES = (".parquet", ".pq")
-# Formats that may contain text but must not be read as plain text, unlike other unknown suffixes.
+# Formats that may contain text but must not be read as plain text. Files with any other unknown
+# suffix are read as plain text.
 _UNREADABLE_SUFFIXES = (
     ".7z",
     ".arrow",
@@ -170,7 +170,7 @@ def is_tfds(name: str) -> bool:
 
 
 def content_suffix(path: Path) -> str:
-    """Return the lower-case suffix of the uncompressed file, such as ".jsonl" for "a.jsonl.gz"."""
+    """Return the suffix, in lowercase, without compression: ".jsonl" for "a.jsonl.gz"."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in COMPRESSIONS:
         suffixes.pop()
@@ -182,8 +182,8 @@ def expand_inputs(inputs: Sequence[str]) -> list[str]:
 
     A file or `tfds:...` is returned as it is. A directory is replaced by all files below it that
     have a supported suffix, and a pattern (`*`, `?`, `[...]`, `**`) by the files it matches, both
-    sorted by path. Inside a directory, names that begin with "." or "_" are skipped, as Spark and
-    Hadoop do. A file that is found several times is returned only once.
+    sorted by path. Inside a directory, names that begin with "." or "_" are skipped, as in Spark
+    and Hadoop. A file that is found several times is returned only once.
 
     Raises:
       ValueError: an input does not exist, contains or matches no file, or has an unsupported

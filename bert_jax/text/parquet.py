@@ -16,7 +16,7 @@ _MAX_BATCH_ROWS = 4096
 
 
 def read_parquet(path: Path, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
-    """Yield the document in the text column of each row, streamed page by page.
+    """Yield the document in each row's text column, reading the file page by page.
 
     Rows are numbered from 0 across the whole file. Individual rows that are null or not UTF-8 are
     skipped if `options.on_bad_line` says so.
@@ -101,9 +101,9 @@ _JSON = (str, bool, int, float, list, dict, type(None))
 
 
 def parquet_records(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each row's place and its values, as a dict from column to value.
+    """Yield (place, record) for each row.
 
-    The first row's place is "file:row 0".
+    The place is "file:row 0" for the first row, and the record is a dict from column to value.
 
     Args:
       path: the file.

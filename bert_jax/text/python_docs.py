@@ -26,8 +26,8 @@ _EXCLUDED_FOLDERS = re.compile(
     r"site-packages|dist-packages|tests?|idle_test|lib2to3|_bundled|pydoc_data|lib-dynload"
     r"|__pycache__|config-.*"
 )
-# C modules have no source to parse, but these ones can be imported without side effects. Any that
-# are missing from a build of Python are skipped.
+# C modules have no Python source to parse, but these can be imported without side effects. Modules
+# that are missing from a Python build are skipped.
 _C_MODULES = (
     *("builtins", "sys", "time", "gc", "math", "cmath", "itertools", "array", "zlib", "binascii"),
     *("unicodedata", "select", "_io", "_codecs", "_collections", "_datetime", "_decimal"),
@@ -77,7 +77,7 @@ def write_python_docs(path: str | Path) -> PythonDocs:
 
 
 def _documents() -> Iterator[tuple[str, str]]:
-    seen: set[str] = set()  # C and Python versions, and inherited methods, repeat docstrings
+    seen: set[str] = set()  # inherited methods, and C and Python versions, repeat docstrings
     for source, docstrings in _sections():
         new = []
         for docstring in docstrings:
@@ -135,7 +135,7 @@ def _module_sections(module: str, file: Path) -> Iterator[tuple[str, list[str]]]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)  # in code that we cannot change
-            warnings.simplefilter("ignore", DeprecationWarning)  # the same before Python 3.12
+            warnings.simplefilter("ignore", DeprecationWarning)  # what Python before 3.12 issues
             tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError) as error:
         logger.warning("skipped %s, which cannot be parsed: %s", file, error)

@@ -37,9 +37,10 @@ __all__ = [
 def read_documents(
     inputs: Sequence[str], options: SourceOptions, counts: SourceCounts
 ) -> Iterator[Document]:
-    """Iterate over the documents of the inputs, in an order that depends only on the inputs.
+    """Iterate over the documents in the inputs, in an order that depends only on the inputs.
 
-    Memory is bounded by `options.max_document_bytes`, not by the size of the inputs.
+    How much memory this needs depends on `options.max_document_bytes`, not on the size of the
+    inputs.
 
     Args:
       inputs: files, directories, patterns and TFDS datasets, as in `expand_inputs`.
@@ -55,13 +56,13 @@ def read_documents(
 
 
 def total_bytes(inputs: Sequence[str], options: SourceOptions | None = None) -> int:
-    """Return the total (compressed) size on disk, in bytes, of inputs for `read_documents`."""
+    """Return how many bytes the inputs of `read_documents` take up on disk (compressed)."""
     options = options or SourceOptions()
     return sum(_input_bytes(name, options) for name in expand_inputs(inputs))
 
 
 def source_name(name: str, options: SourceOptions) -> str:
-    """Return a permanent name for an expanded input: an absolute path, or the full TFDS name."""
+    """Return a permanent name for an expanded input: its absolute path or full TFDS name."""
     if is_tfds(name):
         from bert_jax.text.tfds import resolved_tfds
 

@@ -89,7 +89,7 @@ def read_tfds(name: str, options: SourceOptions, counts: SourceCounts) -> Iterat
 def tfds_values(
     name: str, data_dir: str | None, features: Sequence[str]
 ) -> Iterator[list[str | int | float | bool]]:
-    """Yield the values of the given features for every row, in the order in which rows are stored.
+    """Yield the given features of every row, in the order in which rows are stored.
 
     Text is decoded. A class label is replaced by its name, or by "" if the label is missing (-1 in
     TFDS).
@@ -136,7 +136,7 @@ def _plain_value(
 
 
 def tfds_bytes(name: str, data_dir: str | None) -> int:
-    """Return the approximate size of a split on disk in bytes, for showing progress.
+    """Return a split's approximate size on disk in bytes, which is used to show progress.
 
     All rows in the dataset are assumed to have the same size.
     """
@@ -176,7 +176,7 @@ def _open(name: str, data_dir: str | None) -> _Opened:
         directory = builder.data_path
         if not builder.is_prepared():
             _check_beam(builder, name)
-            logger.info("%s: TFDS downloads and prepares this dataset in %s", name, directory)
+            logger.info("%s: TFDS is downloading and preparing this dataset in %s", name, directory)
             problem = (
                 f"found no dataset in {directory} and cannot download and prepare {builder_name}"
             )

@@ -1,1 +1,1 @@
-"""Load, train and save tokenizers, and find the words of a text. Imports no JAX."""
+"""Load, train and save tokenizers, and find the words in a text, without importing JAX."""

@@ -21,7 +21,7 @@ from bert_jax.tokenizers.vocabulary_files import adds_prefix_space
 
 
 def lowercases(normalizer: Any) -> bool:
-    """Return whether a normalizer, in tokenizer.json's format, lower-cases text."""
+    """Return whether a normalizer (in tokenizer.json's format) lowercases text."""
     if isinstance(normalizer, list):
         return any(map(lowercases, normalizer))
     if not isinstance(normalizer, dict):
@@ -35,7 +35,7 @@ def lowercases(normalizer: Any) -> bool:
 
 
 def strips_accents(normalizer: Any) -> bool:
-    """Return whether a normalizer, in tokenizer.json's format, strips accents."""
+    """Return whether a normalizer (in tokenizer.json's format) strips accents."""
     if isinstance(normalizer, list):
         return any(map(strips_accents, normalizer))
     if not isinstance(normalizer, dict):
@@ -47,20 +47,20 @@ def strips_accents(normalizer: Any) -> bool:
 
 
 def lowercasing(backend: Any) -> Any:
-    """Return a copy of a `tokenizers.Tokenizer` that lower-cases text as its first step."""
+    """Return a copy of a `tokenizers.Tokenizer` that lowercases text before anything else."""
     copy = tokenizers.Tokenizer.from_str(backend.to_str())
     steps = [normalizers.Lowercase(), *([copy.normalizer] if copy.normalizer else [])]
     copy.normalizer = normalizers.Sequence(steps)
     return copy
 
 
-# How many [SEP]s go between the texts of a pair if the tokenizer itself does not define a layout
-# for pairs. RoBERTa's release uses `<s> A </s></s> B </s>`.
+# How many [SEP]s go between the two texts of a pair, for tokenizers that do not define this
+# themselves. RoBERTa's release uses `<s> A </s></s> B </s>`.
 DEFAULT_SEPARATORS = {"wordpiece": 1, "byte_bpe": 2, "sentencepiece": 1}
 
 
 def separators_between(backend: Any, specials: SpecialTokens) -> int | None:
-    """Return how many [SEP]s separate the texts of a pair; None if pairs get no special tokens.
+    """Return how many [SEP]s separate the texts of a pair, or None if pairs get no special tokens.
 
     Raises:
       ValueError: the backend does not turn a text into `[CLS] A [SEP]`, or does not turn a pair
@@ -109,7 +109,7 @@ def with_layout(backend: Any, specials: SpecialTokens, kind: str, *, segments: b
 def _special_tokens_around(
     backend: Any, texts: tuple[str, ...], specials: SpecialTokens
 ) -> list[list[str]]:
-    """Return the special tokens before, between and after texts."""
+    """Return the special tokens before, between and after the texts."""
     encoding = backend.encode(*texts)
     for token, token_id in zip(encoding.tokens, encoding.ids, strict=True):
         if token in specials.bounds and token_id != backend.token_to_id(token):
@@ -128,7 +128,7 @@ def _special_tokens_around(
     if not supported or any(set(part) != {specials.sep} for part in rest):
         layout = f"{specials.cls} A {specials.sep}" + f" B {specials.sep}" * (len(texts) - 1)
         raise ValueError(
-            f"post_processor: turns {' and '.join(texts)} into {' '.join(encoding.tokens)}. "
+            f"post_processor: it turns {' and '.join(texts)} into {' '.join(encoding.tokens)}. "
             f"Expected {layout}, the input format of BERT models."
         )
     return parts
@@ -136,8 +136,8 @@ def _special_tokens_around(
 
 _LAST_SPACE = 0x3000
 _IS_SPACE = np.array([chr(code).isspace() for code in range(_LAST_SPACE + 2)])
-# ByteLevel's word pattern, which is applied before bytes are mapped to letters. If ByteLevel adds a
-# space at the beginning of a text, it does not recognize a suffix there.
+# The pattern that ByteLevel uses to find words before it maps bytes to letters. If ByteLevel adds a
+# space at the beginning of a text, a suffix at the beginning does not count as a suffix.
 _SUFFIXES = "'s|'t|'re|'ve|'m|'ll|'d"
 _BYTE_LEVEL_WORDS = r"| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 # Pre-tokenizers that split text the same way before and after ByteLevel, except at non-ASCII
@@ -159,7 +159,7 @@ def with_raw_offsets(backend: Any) -> Any:
 
 
 def word_finder(backend: Any) -> Any:
-    """Return a backend whose tokens are the words into which `backend` splits a text."""
+    """Return a backend whose tokens are the words that `backend` splits a text into."""
     state = json.loads(backend.to_str())
     finder = tokenizers.Tokenizer(tokenizers.models.WordLevel({"": 0}, unk_token=""))
     described = json.loads(finder.to_str())
@@ -213,7 +213,7 @@ def without_spaces(offsets: NDArray[np.int32], text: str) -> NDArray[np.int32]:
     if not (is_space[offsets[:, 0]].any() or is_space[offsets[:, 1] - 1].any()):
         return offsets
     positions = np.arange(len(is_space), dtype=np.int32)
-    # For every position: the first non-space character at or after it, and the end of the last
+    # For each position, find the first non-space character at or after it, and the end of the last
     # non-space character before it.
     next_start = np.minimum.accumulate(np.where(is_space, len(text), positions)[::-1])[::-1]
     last_ends = np.maximum.accumulate(np.where(is_space, 0, positions + 1))
@@ -224,7 +224,7 @@ def without_spaces(offsets: NDArray[np.int32], text: str) -> NDArray[np.int32]:
 
 
 def words_of(offsets: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the nonempty spans [words, 2] among the offsets, without overlaps.
+    """Return the nonempty spans among `offsets`, without overlaps, as [words, 2].
 
     A normalizer may turn one character into several words, such as an ellipsis into three dots. The
     character then belongs to the first of these words.

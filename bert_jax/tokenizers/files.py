@@ -33,16 +33,16 @@ FILE_NAMES = (
     vocabulary_files.SENTENCEPIECE_NAME,
     vocabulary_files.BYTE_BPE_VOCABULARY_NAME,
 )
-# The tokenizer classes in transformers that split text the way this package does, without the
-# suffix "Tokenizer" or "TokenizerFast". The files themselves do not say how to split text.
+# The tokenizer classes in transformers that split text the way this package does (with "Tokenizer"
+# or "TokenizerFast" removed from their names). The files themselves do not say how to split text.
 _CLASSES = {
     "vocab.txt": ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "SqueezeBert"),
     vocabulary_files.SENTENCEPIECE_NAME: ("Albert",),
     vocabulary_files.BYTE_BPE_VOCABULARY_NAME: ("Roberta", "Longformer", "Bart"),
 }
-# What the first releases of XLM-RoBERTa and CamemBERT call their model file.
+# The name of the model file in the first releases of XLM-RoBERTa and CamemBERT.
 _FAIRSEQ_MODEL = "sentencepiece.bpe.model"
-# The Boolean keys of tokenizer_config.json. A value of null stands for the default.
+# The keys in tokenizer_config.json that have Boolean values. null means the default.
 _BOOLEAN_KEYS = (
     *("do_lower_case", "strip_accents", "tokenize_chinese_chars"),
     *("keep_accents", "add_prefix_space"),
@@ -63,11 +63,11 @@ _EXPECTED_FILES = (
 def read_backend(path: Path, lowercase: bool | None) -> Any:
     """Read a tokenizer from a file or a directory.
 
-    In a directory, tokenizer.json takes precedence over other files. `lowercase` decides whether
-    text is lower-cased; if it is None, `do_lower_case` in a tokenizer_config.json in the same
-    directory decides. If neither is set, a tokenizer.json keeps its own setting, a vocab.txt is
-    uncased if no entry contains an upper-case ASCII letter, and a spiece.model is uncased, like
-    ALBERT's. Byte-level BPE is always cased.
+    In a directory, tokenizer.json takes precedence over other files. `lowercase` sets whether text
+    is lowercased and defaults to `do_lower_case` in tokenizer_config.json in the same directory.
+    If neither is set, a tokenizer.json keeps its own setting, a vocab.txt is uncased if no entry
+    contains an uppercase ASCII letter, and a spiece.model is uncased, like ALBERT's. Byte-level
+    BPE is always cased.
 
     Raises:
       ValueError: a file is missing, damaged or unsupported, or `lowercase` contradicts it.
@@ -118,7 +118,7 @@ def add_special_tokens(backend: Any) -> None:
 
 
 def write_backend(backend: Any, directory: Path, *, segments: bool) -> None:
-    """Write the files from which this package and `transformers.AutoTokenizer` load `backend`.
+    """Save a backend so that this package and `transformers.AutoTokenizer` can load it.
 
     Each file is written atomically. The files that describe how to read the vocabulary are written
     before the vocabulary itself.
@@ -198,11 +198,11 @@ def _tokenizer_file(path: Path) -> Path:
             )
         if has_tokenizer(path / NESTED_NAME):
             return _tokenizer_file(path / NESTED_NAME)
-        raise ValueError(f"{path}: contains no tokenizer. Expected a {_EXPECTED_FILES} in it.")
+        raise ValueError(f"{path}: contains no tokenizer. Expected it to have a {_EXPECTED_FILES}.")
     if not path.is_file():
         raise ValueError(
-            f"{path}: this tokenizer does not exist. Give a {_EXPECTED_FILES}, or a directory with "
-            "one (`bert-jax train-tokenizer` writes one)."
+            f"{path}: this tokenizer does not exist. Give a {_EXPECTED_FILES}, or a directory that "
+            "contains one (`bert-jax train-tokenizer` writes one)."
         )
     if path.suffix not in (".txt", ".json", ".model"):
         raise ValueError(f"{path}: expected a {_EXPECTED_FILES}.")
@@ -220,8 +220,8 @@ def _read_config(directory: Path) -> dict[str, Any]:
         if not isinstance(config.get(name, kind()), kind):
             expected = "true or false" if kind is bool else "a string"
             raise ValueError(f"{file}: {name}={config[name]!r}: expected {expected}.")
-    # For strip_accents, null is a real value. It overrides tokenizer.json and means that accents
-    # are stripped if text is lower-cased.
+    # For strip_accents, null is more than a default: it overrides tokenizer.json, and means that
+    # accents are stripped if text is lowercased.
     return config | {name: content[name] for name in ("strip_accents",) if name in content}
 
 

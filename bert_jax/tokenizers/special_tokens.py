@@ -24,7 +24,7 @@ class SpecialTokens:
 
     @property
     def named(self) -> dict[str, str]:
-        """A dict from names in tokenizer_config.json, such as "pad_token", to tokens."""
+        """A dict from the keys of tokenizer_config.json, such as "pad_token", to the tokens."""
         return {f"{role}_token": token for role, token in asdict(self).items()}
 
     @property
@@ -44,9 +44,9 @@ ROBERTA = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
 
 def special_tokens_of(vocabulary: Container[str]) -> SpecialTokens | None:
-    """Return the special tokens of a vocabulary, or None if it has no complete set of them.
+    """Return a vocabulary's special tokens, or None if it does not contain a complete set.
 
-    A complete set is all five special tokens of BERT, ALBERT or RoBERTa.
+    The sets are those of BERT, ALBERT and RoBERTa.
     """
     for specials in (BERT, ALBERT, ROBERTA):
         if all(token in vocabulary for token in specials.tokens):
@@ -55,7 +55,7 @@ def special_tokens_of(vocabulary: Container[str]) -> SpecialTokens | None:
 
 
 def split_specials(text: str, tokens: tuple[str, ...]) -> str:
-    """Insert a space into every occurrence of one of `tokens` in a text, ignoring case."""
+    """Insert a space into every one of `tokens` that is spelled out in a text, in any case."""
     return _spelled(tokens).sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
 
 
@@ -80,7 +80,7 @@ class TokenizerIds(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """One more than the largest id."""
+        """The largest id plus one."""
 
     @property
     def pad_id(self) -> int:
@@ -104,7 +104,7 @@ class TokenizerIds(Protocol):
 
     @property
     def random_ids(self) -> NDArray[np.integer]:
-        """Ids from which random replacements are drawn."""
+        """Ids that random replacements are drawn from."""
 
     @property
     def continuation_ids(self) -> NDArray[np.integer]:
@@ -120,13 +120,13 @@ class Vocabulary:
     """A vocabulary's token ids, grouped by role.
 
     Attributes:
-      vocab_size: one more than the largest id.
+      vocab_size: the largest id plus one.
       pad_id: the id of [PAD].
       cls_id: the id of [CLS].
       sep_id: the id of [SEP].
       mask_id: the id of [MASK].
       special_ids: the ids that are never masked: [PAD], [CLS], [SEP], [MASK] and [UNK].
-      random_ids: the ids from which random replacements are drawn.
+      random_ids: the ids that random replacements are drawn from.
       continuation_ids: the ids of tokens that continue the previous token's word.
       spaces_are_text: whether a word's tokens depend on whether a space precedes it.
     """

@@ -41,12 +41,12 @@ from bert_jax.tokenizers.tokenizer_json import (
 
 
 class LocatedTokens(NamedTuple):
-    """The tokens of a text and their positions in the text.
+    """The tokens of a text and their positions.
 
     Attributes:
       ids: int32 [tokens], the token ids.
-      offsets: int32 [tokens, 2], each token's start and end (exclusive) in the original text, in
-        characters.
+      offsets: int32 [tokens, 2], the start and the (exclusive) end of each token, as character
+        positions in the original text.
     """
 
     ids: NDArray[np.int32]
@@ -56,7 +56,7 @@ class LocatedTokens(NamedTuple):
 class Tokenizer:
     """A BERT-family tokenizer, backed by the `tokenizers` library. It can be pickled.
 
-    Its `kind` is BERT's WordPiece, RoBERTa's byte-level BPE, or ALBERT's SentencePiece.
+    The kind of vocabulary is BERT's WordPiece, RoBERTa's byte-level BPE, or ALBERT's SentencePiece.
     """
 
     def __init__(self, backend: Any) -> None:
@@ -75,11 +75,11 @@ class Tokenizer:
         """Load a tokenizer.json, vocab.txt, spiece.model or vocab.json, or a directory with one.
 
         The directory may also be a work directory or a prepared corpus. A vocab.json needs a
-        merges.txt in the same directory and is always cased. For any other file, `lowercase`
-        decides whether text is lower-cased and stripped of accents; if it is None,
-        tokenizer_config.json in the same directory decides. If neither is set, a tokenizer.json
-        keeps its own setting, a vocab.txt is uncased if no entry contains an upper-case ASCII
-        letter, and a spiece.model is uncased.
+        merges.txt in the same directory and is always cased. For any other file, `lowercase` sets
+        whether text is lowercased and stripped of accents, and defaults to `do_lower_case` in
+        tokenizer_config.json in the same directory. If neither is set, a tokenizer.json keeps its
+        own setting, a vocab.txt is uncased if no entry contains an uppercase ASCII letter, and a
+        spiece.model is uncased.
 
         Raises:
           ValueError: the file does not exist or is not a vocabulary of the BERT family.
@@ -91,7 +91,7 @@ class Tokenizer:
 
         Args:
           directory: the output directory, which is created if it does not exist.
-          segments: whether the model distinguishes the texts of a pair. If so, a tokenizer that
+          segments: whether the model distinguishes the two texts of a pair. If so, a tokenizer that
             gives both texts segment id 0, such as RoBERTa's, is saved with id 1 for the second.
         """
         write_backend(self._backend, Path(directory), segments=segments)
@@ -99,13 +99,13 @@ class Tokenizer:
     def encode_batch(
         self, texts: Sequence[str], *, specials_as_text: bool = False
     ) -> list[list[int]]:
-        """Return the token ids of each text, without [CLS] and [SEP] around them.
+        """Return the token ids of each text, without surrounding [CLS] and [SEP].
 
         Args:
           texts: the texts.
           specials_as_text: whether "[MASK]" in a text is encoded as ordinary text (a word in
             brackets), as in BERT's own data preparation, rather than as the special token, as in
-            Hugging Face. Set this for text of unknown origin.
+            Hugging Face's tokenizers. Set this for text from unknown sources.
 
         Raises:
           ValueError: a text is not a string or contains a lone surrogate.
@@ -116,11 +116,11 @@ class Tokenizer:
     def encode_with_offsets(
         self, texts: Sequence[str], *, specials_as_text: bool = False
     ) -> list[LocatedTokens]:
-        """Return the token ids of each text together with their offsets.
+        """Return the token ids of each text, as `encode_batch` does, along with their offsets.
 
-        The ids are the same as those from `encode_batch`. Characters that the tokenizer drops
-        (white space, stripped accents) belong to no token. If one character is decomposed into
-        several tokens (Hangul, if accents are stripped), they all have the character's offsets.
+        Characters that the tokenizer drops (white space, stripped accents) belong to no token. If
+        one character is decomposed into several tokens (Hangul, if accents are stripped), they all
+        have the character's offsets.
         """
         encodings = self._encode(self._offset_backend, texts, specials_as_text)
         located = self._offsets(encodings, texts, specials_as_text)
@@ -143,10 +143,10 @@ class Tokenizer:
     def word_offsets(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """Return the offsets of the words in each text, before words are split into pieces.
 
-        There is one int32 array [words, 2] for each text, which counts characters of the original
-        text. Punctuation marks are words, and special tokens spelled out in the text are ordinary
-        text. Characters that `encode_with_offsets` drops belong to no word. SentencePiece splits
-        only at white space.
+        The offsets of each text are an int32 array [words, 2] of character positions in the
+        original text. Punctuation marks are words, and special tokens that the text spells out are
+        ordinary text. Characters that `encode_with_offsets` drops belong to no word. SentencePiece
+        splits only at white space.
         """
         encodings = self._encode(self._word_finder, texts, True)
         return [words_of(offsets) for offsets in self._offsets(encodings, texts, True)]
@@ -154,7 +154,7 @@ class Tokenizer:
     def _offsets(
         self, encodings: Sequence[Any], texts: Sequence[str], specials_as_text: bool
     ) -> Iterator[NDArray[np.int32]]:
-        """Yield each text's offsets [tokens, 2], which exclude a token's leading space."""
+        """Yield the offsets [tokens, 2] for each text, excluding any leading space in a token."""
         for encoding, text in zip(encodings, texts, strict=True):
             offsets = offsets_of(encoding)
             if self.kind == "sentencepiece" and specials_as_text:
@@ -162,7 +162,7 @@ class Tokenizer:
             yield without_spaces(offsets, text)
 
     def normalize(self, text: str) -> str:
-        """Return the normalized text: cleaned and, if uncased, lower-cased without accents."""
+        """Return the normalized text: cleaned and, if uncased, lowercased without accents."""
         normalizer = self._backend.normalizer
         return text if normalizer is None else normalizer.normalize_str(text)
 
@@ -201,7 +201,7 @@ class Tokenizer:
     def readable(self, token_id: int) -> str:
         """Return a vocabulary entry in readable form.
 
-        For example, "##ing" stays as it is, and "Ġcity" and "▁city" become "city".
+        For example, "##ing" is returned unchanged, and "Ġcity" and "▁city" become "city".
         """
         if token_id in self.special_ids:
             return str(self.id_to_token(token_id))
@@ -214,22 +214,22 @@ class Tokenizer:
                 assert_never(self.kind)
 
     def token_to_id(self, token: str) -> int | None:
-        """Return the id of a vocabulary entry, or None if there is no such entry."""
+        """Return the id of a vocabulary entry, or None if the vocabulary does not contain it."""
         return self._backend.token_to_id(token)
 
     def id_to_token(self, token_id: int) -> str | None:
-        """Return the vocabulary entry that has this id, or None if there is no such entry."""
+        """Return the vocabulary entry with the given id, or None if there is none."""
         return self._backend.id_to_token(token_id)
 
     @cached_property
     def vocabulary(self) -> dict[str, int]:
-        """A dict from every entry to its id, in the order of the ids."""
+        """A dict from entry to id, in ascending order of ids."""
         vocabulary = self._backend.get_vocab(with_added_tokens=True)
         return dict(sorted(vocabulary.items(), key=lambda item: item[1]))
 
     @cached_property
     def vocab_size(self) -> int:
-        """One more than the largest id."""
+        """The largest id plus one."""
         return max(self.vocabulary.values()) + 1
 
     @cached_property
@@ -241,7 +241,7 @@ class Tokenizer:
 
     @cached_property
     def separators_between(self) -> int:
-        """Number of [SEP]s between the texts of a pair; the kind's default if the file has none."""
+        """Number of [SEP]s between the texts of a pair. Each kind has its own default."""
         separators = separators_between(self._backend, self.specials)
         return DEFAULT_SEPARATORS[self.kind] if separators is None else separators
 
@@ -294,7 +294,7 @@ class Tokenizer:
 
     @cached_property
     def special_ids(self) -> tuple[int, ...]:
-        """Ids of [PAD], [UNK], [CLS], [SEP] and [MASK], in this order."""
+        """Ids of [PAD], [UNK], [CLS], [SEP] and [MASK], in that order."""
         return (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)
 
     @cached_property
@@ -318,7 +318,7 @@ class Tokenizer:
 
     @cached_property
     def lowercase(self) -> bool:
-        """Whether text is lower-cased before it is tokenized."""
+        """Whether text is lowercased before it is tokenized."""
         return lowercases(self._state()["normalizer"])
 
     @cached_property
@@ -336,7 +336,7 @@ class Tokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hex SHA-256 of everything that determines a text's ids, in any file format."""
+        """Hex SHA-256 of everything that affects token ids, independent of the file format."""
         separators = self.separators_between
         default = separators == DEFAULT_SEPARATORS[self.kind]
         return fingerprint_of(self._state(), self.vocabulary, None if default else separators)

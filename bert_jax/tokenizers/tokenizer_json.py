@@ -26,15 +26,15 @@ from bert_jax.tokenizers.vocabulary_files import (
     read_json,
 )
 
-# The kinds of vocabulary that BERT, RoBERTa and ALBERT use. "sentencepiece" also stands for
-# SentencePiece's variant of BPE.
+# The kinds of vocabulary that BERT, RoBERTa and ALBERT use. "sentencepiece" includes models with
+# SentencePiece's own variant of BPE.
 Kind = Literal["wordpiece", "byte_bpe", "sentencepiece"]
 
 _FORM = "a tokenizer.json of the tokenizers library"
 
 
 def kind_of(state: Mapping[str, Any]) -> Kind | None:
-    """Return the kind of a tokenizer in tokenizer.json's format; None if it is not supported."""
+    """Return a tokenizer's kind, given its tokenizer.json; None if it is not supported."""
     splitters = types_of(state["pre_tokenizer"])
     match state["model"]["type"]:
         case "WordPiece":
@@ -69,14 +69,14 @@ def read_tokenizer_json(file: Path, config: Mapping[str, Any]) -> Any:
     if kind is None:
         raise ValueError(
             f"{file}: its model is {model}. Expected WordPiece, byte-level BPE, or a SentencePiece "
-            "model (Unigram or BPE with spaces as parts of words)."
+            "model (Unigram or BPE whose pieces include spaces)."
         )
     prefix_space = config.get("add_prefix_space")
     if kind == "byte_bpe" and isinstance(prefix_space, bool):  # takes precedence in transformers
         with expecting_fields(file):
             state = vocabulary_files.with_prefix_space(state, prefix_space)
     backend = _load(file, state)
-    # The file may ask for padding or for truncation to 512 tokens, which would damage a corpus.
+    # The file may enable padding, or truncation to 512 tokens, which would damage a corpus.
     backend.no_truncation()
     backend.no_padding()
     vocabulary = backend.get_vocab(with_added_tokens=True)
@@ -137,7 +137,7 @@ def _check_state(state: Mapping[str, Any]) -> None:
             _check_unknown_token(model)
     splitting_characters(state["pre_tokenizer"])
     if "ByteLevel" in types_of(state.get("normalizer")):
-        raise ValueError("normalizer: ByteLevel belongs in pre_tokenizer, where words are split.")
+        raise ValueError("normalizer: ByteLevel belongs in pre_tokenizer. Move it there.")
 
 
 def _model_ids(model: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -164,7 +164,7 @@ def _pair(merge: Any) -> tuple[str, str]:
 
 
 def _check_added_tokens(state: Mapping[str, Any], vocabulary: Mapping[str, int]) -> None:
-    """Raise ValueError if the library gave an added token a different id than the file does."""
+    """Raise ValueError if the library gave an added token an id that is not in the file."""
     for token in state["added_tokens"] or ():
         content, token_id = token["content"], token["id"]
         if vocabulary.get(content) != token_id:
@@ -178,11 +178,11 @@ def _check_added_tokens(state: Mapping[str, Any], vocabulary: Mapping[str, int])
 def fingerprint_of(
     state: Mapping[str, Any], vocabulary: Mapping[str, int], separators_between: int | None
 ) -> str:
-    """Return the hex SHA-256 of everything that determines a text's ids.
+    """Return the hex SHA-256 of everything that affects token ids.
 
     Args:
       state: the tokenizer in tokenizer.json's format.
-      vocabulary: all entries and their ids, in the order of the ids.
+      vocabulary: a dict from entry to id, in ascending order of ids.
       separators_between: the number of separators between two texts; None for the kind's default.
     """
     model = {key: value for key, value in state["model"].items() if key != "vocab"}
@@ -221,7 +221,7 @@ def override_normalizer(
         if lowercase is not None and lowercase != lowercases(state):
             raise ValueError(
                 f"{file}: lowercase={lowercase}: its normalizer ({state.get('type', 'none')}) "
-                f"{'keeps the case' if lowercase else 'lower-cases text'}, and only BERT's "
+                f"{'keeps the case' if lowercase else 'lowercases text'}, and only BERT's "
                 "normalizer can be changed. Omit lowercase."
             )
         return
@@ -244,11 +244,11 @@ def types_of(part: Any) -> set[str]:
     return {str(part.get("type"))}.union(*map(types_of, inner))
 
 
-# RoBERTa's vocabulary is padded to a multiple of 8; CamemBERT's keeps placeholders for ids that
+# RoBERTa's vocabulary is padded to a multiple of 8, and CamemBERT's keeps placeholders for ids that
 # fairseq moved.
 _FILLERS = re.compile(r"madeupword\d{4}|<(s|/s|unk)>NOTUSED")
-# Scripts that are written without spaces between words, identified by the first word of their
-# letters' Unicode names.
+# Scripts that are written without spaces between words. These are the first words in the Unicode
+# names of their letters.
 _WITHOUT_SPACES = frozenset(("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"))
 _BYTES = decoders.ByteLevel()
 
@@ -261,10 +261,10 @@ def is_used(piece: str) -> bool:
 def continues_word(piece: str, kind: Kind) -> bool:
     """Return whether a piece continues the previous piece's word.
 
-    WordPiece marks such pieces. In the other kinds, a word begins with a space or with punctuation,
-    and pieces that follow without a space continue it, as in the n-gram masking of ALBERT's
-    release. In scripts without spaces between words, every piece is a word; otherwise, a whole line
-    would count as one word.
+    WordPiece marks such pieces. In the other kinds of vocabulary, a word begins with a space or
+    with punctuation, and pieces that follow without a space continue it, as in the n-gram masking
+    of ALBERT's release. In scripts without spaces between words, every piece counts as a word,
+    since otherwise a whole line would be one word.
     """
     match kind:
         case "wordpiece":

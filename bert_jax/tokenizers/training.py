@@ -35,7 +35,7 @@ MAX_SAMPLE_BYTES = 1 << 30  # takes three to five minutes on two cores
 # Ten times the size of the largest published vocabularies. The libraries allocate memory for all
 # entries up front.
 MAX_VOCAB_SIZE = 10_000_000
-MAX_COUNT = 2**63 - 1  # the maximum of the libraries' integer type
+MAX_COUNT = 2**63 - 1  # the largest value of the libraries' integer type
 NO_TEXT = "documents: no text to train a vocabulary on."
 
 
@@ -70,8 +70,8 @@ def warn_if_smaller(size: int, requested: int) -> None:
 def even_sample(documents: Iterable[str], num_bytes: int, max_bytes: int) -> Iterator[str]:
     """Yield documents spread evenly over the text, up to a total size.
 
-    A document is taken if, including it, the share of `max_bytes` used up is at most the share of
-    the text seen so far.
+    A document is taken if doing so keeps the used share of `max_bytes` at or below the share of the
+    text seen so far.
 
     Args:
       documents: the documents.
@@ -129,8 +129,8 @@ class WordLimit:
         """Prepare a filter.
 
         Args:
-          inside: a Boolean array [0x110000] that marks the code points that words consist of. Other
-            characters always pass.
+          inside: a Boolean array [0x110000] that marks the code points that can be part of a word.
+            Other characters always pass.
           max_characters: the length of the longest text that will be filtered.
           max_word_characters: the length of the longest word that passes.
           max_total_characters: the total length of the distinct words that pass.
@@ -147,7 +147,7 @@ class WordLimit:
         self._inverse_powers = np.multiply.accumulate(inverses)
 
     def __call__(self, text: str) -> str:
-        """Return the text with the words that do not pass replaced by spaces."""
+        """Return the text with blanked-out words replaced by spaces."""
         codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
         edges = np.diff(self._inside[codes].astype(np.int8), prepend=0, append=0)
         starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
@@ -173,7 +173,7 @@ class WordLimit:
     def _slots(
         self, codes: NDArray[np.uint32], starts: NDArray[np.intp], ends: NDArray[np.intp]
     ) -> NDArray[np.int64]:
-        """Return each word's slot, a mixed polynomial hash that is computed from running sums."""
+        """Return each word's slot, which is a polynomial hash computed from running sums."""
         sums = np.zeros(len(codes) + 1, np.uint64)
         np.cumsum(codes * self._powers[: len(codes)], out=sums[1:])
         hashes = (sums[ends] - sums[starts]) * self._inverse_powers[starts]
@@ -188,7 +188,7 @@ class WordLimit:
             self._full = True
             logger.warning(
                 "the text has too many distinct words: from here on, only words seen before are "
-                "counted. A smaller sample (--max-bytes) would be counted completely."
+                "counted. To count all words, use a smaller sample (--max-bytes)."
             )
 
 
@@ -197,7 +197,7 @@ ROBERTA_VOCAB_SIZE = 50_265
 _SPECIALS = (ROBERTA.cls, ROBERTA.pad, ROBERTA.sep, ROBERTA.unk, ROBERTA.mask)
 _WORDS_PER_CHUNK = 1_024
 _MAX_WORD_CHARACTERS = 1_000
-# The limit is the same as for WordPiece, which has the same trainer. It uses 75 to 100 bytes per
+# The same limit as for WordPiece, since both use the same trainer, which needs 75 to 100 bytes per
 # character.
 _MAX_TOTAL_WORD_CHARACTERS = 8_000_000
 
@@ -222,7 +222,7 @@ def train_byte_bpe(
       min_frequency: how often a pair of pieces must occur to be merged.
       max_bytes: the maximum size, in UTF-8 bytes, of the sample in which words are counted. The
         sample consists of whole documents spread evenly over the text.
-      show_progress: whether the library shows its progress.
+      show_progress: whether the library shows a progress bar.
 
     Raises:
       ValueError: there is no text, or a size is out of range.
@@ -281,7 +281,8 @@ def _word_limit() -> WordLimit:
 
 ModelType = Literal["unigram", "bpe"]
 ALBERT_VOCAB_SIZE = 30_000
-# The library keeps the sample and its suffixes in memory, about 20 bytes per byte of text.
+# The library keeps the sample and its suffixes in memory, which takes about 20 bytes per byte of
+# text.
 MAX_SENTENCEPIECE_BYTES = 1 << 27
 _SENTENCE_CHARACTERS = 2_000
 _SENTENCE_BYTES = 4 * _SENTENCE_CHARACTERS  # UTF-8 has at most four bytes per character
@@ -302,7 +303,7 @@ def train_sentencepiece(
 
     The entries are <pad>, <unk>, [CLS], [SEP], [MASK], ALBERT's punctuation, and then trained
     pieces. Text is normalized as in ALBERT's release: quotes are unified, accents are stripped
-    after NFKD, letters are lower-cased, and SentencePiece's nmt_nfkc is applied. With
+    after NFKD, letters are lowercased, and SentencePiece's nmt_nfkc is applied. With
     `keep_accents`, text keeps its accents; without `lowercase`, it keeps both its accents and its
     case. A warning is logged if there is too little text for a vocabulary of the requested size.
 
@@ -310,8 +311,8 @@ def train_sentencepiece(
       documents: the text, which is read twice and therefore must not be an iterator.
       model_type: "unigram" for SentencePiece's unigram model, or "bpe" for its variant of BPE.
       vocab_size: the maximum number of entries.
-      lowercase: whether text is lower-cased.
-      keep_accents: whether lower-cased text keeps its accents.
+      lowercase: whether text is lowercased.
+      keep_accents: whether lowercased text keeps its accents.
       max_bytes: the maximum size, in UTF-8 bytes, of the sample to train on. The sample consists of
         whole documents spread evenly over the text.
 

@@ -23,7 +23,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, pro
 from bert_jax import json_files
 from bert_jax.tokenizers.special_tokens import ALBERT, BERT, ROBERTA
 
-# A hundred times the size of RoBERTa's vocab.json and merges.txt together.
+# A hundred times the combined size of RoBERTa's vocab.json and merges.txt.
 MAX_FILE_BYTES = 128 << 20
 # The maximum number of ids without an entry. Their rows in the embedding table are never trained.
 MAX_UNUSED_IDS = 1_000
@@ -56,14 +56,15 @@ def read_text(file: Path) -> str:
 def read_json(file: Path, fix: str = "") -> Any:
     """Return the content of a vocabulary's JSON file.
 
-    Errors are those of `json_files.read_json`, and ValueError if the file is far too large.
+    This raises the same errors as `json_files.read_json`, and ValueError if the file is far too
+    large for a vocabulary.
     """
     check_size(file)
     return json_files.read_json(file, fix)
 
 
 def check_ids(vocabulary: Iterable[tuple[str, Any]]) -> None:
-    """Check the (token, id) pairs of a vocabulary, which may contain the same pair repeatedly.
+    """Check a vocabulary's (token, id) pairs, which may include the same pair more than once.
 
     Raises:
       ValueError: an id is not a nonnegative integer, two tokens share an id, a token has two ids,
@@ -106,7 +107,7 @@ def check_merges(
       prefix: the prefix of pieces that continue a word, such as "##".
 
     Raises:
-      ValueError: a piece is missing; the message names the merge.
+      ValueError: a piece is missing. The message names the merge.
     """
     for left, right in merges:
         for piece in (left, right, left + right.removeprefix(prefix)):
@@ -132,15 +133,15 @@ def wordpiece_backend(
 ) -> Any:
     """Build BERT's tokenizer.
 
-    It cleans the text, splits it into words at spaces, punctuation and CJK characters, and applies
-    WordPiece to the words. Source: Devlin et al. 2018, section 3 ("Input/Output Representations"),
-    and its released code.
+    It cleans the text, splits it into words at spaces, punctuation and CJK characters, and splits
+    the words with WordPiece. Source: Devlin et al. 2018, section 3 ("Input/Output
+    Representations"), and its released code.
 
     Args:
       vocabulary: the entries and their ids.
-      lowercase: whether text is lower-cased.
+      lowercase: whether text is lowercased.
       strip_accents: whether accents are stripped. If None, they are stripped only if text is
-        lower-cased.
+        lowercased.
       separate_cjk: whether every CJK character is a separate word.
     """
     backend = tokenizers.Tokenizer(
@@ -205,7 +206,10 @@ def _fault(line: str, vocabulary: Mapping[str, int], lines: Container[str]) -> s
 
 
 def has_upper_case(vocabulary: Mapping[str, int]) -> bool:
-    """Return whether any entry, except special and unused ones, has an upper-case ASCII letter."""
+    """Return whether any entry contains an uppercase ASCII letter.
+
+    Special and unused entries are ignored.
+    """
     return any(
         "A" <= character <= "Z"
         for token in vocabulary
@@ -225,14 +229,14 @@ def byte_bpe_backend(
     *,
     add_prefix_space: bool = False,
 ) -> Any:
-    """Build RoBERTa's tokenizer, whose pieces are byte strings that include a word's leading space.
+    """Build RoBERTa's tokenizer, whose pieces are byte strings and include leading spaces.
 
     Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.2;
     Liu et al. 2019, "RoBERTa", section 4.4.
 
     Args:
       vocabulary: the entries and their ids.
-      merges: the pairs of pieces to merge, in order.
+      merges: the pairs of pieces to merge, in order of priority.
       add_prefix_space: whether the first word of a text is encoded with a space before it.
     """
     backend = tokenizers.Tokenizer(models.BPE(dict(vocabulary), list(merges), fuse_unk=False))
@@ -251,7 +255,7 @@ def read_byte_bpe(file: Path, *, add_prefix_space: bool) -> Any:
     """Build a backend from a vocab.json and the merges.txt in the same directory.
 
     Raises:
-      ValueError: a file is missing or damaged, or is not of RoBERTa's kind.
+      ValueError: a file is missing or damaged, or does not belong to a RoBERTa vocabulary.
     """
     merges_file = file.with_name(BYTE_BPE_MERGES_NAME)
     if not merges_file.is_file():
@@ -278,7 +282,7 @@ def read_byte_bpe(file: Path, *, add_prefix_space: bool) -> Any:
 
 
 def with_prefix_space(state: Mapping[str, Any], add: bool) -> dict[str, Any]:
-    """Return a copy of a tokenizer, in tokenizer.json's format, with add_prefix_space=`add`."""
+    """Return a copy of a tokenizer.json's content with add_prefix_space set to `add`."""
     changed = dict(state)
     for part in ("pre_tokenizer", "post_processor"):
         changed[part] = _with_prefix_space(state[part], add)
@@ -295,7 +299,7 @@ def _with_prefix_space(part: Any, add: bool) -> Any:
 
 
 def adds_prefix_space(state: Mapping[str, Any]) -> bool:
-    """Return whether a tokenizer.json's tokenizer adds a space before the first word."""
+    """Return whether a tokenizer (in tokenizer.json's format) adds a space to the first word."""
     splitter = state["pre_tokenizer"]
     parts = splitter.get("pretokenizers", [splitter])
     return any(part.get("add_prefix_space") for part in parts if part["type"] == "ByteLevel")
@@ -341,7 +345,7 @@ class _ModelType(IntEnum):
 def albert_normalizer(*, lowercase: bool, keep_accents: bool, charsmap: bytes = b"") -> Any:
     """Return ALBERT's normalizer, followed by a SentencePiece model's character map.
 
-    The normalizer unifies quotes, strips accents after NFKD, and lower-cases letters. Source: Lan
+    The normalizer unifies quotes, strips accents after NFKD, and lowercases letters. Source: Lan
     et al. 2020 and its released code.
     """
     steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
@@ -359,7 +363,7 @@ def read_sentencepiece(file: Path, *, lowercase: bool, keep_accents: bool) -> An
     """Build a backend from a spiece.model.
 
     Raises:
-      ValueError: the file is damaged or is not of ALBERT's kind.
+      ValueError: the file is damaged, or is not an ALBERT vocabulary.
     """
     check_size(file)
     # The module creates its classes dynamically, so mypy cannot find them.
@@ -375,7 +379,7 @@ def read_sentencepiece(file: Path, *, lowercase: bool, keep_accents: bool) -> An
     if missing:
         raise ValueError(f"{file}: not ALBERT's vocabulary: it lacks {', '.join(missing)}.")
     if len(ids) < len(pieces):
-        raise ValueError(f"{file}: contains a piece twice. Expected every piece once.")
+        raise ValueError(f"{file}: a piece occurs twice. Expected every piece to occur once.")
     for piece, score in pieces:
         if not math.isfinite(score):
             raise ValueError(
@@ -418,7 +422,7 @@ def _score(piece: str, score: float) -> float:
 
 
 def _merges(pieces: Sequence[tuple[str, float]], ids: dict[str, int]) -> list[tuple[str, str]]:
-    """Return all ways to build a piece from two others, beginning with the most likely pieces."""
+    """Return all pairs of pieces that make up another piece, the most likely ones first."""
     candidates = []
     for piece, score in pieces:
         for cut in range(1, len(piece)):

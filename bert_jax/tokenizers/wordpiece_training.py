@@ -65,24 +65,24 @@ def train_wordpiece(
     The entries are [PAD], `num_unused` entries [unusedN], [UNK], [CLS], [SEP], [MASK], then the
     characters, and then trained pieces. The 1,000 most frequent characters are included. A small
     vocabulary includes fewer, so that characters and their continuations take up at most half of
-    it. Lower-cased text loses its accents and other marks, unless `keep_accents` is set. Training
+    it. Lowercased text loses its accents and other marks, unless `keep_accents` is set. Training
     uses at most 1 GiB of memory for any text (see `WordLimit`).
 
     On its own, the library would number "##" characters in the order of a hash table, whose seed
-    differs in every process, and break ties by these numbers. Giving it the alphabet beforehand
-    makes the result depend on the text alone.
+    differs between processes, and break ties by these numbers. With the alphabet given beforehand,
+    the result depends only on the text.
 
     Args:
       documents: the text, which is read twice and therefore must not be an iterator.
       vocab_size: the maximum number of entries.
-      lowercase: whether text is lower-cased.
-      keep_accents: whether lower-cased text keeps its accents.
+      lowercase: whether text is lowercased.
+      keep_accents: whether lowercased text keeps its accents.
       num_unused: the number of [unusedN] entries.
       min_frequency: how often a character or a pair of pieces must occur to be included.
       max_bytes: the maximum size, in UTF-8 bytes, of the sample in which words are counted. The
         sample consists of whole documents spread evenly over the text. Characters are counted in
         the whole text.
-      show_progress: whether the library shows its progress.
+      show_progress: whether the library shows a progress bar.
 
     Raises:
       ValueError: there is no text, or a size is out of range.
@@ -136,7 +136,7 @@ def train_wordpiece(
 
 @dataclass(frozen=True)
 class _Survey:
-    """The number of times that each code point occurs, [0x110000], and the text's UTF-8 size."""
+    """How often each code point occurs, [0x110000], and the size of the text in UTF-8 bytes."""
 
     code_points: NDArray[np.int64]
     num_bytes: int

@@ -1,4 +1,4 @@
-"""Find the words of a text the way a tokenizer splits them.
+"""Find the words that a tokenizer splits a text into.
 
 Also report words that become unknown tokens or lose their accents.
 """
@@ -22,7 +22,7 @@ from bert_jax.tokenizers.vocabulary_files import has_upper_case
 
 
 class Word(NamedTuple):
-    """A word or punctuation mark, with its start and end (exclusive) in the text."""
+    """A word or punctuation mark, with its start and (exclusive) end in the text."""
 
     text: str
     start: int
@@ -32,8 +32,8 @@ class Word(NamedTuple):
 def split_words(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[Word]]:
     """Return the words of each text in order, including any accents after a word's last letter.
 
-    Punctuation marks are separate words. This is also true for SentencePiece, whose own words
-    include punctuation, because datasets with a tag for each word separate it.
+    Punctuation marks are separate words, as in datasets that have a tag for each word. This applies
+    to SentencePiece too, although its own words include punctuation.
     """
     match tokenizer.kind:
         case "sentencepiece":
@@ -58,13 +58,13 @@ def split_words(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[Word]]:
 def _with_marks(
     text: str, spans: Sequence[tuple[int, int]], *, split: bool
 ) -> list[tuple[int, int]]:
-    """Extend the spans of words by the marks that follow the words.
+    """Extend the spans of words to include the marks that follow them.
 
     Args:
       text: the text.
       spans: the spans of the words in the text.
-      split: whether spans end at marks, so that marks and the letters after them must be joined to
-        their word.
+      split: whether the tokenizer splits words at marks, in which case marks and the letters after
+        them must be rejoined with their word.
     """
     words: list[tuple[int, int]] = []
     for (start, last), following in zip_longest(spans, spans[1:]):
@@ -82,7 +82,7 @@ def _with_marks(
 
 
 def _split_at_punctuation(text: str, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the words [words, 2] that BERT's pre-tokenizer finds, if they contain a token."""
+    """Return the spans [words, 2] of BERT's pre-tokenizer that contain at least one token."""
     split = BertPreTokenizer().pre_tokenize_str(text)
     words = np.array([span for _, span in split], np.int32).reshape(-1, 2)
     starts, ends = tokens[tokens[:, 0] < tokens[:, 1]].T
@@ -94,10 +94,10 @@ def _split_at_punctuation(text: str, tokens: NDArray[np.int32]) -> NDArray[np.in
 
 
 def find_words(tokenizer: Tokenizer, text: str, phrase: str) -> list[tuple[int, int]]:
-    """Return the spans of all occurrences of a word, or of consecutive words, in a text.
+    """Return the spans of all occurrences of a word or phrase in a text.
 
-    Words match if they are equal after normalization: an uncased tokenizer finds "python" in
-    "Python".
+    Words match if they are equal after normalization. For example, an uncased tokenizer finds
+    "python" in "Python".
     """
     words, phrase_words = split_words(tokenizer, [text, phrase])
     normalized = [tokenizer.normalize(word.text) for word in words]
@@ -111,7 +111,7 @@ def find_words(tokenizer: Tokenizer, text: str, phrase: str) -> list[tuple[int, 
 
 
 def end_of_marks(text: str, end: int) -> int:
-    """Return the position after any marks at `end`, which belong to the letter before them.
+    """Return the position after the marks at `end`, which belong to the letter before them.
 
     Marks are accents, vowel signs, and the vowels and final consonants of a Hangul syllable.
     Tokenizers strip them or compose them with their letter.
@@ -131,7 +131,7 @@ WARNED_SHARE = 0.01
 REFUSED_SHARE = 0.20
 # Fewer tokens say little about a corpus, so the check waits for more, or for the end of the corpus.
 _MIN_CHECKED_TOKENS = 10_000
-# Fewer tokens are a quick trial, in which a single word may make up a fifth of the tokens.
+# With fewer tokens, the corpus is a quick trial, in which a single word may make up a fifth of it.
 _MIN_REFUSED_TOKENS = 100
 _SAMPLE_CHARACTERS = 1 << 18
 _MAX_WORDS = 5
@@ -173,14 +173,14 @@ class UnknownCounts:
         return self.unknown / max(1, self.tokens)
 
     def add(self, tokens: int, unknown: int | None) -> None:
-        """Count more tokens, unless it is not known (None) how many of them are unknown.
+        """Add more tokens to the counts; `unknown` is None if unknown tokens were not counted.
 
         Raises:
           TooManyUnknownError: there are enough tokens for a check, and too many are unknown.
         """
         if unknown is None:
-            # These tokens are from an earlier version, which did not count unknown ones. They count
-            # as a check, so that this work is kept if the corpus is rejected.
+            # An earlier version made these tokens and did not count unknown ones. This counts as a
+            # check, so that finished work is kept if the corpus is rejected later.
             self.checks += 1
             return
         self.tokens += tokens
@@ -190,7 +190,7 @@ class UnknownCounts:
 
     @property
     def too_many(self) -> bool:
-        """Whether there are 100 tokens or more, and more than `REFUSED_SHARE` are unknown."""
+        """Whether there are at least 100 tokens and more than `REFUSED_SHARE` are unknown."""
         return self.share > REFUSED_SHARE and self.tokens >= _MIN_REFUSED_TOKENS
 
     def check(self) -> None:
@@ -217,7 +217,7 @@ def describe_unknown(
       unknown: the number of unknown tokens.
       tokens: the number of tokens.
       texts: the texts that the tokens come from. Up to 256 K characters are searched for examples.
-      where: where the tokens come from, such as " of train".
+      where: a phrase that says where the tokens come from, such as " of train".
     """
     words = unknown_words(tokenizer, texts)
     examples = f", such as {', '.join(map(repr, words))}" if words else ""
@@ -246,7 +246,7 @@ def _likely_cause(tokenizer: Tokenizer) -> str:
     entries = tokenizer.vocabulary
     if not tokenizer.lowercase and not has_upper_case(entries):
         return (
-            "The vocabulary has no capital letters, but the tokenizer does not lower-case text. "
+            "The vocabulary has no capital letters, but the tokenizer does not lowercase text. "
             "Make it do so (leave --cased out, or set do_lower_case in tokenizer_config.json)."
         )
     spaced = sum(entry != entry.strip() for entry in entries)
@@ -274,7 +274,7 @@ class MarkedWords:
     def __init__(self, kind: Kind):
         """Prepare a counter for a kind of tokenizer.
 
-        The kind matters, since BERT's normalizer strips fewer marks than SentencePiece's.
+        BERT's normalizer strips fewer marks than SentencePiece's.
         """
         self._marks = ("Mn",) if kind == "wordpiece" else ("Mn", "Mc", "Me")
         self._left = _TOTAL_CHARACTERS
@@ -297,7 +297,7 @@ class MarkedWords:
         return (
             f"{len(marked):,} of {len(self._words):,} distinct words ({share:.1%}) lose accents, "
             f"vowel signs or voicing marks, so that different words may become one: {examples}. "
-            "To lower-case text but keep its marks, train the tokenizer with `bert-jax "
+            "To lowercase text but keep its marks, train the tokenizer with `bert-jax "
             "train-tokenizer --keep-accents`."
         )
 

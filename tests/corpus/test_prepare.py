@@ -239,7 +239,7 @@ def test_unusable_held_out_inputs_are_refused(
     refused("nothing to evaluate on, since the 1 documents in 1 inputs", [one], [blank])
     refused("nothing to train on in 1 inputs: 1 documents are held out", [same], [one])
     refused("nowhere.txt: this input does not exist", [one], ["nowhere.txt"])
-    refused("output=.*: inside the input directory", [one], [str(tmp_path)])
+    refused("output=.*: this is inside the input directory", [one], [str(tmp_path)])
 
 
 def test_one_document_cannot_be_in_both_splits(

@@ -44,7 +44,7 @@ def test_sentencepiece_gives_the_ids_of_its_library(model_type):
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     plain = [text.lower().replace("ï", "i").replace(",", "") for text in TEXTS]
     assert tokenizer.encode_batch(plain) == processor.encode(plain)
-    # Text is lower-cased and stripped of accents first.
+    # Text is lowercased and stripped of accents first.
     assert tokenizer.encode_batch(["The NAÏVE cat"]) == processor.encode(["the naive cat"])
 
 

@@ -199,7 +199,7 @@ def test_a_tokenizer_json_with_another_normalizer_keeps_it(tmp_path):
     tokenizer = Tokenizer.load(tmp_path)
     assert tokenizer.lowercase
     assert tokenizer.encode_batch(["A B."]) == [[5, 6]]
-    with pytest.raises(ValueError, match="lowercase=False: its normalizer .* lower-cases text"):
+    with pytest.raises(ValueError, match="lowercase=False: its normalizer .* lowercases text"):
         Tokenizer.load(tmp_path, lowercase=False)
     tokenizer.save(tmp_path / "saved")
     reference = AutoTokenizer.from_pretrained(tmp_path / "saved")

@@ -132,7 +132,7 @@ def load(path: Path, entries: Sequence[str], lowercase: bool | None = None) -> T
 def test_messages_name_the_likely_cause(tmp_path):
     cased = load(tmp_path / "vocab.txt", ["the", "cat"], lowercase=False)
     assert unknown_words(cased, ["The the Cat cat The", "Dog"]) == ["The", "Cat", "Dog"]
-    assert "no capital letters, but the tokenizer does not lower-case" in describe_unknown(
+    assert "no capital letters, but the tokenizer does not lowercase" in describe_unknown(
         cased, 1, 2
     )
     capitals = load(tmp_path / "vocab.txt", ["The", "cat"])
