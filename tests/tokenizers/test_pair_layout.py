@@ -120,7 +120,7 @@ def test_the_fingerprint_depends_on_the_layout(tmp_path) -> None:
 def test_layouts_of_other_families_are_refused(single, pair, tmp_path) -> None:
     backend = unigram(ALBERT, split=True)
     template(backend, single, pair)
-    with pytest.raises(ValueError, match=r"tokenizer.json: post_processor: turns .*Expected \["):
+    with pytest.raises(ValueError, match=r"tokenizer.json: post_processor: it turns .*Expected \["):
         loaded(backend, tmp_path)
 
 
