@@ -220,7 +220,7 @@ def bert_jax_here(
 ) -> Callable[..., Finished]:
     """Return a function that runs a `bert-jax` command in the test process, on eight devices.
 
-    Curves are not drawn, to save half a second per evaluation.
+    Curves are not drawn, which saves half a second per evaluation.
     """
     from bert_jax.cli.main import main
     from bert_jax.training import reporting

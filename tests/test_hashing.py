@@ -9,7 +9,7 @@ from bert_jax.hashing import Purpose, below, hash_of, low_half, permuted
 
 NUM_DRAWS = 1_000_000
 
-# What the first version returned. If the hash changed, so would every dataset drawn with it.
+# Values from the first version. If the hash changed, so would every dataset drawn with it.
 GOLDEN = ["924101a359204eef", "5c5ad25dbfa0a21e", "3bcd1ce9bd74ab2a"]
 GOLDEN_PERMUTATION = [7, 4, 6, 3, 5, 2, 0, 9, 1, 8]
 GOLDEN_LARGE = [830989870, 307371840, 899191457]

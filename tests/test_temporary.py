@@ -33,7 +33,7 @@ with temporary_beside(Path(sys.argv[1]), directory=sys.argv[2] == "directory") a
 
 @pytest.fixture(params=["file", "directory"])
 def writer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Start a process that writes `output` by way of a temporary file or directory."""
+    """Start a process that is writing `output` through a temporary file or directory."""
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(tmp_path / "output"), request.param],
         stdout=subprocess.PIPE,

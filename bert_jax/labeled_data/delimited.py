@@ -89,7 +89,7 @@ class TableFormat:
             return replace(self, kind=kind)
         except ValueError as error:
             raise ValueError(
-                f"{path}: {error} (by the file's extension, as form.kind is 'auto')"
+                f"{path}: {error} (the extension determines the format, since form.kind is 'auto')"
             ) from None
 
     def for_other_file(self, path: str) -> TableFormat:
@@ -325,6 +325,7 @@ def check_no_header(
         raise ValueError(
             f"{location}: {word[:80]!r} in the label column, {column}, is not a label, and no "
             "other row contains such a word there. The line seems to be a header, but "
-            "form.header=False makes it an example. Remove the line, set form.header=True if all "
+            "form.header=False says that it is an example. Remove the line, set form.header=True "
+            "if all "
             "files have such a line, or correct the cell"
         )

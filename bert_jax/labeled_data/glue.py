@@ -226,7 +226,7 @@ def _check_task(task: GlueTask, files: SentenceFiles) -> None:
     if not matches:
         beginning = ", ".join(repr(cell[:40]) for cell in cells[:20])
         raise ValueError(
-            f"{location}: not the train.tsv of {task.name}, which {expected}; this file begins "
+            f"{location}: this is not {task.name}'s train.tsv, which {expected}. The file begins "
             f"with {beginning}. Set glue.directory to the directory that contains {task.name}'s "
             "own files or, to train on other files, use --config table"
         )
@@ -241,7 +241,9 @@ def _tfds_files(task: GlueTask, source: str, data_dir: str) -> GlueFiles:
     match = re.fullmatch(rf"{TFDS_PREFIX}glue/({'|'.join(configs)})(:\d+\.\d+\.\d+)?", source)
     if match is None:
         expected = " or ".join(f"{TFDS_PREFIX}glue/{config}" for config in configs)
-        raise ValueError(f"{source!r}: expected {expected} for {task.name}, without a split")
+        raise ValueError(
+            f"{source!r} does not contain {task.name}. Use {expected}, without a split"
+        )
     columns: dict[str, Any] = {
         "first": task.tfds_columns[0],
         "second": task.tfds_columns[1],

@@ -109,7 +109,9 @@ class SentenceFiles:
         columns = {"first": self.first, "second": self.second} | label_columns
         check_columns(self.form, {key: name for key, name in columns.items() if name != AUTO})
         if self.is_multi_label and not self.labels:
-            raise ValueError("labels=(): list all labels if examples may have several")
+            raise ValueError(
+                "labels=(): examples may have several labels, so all labels must be listed here"
+            )
         if self.separator and not self.label:
             raise ValueError(
                 f"separator={self.separator!r}, but label=''. Set label to the column that "

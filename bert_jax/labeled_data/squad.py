@@ -136,7 +136,7 @@ def _locate(answer: _Node, question: str, context: str) -> tuple[str, int]:
 
 
 class _Node:
-    """A value in a JSON file with its location, for error messages."""
+    """A value in a JSON file, with its location for error messages."""
 
     def __init__(self, value: Any, location: str):
         self.value = value
@@ -386,9 +386,10 @@ def _build_rows(
 
 
 def _maximum_context(cuts: _Cuts) -> NDArray[np.bool_]:
-    """Return whether each window token has its most context there, [tokens of all windows].
+    """Return, for each token in a window, whether no other window gives it more context.
 
-    If several windows give a token equally much context, the first of them is chosen.
+    If several windows give a token equally much context, the first of them is chosen. The result
+    has the shape [tokens of all windows].
     """
     # 98% of SQuAD's passages fit in one window of 384 tokens, which needs no comparison.
     several = np.bincount(cuts.examples)[cuts.examples] > 1

@@ -116,8 +116,8 @@ def read_table(
         logger.info("%s: skipped %s labeled %r", path, num_rows, cell)
     if skipped and not locations:
         raise ValueError(
-            f"{path}: all rows have one of the skipped labels {', '.join(map(repr, skipped))} "
-            "(skip_labels). Change skip_labels, or add rows with other labels"
+            f"{path}: no rows are left after skipping the labels {', '.join(map(repr, skipped))}. "
+            "Change skip_labels, or add rows with other labels"
         )
     if not locations:
         raise ValueError(f"{path} contains no rows. Add at least one example")

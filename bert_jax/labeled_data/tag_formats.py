@@ -145,7 +145,7 @@ class _Mark(NamedTuple):
 
 
 class _Marks:
-    """The marks in sentences, which every iteration creates anew instead of storing them."""
+    """The marks in sentences. They are not stored, but created anew in every iteration."""
 
     def __init__(self, tags: Sequence[Sequence[str]], locations: Sequence[Sequence[str]] | None):
         self._tags, self._places = tags, locations

@@ -1,8 +1,8 @@
 """Execute a page's Python blocks in one process, the way an interactive interpreter would.
 
 Blocks are sent to the process's standard input as JSON, one per line. After each block, the process
-writes a line that says whether the block succeeded, true or false, to a file descriptor, whose
-number is the only command-line argument.
+writes true or false to a file descriptor, depending on whether the block succeeded. The
+descriptor's number is the only command-line argument.
 """
 
 import json

@@ -156,7 +156,7 @@ class Runner:
         if self._python is None:
             log = self._tools / "python.log"
             self._python = PythonSession(self._directory, self._environment, log)
-        # The empty lines before the source make the line numbers in tracebacks those of the page.
+        # Empty lines are prepended so that tracebacks show the line numbers on the page.
         return self._python.run("\n" * block.line + block.source, self._name, TIMEOUT)
 
 

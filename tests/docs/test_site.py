@@ -15,8 +15,7 @@ from ..commands import REPOSITORY
 
 pytestmark = pytest.mark.slow
 
-# Matches what a browser loads from another host to show a page, but not links that a reader may
-# follow.
+# Matches addresses on other hosts that a browser loads to show a page, but not ordinary links.
 LOADED = re.compile(r"""(?:\bsrc=|<link\b[^>]*\bhref=|url\(|@import\s*)["']?(?:https?:)?//""")
 
 

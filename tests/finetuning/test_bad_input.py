@@ -51,7 +51,7 @@ BAD_FILES = {
     "a tag never seen": (
         "tagged.txt",
         "matt\tB-GPE\n",
-        ":1: tag 'B-GPE' is not one of the model's",
+        ":1: tag 'B-GPE' is not one of the model's labels ('O'",
     ),
     "no sentence": ("tagged.txt", "\n\n", "contains no sentences. Add at least one"),
     "no question": ("questions.json", '{"data": []}', "contains no questions. SQuAD files"),

@@ -44,10 +44,11 @@ class Case:
     """Commands to run, and the parts of their output files to record.
 
     commands: arguments for `bert-jax`, separated by spaces, or by "|" if they contain spaces.
-    texts: glob patterns for files to record in full. hashes: glob patterns for files whose SHA-256
-    is recorded. listed: directories whose file names are recorded. weights: safetensors files,
-    which are recorded as shapes, checksums, sums and norms. kept: whether to run in a copy of the
-    committed directories instead of the inputs.
+    texts: glob patterns for files to record in full.
+    hashes: glob patterns for files whose SHA-256 is recorded.
+    listed: directories whose file names are recorded.
+    weights: safetensors files, which are recorded as shapes, checksums, sums and norms.
+    kept: whether to run in a copy of the committed directories instead of the inputs.
     """
 
     commands: Sequence[str]

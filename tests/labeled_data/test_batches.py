@@ -118,7 +118,7 @@ def test_batches_by_length_have_less_padding_than_random_batches() -> None:
     rows = choose_lengths(lengths, 6)
     plan = ByLength(lengths, rows, 32, seed=0)
     sizes = [32 * plan.planned_batch(step).length for step in range(plan.steps_per_epoch)]
-    # The sizes if batches were consecutive examples, each padded to the longest one.
+    # For comparison, pad batches of consecutive examples to their longest example.
     unsorted_sizes = [32 * lengths[first : first + 32].max() for first in range(0, 2000, 32)]
     assert sum(sizes) < 0.5 * sum(unsorted_sizes)
 

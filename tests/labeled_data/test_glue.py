@@ -199,10 +199,12 @@ def test_the_diagnostic_set_is_a_test_set_of_mnli_only(tmp_path, monkeypatch) ->
     tfds_tests = glue_files("MNLI", "tfds:glue/ax").test
     assert list(tfds_tests) == ["AX"]
     _assert_same(tfds_tests["AX"], tests["AX"], "test", str(tmp_path / "t"))
-    with pytest.raises(ValueError, match="'tfds:glue/ax': expected tfds:glue/rte for RTE"):
+    with pytest.raises(ValueError, match="'tfds:glue/ax' does not contain RTE. Use tfds:glue/rte"):
         glue_files("RTE", "tfds:glue/ax")
     for source in ("tfds:glue/axb", "tfds:glue/ax:test"):
-        message = f"'{source}': expected tfds:glue/mnli or tfds:glue/ax for MNLI, without a split"
+        message = (
+            f"'{source}' does not contain MNLI. Use tfds:glue/mnli or tfds:glue/ax, without a split"
+        )
         with pytest.raises(ValueError, match=message):
             glue_files("MNLI", source)
 
@@ -277,9 +279,8 @@ def test_the_directory_of_another_task_is_rejected(
     shared_data: Path, name: str, directory: str, expected: str, beginning: str
 ) -> None:
     source = str(shared_data / "glue" / directory)
-    message = (
-        f":1: not the train.tsv of {name}, which has {expected}; this file begins with {beginning}"
-    )
+    begins = f"The file begins with {beginning}"
+    message = f":1: this is not {name}'s train.tsv, which has {expected}. {begins}"
     with pytest.raises(ValueError, match=re.escape(message)):
         glue_files(name, source)
 
@@ -288,7 +289,9 @@ def test_unknown_names_are_rejected() -> None:
     with pytest.raises(ValueError, match="unknown GLUE task 'cola'. Use one of CoLA"):
         glue_files("cola", "anywhere")
     for source in ("tfds:glue/sst2", "tfds:glue/cola:train", "tfds:cola"):
-        with pytest.raises(ValueError, match=f"'{source}': expected tfds:glue/cola for CoLA"):
+        with pytest.raises(
+            ValueError, match=f"'{source}' does not contain CoLA. Use tfds:glue/cola"
+        ):
             glue_files("CoLA", source)
     assert glue_files("CoLA", "tfds:glue/cola:2.0.0").train.train == "tfds:glue/cola:2.0.0:train"
 

@@ -81,7 +81,7 @@ def test_invalid_labels_are_rejected(
 
 
 def test_several_labels_must_be_listed() -> None:
-    with pytest.raises(ValueError, match=r"labels=\(\): list all labels if examples may have"):
+    with pytest.raises(ValueError, match=r"labels=\(\): examples may have several labels, so all"):
         SentenceFiles(train="f", label="")
 
 

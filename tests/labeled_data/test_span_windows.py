@@ -32,7 +32,7 @@ def torture_examples() -> list[SpanExample]:
 
 @pytest.fixture(scope="module")
 def tokenizers() -> dict[bool, Tokenizer]:
-    """Return a tokenizer for each value of `lowercase`."""
+    """Return a dict from `lowercase` to a tokenizer."""
     lines = [example.context + example.question for example in torture_examples()]
     return {
         lowercase: train_wordpiece(lines, vocab_size=2500, lowercase=lowercase, min_frequency=1)

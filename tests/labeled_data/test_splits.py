@@ -145,5 +145,5 @@ def test_invalid_skip_labels_are_rejected(options, message: str) -> None:
 def test_a_file_with_only_skipped_rows_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text("text\tlabel\none\t-\ntwo\t-\n")
-    with pytest.raises(ValueError, match="all rows have one of the skipped labels '-'"):
+    with pytest.raises(ValueError, match="no rows are left after skipping the labels '-'"):
         split(path, "train", skip_labels=("-",))

@@ -95,7 +95,7 @@ class Case:
         # ID.
         self.ids = np.where(self.mask == 1, rng.integers(2, VOCABULARY, (ROWS, LENGTH)), self.pad)
         self.segments = self.mask * (np.arange(LENGTH) > 5) * (encoder.num_segments > 1)
-        # Gradients are those of a randomly weighted sum of all scores.
+        # Random weights for the sum of all scores whose gradient is compared.
         self.weights = rng.standard_normal((ROWS, LENGTH, VOCABULARY)).astype(np.float32)
         self.pair_weights = rng.standard_normal((ROWS, 2)).astype(np.float32)
 
@@ -169,8 +169,7 @@ def test_states_logits_and_gradients_agree(name: str) -> None:
         # A key bias does not affect the softmax, so its gradient is nothing but rounding error.
         scale = np.abs(expected_gradients[name.replace(".key.bias", ".query.bias")]).max()
         assert scale > 0, name
-        # In PyTorch, the embedding lookup gives the padding token's row no gradient. In our model,
-        # it does.
+        # PyTorch's embedding lookup passes no gradient to the padding token's row, but ours does.
         rows = np.arange(len(wanted)) != case.pad if name.endswith(".token") else slice(None)
         if family.model_type == "roberta" and name.endswith(".position"):
             rows = slice(2, None)  # our model reserves no positions for padding
