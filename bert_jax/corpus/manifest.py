@@ -63,8 +63,8 @@ class SplitInfo:
       num_tokens: the number of tokens, excluding special tokens.
       fill_rate: the share of the records' positions that are used if every fragment is written as
         `[CLS] A [SEP] B [SEP]`; 0 if there are no records.
-      num_unknown: the number of tokens that the tokenizer does not know; None in older corpora,
-        which did not record it.
+      num_unknown: the number of tokens that the tokenizer does not know; None in older corpora, for
+        which they were not counted.
     """
 
     shards: tuple[ShardInfo, ...]
@@ -84,7 +84,7 @@ class SplitInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The description of a corpus and its sources.
+    """A description of a corpus and its sources.
 
     Attributes:
       max_length: the length of a training sequence, including special tokens.

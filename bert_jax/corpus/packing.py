@@ -42,9 +42,9 @@ def check_language(language: str) -> None:
     """Raise ValueError if there are no sentence rules for a language (ISO 639-1, such as "en")."""
     if language not in LANGUAGES:
         raise ValueError(
-            f"language={language!r}: no sentence rules. Expected one of {' '.join(LANGUAGES)}; for "
-            "any other language, use the most similar of these. The rules of en split at the "
-            "sentence-ending marks of all scripts."
+            f"language={language!r}: there are no sentence rules for this language. Expected one "
+            f"of {' '.join(LANGUAGES)}. For any other language, use the most similar of these. The "
+            "rules for en split at the sentence-ending marks of all scripts."
         )
 
 

@@ -120,7 +120,7 @@ def encode_record(fragments: Sequence[Fragment], token_bytes: int) -> bytes:
     """
     dtype = token_dtype(token_bytes)
     if not 0 < len(fragments) <= MAX_WORD:
-        raise ValueError(f"{len(fragments)} fragments: expected 1 to {MAX_WORD} in a record.")
+        raise ValueError(f"a record with {len(fragments)} fragments: expected 1 to {MAX_WORD}.")
     header = np.empty(1 + HEADER_WORDS * len(fragments), WORD)
     header[0] = len(fragments)
     starts, tokens = [], []
@@ -201,7 +201,7 @@ def _check_fragment(
     if not 0 <= document_id <= MAX_DOCUMENT_ID:
         raise ValueError(f"document_id={document_id}: expected 0 to {MAX_DOCUMENT_ID}.")
     if not 0 < len(tokens) <= MAX_WORD:
-        raise ValueError(f"{len(tokens)} tokens: expected 1 to {MAX_WORD} in a fragment.")
+        raise ValueError(f"a fragment with {len(tokens)} tokens: expected 1 to {MAX_WORD}.")
     if tokens.min() < 0 or tokens.max() > max_id:
         raise ValueError(
             f"token ids from {tokens.min()} to {tokens.max()}: expected 0 to {max_id}."

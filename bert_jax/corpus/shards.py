@@ -70,7 +70,8 @@ class UnitResult:
       num_sentences: the number of sentences.
       num_tokens: the number of tokens.
       shard: the shard file.
-      num_unknown: the number of unknown tokens; None in older results, which did not record it.
+      num_unknown: the number of unknown tokens; None in results from versions that did not count
+        them.
     """
 
     unit_digest: str

@@ -96,7 +96,7 @@ SPLITS: tuple[Split, Split] = ("train", "heldout")
 # 1/32 of the configured size, then eight of 1/16, 1/8, 1/4 and 1/2.
 _RAMP_DOUBLINGS = 5
 _RAMP_UNITS = 8
-# The memory in bytes that a worker needs for a document besides its text.
+# How many bytes of memory a worker needs for a document besides its text.
 _DOCUMENT_OVERHEAD = 256
 
 
@@ -221,7 +221,7 @@ def build_units(
 
 
 class _OpenUnit:
-    """The unit of a split that is being filled with documents."""
+    """The unit that a split's documents are currently added to."""
 
     def __init__(self, split: Split, unit_bytes: int):
         self.split: Split = split

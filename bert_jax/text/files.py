@@ -1,4 +1,4 @@
-"""Expand inputs into files, and open these files, compressed or not."""
+"""Expand inputs into files, and open both plain and compressed files."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def is_tfds(name: str) -> bool:
 
 
 def content_suffix(path: Path) -> str:
-    """Return the suffix, in lowercase, without compression: ".jsonl" for "a.jsonl.gz"."""
+    """Return the lowercase suffix of a path, ignoring compression: ".jsonl" for "a.jsonl.gz"."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in COMPRESSIONS:
         suffixes.pop()

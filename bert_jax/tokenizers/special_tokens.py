@@ -76,7 +76,7 @@ def _spelled(tokens: tuple[str, ...]) -> re.Pattern[str]:
 
 
 class TokenizerIds(Protocol):
-    """The properties of a tokenizer that are needed to build a `Vocabulary`."""
+    """The tokenizer properties needed to build a `Vocabulary`."""
 
     @property
     def vocab_size(self) -> int:

@@ -241,7 +241,7 @@ class Tokenizer:
 
     @cached_property
     def separators_between(self) -> int:
-        """Number of [SEP]s between the texts of a pair. Each kind has its own default."""
+        """Number of [SEP]s between the texts of a pair, with a default for each kind."""
         separators = separators_between(self._backend, self.specials)
         return DEFAULT_SEPARATORS[self.kind] if separators is None else separators
 

@@ -178,7 +178,7 @@ def read_vocabulary(file: Path) -> dict[str, int]:
     Raises:
       ValueError: the file is damaged, or is not a BERT vocabulary.
     """
-    # Universal newlines would also split at a lone "\r", and str.splitlines even at U+2028.
+    # Universal-newline mode would also split at a lone "\r", and str.splitlines even at U+2028.
     lines = [line.rstrip("\r") for line in read_text(file).split("\n")]
     while lines and not lines[-1]:
         lines.pop()

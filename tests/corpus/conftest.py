@@ -86,7 +86,7 @@ def checksums() -> Callable[[Path], dict[str, str]]:
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory, write_json_lines) -> SmallCorpus:
-    """Return two files with 300 documents, some of which occur twice."""
+    """Write two files with 300 documents, some of which occur twice."""
     directory = tmp_path_factory.mktemp("corpus")
     texts = _random_texts(0, 300)
     repeated = texts[:5] + texts[100:103]
@@ -106,7 +106,7 @@ def finished(corpus, tokenizer, prepare_options, tmp_path_factory) -> Path:
 
 
 def _random_texts(seed: int, count: int) -> list[str]:
-    """Return documents of 1 to 60 sentences. Every tenth is longer, and one has special tokens.
+    """Return documents of up to 60 sentences, or 600 for every tenth. One has special tokens.
 
     No sentence ends in anything that could be an abbreviation or an initial.
     """
@@ -124,7 +124,7 @@ def _random_texts(seed: int, count: int) -> list[str]:
 
 @pytest.fixture(scope="session")
 def make_source() -> Callable[..., ExampleSource]:
-    """Return a function that opens a corpus written by `write_corpus` as an example source."""
+    """Return a function that opens a corpus from `write_corpus` as an example source."""
 
     def make(directory: Path, split="train", **config) -> ExampleSource:
         corpus = Corpus(directory, split)
@@ -153,7 +153,7 @@ def unmasked() -> Callable[[Batch], np.ndarray]:
 def fragments_of(
     unmasked,
 ) -> Callable[[Batch], Iterator[tuple[np.ndarray, np.ndarray, int, float]]]:
-    """Return a function that yields the fragments of a batch one by one."""
+    """Return a function that yields a batch's fragments one by one."""
 
     def fragments(batch: Batch) -> Iterator[tuple[np.ndarray, np.ndarray, int, float]]:
         """Yield (token ids with special tokens, segment ids, label, weight) for each fragment."""

@@ -72,7 +72,7 @@ def test_no_token_is_lost_and_the_manifest_has_the_right_counts(corpus, finished
         assert starts == [0, *stops[:-1]]
     assert manifest.duplicates_removed == corpus.num_repeated
     assert manifest.empty_documents == manifest.bad_lines_skipped == manifest.documents_split == 0
-    # The hash selects about a tenth. The tolerance is 3 standard deviations of a binomial.
+    # About a tenth is selected by hash. The tolerance is 3 standard deviations of a binomial.
     assert abs(manifest.heldout.num_documents - 30) < 16
 
 
@@ -327,7 +327,7 @@ def test_token_ids_over_65535_are_stored_in_four_bytes(tmp_path, prepare_options
         ({"heldout_fraction": 1.0}, "heldout_fraction=1.0: expected a fraction .* less than 1"),
         ({"heldout_fraction": -0.1}, "heldout_fraction=-0.1: expected"),
         ({"unit_bytes": 1}, "unit_bytes=1: expected at least 1024"),
-        ({"language": "tlh"}, "language='tlh': no sentence rules"),
+        ({"language": "tlh"}, "language='tlh': there are no sentence rules for this language"),
     ],
 )
 def test_invalid_options_are_refused(change, message, prepare_options):

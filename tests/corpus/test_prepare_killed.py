@@ -40,7 +40,7 @@ def command(inputs, tokenizer_directory, output):
 
 
 def children(process_id):
-    """Return the processes whose parent is `process_id`, from Linux's /proc."""
+    """Return the child processes of `process_id`, according to Linux's /proc."""
     process_ids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -101,7 +101,7 @@ def test_a_full_disk_is_reported_and_the_preparation_continued(
 
 def test_an_interrupt_is_reported_and_leaves_no_finished_corpus(corpus, finished, tmp_path):
     output = tmp_path / "out"
-    # Tests that run in the background ignore SIGINT, and so would their child processes.
+    # Tests that run in the background ignore SIGINT, and their child processes inherit this.
     default_sigint = "import os, signal as s, sys; s.signal(s.SIGINT, s.SIG_DFL); "
     words = command(corpus.inputs, finished / "tokenizer", output)
     process = subprocess.Popen(

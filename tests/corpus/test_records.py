@@ -91,7 +91,7 @@ def test_a_fragment_that_cannot_be_stored_is_refused(fragment):
 
 
 def test_a_record_without_fragments_and_an_odd_token_size_are_refused():
-    with pytest.raises(ValueError, match="0 fragments: expected 1 to 65535 in a record"):
+    with pytest.raises(ValueError, match="a record with 0 fragments: expected 1 to 65535"):
         encode_record([], 2)
     with pytest.raises(ValueError, match="token_bytes=3: expected 2 or 4"):
         encode_record([Fragment(0, np.array([1]), np.array([0]))], 3)

@@ -76,5 +76,7 @@ def test_white_space_that_makes_sentencex_panic_is_handled():
 
 @pytest.mark.parametrize("language", ["", "english", "EN", "xx", "zh-hant"])
 def test_an_unknown_language_is_refused(language):
-    with pytest.raises(ValueError, match=f"language='{language}': no sentence rules.* en "):
+    with pytest.raises(
+        ValueError, match=f"language='{language}': there are no sentence rules.* en "
+    ):
         check_language(language)

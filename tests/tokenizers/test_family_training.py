@@ -1,4 +1,4 @@
-"""Test training byte-level BPE and SentencePiece vocabularies."""
+"""Test the training of byte-level BPE and SentencePiece vocabularies."""
 
 import subprocess
 import sys

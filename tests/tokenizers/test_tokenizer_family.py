@@ -43,7 +43,7 @@ def reference_roberta(file: Path) -> transformers.RobertaTokenizer:
 def reference_albert(file: Path, **settings: bool) -> transformers.AlbertTokenizer:
     proto = sentencepiece_model_pb2.ModelProto()
     proto.ParseFromString(file.read_bytes())
-    # Score "2," the way AlbertConverter in transformers does, which wrote the release's
+    # Score "2," the way transformers' AlbertConverter does, which converted the release to a
     # tokenizer.json.
     scored = [
         (p.piece, p.score - 100 * (p.piece[-1:] == "," and p.piece[-2:-1].isdigit()))

@@ -29,7 +29,7 @@ UNKNOWN = "мир 是 new cat saw " * 50  # two of five words are unknown
 
 
 def write_texts(path: Path, texts: Sequence[str]) -> str:
-    """Write documents that differ in their last ten words."""
+    """Write documents, each of which is made unique by its last ten words."""
     lines = []
     for number, text in enumerate(texts):
         last = f"{number:010b}".replace("0", "cat ").replace("1", "dog ")

@@ -60,7 +60,7 @@ class SentenceModel:
     Attributes:
       encoder: the directory that contains the encoder and its tokenizer.
       settings: the sentence-embedding settings, or None if there are none or they were dropped.
-      lowercase: whether to lower-case texts before tokenization.
+      lowercase: whether to lowercase texts before tokenization.
       notes: a message about the dropped modules, if any.
     """
 
@@ -120,7 +120,7 @@ def _modules(file: Path) -> Iterator[_Module]:
 
 
 def _settings(directory: Path, modules: Sequence[_Module]) -> tuple[SentenceEmbedding, bool]:
-    """Return (settings, lowercase); `lowercase` says whether to lower-case texts."""
+    """Return (settings, lowercase); `lowercase` says whether to lowercase texts."""
     file = directory / MODULES_NAME
     for number, module in enumerate(modules):
         if module.kind not in (_ENCODERS, ("Pooling",), ("Normalize",))[min(number, 2)]:
@@ -257,7 +257,7 @@ def write_sentence_model(settings: SentenceEmbedding, hidden_dim: int, target: P
         _write(target / path / CONFIG_NAME, content)
         module = {"idx": number, "name": str(number), "path": path, "type": f"{_PACKAGE}.{kind}"}
         modules.append(module)
-    # The exported tokenizer already lower-cases if the model requires it.
+    # The exported tokenizer already lowercases if the model requires it.
     encoder = {"max_seq_length": settings.max_length, "do_lower_case": False}
     _write(target / ENCODER_NAMES[0], encoder)
     model: dict[str, Any] = {
