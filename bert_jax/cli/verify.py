@@ -7,10 +7,10 @@ A model can be a work directory, a Hugging Face directory (run by transformers i
 checkpoint from Google's BERT release (read the way `import` reads it), an ONNX file or a StableHLO
 artifact. The input consists of random tokens that cover all positions and segments, and of pairs of
 sentences of different lengths, with padding. Everything is computed in float32, on the CPU unless
-JAX_PLATFORMS says otherwise. For each output, the largest absolute difference is printed, and the
-relative difference, which is the former divided by the root mean square of the second model's
-values: float32 rounding makes two frameworks differ, and more so for large values. The exit code is
-0 if
+JAX_PLATFORMS says otherwise. For each output, two numbers are printed: the largest absolute
+difference, and a relative difference, for which the largest is divided by the root mean square of
+the second model's values. Float32 rounding makes two frameworks differ, and more so for large
+values. The exit code is 0 if
 
 - no relative difference exceeds the tolerance (with --tolerance 0, all outputs must be bitwise
   equal);

@@ -86,7 +86,7 @@ def describe_examples(examples: ExampleSource, batch_size: int) -> list[str]:
 
 
 def measure_inline(examples: ExampleSource, batch_size: int, seconds: float) -> InlineSpeed:
-    """Measure how fast one core makes batches, for at least `seconds` and one batch."""
+    """Make at least one batch on one core, for at least `seconds`, and measure the speed."""
     batches_per_epoch = len(examples) // batch_size
     rows = np.arange(batch_size)
     with _one_core():

@@ -1,4 +1,4 @@
-"""Test that a step's batch does not depend on how it is read and each record is used once."""
+"""Test that batches do not depend on how they are read, and that each record is used once."""
 
 from __future__ import annotations
 
