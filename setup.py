@@ -81,7 +81,7 @@ RECIPES = {
 setup(
     name="bert_jax",
     version=VERSION,
-    description="BERT and its family in JAX: from raw text to a pretrained, resumable encoder.",
+    description="Pretrain, fine-tune and export BERT-family encoders in JAX.",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
