@@ -62,7 +62,7 @@ from bert_jax.training.metrics_log import read_metrics  # noqa: E402
 
 # The number of epochs for each task.
 EPOCHS = {"SST-2": 1, "STS-B": 4}
-# The number of SST-2 training sentences to use, a fixed sample.
+# The size of the fixed sample of SST-2 training sentences.
 SENTENCES = 16_000
 # The fraction of documents to hold out. The text has few documents, and these include a whole book.
 HELD_OUT = "0.07"

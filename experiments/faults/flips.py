@@ -92,7 +92,7 @@ def _flipped(
         shutil.copytree(assets / source, given)
         flip_bit(given / file, random.Random(seed))
         ended = yield Job(command(assets, given))
-        # A flipped bit in a name in SHA256SUMS leaves a file unchecked and changes nothing else.
+        # If the flipped bit is in a file name in SHA256SUMS, the only effect is an unchecked file.
         expectation: Expectation = "anything" if file == "SHA256SUMS" else "refused"
         return problems_of(ended, expectation, "given")
 

@@ -202,8 +202,8 @@ def _become(active: _Active) -> None:
         code = end.code if isinstance(end.code, int) else 1
     except BaseException:
         traceback.print_exc()
-    # Libraries that only this process imports, such as PyTorch, have exit handlers that do not
-    # belong to the command, so they must not be interrupted.
+    # Ignore SIGINT from here on. This process has imported libraries that the command would not
+    # import, such as PyTorch, and their exit handlers must not be interrupted.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading._shutdown()
     atexit._run_exitfuncs()
