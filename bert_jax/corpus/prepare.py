@@ -138,8 +138,7 @@ def prepare(
     return PreparedCorpus(Path(output), manifest)
 
 
-# Parameters of `prepare` that have a different name (the key) in options, the manifest or
-# `make_corpus`.
+# Names that options, the manifest and `make_corpus` use, and what `prepare` calls them.
 _PARAMETERS = {
     "max_pieces": "max_documents_per_record",
     "heldout_fraction": "held_out",

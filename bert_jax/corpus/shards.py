@@ -216,7 +216,7 @@ class _Worker:
 
 
 class WorkerPool:
-    """A context manager for up to `num_workers` processes, which are killed on exit.
+    """A context manager for a pool of up to `num_workers` processes, which are killed on exit.
 
     A process is started when there is a unit but no idle process. Processes are spawned, because a
     fork would lose the parent's threads (from a reader or a tokenizer) but keep their locks.

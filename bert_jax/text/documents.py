@@ -184,8 +184,8 @@ def counted_document(text: str, place: str, counts: SourceCounts) -> Iterator[Do
 def cut_point(data: bytes, start: int, limit: int) -> int:
     """Return where to cut UTF-8 text so that the part from `start` has at most `limit` bytes.
 
-    The cut is after the last line end in this part or, if there is none, after the last space or,
-    if there is none either, between two characters.
+    The cut is after the last line end in this part. Without a line end, it is after the last space,
+    and without a space, it is between two characters.
     """
     end = start + limit
     if end >= len(data):

@@ -247,7 +247,7 @@ def types_of(part: Any) -> set[str]:
 # RoBERTa's vocabulary is padded to a multiple of 8, and CamemBERT's keeps placeholders for ids that
 # fairseq moved.
 _FILLERS = re.compile(r"madeupword\d{4}|<(s|/s|unk)>NOTUSED")
-# Scripts that are written without spaces between words. These are the first words in the Unicode
+# Scripts that are written without spaces between words, identified by the first word in the Unicode
 # names of their letters.
 _WITHOUT_SPACES = frozenset(("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"))
 _BYTES = decoders.ByteLevel()
