@@ -213,7 +213,7 @@ class Sweep:
                     return False
             except TrainingDiverged as error:
                 write_diverged(directory, str(error))
-        if not resumed:  # a resumed run's duration is not that of a whole run
+        if not resumed:  # a resumed run's duration covers only part of it
             self._durations.append((hyperparameters.num_epochs, time.monotonic() - start))
         return True
 
