@@ -78,8 +78,8 @@ class ChoiceFiles:
         check_columns(self.form, texts | endings | {"label": self.label})
         if self.labels and len(self.labels) != len(self.endings):
             raise ValueError(
-                f"{len(self.labels)} labels for {len(self.endings)} endings: expected one label "
-                "per ending"
+                f"there are {len(self.labels)} labels for {len(self.endings)} endings. Specify "
+                "one label per ending"
             )
         check_skipped(self.skip_labels, self.choice_labels)
 

@@ -147,14 +147,16 @@ def delimited_rows(
         if len(row) > width:
             if width == 1 and (advice := format_advice(first[1], form)):
                 raise ValueError(
-                    f"{location}: {len(row)} columns, but the first line has only one, "
+                    f"{location}: the line has {len(row)} columns, but the first line has only "
+                    "one, "
                     f"{first[1][0][:80]!r}. {advice}"
                 )
             advice = "Remove tabs from the texts"
             if form.kind == "csv":
                 advice = f'Put texts that contain "{form.delimiter}" in quotes ("...")'
             raise ValueError(
-                f"{location}: {len(row)} columns, but the first line has {width}. {advice}"
+                f"{location}: the line has {len(row)} columns, but the first line has {width}. "
+                f"{advice}"
             )
         values: list[str] = []
         for index in indices:
@@ -169,7 +171,7 @@ def _index_by_name(name: str, header: Sequence[str], form: TableFormat, path: Pa
         return header.index(name)
     columns = ", ".join(repr(cell[:40]) for cell in header[:20]) or "none"
     problem = f"{header.count(name)} columns are" if name in header else "no column is"
-    problem = f"{path}:1: {problem} named {name!r}; the columns in this line are {columns}."
+    problem = f"{path}:1: {problem} named {name!r}. This line has the columns {columns}."
     if advice := format_advice(header, form):
         raise ValueError(f"{problem} {advice}")
     raise ValueError(
@@ -212,8 +214,8 @@ def _index_by_number(name: str, first: tuple[str, list[str]], form: TableFormat,
         )
     location, row = first
     if int(name) >= len(row):  # the first row is the longest one
-        numbers = f"'0' to '{len(row) - 1}'" if len(row) > 1 else "only '0'"
-        problem = f"{location}: no column {name!r}; the columns in this line are {numbers}."
+        numbers = f"the columns '0' to '{len(row) - 1}'" if len(row) > 1 else "only the column '0'"
+        problem = f"{location}: there is no column {name!r}. This line has {numbers}."
         if advice := format_advice(row, form):
             raise ValueError(f"{problem} {advice}")
         raise ValueError(

@@ -312,7 +312,9 @@ def write_glue_submission(
     submissions = (*submission_names(task), *([_AX] if task.has_diagnostic_set else []))
     names = [f"{name}.tsv" for name in submissions]
     if file.name not in names:
-        raise ValueError(f"{file}: a submission of {task.name} must be called {' or '.join(names)}")
+        raise ValueError(
+            f"{file}: a submission for {task.name} must be called {' or '.join(names)}"
+        )
     if not len(predictions):
         raise ValueError(f"{file}: there are no predictions to write")
     rows = sorted(zip(map(int, ids), predictions, strict=True))

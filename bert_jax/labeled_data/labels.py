@@ -36,8 +36,8 @@ def check_labels(
     hint = ""
     if not header and invalid == [0] and len(labels) > 1:
         hint = (
-            ". All other rows have a valid label, so this line may contain the column names: "
-            "remove it, or set form.header=True if all files have such a line"
+            ". All other rows have a valid label, so this line may contain the column names. "
+            "Remove it, or set form.header=True if all files have such a line"
         )
     raise ValueError(
         f"{locations[index]}: label {labels[index]!r} is not {_describe(expected)}{hint}"
@@ -75,7 +75,8 @@ def check_label_set(labels: Sequence[str], names: Sequence[str] = ()) -> None:
         check_label_names(values, key)
     if names and len(names) != len(labels):
         raise ValueError(
-            f"{len(names)} label_names for {len(labels)} labels: expected one name per label"
+            f"there are {len(names)} label_names for {len(labels)} labels. Specify one name per "
+            "label"
         )
 
 

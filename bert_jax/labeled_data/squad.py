@@ -86,7 +86,9 @@ def read_squad(path: Path, *, labeled: bool) -> list[SpanExample]:
             for question in paragraph.field("qas", list).items():
                 example = _example(question, title, context, labeled)
                 if example.id in seen:
-                    question.fail(f"duplicate question ID {example.id!r}; IDs must be unique")
+                    question.fail(
+                        f"the question ID {example.id!r} is repeated, but IDs must be unique"
+                    )
                 seen.add(example.id)
                 examples.append(example)
     if not examples:
@@ -149,7 +151,9 @@ class _Node:
     def field(self, key: str, kind: type) -> _Node:
         if key not in self.keys():
             names = ", ".join(map(repr, self.keys()[:20])) or "none"
-            self.fail(f"missing key {key!r} of SQuAD v1.1; the keys are {names}")
+            self.fail(
+                f"the key {key!r}, which SQuAD v1.1 requires, is missing. The keys here are {names}"
+            )
         location = self._location if self._location.endswith(": ") else f"{self._location}."
         node = _Node(self.value[key], location + key)
         node._expect(kind)

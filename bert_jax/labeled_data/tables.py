@@ -229,7 +229,9 @@ def _field(record: dict[str, Any], name: str, location: str) -> Any:
             value = value[int(part)]
         else:
             fields = ", ".join(map(repr, list(record)[:20])) or "none"
-            raise ValueError(f"{location}: no field {name!r}; its fields are {fields}")
+            raise ValueError(
+                f"{location}: the object has no field {name!r}. Its fields are {fields}"
+            )
     return value
 
 

@@ -40,7 +40,11 @@ BAD_FILES = {
     "a row too short": ("reviews.tsv", TSV + "a\n", ":4: the row ends before column 'label'"),
     "nothing but a header": ("reviews.tsv", "sentence\tlabel\n", "contains no rows. Add"),
     "an empty file": ("reviews.tsv", "", "is empty. Add at least one example"),
-    "a tab in a text": ("reviews.tsv", TSV + "a\tb\t1\n", ":4: 3 columns, but the first line"),
+    "a tab in a text": (
+        "reviews.tsv",
+        TSV + "a\tb\t1\n",
+        ":4: the line has 3 columns, but the first line",
+    ),
     "no number": ("scores.jsonl", '{"a": "x", "b": "y", "score": "high"}\n', ":1: label 'high'"),
     "no such choice": (
         "choices.csv",

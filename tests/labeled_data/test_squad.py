@@ -46,7 +46,7 @@ def test_test_sets_need_no_answers(file: Path) -> None:
     content = squad()
     del content["data"][0]["paragraphs"][0]["qas"][0]["answers"]
     assert read_squad(write(file, content), labeled=False)[0].answer_texts == ()
-    message = r"squad.json: data\[0\].paragraphs\[0\].qas\[0\]: missing key 'answers' of SQuAD v1.1"
+    message = r"squad.json: data\[0\].paragraphs\[0\].qas\[0\]: the key 'answers', which SQuAD"
     with pytest.raises(ValueError, match=message):
         read_squad(file, labeled=True)
 
@@ -117,10 +117,10 @@ def changed(key: str, value: Any) -> dict[str, Any]:
     "content, message",
     [
         ([], "'[]' is not an object"),
-        ({}, "missing key 'data' of SQuAD v1.1"),
+        ({}, "the key 'data', which SQuAD v1.1 requires, is missing"),
         ({"data": []}, "contains no questions"),
         ({"data": {}}, "data: '{}' is not an array"),
-        ({"data": [{"title": "Ada"}]}, r"data[0]: missing key 'paragraphs' of SQuAD v1.1"),
+        ({"data": [{"title": "Ada"}]}, r"data[0]: the key 'paragraphs', which SQuAD"),
         (changed("context", None), "data[0].paragraphs[0].context: 'None' is not a string"),
         (
             changed("context", "Ada \ud800"),
@@ -128,7 +128,7 @@ def changed(key: str, value: Any) -> dict[str, Any]:
         ),
         (changed("qas", ["?"]), "data[0].paragraphs[0].qas[0]: '?' is not an object"),
         (squad(), "question q1 has no answer"),
-        (squad(answers=[{"text": "Ada"}]), "answers[0]: missing key 'answer_start' of SQuAD v1.1"),
+        (squad(answers=[{"text": "Ada"}]), "answers[0]: the key 'answer_start', which"),
         (squad(("Ada", "2")), "answers[0].answer_start: '2' is not an integer"),
         (squad(("Ada", True)), "answers[0].answer_start: 'True' is not an integer"),
         (squad(("Ada", 2), id=7), "qas[0].id: '7' is not a string"),
@@ -143,7 +143,7 @@ def test_malformed_content_is_rejected(file: Path, content: Any, message: str) -
 def test_duplicate_ids_are_rejected(file: Path) -> None:
     content = squad(("Ada", 2))
     content["data"] *= 2
-    with pytest.raises(ValueError, match=r"data\[1\].*duplicate question ID 'q1'"):
+    with pytest.raises(ValueError, match=r"data\[1\].*the question ID 'q1' is repeated"):
         read_squad(write(file, content), labeled=True)
 
 
