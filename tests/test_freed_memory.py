@@ -18,8 +18,8 @@ library, version = platform.libc_ver()
 GLIBC = tuple(map(int, version.split(".")[:2])) if library == "glibc" else (0, 0)
 on_glibc = pytest.mark.skipif(GLIBC < (2, 35), reason="malloc of glibc 2.35")
 
-# A script that prints by how many MiB the process has grown after a thread has touched and freed a
-# block of 100 MiB.
+# A script in which a thread touches and frees a block of 100 MiB. It prints by how many MiB the
+# process has grown afterward.
 SCRIPT = """
 import ctypes, os, threading
 from bert_jax import processes as freed_memory

@@ -314,7 +314,7 @@ def test_position_embeddings_are_repeated_for_a_longer_model(bert_jax_here, trai
 
 
 def change_tokenizer(directory: Path) -> None:
-    """Swap two words in the vocabulary that a directory contains."""
+    """Swap two words in a directory's vocabulary."""
     words = (directory / "vocab.txt").read_text().splitlines()
     words[-1], words[-2] = words[-2], words[-1]
     shutil.rmtree(directory)

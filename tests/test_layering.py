@@ -38,7 +38,8 @@ MAY_IMPORT = {
     "interop": {"finetuning", "models", "runs", "tokenizers", "training"},
 }
 MAY_IMPORT["cli"] = set(MAY_IMPORT) - {"labeled_data"}
-# Packages that data workers and quickly starting commands use. None stands for top-level modules.
+# Packages used by data workers and by commands that must start quickly. None stands for top-level
+# modules.
 WITHOUT_JAX = {None, "tokenizers", "text", "corpus", "pipeline", "labeled_data"}
 COMPUTING = {"jax", "jaxlib", "flax", "optax", "orbax", "chex"}
 # Orbax will change its API before version 1.0, so only a few files may depend on it.
@@ -51,7 +52,7 @@ def package_of(path: Path) -> str | None:
 
 
 def is_late(node: ast.AST) -> bool:
-    """Return whether the imports inside `node` are not executed when the module is imported."""
+    """Return whether importing a module skips the imports inside `node`."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
         return True
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)

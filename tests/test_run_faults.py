@@ -1,4 +1,4 @@
-"""Test runs whose checkpoint is damaged, disk full, directory removed or terminal closed."""
+"""Test how runs cope with damaged checkpoints, full disks, and lost directories or terminals."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pretrain(tiny_config: Path) -> Words:
 
 @pytest.fixture(scope="module")
 def finished_run(pretrain: Words, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train a run on all of the test process's devices, and return its work directory."""
+    """Train on all of the test process's devices, and return the work directory."""
     work_dir = tmp_path_factory.mktemp("runs") / "finished"
     assert main(pretrain(work_dir)) == 0
     return work_dir

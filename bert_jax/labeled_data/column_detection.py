@@ -168,7 +168,7 @@ class _Table:
         return (singles[0].name if singles else self._longest(free)), given_second
 
     def fits(self, label: str, model_labels: Sequence[str]) -> bool:
-        """Return whether the model knows all labels in a column; True if it predicts numbers."""
+        """Return whether a model predicts numbers, or else knows every label in a column."""
         values = self._profile(label).values
         return (
             not model_labels

@@ -152,7 +152,7 @@ def _delimited_records(
 
 
 KEYS = "sentences.files."  # the prefix of config keys in messages
-# A column with more distinct values than this is not taken for classes by its content.
+# A column with at most this many distinct values is taken for classes, judging by its content.
 FEW_CLASSES = 20
 _MAX_CLASSES = 1_000
 _PLACEHOLDERS = frozenset(["", "-", "--", "?", "nan", "n/a", "#n/a", "<na>", "null"])

@@ -115,7 +115,7 @@ class Sequences:
 
 @dataclass(frozen=True)
 class Features:
-    """The input sequences of examples, and their targets.
+    """Examples as a model reads them: their token sequences and their targets.
 
     Attributes:
       sequences: the sequences of all examples, in order.

@@ -14,8 +14,8 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-# Blocks in the first group of languages are code, which the tests execute. Other blocks are in the
-# second group.
+# Tests execute blocks in the first group of languages. All other blocks must be in the second
+# group.
 CODE = ("bash", "console", "diff", "python")
 OTHER = ("csv", "ini", "json", "text", "toml", "yaml")
 # Settings that take a value, settings that do not, and the commands to which `args` are added.

@@ -90,7 +90,7 @@ def test_each_epoch_contains_every_example_once(batch_size: int) -> None:
 
 def test_an_incomplete_batch_has_the_row_length_of_its_longest_example() -> None:
     lengths = np.array([3, 8, 5, 17, 20, 2, 7])
-    # No example needs the last two row lengths, which were chosen for longer ones.
+    # The last two row lengths are longer than any example needs.
     plan = ByLength(lengths, (8, 16, 24, 64, 128), 4, seed=0)
     for epoch in range(8):
         batches = map(plan.planned_batch, (2 * epoch, 2 * epoch + 1))

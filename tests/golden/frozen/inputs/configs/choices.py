@@ -1,4 +1,4 @@
-"""Three endings of a sentence, one of them right."""
+"""Fine-tune a model that chooses the right one of three endings of a sentence."""
 
 from ml_collections import ConfigDict
 

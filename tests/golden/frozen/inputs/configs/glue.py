@@ -1,4 +1,4 @@
-"""SST-2 of GLUE: classes of single sentences."""
+"""Fine-tune a model that classifies single sentences, on SST-2 from GLUE."""
 
 from ml_collections import ConfigDict
 

@@ -1,4 +1,4 @@
-"""Two phases of different lengths: 20 steps of 16 x 32 tokens and 12 of 8 x 64."""
+"""Pretrain in two phases: 20 steps of 16 x 32 tokens, then 12 steps of 8 x 64 tokens."""
 
 from ml_collections import ConfigDict
 

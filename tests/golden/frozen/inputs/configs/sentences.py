@@ -1,4 +1,4 @@
-"""A table of pairs whose columns and labels are detected."""
+"""Fine-tune on a table of sentence pairs, whose columns and labels are detected."""
 
 from ml_collections import ConfigDict
 

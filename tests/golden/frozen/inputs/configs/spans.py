@@ -1,4 +1,4 @@
-"""Questions in SQuAD's form, on passages read in windows."""
+"""Fine-tune on questions in SQuAD format, whose passages are split into windows."""
 
 from ml_collections import ConfigDict
 

@@ -1,4 +1,4 @@
-"""Entities in IOB2."""
+"""Fine-tune on entity tags in IOB2."""
 
 from ml_collections import ConfigDict
 
