@@ -160,7 +160,7 @@ _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 
 
 def kept(values: Mapping[str, int], skip_labels: Collection[str]) -> Counter[str]:
-    """Return how often each value occurs, except the values to skip."""
+    """Count how often each value occurs, leaving out the values to skip."""
     return Counter({cell: n for cell, n in values.items() if cell not in skip_labels})
 
 

@@ -36,7 +36,7 @@ class GlueTask:
     Attributes:
       name: the official name.
       metrics: the metrics, in the order of the GLUE paper.
-      primary: the metric reported by the BERT paper.
+      primary: the metric that the BERT paper reports.
       first: the column that contains the first segment in the official files.
       second: the column that contains the second segment, or "" if there is none.
       label: the label column.

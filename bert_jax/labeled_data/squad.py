@@ -411,8 +411,8 @@ def _highest_score(cuts: _Cuts) -> NDArray[np.bool_]:
     window = np.repeat(np.arange(len(cuts.sizes)), cuts.sizes)
     left = ranges(np.zeros(len(cuts.sizes), np.int64), cuts.sizes)
     score = np.minimum(left, cuts.sizes[window] - 1 - left) + 0.01 * cuts.sizes[window]
-    # `token` numbers the passage tokens of all questions, counting a passage anew for each
-    # question.
+    # `token` indexes the passage tokens of all questions. Each question has its own copy of a
+    # passage.
     lengths = np.zeros(cuts.examples[-1] + 1 if len(cuts.examples) else 0, np.int64)
     np.maximum.at(lengths, cuts.examples, cuts.begins + cuts.sizes)
     firsts = np.cumsum(lengths) - lengths
