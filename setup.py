@@ -89,7 +89,7 @@ setup(
     python_requires=">=3.11",
     packages=[*find_packages(include=["bert_jax", "bert_jax.*"]), *RECIPES],
     package_dir=RECIPES,
-    package_data={"bert_jax": ["py.typed"]},
+    package_data={"bert_jax": ["py.typed", "interpretability/assets/*"]},
     install_requires=REQUIRES,
     extras_require={
         "cuda13": ["jax[cuda13]"],

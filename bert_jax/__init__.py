@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from bert_jax.interop.import_model import import_model
     from bert_jax.interop.verify import verify
     from bert_jax.interpretability.attention import Attention
+    from bert_jax.interpretability.look import look
     from bert_jax.models.config import ComputeConfig, EncoderConfig
     from bert_jax.models.encoder import Encoder
     from bert_jax.models.heads import PretrainingModel
@@ -86,6 +87,7 @@ __all__ = [
     "import_model",
     "load_config",
     "load_model",
+    "look",
     "plan",
     "prepare",
     "pretrain",
@@ -133,6 +135,7 @@ _MODULES = {
     "import_model": "interop.import_model",
     "load_config": "recipes.load",
     "load_model": "runs.checkpoints",
+    "look": "interpretability.look",
     "plan": "pretraining.plan",
     "prepare": "corpus.prepare",
     "pretrain": "pretraining.run",

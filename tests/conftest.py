@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -282,3 +283,18 @@ def tiny_config(tmp_path_factory: pytest.TempPathFactory, tiny_text: Path) -> Pa
     config = directory / "config.py"
     config.write_text(TINY_CONFIG.format(directory), encoding="utf-8")
     return config
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Return a browser, or skip the test if none is installed."""
+    reason = "needs playwright: pip install -e '.[browser]'"
+    playwright = pytest.importorskip("playwright.sync_api", reason=reason)
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if not program:
+        pytest.skip("needs chromium or google-chrome on PATH")
+    options = ["--no-sandbox"] if os.geteuid() == 0 else []  # the sandbox does not work for root
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=program, args=options, timeout=120_000)
+        yield chromium
+        chromium.close()

@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "training": {"analysis", "models", "tasks"},
     "runs": {"corpus", "models", "tasks", "tokenizers", "training"},
     "inference": {"labeled_data", "models", "runs", "tasks", "text", "tokenizers"},
-    "interpretability": {"inference", "labeled_data", "models", "tasks", "tokenizers"},
+    "interpretability": {"inference", "labeled_data", "models", "runs", "tasks", "tokenizers"},
     "pretraining": {
         *("analysis", "corpus", "models", "pipeline", "runs", "tasks", "tokenizers", "training"),
     },

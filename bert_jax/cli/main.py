@@ -78,6 +78,9 @@ VERBS = {
     "predict": Verb(
         "run a trained model on texts, one result per line", "bert_jax.cli.predict", repeats=True
     ),
+    "look": Verb(
+        "show what happens inside a model when it reads a text", "bert_jax.cli.look", mixed=True
+    ),
     "fill-mask": Verb(
         "predict the masked words of a sentence", "bert_jax.cli.predict", "fill_mask", mixed=True
     ),

@@ -315,6 +315,7 @@ class Predictor:
                 f"{' or '.join(map(repr, self.heads))}. Use a model from {self.made_by}"
             )
         self.check_origin(work_dir, origin)
+        self.origin = origin
         trained = load_model(str(work_dir), dtype)
         self.config = trained.config
         self.tokenizer = trained.tokenizer

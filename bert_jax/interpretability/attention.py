@@ -17,13 +17,19 @@ from bert_jax.interpretability.attributions import (
     Baseline,
     attribute_label,
     attribute_token,
-    label_scores,
 )
 from bert_jax.interpretability.layer_guesses import MaskGuesses, guess_at_layers, read_guesses
-from bert_jax.interpretability.trace import trace
-from bert_jax.interpretability.traced_text import EmbeddingSum, TracedText, TracedWord, word_spans
+from bert_jax.interpretability.trace import head_outputs, trace
+from bert_jax.interpretability.traced_text import (
+    EmbeddingSum,
+    FloatArray,
+    TracedText,
+    TracedWord,
+    word_spans,
+)
 from bert_jax.labeled_data.features import Features, Sequences, build_sequences, truncate_pair
 from bert_jax.models.config import DTypeName
+from bert_jax.runs.work_dir import PAIRS
 from bert_jax.tokenizers.words import split_words
 from bert_jax.validation import check_choice
 
@@ -48,6 +54,7 @@ class _Input(NamedTuple):
     tokens: tuple[str, ...]
     token_ids: NDArray[np.int32]
     segment_ids: NDArray[np.int32]
+    is_text: NDArray[np.bool_]
     words: tuple[TracedWord, ...]
     truncated: bool
 
@@ -194,13 +201,42 @@ class Attention(Predictor):
         error = float(abs(scores.sum() - (score - reference)))
         return Attribution(name, score, reference, read.tokens, read.words, scores, error)
 
+    def head_outputs(self, text: Text, second: Text | None = None) -> dict[str, FloatArray]:
+        """Return the outputs of the model's head.
+
+        Args:
+          text: the text.
+          second: the second text of a pair.
+
+        Returns:
+          A dict with `logits` [labels] of a sequence classifier, [tokens, labels] of a tagger, or
+          [tokens, 2] of a model that answers questions; with `next_sentence_logits` [2] of a
+          sentence-pair head; empty for an encoder and for a head that only guesses words.
+
+        Raises:
+          UnusableText: a text or a word is not a string or not valid Unicode.
+        """
+        read = self._read(text, second)
+        row = self._run_once(head_outputs, read)
+        classifier = self.config.classifier
+        if classifier is not None and classifier.scored == "tokens":
+            return {"logits": row["logits"][: len(read.tokens)].copy()}
+        return row
+
+    @property
+    def sentence_pair_names(self) -> tuple[str, str]:
+        """The names of the two classes of a sentence-pair head, in the order of its logits."""
+        if self.origin.get(PAIRS) == "sentence_order":
+            return "in order", "swapped"
+        return "the second text follows", "it does not follow"
+
     def _label_program(
         self, read: _Input, target: str | None, steps: int
     ) -> tuple[Program, int, str]:
         """Return the program, and the index and name of the label, for a sequence classifier."""
         labels = self.config.labels
         if target is None:
-            scores = self._run_once(label_scores, read)["logits"]
+            scores = self._run_once(head_outputs, read)["logits"]
             target = labels[int(scores.argmax())]
         check_choice("target", target, labels)
         program = partial(attribute_label, problem=self.config.problem, steps=steps)
@@ -276,6 +312,9 @@ class Attention(Predictor):
         segment_ids = (np.arange(length) >= second_start).astype(np.int32)
         tokens = tuple(str(self.tokenizer.id_to_token(i)) for i in sequences.token_ids.tolist())
         ranges = [(1, 1 + len(first)), (second_start, length - 1)]
+        is_text = np.zeros(length, np.bool_)
+        for start, stop in ranges:
+            is_text[start:stop] = True
         return _Input(
             sequences,
             text=texts[0].text,
@@ -283,6 +322,7 @@ class Attention(Predictor):
             tokens=tokens,
             token_ids=sequences.token_ids,
             segment_ids=segment_ids,
+            is_text=is_text,
             words=tuple(_words(tokens, segment_ids, texts, ranges)),
             truncated=len(first) + len(other or ()) < sum(len(each.ids) for each in texts),
         )

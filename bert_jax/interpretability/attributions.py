@@ -17,7 +17,7 @@ from bert_jax.inference.predictor import Outputs
 from bert_jax.interpretability.traced_text import TracedWord
 from bert_jax.models.encoder import Encoder
 from bert_jax.models.heads import PretrainingModel
-from bert_jax.models.model import Model, Problem, infer
+from bert_jax.models.model import Model, Problem
 from bert_jax.tasks.task import Batch
 
 Baseline = Literal["mask", "zero"]
@@ -57,13 +57,6 @@ class Attribution:
             self.scores, [word.start for word in self.words]
         )
         return scores
-
-
-@jax.jit
-def label_scores(model: Model, batch: Batch) -> Outputs:
-    """Return the `logits` [batch, labels] of a sequence classifier."""
-    outputs = infer(model, batch["token_ids"], batch["segment_ids"], batch["attention_mask"])
-    return {"logits": outputs["logits"]}
 
 
 @partial(jax.jit, static_argnames=("problem", "steps"))

@@ -14,9 +14,11 @@ import jax.numpy as jnp
 from bert_jax.inference.predictor import Outputs
 from bert_jax.models.attention import attention_probabilities, scaled_scores
 from bert_jax.models.encoder import Encoder, SharedLayer
-from bert_jax.models.model import Model
+from bert_jax.models.model import Model, infer
 from bert_jax.models.ops import weighted_values
 from bert_jax.tasks.task import Batch
+
+_SCORES = ("logits", "next_sentence_logits")
 
 
 @jax.jit
@@ -56,6 +58,13 @@ def trace(model: Model, batch: Batch) -> Outputs:
         **{name: part for name, part in parts.items() if part is not None},
     }
     return {name: array.astype(jnp.float32) for name, array in outputs.items()}
+
+
+@jax.jit
+def head_outputs(model: Model, batch: Batch) -> Outputs:
+    """Return the head's outputs: `logits`, `next_sentence_logits` or neither; see `infer`."""
+    outputs = infer(model, batch["token_ids"], batch["segment_ids"], batch["attention_mask"])
+    return {name: outputs[name] for name in _SCORES if name in outputs}
 
 
 def _trace_layer(

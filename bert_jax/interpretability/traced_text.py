@@ -51,6 +51,7 @@ class TracedText:
       tokens: all tokens, including `[CLS]` and `[SEP]`.
       token_ids: int32 [tokens].
       segment_ids: int32 [tokens], 0 for the first text and 1 for the second.
+      is_text: bool [tokens], whether a token is part of a text rather than `[CLS]` or `[SEP]`.
       words: the words and special tokens, in order; every token belongs to one of them.
       truncated: whether a text was truncated.
       attention: float32 [layers, heads, from, to], the attention probabilities.
@@ -69,6 +70,7 @@ class TracedText:
     tokens: tuple[str, ...]
     token_ids: NDArray[np.int32] = field(repr=False)
     segment_ids: NDArray[np.int32] = field(repr=False)
+    is_text: NDArray[np.bool_] = field(repr=False)
     words: tuple[TracedWord, ...] = field(repr=False)
     truncated: bool
     attention: FloatArray = field(repr=False)

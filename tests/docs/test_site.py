@@ -1,11 +1,8 @@
 """Build the documentation the way `make docs` does, and check the result."""
 
-import os
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,21 +45,6 @@ def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
 def test_pages_do_not_show_the_directives_of_tests(site: Path) -> None:
     for file in site.glob("*.html"):
         assert not re.search(r"<!-- (run|needs)\b", file.read_text(encoding="utf-8")), file
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Return a browser, or skip the test if none is installed."""
-    reason = "needs playwright: pip install -e '.[browser]'"
-    playwright = pytest.importorskip("playwright.sync_api", reason=reason)
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if not program:
-        pytest.skip("needs chromium or google-chrome on PATH")
-    options = ["--no-sandbox"] if os.geteuid() == 0 else []  # the sandbox does not work for root
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=program, args=options, timeout=120_000)
-        yield chromium
-        chromium.close()
 
 
 # Pages are opened from the disk, the way a reader opens them after `make docs`.

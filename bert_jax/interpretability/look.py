@@ -1,0 +1,59 @@
+"""Look at a text through a model: trace it, collect the views, and render the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bert_jax.interpretability.attention import Attention, Text
+from bert_jax.interpretability.page import Page, render_page
+from bert_jax.interpretability.views import collect_views
+
+
+def look(
+    model: str | Path | Attention,
+    text: Text,
+    second: Text | None = None,
+    *,
+    max_length: int | None = None,
+) -> Page:
+    """Return a page that shows what happens inside a model when it reads a text.
+
+    Args:
+      model: the work directory of a run or of `bert-jax import`, or an `Attention`, which looks at
+        several texts without loading the model again.
+      text: the text, or a tuple of its words.
+      second: the second text of a pair.
+      max_length: the maximum number of tokens, after which the text is truncated; None for that of
+        `model`.
+
+    Returns:
+      A `Page`, which Jupyter displays and `save` writes to a file.
+
+    Raises:
+      ValueError: the page would be larger than 2 MB, or there is no such model.
+      UnusableText: a text or a word is not a string or not valid Unicode.
+    """
+    if isinstance(model, Attention):
+        if max_length is not None:
+            raise ValueError(
+                f"max_length={max_length}: the model is already loaded. Pass it to `Attention`."
+            )
+        attention, title = model, "bert-jax look"
+    else:
+        attention = Attention(model, max_length=max_length)
+        title = Path(model).name
+    trace = attention(text, second)
+    views = collect_views(attention, trace, text, second)
+    return render_page(trace, views, title, attention.tokenizer.specials.sep)
+
+
+def check_page_path(path: Path) -> None:
+    """Check, before any work, that a page can be written to a path.
+
+    Raises:
+      ValueError: the path is a directory, or its name does not end with .html.
+    """
+    if path.is_dir():
+        raise ValueError(f"--output={path}: is a directory. Give a file, such as page.html.")
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"--output={path}: not an HTML file. Give a name that ends with .html.")
