@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bert_jax.interop.verify import verify
     from bert_jax.interpretability.attention import Attention
     from bert_jax.interpretability.look import look
+    from bert_jax.labeled_data.tokenized_text import tokenize
     from bert_jax.models.config import ComputeConfig, EncoderConfig
     from bert_jax.models.encoder import Encoder
     from bert_jax.models.heads import PretrainingModel
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from bert_jax.pretraining.plan import plan
     from bert_jax.pretraining.run import pretrain
     from bert_jax.recipes.load import load_config
+    from bert_jax.recipes.show_batch import show_batch
     from bert_jax.runs.checkpoints import extract, load_model
     from bert_jax.runs.trainer import Trainer
     from bert_jax.tasks.custom import CustomTask
@@ -91,7 +93,9 @@ __all__ = [
     "plan",
     "prepare",
     "pretrain",
+    "show_batch",
     "sweep",
+    "tokenize",
     "train_tokenizer",
     "verify",
     "weighted_mean",
@@ -139,7 +143,9 @@ _MODULES = {
     "plan": "pretraining.plan",
     "prepare": "corpus.prepare",
     "pretrain": "pretraining.run",
+    "show_batch": "recipes.show_batch",
     "sweep": "finetuning.sweep",
+    "tokenize": "labeled_data.tokenized_text",
     "train_tokenizer": "corpus.train_tokenizer",
     "verify": "interop.verify",
     "weighted_mean": "tasks.task",

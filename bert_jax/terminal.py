@@ -10,11 +10,25 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
-from typing import TextIO
+from typing import Literal, TextIO, get_args
 
 # Seconds between two updates of a progress line, and of a line that shows the elapsed time.
 _PROGRESS_ON_A_TERMINAL, _PROGRESS_IN_A_FILE = 0.2, 10.0
 _ELAPSED_ON_A_TERMINAL, _ELAPSED_IN_A_FILE = 1.0, 60.0
+
+
+Color = Literal["red", "green", "yellow", "blue", "magenta", "cyan"]
+_COLOR_CODES: dict[Color, int] = {name: code for code, name in enumerate(get_args(Color), start=31)}
+
+
+def shows_color(stream: TextIO) -> bool:
+    """Return whether to write colors: to a terminal, unless NO_COLOR is set in the environment."""
+    return stream.isatty() and not os.environ.get("NO_COLOR")
+
+
+def colored(text: str, color: Color) -> str:
+    """Return the text with the ANSI escape codes for a color."""
+    return f"\x1b[{_COLOR_CODES[color]}m{text}\x1b[0m"
 
 
 def write_line(line: str, stream: TextIO) -> None:

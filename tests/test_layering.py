@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "recipes": {"finetuning", "pretraining", "runs"},
     "interop": {"finetuning", "models", "runs", "tokenizers", "training"},
 }
-MAY_IMPORT["cli"] = set(MAY_IMPORT) - {"labeled_data"}
+MAY_IMPORT["cli"] = set(MAY_IMPORT)
 # Packages used by data workers and by commands that must start quickly. None stands for top-level
 # modules.
 WITHOUT_JAX = {None, "tokenizers", "text", "corpus", "pipeline", "labeled_data"}

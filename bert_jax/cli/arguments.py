@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.argument_parser import ArgumentParser
+from bert_jax.argument_parser import ArgumentParser, free_text
 
 
 def add_work_dir_argument(
@@ -73,3 +73,16 @@ def _step(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a step. Specify a whole number")
     return int(text)
+
+
+def add_text_arguments(parser: ArgumentParser) -> None:
+    """Declare a text, an optional second text, and `--max-length`."""
+    parser.add_argument("text", type=free_text, metavar="TEXT", help="text to read")
+    parser.add_argument(
+        "second",
+        nargs="?",
+        type=free_text,
+        metavar="SECOND",
+        help="second text of a pair, such as the passage for a question",
+    )
+    parser.add_number("--max-length", "maximum number of tokens, after which texts are truncated")

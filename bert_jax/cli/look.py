@@ -12,8 +12,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bert_jax.argument_parser import ArgumentParser, free_text
-from bert_jax.cli.arguments import add_work_dir_argument
+from bert_jax.argument_parser import ArgumentParser
+from bert_jax.cli.arguments import add_text_arguments, add_work_dir_argument
 from bert_jax.corpus.workspace import check_outside_corpora
 from bert_jax.interpretability.look import check_page_path, look
 from bert_jax.runs.runtime import enable_compilation_cache
@@ -22,20 +22,8 @@ from bert_jax.runs.runtime import enable_compilation_cache
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `look`."""
     add_work_dir_argument(parser)
-    parser.add_argument("text", type=free_text, metavar="TEXT", help="text to read")
-    parser.add_argument(
-        "second",
-        nargs="?",
-        type=free_text,
-        metavar="SECOND",
-        help="second text of a pair, such as the passage for a question",
-    )
+    add_text_arguments(parser)
     parser.add_option("--output", "FILE", "HTML file to write", required=True)
-    parser.add_number(
-        "--max-length",
-        "maximum number of tokens, after which the text is truncated (default: as in the "
-        "fine-tuning run, or the model's positions)",
-    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -81,6 +81,12 @@ VERBS = {
     "look": Verb(
         "show what happens inside a model when it reads a text", "bert_jax.cli.look", mixed=True
     ),
+    "tokenize": Verb(
+        "show how a text is split into tokens and words", "bert_jax.cli.tokenize", mixed=True
+    ),
+    "show-batch": Verb(
+        "show a pretraining batch in words: masks, pairs, padding", "bert_jax.cli.show_batch"
+    ),
     "fill-mask": Verb(
         "predict the masked words of a sentence", "bert_jax.cli.predict", "fill_mask", mixed=True
     ),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, assert_never, get_args
+from typing import Any, assert_never, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,39 +23,12 @@ from bert_jax.interpretability.traced_text import (
     EmbeddingSum,
     FloatArray,
     TracedText,
-    TracedWord,
-    word_spans,
 )
-from bert_jax.labeled_data.features import Features, Sequences, build_sequences, truncate_pair
+from bert_jax.labeled_data.features import Features
+from bert_jax.labeled_data.tokenized_text import Text, TokenizedText, tokenize
 from bert_jax.models.config import DTypeName
 from bert_jax.runs.work_dir import PAIRS
-from bert_jax.tokenizers.words import split_words
 from bert_jax.validation import check_choice
-
-Text = str | tuple[str, ...]
-
-
-class _Tokens(NamedTuple):
-    """The token ids of a text, and the range of tokens of each word with the word's text."""
-
-    text: str
-    ids: NDArray[np.int32]
-    spans: Sequence[tuple[int, int]]
-    words: Sequence[str]
-
-
-class _Input(NamedTuple):
-    """A text or a pair of texts as the model reads it; for the fields, see `TracedText`."""
-
-    sequences: Sequences
-    text: str
-    second: str | None
-    tokens: tuple[str, ...]
-    token_ids: NDArray[np.int32]
-    segment_ids: NDArray[np.int32]
-    is_text: NDArray[np.bool_]
-    words: tuple[TracedWord, ...]
-    truncated: bool
 
 
 class Attention(Predictor):
@@ -103,9 +75,7 @@ class Attention(Predictor):
         """
         read = self._read(text, second)
         row = self._run_once(trace, read)
-        fields = read._asdict()
-        del fields["sequences"]
-        return TracedText(**fields, **_arrays(row, len(read.tokens)))
+        return TracedText(**vars(read), **_arrays(row, len(read.tokens)))
 
     def guesses(
         self, text: Text, second: Text | None = None, *, top_k: int = 5
@@ -231,7 +201,7 @@ class Attention(Predictor):
         return "the second text follows", "it does not follow"
 
     def _label_program(
-        self, read: _Input, target: str | None, steps: int
+        self, read: TokenizedText, target: str | None, steps: int
     ) -> tuple[Program, int, str]:
         """Return the program, and the index and name of the label, for a sequence classifier."""
         labels = self.config.labels
@@ -243,7 +213,7 @@ class Attention(Predictor):
         return program, labels.index(target), target
 
     def _token_program(
-        self, read: _Input, target: str | None, steps: int
+        self, read: TokenizedText, target: str | None, steps: int
     ) -> tuple[Program, int, str]:
         """Return the program, and the id and name of the token, for the first mask of a text."""
         masks = self._masks(read)
@@ -273,7 +243,7 @@ class Attention(Predictor):
                 "model with the head 'pretraining' or 'masked_lm'."
             )
 
-    def _masks(self, read: _Input) -> list[int]:
+    def _masks(self, read: TokenizedText) -> list[int]:
         """Return the indices of the mask tokens."""
         positions: list[int] = np.flatnonzero(read.token_ids == self.tokenizer.mask_id).tolist()
         return positions
@@ -281,7 +251,7 @@ class Attention(Predictor):
     def _run_once(
         self,
         program: Program,
-        read: _Input,
+        read: TokenizedText,
         token_inputs: Mapping[str, NDArray[np.int32]] | None = None,
         **inputs: int | Sequence[int],
     ) -> Row:
@@ -297,7 +267,7 @@ class Attention(Predictor):
         (row,) = self._run(program, Features(read.sequences, targets, token_inputs or {}))
         return row
 
-    def _read(self, text: Text, second: Text | None) -> _Input:
+    def _read(self, text: Text, second: Text | None) -> TokenizedText:
         """Tokenize and truncate a text or a pair of texts.
 
         Raises:
@@ -305,81 +275,7 @@ class Attention(Predictor):
         """
         given = [text] if second is None else [text, second]
         check_strings([part if isinstance(part, tuple) else (part,) for part in given])
-        texts = [self._tokenize(part) for part in given]
-        first, other = self._truncated(texts)
-        sequences = build_sequences(self.tokenizer, [first], [other])
-        length, second_start = len(sequences.token_ids), int(sequences.second_starts[0])
-        segment_ids = (np.arange(length) >= second_start).astype(np.int32)
-        tokens = tuple(str(self.tokenizer.id_to_token(i)) for i in sequences.token_ids.tolist())
-        ranges = [(1, 1 + len(first)), (second_start, length - 1)]
-        is_text = np.zeros(length, np.bool_)
-        for start, stop in ranges:
-            is_text[start:stop] = True
-        return _Input(
-            sequences,
-            text=texts[0].text,
-            second=None if second is None else texts[1].text,
-            tokens=tokens,
-            token_ids=sequences.token_ids,
-            segment_ids=segment_ids,
-            is_text=is_text,
-            words=tuple(_words(tokens, segment_ids, texts, ranges)),
-            truncated=len(first) + len(other or ()) < sum(len(each.ids) for each in texts),
-        )
-
-    def _tokenize(self, text: Text) -> _Tokens:
-        if isinstance(text, tuple):
-            return self._tokenize_words(text)
-        (located,) = self.tokenizer.encode_with_offsets([text])
-        (words,) = split_words(self.tokenizer, [text])
-        spans = word_spans(located.offsets, words)
-        begins, ends = located.offsets[:, 0].tolist(), located.offsets[:, 1].tolist()
-        names = [text[begins[start] : ends[stop - 1]] for start, stop in spans]
-        return _Tokens(text, located.ids, spans, names)
-
-    def _tokenize_words(self, words: Sequence[str]) -> _Tokens:
-        ids = self.tokenizer.encode_words(words)
-        kept = [(word, each) for word, each in zip(words, ids, strict=True) if each]
-        ends = np.cumsum([0, *(len(each) for _, each in kept)]).tolist()
-        flat = np.array([token_id for _, each in kept for token_id in each], np.int32)
-        return _Tokens(" ".join(words), flat, list(pairwise(ends)), [word for word, _ in kept])
-
-    def _truncated(self, tokens: Sequence[_Tokens]) -> tuple[Sequence[int], Sequence[int] | None]:
-        ids = [each.ids.tolist() for each in tokens]
-        if len(ids) == 1:
-            return ids[0][: self.max_length - 2], None
-        first, second = ids
-        return truncate_pair(first, second, self.max_length - self.tokenizer.specials_of_pair)
-
-
-def _words(
-    names: Sequence[str],
-    segment_ids: NDArray[np.int32],
-    texts: Sequence[_Tokens],
-    ranges: Sequence[tuple[int, int]],
-) -> list[TracedWord]:
-    """Return the words and special tokens of a sequence.
-
-    Args:
-      names: the tokens of the sequence.
-      segment_ids: [tokens].
-      texts: the tokenized texts.
-      ranges: the range of each text's tokens in the sequence, which may have lost its end.
-    """
-    words = [
-        TracedWord(name, int(segment_ids[start + first]), start + first, min(start + last, stop))
-        for text, (start, stop) in zip(texts, ranges, strict=False)
-        for (first, last), name in zip(text.spans, text.words, strict=True)
-        if start + first < stop
-    ]
-    inside = {token for word in words for token in range(word.start, word.stop)}
-    words += [
-        TracedWord(name, int(segment_ids[token]), token, token + 1)
-        for token, name in enumerate(names)
-        if token not in inside
-    ]
-    words = [word if word.text else word._replace(text=names[word.start]) for word in words]
-    return sorted(words, key=lambda word: word.start)
+        return tokenize(self.tokenizer, text, second, self.max_length)
 
 
 def _arrays(row: Row, length: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from bert_jax.inference.predictor import Outputs
-from bert_jax.interpretability.traced_text import TracedWord
+from bert_jax.labeled_data.tokenized_text import TextWord
 from bert_jax.models.encoder import Encoder
 from bert_jax.models.heads import PretrainingModel
 from bert_jax.models.model import Model, Problem
@@ -46,7 +46,7 @@ class Attribution:
     score: float
     baseline_score: float
     tokens: tuple[str, ...]
-    words: tuple[TracedWord, ...] = field(repr=False)
+    words: tuple[TextWord, ...] = field(repr=False)
     scores: NDArray[np.float32] = field(repr=False)
     error: float
 

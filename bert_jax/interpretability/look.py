@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bert_jax.interpretability.attention import Attention, Text
+from bert_jax.interpretability.attention import Attention
 from bert_jax.interpretability.page import Page, render_page
 from bert_jax.interpretability.views import collect_views
+from bert_jax.labeled_data.tokenized_text import Text
 
 
 def look(

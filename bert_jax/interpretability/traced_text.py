@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.tokenizers.words import Word
+from bert_jax.labeled_data.tokenized_text import TokenizedText
 
 FloatArray = NDArray[np.float32]
-
-
-class TracedWord(NamedTuple):
-    """A word, a punctuation mark or a special token in a traced text.
-
-    Attributes:
-      text: the word as it is written, or the special token.
-      segment: 0 for the first text of a pair and 1 for the second.
-      start: the index of its first token.
-      stop: the index after its last token.
-    """
-
-    text: str
-    segment: int
-    start: int
-    stop: int
 
 
 class EmbeddingSum(NamedTuple):
@@ -42,18 +25,12 @@ class EmbeddingSum(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class TracedText:
+class TracedText(TokenizedText):
     """A text or a pair of texts, and everything that a model computes for its tokens.
 
+    The tokens and words are those of `TokenizedText`.
+
     Attributes:
-      text: the text.
-      second: the second text of a pair; None for a single text.
-      tokens: all tokens, including `[CLS]` and `[SEP]`.
-      token_ids: int32 [tokens].
-      segment_ids: int32 [tokens], 0 for the first text and 1 for the second.
-      is_text: bool [tokens], whether a token is part of a text rather than `[CLS]` or `[SEP]`.
-      words: the words and special tokens, in order; every token belongs to one of them.
-      truncated: whether a text was truncated.
       attention: float32 [layers, heads, from, to], the attention probabilities.
       queries: float32 [layers, heads, tokens, head_dim].
       keys: float32 [layers, heads, tokens, head_dim].
@@ -65,14 +42,6 @@ class TracedText:
         every layer.
     """
 
-    text: str
-    second: str | None
-    tokens: tuple[str, ...]
-    token_ids: NDArray[np.int32] = field(repr=False)
-    segment_ids: NDArray[np.int32] = field(repr=False)
-    is_text: NDArray[np.bool_] = field(repr=False)
-    words: tuple[TracedWord, ...] = field(repr=False)
-    truncated: bool
     attention: FloatArray = field(repr=False)
     queries: FloatArray = field(repr=False)
     keys: FloatArray = field(repr=False)
@@ -105,30 +74,3 @@ class TracedText:
         sizes = np.array([word.stop - word.start for word in self.words], np.float32)
         summed: FloatArray = np.add.reduceat(self.hidden_states, starts, axis=1)
         return summed / sizes[:, None]
-
-
-def word_spans(offsets: NDArray[np.int32], words: Sequence[Word]) -> list[tuple[int, int]]:
-    """Group the tokens of a text into words.
-
-    Args:
-      offsets: [tokens, 2], the characters of each token.
-      words: the words of the text in order.
-
-    Returns:
-      The range of tokens of each group, in order. Words that share a token, such as the parts of
-      "[MASK]", form one group. A token that covers no characters of a word, such as a SentencePiece
-      for a space, belongs to the next word.
-    """
-    starts = np.array([word.start for word in words], np.int64)
-    ends = np.array([word.end for word in words], np.int64)
-    spans: list[tuple[int, int]] = []
-    last_word = -1
-    for token, (begin, end) in enumerate(offsets.tolist()):
-        first = int(np.searchsorted(ends, begin, side="right"))
-        last = max(first, int(np.searchsorted(starts, end, side="left")) - 1)
-        if first > last_word or not spans:
-            spans.append((token, token + 1))
-        else:
-            spans[-1] = (spans[-1][0], token + 1)
-        last_word = max(last_word, last)
-    return spans

@@ -10,10 +10,11 @@ from typing import NamedTuple, assert_never
 import numpy as np
 
 from bert_jax.inference.embed import cosine_similarity
-from bert_jax.interpretability.attention import Attention, Text
+from bert_jax.interpretability.attention import Attention
 from bert_jax.interpretability.attributions import Attribution
 from bert_jax.interpretability.layer_guesses import MaskGuesses
 from bert_jax.interpretability.traced_text import FloatArray, TracedText
+from bert_jax.labeled_data.tokenized_text import Text
 from bert_jax.models.model import SPAN, ClassifierHead
 from bert_jax.tasks.span_scores import entities_of, scheme_of
 

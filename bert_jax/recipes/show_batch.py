@@ -1,0 +1,34 @@
+"""Show a batch of a pretraining run, given its work directory or a recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bert_jax.json_files import read_json_object
+from bert_jax.pretraining.batch_view import BatchView, view_batch
+from bert_jax.recipes.load import Overrides, Source, load_config
+from bert_jax.runs.ownership import RESOLVED_NAME
+
+
+def show_batch(
+    source: Source, overrides: Overrides = (), *, step: int = 0, num_rows: int = 4
+) -> BatchView:
+    """Return the first rows of the batch that a pretraining run trains on at a step.
+
+    Args:
+      source: the work directory of a pretraining run, or a config as for `load_config`.
+      overrides: changed keys; see `load_config`.
+      step: the step, counted over the whole run from 0.
+      num_rows: the number of rows to show.
+
+    Returns:
+      A `BatchView`, which prints as text and which Jupyter shows in color.
+
+    Raises:
+      ValueError: `load_config` fails, the run has no such step, or a corpus is missing, unfinished,
+        damaged or does not fit the config.
+    """
+    if isinstance(source, str | Path) and (Path(source) / RESOLVED_NAME).is_file():
+        source = read_json_object(Path(source) / RESOLVED_NAME)
+    config = load_config(source, overrides, kind="pretrain")
+    return view_batch(config.ordered_phases(), config.examples, step=step, num_rows=num_rows)
