@@ -22,18 +22,12 @@ from typing import get_args
 
 from bert_jax.argument_parser import ArgumentParser, option_name
 from bert_jax.corpus.corpus import Corpus
-from bert_jax.corpus.manifest import TOKENIZER
-from bert_jax.corpus.synthetic import synthetic_vocabulary, temporary_corpus
+from bert_jax.corpus.synthetic import MAX_LENGTH, MILLION_TOKENS, corpus_to_measure
 from bert_jax.objectives import SentencePairs
 from bert_jax.pipeline.benchmark import describe_examples, measure_inline, measure_loader
 from bert_jax.pipeline.examples import ExampleConfig, ExampleSource
 from bert_jax.processes import check_workers
 from bert_jax.tokenizers.special_tokens import Vocabulary
-from bert_jax.tokenizers.tokenizer import Tokenizer
-
-_VOCAB_SIZE = 30522
-_MAX_LENGTH = 512
-_MILLION_TOKENS = 16.0
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -58,9 +52,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         default="next_sentence",
     )
     group = parser.add_argument_group("temporary corpus (without --corpus)")
-    length = f"number of positions in a row (default: {_MAX_LENGTH})"
+    length = f"number of positions in a row (default: {MAX_LENGTH})"
     group.add_argument("--max-length", type=int, metavar="N", help=length)
-    millions = f"number of tokens in millions (default: {_MILLION_TOKENS})"
+    millions = f"number of tokens in millions (default: {MILLION_TOKENS})"
     group.add_argument("--million-tokens", type=float, metavar="M", help=millions)
 
 
@@ -85,20 +79,14 @@ def run(args: argparse.Namespace) -> int:
 @contextmanager
 def _corpus(args: argparse.Namespace) -> Iterator[tuple[Path, Vocabulary]]:
     """Yield the directory and vocabulary of the given corpus, or of a temporary one."""
-    if args.corpus:
-        for name in ("max_length", "million_tokens"):
-            if getattr(args, name) is not None:
-                raise ValueError(
-                    f"{option_name(name)} applies only to the temporary corpus that is made "
-                    f"without --corpus, not to {args.corpus}. Omit one of the two options"
-                )
-        directory = Path(args.corpus)
-        yield directory, Vocabulary.of(Tokenizer.load(directory / TOKENIZER))
-        return
-    print("no --corpus given: measuring on a temporary corpus of random documents", flush=True)
-    millions = _MILLION_TOKENS if args.million_tokens is None else args.million_tokens
-    max_length = _MAX_LENGTH if args.max_length is None else args.max_length
-    with temporary_corpus(
-        int(millions * 1e6), max_length=max_length, vocab_size=_VOCAB_SIZE
-    ) as directory:
-        yield directory, synthetic_vocabulary(_VOCAB_SIZE)
+    sizes = {"max_length": args.max_length, "million_tokens": args.million_tokens}
+    given = {option_name(name): value for name, value in sizes.items() if value is not None}
+    if args.corpus and given:
+        raise ValueError(
+            f"{next(iter(given))} applies only to the temporary corpus that is made without "
+            f"--corpus, not to {args.corpus}. Omit one of the two options"
+        )
+    if not args.corpus:
+        print("no --corpus given: measuring on a temporary corpus of random documents", flush=True)
+    with corpus_to_measure(args.corpus, **sizes) as opened:
+        yield opened

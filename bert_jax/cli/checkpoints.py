@@ -6,7 +6,7 @@ import argparse
 
 from bert_jax.argument_parser import ArgumentParser
 from bert_jax.cli.arguments import add_work_dir_argument
-from bert_jax.runs.checkpoints import BEST, NEWEST, Step, checkpoints_at, extract
+from bert_jax.runs.checkpoints import BEST, NEWEST, checkpoints_at, extract, parse_step
 from bert_jax.training.checkpoint_checksums import REMOVED, verify
 
 DAMAGED = 1
@@ -37,19 +37,9 @@ def extract_checkpoint(args: argparse.Namespace) -> int:
     and the run's config, log and manifests. A new run can start from it (`init_from`), but no run
     can resume in it.
     """
-    result = extract(args.work_dir, args.output, _step(args.step))
+    result = extract(args.work_dir, args.output, parse_step(args.step))
     print(f"{args.output}: the parameters of step {result.step:,} of {args.work_dir}")
     return 0
-
-
-def _step(text: str) -> Step:
-    if text == BEST:
-        return BEST
-    if text == NEWEST:
-        return NEWEST
-    if not text.isdecimal():
-        raise ValueError(f"--step={text}: expected a step number, '{BEST}' or '{NEWEST}'")
-    return int(text)
 
 
 def add_verify_checkpoints_arguments(parser: ArgumentParser) -> None:

@@ -65,16 +65,13 @@ def run(args: argparse.Namespace) -> int:
     if output is not None:
         check_outside_corpora(output, "--output")
         check_scores_path(output, args.predictions)
-    work_dir, config = Path(args.work_dir), None
-    if args.config:
-        config = evaluation_config(args.config, args.config_overrides, work_dir)
     result = evaluate(
-        work_dir,
+        args.work_dir,
         data=args.data,
         step=args.step,
         labeled=not args.unlabelled,
         predictions=args.predictions or None,
-        config=config,
+        config=evaluation_config(args.config, args.config_overrides, args.work_dir),
     )
     if jax.process_index() == 0:
         print("\n".join(lines(result)))
@@ -88,9 +85,4 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError(
             "--unlabelled: without labels, there are predictions but no scores. Add --predictions "
             "DIR, and omit --output"
-        )
-    if args.config_overrides and not args.config:
-        raise ValueError(
-            f"{args.config_overrides[0]}: there is no config to override. Add the task's config, "
-            "for example --config configs/finetune/table.py"
         )

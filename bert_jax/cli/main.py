@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from bert_jax.cli.errors import file_message, library_message, lost_process_message
+from bert_jax.error_advice import file_message, library_message
 from bert_jax.failures import raised_by_this_package
 from bert_jax.finetuning.plugins import register_plugins
 from bert_jax.processes import return_freed_memory, tune_malloc_for_training
@@ -142,8 +142,8 @@ def _explain(error: BaseException, words: Sequence[str]) -> int | None:
     verb = " ".join(words[: 2 if words[:1] == ["bench"] else 1])
     # Check for a full disk first: TensorStore reports it as RESOURCE_EXHAUSTED, the status that XLA
     # uses when it runs out of memory.
-    file = file_message(error, verb)
-    message = file or library_message(error, verb)
+    file = file_message(error, verb, sys.stdout)
+    message = file or library_message(error, verb) or _lost_process(error)
     if message is None and not isinstance(error, ValueError | OSError):
         return None
     print(f"bert-jax: error: {message or error}", file=sys.stderr)
@@ -157,8 +157,17 @@ def _leave(error: BaseException, code: int, own_process: bool) -> int:
     if own_process and "jax" in sys.modules:
         from bert_jax.training.distributed import leave
 
-        leave(code, lost=lost_process_message(error) is not None)
+        leave(code, lost=_lost_process(error) is not None)
     return code
+
+
+def _lost_process(error: BaseException) -> str | None:
+    """Return a message if another process of a distributed run was lost, or None."""
+    if "jax" not in sys.modules:
+        return None
+    from bert_jax.training.distributed import lost_process
+
+    return lost_process(error)
 
 
 def _dispatch(words: list[str], own_process: bool) -> int:

@@ -27,7 +27,12 @@ from bert_jax.corpus.inputs import PrepareOptions
 from bert_jax.corpus.manifest import verify_shards
 from bert_jax.corpus.preparation import Progress, ProgressCallback
 from bert_jax.corpus.prepare import PreparedCorpus, prepare
-from bert_jax.corpus.report import corpus_table, preparation_line, preparation_speed
+from bert_jax.corpus.report import (
+    corpus_table,
+    preparation_line,
+    preparation_speed,
+    verification_line,
+)
 from bert_jax.corpus.workspace import check_outside_corpora
 from bert_jax.terminal import ProgressLine
 from bert_jax.text.python_docs import write_python_docs
@@ -95,7 +100,9 @@ def run(args: argparse.Namespace) -> int:
         corpus = _prepare(args, show)
         if not latest:
             verify_shards(
-                corpus.path, corpus.manifest, lambda *of: line.show(lambda: _verified(*of))
+                corpus.path,
+                corpus.manifest,
+                lambda *done: line.show(lambda: verification_line(*done)),
             )
     finally:
         line.end()
@@ -127,10 +134,6 @@ def _prepare(args: argparse.Namespace, show: ProgressCallback) -> PreparedCorpus
             allow_unknown=args.allow_unknown,
             on_progress=show,
         )
-
-
-def _verified(num_bytes: int, total: int) -> str:
-    return f"checking the finished corpus: {num_bytes / total:6.1%} of {total / 1e6:,.1f} MB"
 
 
 def add_demo_corpus_arguments(parser: ArgumentParser) -> None:

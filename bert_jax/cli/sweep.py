@@ -17,29 +17,20 @@ rewrites the report for one sweep from its results.json, or writes a joint repor
 from __future__ import annotations
 
 import argparse
-import shlex
 from pathlib import Path
 from typing import get_args
 
 from bert_jax.argument_parser import ArgumentParser, option_name
 from bert_jax.cli.arguments import add_config_argument, add_data_argument, add_init_argument
 from bert_jax.cli.output import console_report
-from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.hyperparameters import Grid
 from bert_jax.finetuning.sweep import sweep
 from bert_jax.finetuning.sweep_directory import Keep, kept_before
 from bert_jax.finetuning.sweep_report import combine_reports, summary
-from bert_jax.recipes.command_line import finetune_config
+from bert_jax.recipes.command_line import sweep_command, sweep_config
 from bert_jax.runs.runtime import enable_compilation_cache
 from bert_jax.training.distributed import StopRequest
 
-# Config keys that the sweep itself sets, and the options to use instead.
-_SWEPT = {
-    "work_dir": "--output",
-    "batch_size": "--batch-sizes",
-    "optimizer.peak_learning_rate": "--learning-rates",
-    "num_epochs": "--epochs",
-}
 _GRID = Grid()
 
 
@@ -87,7 +78,8 @@ def run(args: argparse.Namespace) -> int:
     for name in ("config", "output"):
         if not getattr(args, name):
             raise ValueError(f"--{name} is missing: a sweep needs --config FILE.py --output DIR")
-    config, output = _load(args), Path(args.output)
+    config = sweep_config(args.config, args.config_overrides, args.init, args.data, args.output)
+    output = Path(args.output)
     grid = _grid(args, config.seed)
     enable_compilation_cache()
     keep = args.keep or kept_before(output) or "best"
@@ -100,20 +92,11 @@ def run(args: argparse.Namespace) -> int:
         num_epochs=grid.num_epochs,
         num_seeds=grid.num_seeds,
         keep=keep,
-        command=_command(args, grid, keep),
+        command=sweep_command(_given(args), grid, keep),
         on_report=console_report,
         stop=stop,
     )
     return 0 if result.finished else stop.exit_code
-
-
-def _load(args: argparse.Namespace) -> FinetuneConfig:
-    for word in args.config_overrides:
-        key = word.removeprefix("--config.").partition("=")[0]
-        if key in _SWEPT:
-            raise ValueError(f"{word}: a sweep sets this key itself. Use {_SWEPT[key]}")
-    words = [f"--config.work_dir={args.output}", *args.config_overrides]
-    return finetune_config(args.config, words, args.init, args.data)
 
 
 def _grid(args: argparse.Namespace, first_seed: int) -> Grid:
@@ -126,17 +109,12 @@ def _grid(args: argparse.Namespace, first_seed: int) -> Grid:
     )
 
 
-def _command(args: argparse.Namespace, grid: Grid, keep: Keep) -> str:
-    """Return a command that repeats the sweep, with the defaults spelled out."""
-    words = ["bert-jax", "sweep", "--config", args.config]
+def _given(args: argparse.Namespace) -> list[str]:
+    """Return the options that select the config and the data, as they were given."""
+    words = ["--config", args.config]
     words += ["--init", args.init] if args.init else []
     words += ["--data", args.data] if args.data else []
-    words += ["--output", args.output, *args.config_overrides]
-    words += ["--batch-sizes", *map(str, grid.batch_sizes)]
-    words += ["--learning-rates", *map(str, grid.learning_rates)]
-    words += ["--epochs", *map(str, grid.num_epochs), "--seeds", str(grid.num_seeds)]
-    words += ["--keep", keep]
-    return shlex.join(words)
+    return [*words, "--output", args.output, *args.config_overrides]
 
 
 def _report(args: argparse.Namespace) -> int:

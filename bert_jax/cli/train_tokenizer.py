@@ -24,7 +24,7 @@ from bert_jax.cli.source_arguments import (
     add_source_arguments,
     source_options,
 )
-from bert_jax.corpus.report import reading_line, training_lines
+from bert_jax.corpus.report import describe_tokenizer, reading_line, training_lines
 from bert_jax.corpus.train_tokenizer import (
     DEFAULTS,
     KINDS,
@@ -98,12 +98,7 @@ def run(args: argparse.Namespace) -> int:
     started = time.monotonic()
     tokenizer = _train(args, show)
     seconds = time.monotonic() - started
-    print(
-        f"{args.output}: {tokenizer.vocab_size} entries, "
-        f"{'uncased' if tokenizer.lowercase else 'cased'}"
-        f"{' with accents' if args.keep_accents else ''}, "
-        f"fingerprint {tokenizer.fingerprint[:12]}"
-    )
+    print(f"{args.output}: {describe_tokenizer(tokenizer)}")
     print("\n".join(training_lines(latest[0].counts, args.kind, args.max_bytes, seconds)))
     return 0
 

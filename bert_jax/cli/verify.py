@@ -27,7 +27,6 @@ from __future__ import annotations
 import argparse
 
 from bert_jax.argument_parser import ArgumentParser
-from bert_jax.interop.comparison import difference_table, title
 from bert_jax.interop.verify import verify
 from bert_jax.validation import renamed_in_errors
 
@@ -52,11 +51,5 @@ def run(args: argparse.Namespace) -> int:
         comparison = verify(
             args.first, args.second, tolerance=args.tolerance, seed=args.seed, on_report=print
         )
-    print("\n" + "\n".join(difference_table(comparison.differences)))
-    if comparison.unpaired:
-        names = ", ".join(map(title, comparison.unpaired))
-        print(f"not compared, because only one of the models has them: {names}")
-    for line in comparison.misshapen:
-        print(f"not the same kind of output: {line}")
-    print(f"{'PASS' if comparison.passed else 'FAIL'}: {comparison.verdict}")
+    print("\n" + "\n".join(comparison.lines()))
     return 0 if comparison.passed else 1

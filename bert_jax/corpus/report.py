@@ -9,6 +9,7 @@ from bert_jax.corpus.preparation import Progress
 from bert_jax.corpus.train_tokenizer import DEFAULTS, ReadingProgress, TokenizerKind
 from bert_jax.terminal import format_clock
 from bert_jax.text.documents import SourceCounts
+from bert_jax.tokenizers.tokenizer import Tokenizer
 
 
 def preparation_line(progress: Progress) -> str:
@@ -98,6 +99,20 @@ def reading_line(reading: ReadingProgress) -> str:
         f"{reading.phase}: {share:6.1%}  {counts.documents} documents  "
         f"{counts.text_bytes / 1e6:,.1f} MB  "
         f"{counts.text_bytes / 1e6 / seconds:.1f} MB/s  ETA {format_clock(left)}"
+    )
+
+
+def verification_line(num_bytes: int, total: int) -> str:
+    """Return a line about how much of a finished corpus has been compared with its checksums."""
+    return f"checking the finished corpus: {num_bytes / total:6.1%} of {total / 1e6:,.1f} MB"
+
+
+def describe_tokenizer(tokenizer: Tokenizer) -> str:
+    """Return the size, the treatment of case and accents, and the fingerprint of a tokenizer."""
+    case = "uncased" if tokenizer.lowercase else "cased"
+    accents = " with accents" if tokenizer.lowercase and not tokenizer.strips_accents else ""
+    return (
+        f"{tokenizer.vocab_size} entries, {case}{accents}, fingerprint {tokenizer.fingerprint[:12]}"
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.corpus.manifest import Manifest, ShardInfo, SplitInfo, write_manifest
+from bert_jax.corpus.manifest import TOKENIZER, Manifest, ShardInfo, SplitInfo, write_manifest
 from bert_jax.corpus.packing import (
     TokenizedDocument,
     default_max_fragments,
@@ -23,6 +23,7 @@ from bert_jax.corpus.shards import shard_path, write_records
 from bert_jax.corpus.units import Split, shard_name
 from bert_jax.local_paths import make_directory
 from bert_jax.tokenizers.special_tokens import Vocabulary
+from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.validation import check_seed
 
 # These resemble English Wikipedia and books, measured in WordPiece tokens. The mean sentence length
@@ -31,6 +32,10 @@ SENTENCE_LENGTH = (3.0, 0.65)
 DOCUMENT_LENGTH = (5.85, 1.35)
 NUM_SPECIAL = 5
 _TEMPORARY_HELDOUT_TOKENS = 10_000
+# The temporary corpus of a benchmark, with the size of BERT's vocabulary.
+MAX_LENGTH = 512
+MILLION_TOKENS = 16.0
+_VOCAB_SIZE = 30_522
 
 
 def synthetic_vocabulary(vocab_size: int) -> Vocabulary:
@@ -126,6 +131,26 @@ def write_corpus(
     )
     write_manifest(root, manifest)
     return manifest
+
+
+@contextmanager
+def corpus_to_measure(
+    directory: str | None, *, max_length: int | None = None, million_tokens: float | None = None
+) -> Iterator[tuple[Path, Vocabulary]]:
+    """Yield the directory and vocabulary of the given corpus, or of a temporary one.
+
+    Args:
+      directory: a prepared corpus; None makes a `temporary_corpus`.
+      max_length: the length of a record in the temporary corpus; defaults to `MAX_LENGTH`.
+      million_tokens: the size of the temporary corpus; defaults to `MILLION_TOKENS`.
+    """
+    if directory:
+        yield Path(directory), Vocabulary.of(Tokenizer.load(Path(directory) / TOKENIZER))
+        return
+    num_tokens = int((MILLION_TOKENS if million_tokens is None else million_tokens) * 1e6)
+    length = MAX_LENGTH if max_length is None else max_length
+    with temporary_corpus(num_tokens, max_length=length, vocab_size=_VOCAB_SIZE) as temporary:
+        yield temporary, synthetic_vocabulary(_VOCAB_SIZE)
 
 
 @contextmanager

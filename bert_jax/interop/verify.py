@@ -14,6 +14,7 @@ from bert_jax.interop.comparison import (
     Difference,
     ProbeInput,
     Sizes,
+    difference_table,
     differences,
     misshapen,
     random_probe,
@@ -51,6 +52,15 @@ class Comparison:
     differences: Mapping[str, Mapping[str, Difference]]
     unpaired: tuple[str, ...]
     misshapen: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """Return a table of the differences, followed by the verdict, as lines of text."""
+        lines = difference_table(self.differences)
+        if self.unpaired:
+            names = ", ".join(map(title, self.unpaired))
+            lines.append(f"not compared, because only one of the models has them: {names}")
+        lines += (f"not the same kind of output: {line}" for line in self.misshapen)
+        return [*lines, f"{'PASS' if self.passed else 'FAIL'}: {self.verdict}"]
 
 
 def verify(

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from bert_jax.finetuning.config import EvaluationConfig, FinetuneConfig
+from bert_jax.finetuning.hyperparameters import Grid
+from bert_jax.finetuning.sweep_directory import Keep
 from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.pretraining.initial_state import model_values
 from bert_jax.recipes.load import load_config
 from bert_jax.runs.work_dir import MODEL_NAME
+
+# Config keys that the sweep itself sets, and the options to use instead.
+_SWEPT = {
+    "work_dir": "--output",
+    "batch_size": "--batch-sizes",
+    "optimizer.peak_learning_rate": "--learning-rates",
+    "num_epochs": "--epochs",
+}
 
 
 def add_override(overrides: Sequence[str], key: str, value: str, option: str) -> list[str]:
@@ -74,19 +85,68 @@ def finetune_config(
     return loaded.with_file(data, "train") if data else loaded
 
 
-def evaluation_config(config: str, overrides: Sequence[str], work_dir: Path) -> EvaluationConfig:
-    """Load a task's config for evaluating the model in a work directory.
+def sweep_config(
+    config: str, overrides: Sequence[str], init: str | None, data: str | None, output: str
+) -> FinetuneConfig:
+    """Load the config of the runs of a sweep.
 
     Args:
       config: a recipe or a config file.
       overrides: arguments such as "--config.seed=1".
+      init: see `finetune_config`.
+      data: see `finetune_config`.
+      output: the directory of the sweep.
+
+    Raises:
+      ValueError: the overrides set a key that the sweep itself sets, or `finetune_config` fails.
+    """
+    for word in overrides:
+        key = word.removeprefix("--config.").partition("=")[0]
+        if key in _SWEPT:
+            raise ValueError(f"{word}: a sweep sets this key itself. Use {_SWEPT[key]}")
+    return finetune_config(config, [f"--config.work_dir={output}", *overrides], init, data)
+
+
+def sweep_command(given: Sequence[str], grid: Grid, keep: Keep) -> str:
+    """Return a command that repeats a sweep, with the defaults spelled out.
+
+    Args:
+      given: the options that select the config and the data.
+      grid: the combinations of hyperparameters.
+      keep: the runs whose checkpoints are kept.
+    """
+    words = ["bert-jax", "sweep", *given]
+    words += ["--batch-sizes", *map(str, grid.batch_sizes)]
+    words += ["--learning-rates", *map(str, grid.learning_rates)]
+    words += ["--epochs", *map(str, grid.num_epochs), "--seeds", str(grid.num_seeds)]
+    words += ["--keep", keep]
+    return shlex.join(words)
+
+
+def evaluation_config(
+    config: str | None, overrides: Sequence[str], work_dir: str
+) -> EvaluationConfig | None:
+    """Load a task's config for evaluating the model in a work directory.
+
+    Args:
+      config: a recipe or a config file; None for the config of the model's own run, which is also
+        the result.
+      overrides: arguments such as "--config.seed=1".
       work_dir: the model's work directory.
 
     Raises:
-      ValueError: the overrides set `init_from` or `work_dir`, or `load_config` fails.
+      ValueError: there are overrides but no config, they set `init_from` or `work_dir`, or
+        `load_config` fails.
     """
+    if not config:
+        if overrides:
+            raise ValueError(
+                f"{overrides[0]}: there is no config to override. Add the task's config, for "
+                "example --config configs/finetune/table.py"
+            )
+        return None
     for key in ("init_from", "work_dir"):
-        overrides = add_override(overrides, key, str(work_dir), "WORKDIR")
+        overrides = add_override(overrides, key, work_dir, "WORKDIR")
     return load_config(config, overrides, kind="finetune").evaluation
 
 

@@ -41,6 +41,21 @@ NEWEST: Literal["newest"] = "newest"
 Step = int | Literal["best", "newest"]
 
 
+def parse_step(text: str) -> Step:
+    """Return the step that the value of the option `--step` names.
+
+    Raises:
+      ValueError: the value is neither a number nor "best" or "newest".
+    """
+    if text == BEST:
+        return BEST
+    if text == NEWEST:
+        return NEWEST
+    if not text.isdecimal():
+        raise ValueError(f"--step={text}: expected a step number, '{BEST}' or '{NEWEST}'")
+    return int(text)
+
+
 def default_checkpoint_step(work_dir: Path) -> int:
     """Return the step of the best checkpoint for a fine-tuning run, or of the newest one otherwise.
 

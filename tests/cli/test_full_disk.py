@@ -1,10 +1,11 @@
 import errno
 import os
 import pickle
+import sys
 
 import pytest
 
-from bert_jax.cli.errors import file_message
+from bert_jax.error_advice import file_message
 from bert_jax.files import NotWritten, full_disk, write_file, writing
 from bert_jax.finetuning.sweep_run import reports_to
 from bert_jax.runs.outputs import new_directory
@@ -40,12 +41,15 @@ def test_the_unwritten_file_is_named_with_the_cause_and_advice(tmp_path):
         with writing(tmp_path / "inner"):
             raise full()
     assert str(caught.value) == f"{tmp_path / 'inner'}: cannot be written: No space left on device"
-    sentence = file_message(caught.value, "pretrain")
+    sentence = file_message(caught.value, "pretrain", sys.stdout)
     assert sentence.endswith("run the same command again to resume")
-    assert "No incomplete file was left" in file_message(caught.value, "export")
+    assert "No incomplete file was left" in file_message(caught.value, "export", sys.stdout)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-    assert file_message(ValueError("no such key"), "pretrain") is None
-    assert file_message(ValueError("differ:\n  a\nGive the same command"), "pretrain") is None
+    assert file_message(ValueError("no such key"), "pretrain", sys.stdout) is None
+    assert (
+        file_message(ValueError("differ:\n  a\nGive the same command"), "pretrain", sys.stdout)
+        is None
+    )
     with pytest.raises(KeyError), writing(tmp_path):
         raise KeyError("a mistake of ours")
 
@@ -53,8 +57,8 @@ def test_the_unwritten_file_is_named_with_the_cause_and_advice(tmp_path):
 def test_system_errors_name_the_file(tmp_path):
     with pytest.raises(OSError) as caught:
         (tmp_path / ("x" * 300)).stat()
-    assert file_message(caught.value, "export").endswith("xxx: File name too long")
-    assert file_message(full(), "export") is None
+    assert file_message(caught.value, "export", sys.stdout).endswith("xxx: File name too long")
+    assert file_message(full(), "export", sys.stdout) is None
 
 
 def test_an_unfinished_directory_is_named_and_removed(tmp_path):

@@ -15,8 +15,8 @@ import pytest
 import tokenizers
 
 from bert_jax.cli import main as cli
-from bert_jax.cli.errors import library_message
 from bert_jax.cli.main import VERBS, main
+from bert_jax.error_advice import library_message
 from bert_jax.verbs import Verb
 
 

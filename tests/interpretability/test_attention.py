@@ -122,7 +122,7 @@ def test_long_texts_are_truncated_like_in_hugging_face(import_pair):
 
 def test_values_that_are_not_texts_are_rejected(import_pair):
     attention = Attention(import_pair("Bert", HEAD)[1])
-    with pytest.raises(UnusableText, match="of type int, expected a string"):
+    with pytest.raises(UnusableText, match="expected a string, got a value of type int"):
         attention(3)
     with pytest.raises(UnusableText, match="a lone surrogate at character 0"):
         attention("wet", ("\ud800",))

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from bert_jax.cli.errors import library_message
 from bert_jax.cli.main import main
+from bert_jax.error_advice import library_message
 from bert_jax.runs.runtime import Compilations
 from bert_jax.tasks.task import Task
 from bert_jax.training import checkpoint_checksums

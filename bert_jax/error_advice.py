@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from typing import TextIO
 
 from bert_jax.failures import library_panic, memory_shortage, system_error, unwritten_file
 
@@ -41,32 +41,24 @@ _ADVICE = {
 _ELSEWHERE = "Use a machine with more memory"
 
 
-def file_message(error: BaseException, verb: str) -> str | None:
+def file_message(error: BaseException, verb: str, output: TextIO) -> str | None:
     """Return a message about a file that could not be read or written, or None for other errors.
 
     Args:
       error: the error that ended the command.
       verb: the command, such as "bench step". The advice depends on whether it can resume.
+      output: the standard output of the process.
     """
     advice = _RESUMES if verb in _RESUMED else _AGAIN
-    return unwritten_file(error, advice) or system_error(error, sys.stdout)
+    return unwritten_file(error, advice) or system_error(error, output)
 
 
 def library_message(error: BaseException, verb: str) -> str | None:
-    """Return a message about lack of memory, a library panic or a lost process, or None.
+    """Return a message about lack of memory or a library panic, or None for other errors.
 
     Args:
       error: the error that ended the command.
       verb: the command, which the advice is for.
     """
     advice = _ADVICE.get(verb, _ELSEWHERE)
-    return memory_shortage(error, advice) or library_panic(error) or lost_process_message(error)
-
-
-def lost_process_message(error: BaseException) -> str | None:
-    """Return a message if another process of a distributed run was lost, or None."""
-    if "jax" not in sys.modules:
-        return None
-    from bert_jax.training.distributed import lost_process
-
-    return lost_process(error)
+    return memory_shortage(error, advice) or library_panic(error)
