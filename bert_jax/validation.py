@@ -1,4 +1,4 @@
-"""Check values that occur in both commands and configs, and make hints for error messages."""
+"""Check values that occur in both commands and configs, and build hints for error messages."""
 
 from __future__ import annotations
 

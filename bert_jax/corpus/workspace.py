@@ -160,7 +160,7 @@ def _check_contents(
 
 
 class Workspace:
-    """A context manager for DIR/.work, which it locks against a second preparation."""
+    """A context manager for DIR/.work that locks it so that no other `prepare` can run there."""
 
     def __init__(self, output: str | os.PathLike[str], plan: dict[str, Any]):
         """Open a new directory, or one with an unfinished preparation that has the same plan.

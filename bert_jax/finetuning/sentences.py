@@ -141,13 +141,13 @@ class SentencesConfig(FilesTaskConfig):
         for name in self.metrics:
             if name not in LABEL_SET_METRICS:
                 raise ValueError(
-                    f"metrics: {name!r} is not a metric for several labels per example. Use "
+                    f"metrics: {name!r} does not support multiple labels per example. Use "
                     f"{', '.join(LABEL_SET_METRICS)}."
                 )
         if self.sigmoid:
             raise ValueError(
-                "sigmoid=True: applies only if each example has one of two labels. With several "
-                "labels per example, each label has its own logit anyway. Set it to False."
+                "sigmoid=True: applies only if each example has one of two labels. With "
+                "multiple labels per example, each label has its own logit anyway. Set it to False."
             )
 
     def open(

@@ -92,8 +92,8 @@ class SentenceFiles:
             check_label_set(self.labels, self.label_names)
         elif self.is_multi_label or self.label_names:
             raise ValueError(
-                f"labels={self.labels}: labels cannot be detected with label_names or with several "
-                "labels per row. List them as a tuple of strings"
+                f"labels={self.labels}: labels cannot be detected when label_names is set or rows "
+                "have multiple labels. List them as a tuple of strings"
             )
         self._check_skipped()
         if not 0.0 <= self.validation_share < 1.0:

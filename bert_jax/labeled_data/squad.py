@@ -392,8 +392,8 @@ def _build_rows(
 def _maximum_context(cuts: _Cuts) -> NDArray[np.bool_]:
     """Return, for each token in a window, whether no other window gives it more context.
 
-    If several windows give a token equally much context, the first of them is chosen. The result
-    has the shape [tokens of all windows].
+    If multiple windows give a token the same amount of context, the first one is chosen. The
+    result has the shape [tokens of all windows].
     """
     # 98% of SQuAD's passages fit in one window of 384 tokens, which needs no comparison.
     several = np.bincount(cuts.examples)[cuts.examples] > 1

@@ -56,7 +56,7 @@ class ClassifierHead:
             )
         if not self.problems or not set(self.problems) <= set(get_args(Problem)):
             raise ValueError(
-                f"problems={self.problems}: expected some of {', '.join(get_args(Problem))}"
+                f"problems={self.problems}: expected one or more of {', '.join(get_args(Problem))}"
             )
         if self.scored == "choices" and (self.labels is None or len(self.labels) != 1):
             raise ValueError(f"labels={self.labels}: a choice has one score. Expected one label")

@@ -85,8 +85,9 @@ class BatchSource:
         positions = int(step) * self.batch_size + self.local_rows
         epochs, indices = np.divmod(positions, len(self.examples))
         progress = (self._first_step + int(step)) / max(self._last_step, 1)
-        # Rows ascend, so each epoch's rows are contiguous. A batch has rows from several epochs
-        # only at an epoch boundary, and from more than two only if the corpus is smaller than it.
+        # Row numbers ascend, so each epoch's rows are contiguous. A batch contains rows from
+        # multiple epochs only at an epoch boundary, and rows from more than two epochs only if the
+        # corpus is smaller than a batch.
         parts = [
             self.examples.examples(self._first_epoch + epoch, indices[epochs == epoch], progress)
             for epoch in np.unique(epochs).tolist()

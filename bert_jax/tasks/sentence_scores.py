@@ -103,8 +103,8 @@ def _check_two_classes(predictions: NDArray[Any], labels: NDArray[Any]) -> None:
     others = sorted(set(np.unique([predictions, labels]).tolist()) - {0, 1})
     if others:
         raise ValueError(
-            f"f1 supports only the classes 0 and 1, but there is a class {others[0]}. Use the "
-            "metric macro_f1 for more than two classes"
+            f"f1 supports only classes 0 and 1, but found class {others[0]}. Use macro_f1 for "
+            "more than two classes"
         )
 
 

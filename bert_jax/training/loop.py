@@ -165,7 +165,7 @@ class Intervals:
     save_evaluated: bool = False
 
     def evaluates(self, step: int) -> bool:
-        """Return whether the interval makes an evaluation due after `step` steps."""
+        """Return whether an evaluation is due after `step` steps."""
         if not self.evaluate:
             return False
         half = Fraction(1, 2)
@@ -392,6 +392,6 @@ class Trainer:
                 stall_seconds=window.stall_seconds,
                 steps=step - window.first_step,
             )
-        # The new window begins when the last step was found to be done, because the next step has
-        # been running during the report.
+        # The new window starts at the moment the last step was seen to finish, because the next
+        # step was already running during the report.
         self._window = ReportWindow(step, began=window.collected)

@@ -77,7 +77,7 @@ def resolve(task: Task, args: argparse.Namespace, positions: int) -> argparse.Na
 
 
 def baselines(task: Task, sets: Sequence[Files], work: Path) -> dict:
-    """Return the baselines' scores on the sets, cached for the same files and code."""
+    """Return the baselines' scores, reusing cached ones if the files and code are unchanged."""
     mnli = mnli_pairs(work) if MNLI_TOO in task.baselines else []
     file, code = work / task.name / "baselines.json", (HERE / "baselines.py").read_bytes()
     versions = {"scikit-learn": version("scikit-learn")}

@@ -89,7 +89,7 @@ def measure(size: str, args: argparse.Namespace) -> dict:
     """Measure every program once, and return the measurements and ratios."""
     row = {"size": size, "ours": ours(size, args)}
     if (" cpu" in row["ours"]["device"]) != (args.device == "cpu"):
-        raise SystemExit(f"--device {args.device}, but JAX runs on {row['ours']['device']}")
+        raise SystemExit(f"--device {args.device}, but JAX is running on {row['ours']['device']}")
     if args.without_attention_dropout:
         row["ours_without"] = ours(size, args, "--config.model.attention_dropout=0.0")
     row |= {"eager": peer(size, 0, args), "compiled": peer(size, 1, args)}

@@ -227,7 +227,7 @@ def test_names_that_are_taken_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     ("values", "message"),
     [
         ({"scored": "words"}, "scored='words': expected one of sequence, choices, tokens"),
-        ({"problems": ("ranking",)}, r"problems=\('ranking',\): expected some of single_label"),
+        ({"problems": ("ranking",)}, r"=\('ranking',\): expected one or more of single_label"),
         ({"scored": "choices", "labels": ("a", "b")}, "a choice has one score. Expected one label"),
     ],
 )

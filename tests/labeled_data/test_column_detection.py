@@ -274,8 +274,8 @@ def test_the_detected_columns_are_logged(tmp_path: Path, caplog: pytest.LogCaptu
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"separator": "|"}, "cannot be detected with label_names or"),
-        ({"label": ""}, "cannot be detected with label_names or"),
+        ({"separator": "|"}, "cannot be detected when label_names is set or"),
+        ({"label": ""}, "cannot be detected when label_names is set or"),
         ({"label_names": ("x", "y")}, "labels cannot be detected"),
         ({"train": "tfds:imdb_reviews"}, "columns are detected only in files"),
         ({"train": ""}, "files.train is not set"),

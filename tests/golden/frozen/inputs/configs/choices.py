@@ -1,4 +1,4 @@
-"""Fine-tune a model that chooses the right one of three endings of a sentence."""
+"""Fine-tune a model that chooses the correct ending for a sentence from three candidates."""
 
 from ml_collections import ConfigDict
 
