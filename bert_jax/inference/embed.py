@@ -84,9 +84,9 @@ class Embedding:
             from 0.
 
         Raises:
-          ValueError: the text does not contain the word that often, the word lies in the part that
-            was cut off, or it belongs to a special token spelled out in the text, such as "mask" in
-            "[MASK]".
+          ValueError: the text does not contain the word that many times, the word lies in the part
+            that was cut off, or it belongs to a special token spelled out in the text, such as
+            "mask" in "[MASK]".
         """
         places = find_words(self.tokenizer, self.text, word)
         if not 0 <= occurrence < len(places):

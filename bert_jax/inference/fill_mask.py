@@ -30,8 +30,8 @@ from bert_jax.models.model import Model, infer
 from bert_jax.runs.work_dir import PAIRS
 from bert_jax.tasks.task import Batch
 
-# A text with more masks runs once for every 4 masks. For BERT-base and rows of 16 tokens, scoring
-# the vocabulary at 4 positions costs 7 % of the encoder's time.
+# A text with more masks than this is run once for every 4 masks. For BERT-base and rows of 16
+# tokens, scoring the vocabulary at 4 positions costs 7 % of the encoder's time.
 _MASKS_AT_ONCE = 4
 
 
@@ -63,7 +63,7 @@ class FilledText:
 
 
 class FillMask(Predictor):
-    """Predicts the words behind `[MASK]`, or behind the vocabulary's own mask token (`mask`).
+    """Predicts the words that `[MASK]` (or the vocabulary's own mask token, `mask`) stands for.
 
     >>> fill = FillMask("runs/mine")                                          # doctest: +SKIP
     >>> fill("Istanbul is a great [MASK] to visit").masks[0][0].token         # doctest: +SKIP

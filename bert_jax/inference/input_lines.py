@@ -31,7 +31,7 @@ class InputLine:
 
     Attributes:
       place: "file:line".
-      value: a text, or the values of several fields.
+      value: a text, or the values of multiple fields.
       has_id: whether the line's object has an id.
       id: the id.
       num_bytes: the length of the line.

@@ -124,7 +124,7 @@ def chunks(
     """Yield `lines` in parts that double in size, from `first` up to `largest` lines.
 
     The first part is small so that the first results are available early. A part ends early at a
-    None, or before a line with which it would exceed `MAX_BYTES`, as measured by `num_bytes`.
+    None, or before a line that would make it exceed `MAX_BYTES`, as measured by `num_bytes`.
     """
     part: list[Line] = []
     size, held = first, 0

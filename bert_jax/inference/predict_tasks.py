@@ -21,8 +21,8 @@ from bert_jax.inference.tag import Tag, TaggedText, check_words
 from bert_jax.models.sentence_embedding import SentenceEmbedding
 from bert_jax.runs.work_dir import read_sentence_embedding
 
-# A function that takes a predictor, the values from several lines and the number of alternatives,
-# and returns one result per line.
+# A function that takes a predictor, the values from one or more lines and the number of
+# alternatives, and returns one result per line.
 Predict = Callable[[Any, list[Any], int], list[Any]]
 
 
@@ -34,7 +34,7 @@ class PredictTask:
       name: the task's name on the command line.
       predictor: the predictor class that loads and runs the model.
       fields: sets of field names; a line must have all the fields in one of the sets.
-      predict: a function that computes the results for several lines.
+      predict: a function that computes the results for one or more lines.
       list_fields: the fields that contain an array of strings; all other fields contain a string.
       top_k: the default number of alternatives; None if the task returns no alternatives.
     """

@@ -49,7 +49,7 @@ class UnusableText(ValueError):
 
 
 def refuse(reasons: Mapping[int, str], count: int) -> None:
-    """Raise `UnusableText` if `reasons` names any of `count` texts, by index."""
+    """Raise `UnusableText` if any of `count` texts has a reason in `reasons`, keyed by index."""
     if reasons:
         raise UnusableText(reasons, count)
 
@@ -64,7 +64,8 @@ class TruncatedTexts(NamedTuple):
 def as_list(values: Any, expected: str = "a string or a list of strings") -> list[Any]:
     """Return the items of a list, any other sequence or an array as a list.
 
-    Other iterables are rejected, since iterating over a dict yields keys, and over bytes, numbers.
+    Other iterables are rejected, since iterating over a dict yields its keys, and
+    iterating over bytes yields numbers.
 
     Raises:
       ValueError: the value has a different type; the message names the `expected` type.
@@ -185,7 +186,7 @@ class Program(Protocol):
 
 
 def row_lengths(max_length: int) -> tuple[int, ...]:
-    """Return the lengths to which rows are padded: powers of two from 16 on, and `max_length`."""
+    """Return the lengths to which rows are padded: powers of two from 16 up, and `max_length`."""
     lengths = []
     length = _SHORTEST_ROW
     while length < max_length:

@@ -1,4 +1,4 @@
-"""Make inputs for comparing two models, and measure how far their outputs differ."""
+"""Build inputs for comparing two models, and measure how much their outputs differ."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ProbeInput:
     """A batch on which two models are compared.
 
     Attributes:
-      name: the name of the batch in messages.
+      name: what to call the batch in messages.
       token_ids: token ids, [batch, length].
       segment_ids: segment ids, [batch, length].
       attention_mask: 1 for tokens and 0 for padding, [batch, length].
@@ -61,7 +61,7 @@ def random_probe(
 
     Args:
       vocab_size: the exclusive upper bound on token ids.
-      num_segments: the number of segment ids to use; 0 is treated like 1.
+      num_segments: the number of segment ids to use; 0 is treated as 1.
       max_positions: the number of positions that both models support.
       seed: the seed for the random numbers.
       pad_id: the padding id. It is never drawn as a token, because Hugging Face's RoBERTa computes
@@ -139,7 +139,7 @@ class ComparableModel(Protocol):
 
 @dataclass(frozen=True)
 class Difference:
-    """How far two models differ in one output.
+    """How much two models differ in one output.
 
     Both numbers are infinite if the shapes differ or an output contains non-finite values.
 

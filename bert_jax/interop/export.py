@@ -123,7 +123,7 @@ def export(
         loader = library(format, config, settings is not None)
         card = model_card(work_dir, config, origin, step, loader, code, stored, settings)
         write_checksums(target)
-        # Write the card after the checksums, so that it has none and can be edited freely.
+        # Write the card after the checksums, so that it has no checksum and can be edited freely.
         (target / "README.md").write_text(card, encoding="utf-8")
     if settings is not None and format != "huggingface":
         notes.append(

@@ -43,7 +43,7 @@ def write(
     dtype: ExportDType,
     sentence_embedding: SentenceEmbedding | None,
 ) -> None:
-    """Write a model to `target`, and empty `parameters` along the way to save memory.
+    """Write a model to `target`, emptying `parameters` along the way to save memory.
 
     Args:
       form: the format to write.

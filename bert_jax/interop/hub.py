@@ -27,7 +27,7 @@ _FIRST_MODULE = "0_*/"
 
 
 def local_directory(source: str, revision: str | None) -> tuple[Path, str | None]:
-    """Return a model's local directory, and download the model first if it is on the hub.
+    """Return a model's local directory, downloading the model first if it is on the hub.
 
     Args:
       source: a directory, or the name of a model on the hub.
@@ -55,7 +55,7 @@ def local_directory(source: str, revision: str | None) -> tuple[Path, str | None
         raise ValueError(f"{source} is a file. Pass the directory that contains it")
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) or source.startswith("."):
         raise ValueError(
-            f"{source}: neither a local directory nor a name that a model on the hub can have. "
+            f"{source}: neither a local directory nor a valid name for a model on the hub. "
             "Pass a directory or OWNER/NAME"
         )
     directory = _download(source, revision)

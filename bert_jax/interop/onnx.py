@@ -69,8 +69,8 @@ def write_onnx(
     metadata = {"head": config.head, "sizes": sizes, "labels": config.labels}
     model.metadata_props[_METADATA] = json.dumps(metadata)
     ir.save(model, target / MODEL, external_data=WEIGHTS)
-    # The graph needs all inputs, but by default some tokenizers leave one out, such as ALBERT's,
-    # which returns no segments.
+    # The graph needs all inputs, but some tokenizers leave one out by default. For example,
+    # ALBERT's returns no segment ids.
     names = ("input_ids", "token_type_ids", "attention_mask")
     save_tokenizer(tokenizer, target, config.encoder, inputs=names)
     # Write a config.json only if it can describe the model.
@@ -100,7 +100,7 @@ def _outputs(
     outputs: dict[str, tuple[ir.Value, list[str | int]]] = {}
     pooled = onnx_graph.pooled(graph, hidden) if config.has_pooler else None
     if config.head == "encoder":
-        # Make a separate value, because the last hidden state may also be an output of its own.
+        # Create a separate value, since the last hidden state may also be returned on its own.
         last = graph.op("Identity", hidden)
         outputs["last_hidden_state"] = last, [*every_token, encoder.hidden_dim]
         if pooled is not None:

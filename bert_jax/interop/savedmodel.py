@@ -98,7 +98,7 @@ def _check_runs(signature: Any, rank: int) -> None:
     except tf.errors.OpError as error:
         reason = next((line for line in str(error).splitlines() if "deserialize" in line), "")
         raise ValueError(
-            f"TensorFlow {tf.__version__} cannot run a program of jax {jax.__version__}: "
-            f"{reason or error}. Install a jax released at most a few weeks after TensorFlow, or "
-            "use --format onnx or stablehlo"
+            f"TensorFlow {tf.__version__} cannot run a program exported by jax {jax.__version__}: "
+            f"{reason or error}. Install a jax version released at most a few weeks after "
+            "TensorFlow, or use --format onnx or stablehlo"
         ) from error

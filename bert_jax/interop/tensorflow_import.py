@@ -101,7 +101,7 @@ def checkpoint_prefix(source: Path) -> Path | None:
     """Return the prefix (the path without `.index`) of the checkpoint at or in `source`, if any.
 
     Raises:
-      ValueError: a directory contains several checkpoints.
+      ValueError: a directory contains multiple checkpoints.
     """
     check_local(source)
     source = source.absolute()
@@ -113,7 +113,7 @@ def checkpoint_prefix(source: Path) -> Path | None:
     if len(files) > 1:
         names = ", ".join(file.name.removesuffix(INDEX) for file in files)
         raise ValueError(
-            f"{source} contains several checkpoints. Give the path of one of them: {names}"
+            f"{source} contains multiple checkpoints. Give the path of one of them: {names}"
         )
     return files[0].with_name(files[0].name.removesuffix(INDEX)) if files else None
 

@@ -40,7 +40,7 @@ class Comparison:
 
     Attributes:
       passed: whether the models agree.
-      verdict: one sentence that says how far the models agree. Further lines list any settings
+      verdict: one sentence on how closely the models agree. Further lines list any settings
         that differ.
       differences: the differences, keyed by input ("random" or "sentences") and then by output.
       unpaired: the outputs that only one of the models has.
@@ -76,7 +76,7 @@ def verify(
     Args:
       first: a work directory, a Hugging Face directory, a TensorFlow checkpoint from Google's BERT
         release, an ONNX file or a StableHLO artifact.
-      second: the model to compare with it, which may be of any of these kinds.
+      second: the model to compare it with, which may be of any of these kinds.
       tolerance: the largest relative difference that passes; 0 requires bitwise equal outputs.
       seed: the seed for the random tokens.
       on_report: called with a `Message` for each remark about the models and for each input.
@@ -111,7 +111,7 @@ class _Outputs:
 
     Attributes:
       differences: the differences, keyed by probe name and then by output name.
-      unequal: the outputs that are not bitwise equal for some probe.
+      unequal: the outputs that are not bitwise equal for at least one probe.
       unpaired: the outputs that only one of the models has.
       misshapen: one line for each output whose shapes differ.
     """
@@ -164,7 +164,7 @@ class _Pair:
         if not alike:
             return "A and B have different tokenizers, which turn the same text into different ids"
         if not read_alike:
-            return "transformers turns the same text into ids other than those compared"
+            return "transformers turns the same text into ids that differ from those compared"
         return ""
 
     def compare(self, seed: int) -> _Outputs:
@@ -214,7 +214,7 @@ class _Pair:
 
 
 def _describe(models: Sequence[ComparableModel], sizes: Sizes, report: OnReport) -> None:
-    """Report differences in the models' sizes and labels; they do not make the comparison fail."""
+    """Report differences in the models' sizes and labels, which do not fail the comparison."""
     if len({model.sizes for model in models if model.sizes is not None}) > 1:
         report(
             Message(
@@ -236,7 +236,7 @@ def verdict_on(
 
     Args:
       differences_by_probe: the differences, keyed by probe name and then by output name.
-      unequal_outputs: the outputs that are not bitwise equal for some probe.
+      unequal_outputs: the outputs that are not bitwise equal for at least one probe.
       tolerance: the largest relative difference that passes; 0 requires bitwise equality.
     """
     differences = [row for rows in differences_by_probe.values() for row in rows.values()]

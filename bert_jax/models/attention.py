@@ -1,4 +1,4 @@
-"""Compute multi-head self-attention over rows that may pack several documents."""
+"""Compute multi-head self-attention over rows that may hold multiple documents."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class SelfAttention(nnx.Module):
           document_ids: [batch, length]; 0 for padding, and one positive number for all tokens of a
             document. An ordinary 0/1 attention mask is the special case in which each row holds one
             document followed by padding.
-          packed: whether a row may contain several documents.
+          packed: whether a row may contain multiple documents.
           dropout_key: None during evaluation.
           return_scores: whether to also return the attention scores.
 

@@ -212,7 +212,7 @@ class Embeddings(nnx.Module):
         segment_ids: jax.Array | None,
         position_ids: jax.Array | None,
     ) -> EmbeddingParts:
-        """Return the three embeddings that `__call__` sums; see there for the arguments."""
+        """Return the three embeddings that `__call__` sums; see `__call__` for the arguments."""
         token = with_ops(look_up, self.ops)(self.token[...], token_ids, self.rows_dtype)
         return EmbeddingParts(
             token.astype(self.dtype),

@@ -213,7 +213,7 @@ class Encoder(nnx.Module):
           document_ids: [batch, length]; 0 for padding, and one positive number for all tokens of a
             document, which attend only to each other. May be an ordinary 0/1 attention mask, or
             None to let every token attend to every token.
-          packed: whether a row may contain several documents. If False, each row must be one
+          packed: whether a row may contain multiple documents. If False, each row must be one
             document followed by padding, so that no attention backend needs a full mask.
           dropout_key: None during evaluation; the same key gives the same dropout masks.
           return_hidden_states: whether to also return the output of every layer; if so, the layers

@@ -173,7 +173,7 @@ class ModelConfig:
 
     @property
     def head_kind(self) -> PretrainingHead | ClassifierHead:
-        """The head in a form that a `match` statement can match exhaustively."""
+        """The head in a form that a `match` statement can handle exhaustively."""
         return self.classifier or cast(PretrainingHead, self.head)
 
     @property
@@ -280,8 +280,8 @@ def infer(
 
     Returns:
       A dict with `hidden` [batch, length, hidden_dim], which is the last layer's output, and the
-      head's outputs, which are some of `pooled` [batch, hidden_dim], `token_logits` [batch, length,
-      vocab_size], `next_sentence_logits` [batch, 2], and `logits` [batch, labels],
+      head's outputs, which are a subset of `pooled` [batch, hidden_dim], `token_logits` [batch,
+      length, vocab_size], `next_sentence_logits` [batch, 2], and `logits` [batch, labels],
       [batch, choices] or [batch, length, labels].
     """
     choices = token_ids.shape[:-1] if token_ids.ndim == 3 else None

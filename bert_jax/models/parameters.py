@@ -59,7 +59,7 @@ class ModelDefinition(Generic[ModuleT]):
     logical_axes: LogicalAxes
     _graph: nnx.GraphDef
     _state: nnx.State
-    _shared: bool = False  # whether the module may use a parameter in several places
+    _shared: bool = False  # whether the module may use a parameter in multiple places
 
     def init(self, key: jax.Array) -> Parameters:
         """Return randomly initialized parameters, which depend only on `key`.
@@ -88,8 +88,8 @@ def define(
     Args:
       build: function that returns the module, initialized from the given source of keys.
       replicate_others: whether to allow parameters without `logical_axes` metadata, which are
-        replicated on all devices, and parameters used in several places. This package's own modules
-        have neither.
+        replicated on all devices, and parameters used in multiple places. This package's own
+        modules have neither.
 
     Raises:
       ValueError: the module has variables other than parameters.

@@ -24,8 +24,8 @@ class SentenceEmbedding:
     """Settings for computing sentence embeddings.
 
     Attributes:
-      pooling: how the last layer's token vectors are pooled. If there are several modes, their
-        results are concatenated in this order.
+      pooling: how the last layer's token vectors are pooled. If multiple modes are given, their
+        results are concatenated in the given order.
       normalize: whether to scale the sentence vector to length 1.
       max_length: the maximum number of tokens in a text, including special tokens; if None, all of
         the model's positions can be used.

@@ -160,7 +160,7 @@ class DistillationConfig:
         if not self.losses:
             raise ValueError(
                 f"distillation.{', '.join(_LOSSES)} are all 0: the teacher has no effect. Set one "
-                "of them, or leave out the section distillation"
+                "of them, or leave out the distillation section"
             )
         if not self.soft_weight and (self.temperature != 2.0 or self.soft_targets != "masked"):
             raise ValueError(
@@ -180,7 +180,7 @@ class DistillationConfig:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """The names of the losses against the teacher whose weight is not 0."""
+        """The names of the teacher losses that have a nonzero weight."""
         return tuple(loss for weight, loss in _LOSSES.items() if getattr(self, weight))
 
 

@@ -99,7 +99,7 @@ class Classification(ClassifierTask):
       single_label: int32 [batch]; softmax cross-entropy.
       multi_label: float32 [batch, labels], 1 for labels that apply, else 0; sigmoid cross-entropy,
         averaged over the labels. With one label, this is a binary task with a single logit.
-      regression: float32 [batch], or [batch, labels] for several labels; squared error, averaged
+      regression: float32 [batch], or [batch, labels] for multiple labels; squared error, averaged
         over the labels.
     `accuracy` counts examples (single_label) or every label of every example (multi_label).
     """

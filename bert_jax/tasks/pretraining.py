@@ -63,7 +63,7 @@ class Pretraining:
 
     Source: Devlin et al. 2019, appendix A.2.
 
-    `bert_jax.pipeline.examples` makes the batches, which contain `token_ids`, `segment_ids`,
+    `bert_jax.pipeline.examples` builds the batches, which contain `token_ids`, `segment_ids`,
     `position_ids` and `document_ids` [batch, length]; `masked_positions`, `masked_labels` and
     `masked_weights` [batch, predictions]; and `cls_positions`, `pair_labels` and `pair_weights`
     [batch, fragments].

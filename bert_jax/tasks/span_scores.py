@@ -33,7 +33,7 @@ Tags = Sequence[str]
 def scheme_of(labels: Sequence[str]) -> Scheme | None:
     """Return the scheme that uses these labels' prefixes, or None if they do not mark entities.
 
-    If several schemes have all the prefixes, they all yield the same entities. The result is IOB2
+    If multiple schemes have all the prefixes, they all yield the same entities. The result is IOB2
     even for IOB1 (see `entities_of`), and BIOES for labels with B, E and S but without I or M.
     """
     parts = [label.partition("-") for label in labels if label != "O"]

@@ -63,7 +63,7 @@ def test_flops_of_a_layer_match_the_program() -> None:
 
 @pytest.mark.parametrize("num_trainable", [0, 1, 3, 4])
 def test_frozen_layers_have_no_backward_pass(num_trainable: int) -> None:
-    """Compare with the matmuls in the program that computes the encoder's gradient."""
+    """Compare the count with the matmuls in the program that computes the encoder's gradient."""
     config = variant("mini", attention_dropout=0.0, hidden_dropout=0.0)
     definition = define(lambda rngs: Encoder(config, PLAIN, rngs))
     first = config.num_layers - num_trainable
@@ -95,7 +95,7 @@ def test_training_flops_are_three_times_the_forward_pass_with_used_heads() -> No
 
 
 def test_flops_of_factorized_embeddings_match_the_program() -> None:
-    """Compare with an ALBERT program that applies the pretraining heads at all positions."""
+    """Compare the count with an ALBERT program that applies both heads at all positions."""
     config = variant("albert-base-v2", vocab_size=96, num_layers=2)
     definition = define_model(ModelConfig(config), PLAIN)
     ids = jnp.zeros((1, 64), jnp.int32)

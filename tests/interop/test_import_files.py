@@ -246,4 +246,4 @@ def test_names_on_the_hub(make_bert, imported, refused, monkeypatch):
     assert "is a local directory, which has no revisions" in refused(snapshot, "--revision", "v2")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert "the hub cannot be reached to look for a model" in refused("someone/nothing")
-    assert "neither a local directory nor a name" in refused("models/of/mine")
+    assert "neither a local directory nor a valid name" in refused("models/of/mine")

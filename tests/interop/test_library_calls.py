@@ -1,4 +1,4 @@
-"""Test that models can be imported, exported, extracted and compared from Python, silently."""
+"""Test importing, exporting, extracting and comparing models from Python, which prints nothing."""
 
 from __future__ import annotations
 

@@ -25,7 +25,8 @@ def exported(make_bert, bert_jax_here, tmp_path):
         finished = bert_jax_here(*words)
         import tensorflow
 
-        unsupported = re.search("TensorFlow .* cannot run a program of jax .*", finished.errors)
+        message = "TensorFlow .* cannot run a program exported by jax .*"
+        unsupported = re.search(message, finished.errors)
         if unsupported and tensorflow.__version__ < "2.22":  # 2.21 predates jax 0.11
             assert not out.exists()
             pytest.skip(unsupported.group())

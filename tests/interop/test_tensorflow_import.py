@@ -181,7 +181,7 @@ def test_damage_is_reported(make_release, bert_jax_here, tmp_path):
     words = ("import", release, "--output", tmp_path / "ours")
     [data] = release.glob("bert_model.ckpt.data-*")
     whole = data.read_bytes()
-    # Cut off parameters too, not only the moments, which come after them.
+    # Cut off some parameters too, not only the moments that come after them.
     data.write_bytes(whole[: len(whole) // 8])
     refused = bert_jax_here(*words)
     assert refused.code == 2 and "bert_model.ckpt: " in refused.errors
@@ -194,5 +194,5 @@ def test_damage_is_reported(make_release, bert_jax_here, tmp_path):
     (release / "bert_config.json").unlink()
     assert "no bert_config.json in the same directory" in bert_jax_here(*words).errors
     (release / "other.ckpt.index").write_bytes(b"")
-    assert "contains several checkpoints" in bert_jax_here(*words).errors
+    assert "contains multiple checkpoints" in bert_jax_here(*words).errors
     assert not (tmp_path / "ours").exists()

@@ -181,7 +181,7 @@ def test_a_different_tokenization_by_transformers_is_reported(ours, bert_jax_her
     compared = bert_jax_here("verify", back, back)
     assert compared.code == 1
     assert "NOTE  transformers tokenizes texts for A differently: ids [2, " in compared.output
-    expected = "FAIL: transformers turns the same text into ids other than those compared"
+    expected = "FAIL: transformers turns the same text into ids that differ from those compared"
     assert expected in compared.output
 
 

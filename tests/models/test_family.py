@@ -52,7 +52,7 @@ def states(definition: ModelDefinition[Encoder], params: Parameters) -> jax.Arra
     ],
 )
 def test_shared_layers_equal_separate_layers_with_the_same_parameters(sharing, num_groups, owners):
-    """Compare with unshared copies of the layers, whose gradients add up to the shared one."""
+    """Compare shared layers with unshared copies, whose gradients add up to the shared gradient."""
     config, shared = defined(sharing=sharing, num_groups=num_groups)
     _, plain = defined()
     assert [config.parameter_owners(n) for n in range(4)] == owners

@@ -1,6 +1,6 @@
 """Test that documents packed into one row do not affect each other, and that padding is inert.
 
-A packed row contains several documents.
+A packed row contains multiple documents.
 """
 
 import dataclasses

@@ -121,7 +121,7 @@ def targets_of(case: Case, rng: np.random.Generator, mask: np.ndarray) -> Batch:
 
 
 def batch_of(case: Case) -> Batch:
-    """Make rows with two segments that are followed by padding."""
+    """Build rows that consist of two segments followed by padding."""
     rng = np.random.default_rng(3)
     shape = (ROWS, CHOICES, LENGTH) if case.head == "multiple_choice" else (ROWS, LENGTH)
     lengths = rng.integers(4, LENGTH, (*shape[:-1], 1)) if case.padded else LENGTH

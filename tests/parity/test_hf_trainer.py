@@ -131,7 +131,7 @@ class AsOurs(transformers.Trainer):
 
 
 def their_batch(batch: Batch) -> dict[str, torch.Tensor]:
-    """Rename a batch's arrays the way Hugging Face names them, and drop rows of padding."""
+    """Give a batch's arrays Hugging Face's names, and drop padding rows."""
     rows = batch["example_weights"] > 0
     names = dict(token_ids="input_ids", segment_ids="token_type_ids", labels="labels")
     names["attention_mask"] = "attention_mask"

@@ -182,7 +182,7 @@ def test_layer_losses_are_zero_for_a_student_equal_to_its_teacher(batch: Batch) 
 
 
 def test_states_of_another_size_are_projected(batch: Batch) -> None:
-    """Compare with losses computed in PyTorch over real tokens and visible pairs."""
+    """Compare the losses with PyTorch's, computed over real tokens and visible pairs."""
     task, teacher = make(INSIDE, NARROW)
     maps = {name for name in task.definition.shapes if name.startswith(TRAINING_ONLY)}
     assert maps == {

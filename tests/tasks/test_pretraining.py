@@ -35,7 +35,7 @@ def loss_and_gradients() -> Callable[[Any], Any]:
 def test_the_weight_of_a_pair_does_not_depend_on_fragments_without_pairs(
     loss_and_gradients: Callable[[Any], Any], draw_document: Callable, lay_out: Callable
 ) -> None:
-    """Compare with the mean over single-row batches with the same number of masked tokens each."""
+    """Compare with the mean over single-row batches that have equal numbers of masked tokens."""
     rng = np.random.default_rng(1)
     documents = [draw_document(rng, length, CONFIG.vocab_size) for length in LENGTHS]
 

@@ -41,7 +41,7 @@ PROBLEMS: dict[str, Problem] = {
     "multi_label_classification": "multi_label",
     "regression": "regression",
 }
-# A key that we add to config.json, for the task that a sentence-pair head was trained on.
+# A key that we add to config.json to record the task that a sentence-pair head was trained on.
 PAIRS_KEY = "sentence_pairs"
 
 
@@ -121,8 +121,8 @@ def _as_float(value: float, place: str) -> float:
 def read_labels(content: Mapping[str, Any], scores: int) -> tuple[str, ...]:
     """Return names for a classifier's scores, taken from `id2label` where it has them.
 
-    A score that is not in `id2label` is called LABEL_0, LABEL_1 and so on. A repeated name gets the
-    number of its score as a suffix, so that all names are unique.
+    Scores that are not in `id2label` are called LABEL_0, LABEL_1 and so on. A repeated name gets
+    its score's number as a suffix, so that all names are unique.
 
     Args:
       content: the parsed config.json.
@@ -233,7 +233,7 @@ def _classifier_head(name: str) -> ClassifierHead | None:
 
 
 def _classifier_names() -> list[str]:
-    """Return the heads whose dense layer is called `classifier` by Hugging Face."""
+    """Return the heads whose dense layer Hugging Face calls `classifier`."""
     named = {
         kind.head.name: None
         for kind in task_kinds()
@@ -397,7 +397,7 @@ def holds_pooler(family: Family, shapes: Collection[str]) -> bool:
 def _head_of(
     names: Collection[str], architectures: list[str], family: Family, directory: Path
 ) -> str:
-    """Infer the head from the names of the tensors or, if they leave it open, the architectures."""
+    """Infer the head from the tensor names or, if they are ambiguous, from the architectures."""
     masked_lm = any(name.startswith(family.masked_lm) for name in names)
     next_sentence = any(family.pairs and name.startswith(family.pairs) for name in names)
     if masked_lm or next_sentence:

@@ -13,7 +13,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig
 
 FAMILIES = (BERT, ROBERTA, ALBERT, DISTILBERT)
-# Model types that are equivalent to a family, with the prefix of their class names and the family.
+# Model types that are equivalent to a family, each with its class-name prefix and that family.
 # Equivalent models compute the same function from tensors with the same names.
 OTHER_NAMES: Mapping[str, tuple[str, Family]] = {
     "xlm-roberta": ("XLMRoberta", ROBERTA),

@@ -29,8 +29,8 @@ class Family:
       title: the family's name in messages.
       prefix: the prefix of the encoder's tensor names, which files of bare models omit.
       pretraining_classes: the HF class for each pretraining head that the family supports.
-      names: a function that returns a dict that maps our parameter names to HF's tensor names. It
-        may only be called for models that the family supports.
+      names: a function that returns a dict from our parameter names to HF's tensor names. It may
+        only be called for models that the family supports.
       pooler: the prefix of the pooler in a bare model, or "" if bare models have no pooler.
       masked_lm: the prefix of the masked-LM head.
       pairs: the prefix of the sentence-pair head, or "" if the family has none.
@@ -46,7 +46,7 @@ class Family:
       classifier_dropout: HF's key for the dropout rate before a classifier.
       tagger_dropout: HF's key for the dropout rate before a token classifier, if it differs.
       constants: values of our config fields that config.json has no key for.
-      only: the one supported value of each key for which HF's class accepts others too.
+      only: the only value that we support for each key, where HF's class supports more.
       read: a function that returns additional fields for our config from a parsed config.json.
       write: a function that returns additional keys to write to config.json.
     """

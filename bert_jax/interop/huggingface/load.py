@@ -46,7 +46,7 @@ class ForeignModel:
     """A model from another framework whose tensors have been matched but not yet read.
 
     Attributes:
-      source: the model's path, for messages.
+      source: the model's path, for use in messages.
       config: the model's config.
       tokenizer: the model's tokenizer.
       account: the result of matching the model's tensors with our parameters.
@@ -80,7 +80,7 @@ class ForeignModel:
         return account.explained
 
     def parameters(self, seed: int) -> dict[str, NDArray[np.float32]]:
-        """Read the parameters, and initialize those that the source lacks with `seed`.
+        """Read the parameters, and use `seed` to initialize those that the source lacks.
 
         Raises:
           ValueError: weights are missing, unexpected or have the wrong shape, a tensor contains
@@ -160,18 +160,18 @@ def open_directory(
 
 
 def load_tokenizer(given: Path | None, source: Path) -> Tokenizer:
-    """Load the tokenizer at the path `given`, or the one in the model's directory if it is None.
+    """Load the tokenizer at `given`, or the one in the model's directory if `given` is None.
 
     Raises:
       ValueError: the tokenizer cannot be read. For a directory's own tokenizer, the message names
-        the option that specifies another one.
+        the option that specifies a different one.
     """
     if given is not None:
         return _load_tokenizer(given)
     try:
         return _load_tokenizer(source)
     except ValueError as error:
-        raise ValueError(f"{error}. Specify another with --tokenizer FILE_OR_DIR") from error
+        raise ValueError(f"{error}. Specify another one with --tokenizer FILE_OR_DIR") from error
 
 
 def _load_tokenizer(path: Path) -> Tokenizer:
@@ -199,7 +199,7 @@ def resolve_directory(
       encoder: the encoder that `content` describes.
       tensors: the model's tensors.
       tokenizer: the model's tokenizer.
-      source: the model's path, for messages.
+      source: the model's path, for use in messages.
       options: the options for the import.
 
     Raises:
@@ -284,7 +284,7 @@ def match_model(
             return f"not part of a model with the head {config.head!r}"
         return None
 
-    # A part that has some of its tensors but not all is damaged, so it is not initialized.
+    # A part that has only some of its tensors is damaged, so it is not initialized.
     existing = {family.part_of(name) for name in tensors.shapes}
 
     def may_be_fresh(name: str) -> bool:

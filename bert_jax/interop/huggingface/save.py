@@ -1,4 +1,4 @@
-"""Write a model and its tokenizer as a directory that `from_pretrained` loads."""
+"""Write a model and its tokenizer as a directory that `from_pretrained` can load."""
 
 from __future__ import annotations
 
@@ -84,9 +84,10 @@ def write_directory(
         del values
     assert not parameters, f"not exported: {sorted(parameters)}"
     save_file(tensors, target / SAFETENSORS, metadata={"format": "pt"})
-    # The tokenizer must return segments only if the model has several. BERT's does so by default,
-    # ALBERT's only if configured. Without segments, Hugging Face's class does not accept them, and
-    # with one segment it has no row for segment 1, which tokenizers assign to the second text.
+    # The tokenizer must return segment ids only if the model has more than one segment. BERT's
+    # returns them by default, ALBERT's only if configured to. If the model has no segments, Hugging
+    # Face's class does not accept segment ids, and if it has only one, the class has no row for
+    # segment 1, which tokenizers assign to the second text.
     segments = ["token_type_ids"] if config.encoder.num_segments > 1 else []
     save_tokenizer(
         tokenizer, target, config.encoder, inputs=["input_ids", *segments, "attention_mask"]

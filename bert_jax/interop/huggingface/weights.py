@@ -120,8 +120,8 @@ def open_weights(directory: Path) -> SafetensorsFiles | PickleFiles:
             raise ValueError(
                 f"{directory}: the weights are in {name}, which only version 4 of transformers can "
                 f"read. Convert them with that version: BertForMaskedLM.from_pretrained({place}, "
-                f"{argument}=True).save_pretrained({place}), with the model's own PyTorch class if "
-                "it is a different one"
+                f"{argument}=True).save_pretrained({place}), replacing BertForMaskedLM with the "
+                "model's own PyTorch class if that is a different one"
             )
     raise ValueError(
         f"{directory}: contains no weights. Expected {SAFETENSORS} or {PICKLE}, or one of these "
@@ -201,7 +201,7 @@ def _unpickled(file: Path) -> dict[str, Any]:
 
 
 class NewestNames:
-    """Foreign tensors, renamed to the names that the current classes in transformers use.
+    """Foreign tensors under the names that the current classes in transformers use.
 
     Raises:
       ValueError: two tensors have the same current name.
