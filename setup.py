@@ -1,4 +1,4 @@
-"""Define the package; each range starts at a tested version and ends before the next series."""
+"""Define the package; dependency ranges start at a tested version and exclude the next series."""
 
 import re
 from pathlib import Path

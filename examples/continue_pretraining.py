@@ -1,4 +1,4 @@
-"""Continue pretraining an imported model on text of your own domain.
+"""Continue pretraining an imported model on text from your own domain.
 
     python examples/continue_pretraining.py google-bert/bert-base-uncased runs/domain notes/
 
@@ -20,7 +20,7 @@ def main(
     max_length: int = 128,
     overrides: Mapping[str, object] | None = None,
 ) -> None:
-    """Write the imported model, a corpus and a run below the given directory."""
+    """Write the imported model, a corpus and a run to subdirectories of the given directory."""
     imported = bj.import_model(source, Path(directory, "imported"))
     tokenizer = bj.Tokenizer.load(imported.work_dir / "tokenizer")
     corpus = bj.prepare(

@@ -19,7 +19,7 @@ def main(
     max_length: int = 128,
     overrides: Mapping[str, object] | None = None,
 ) -> None:
-    """Write a tokenizer, a corpus and a run below the given directory."""
+    """Write a tokenizer, a corpus and a run to subdirectories of the given directory."""
     vocabulary = Path(directory, "tokenizer")
     if vocabulary.exists():
         tokenizer = bj.Tokenizer.load(vocabulary)

@@ -1,4 +1,4 @@
-"""Run commands and check which runs a folder contains, on behalf of all experiments."""
+"""Run commands and check which runs a folder contains; all experiments share this module."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def get_config():
 
 
 def run_words(*words: str | Path) -> None:
-    """Run a command with this Python interpreter; exit if it fails, and end it on SIGTERM."""
+    """Run a command with this Python interpreter; exit if it fails, and stop it on SIGTERM."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = subprocess.Popen([sys.executable, *map(str, words)], env=environment, cwd=ROOT)
     before = signal.signal(signal.SIGTERM, lambda *_: command.terminate())
@@ -40,7 +40,7 @@ def run_words(*words: str | Path) -> None:
 
 
 def bert_jax(*words: str | Path) -> None:
-    """Run a `bert-jax` command of this checkout."""
+    """Run a `bert-jax` command from this checkout."""
     run_words("-m", "bert_jax.cli.main", *words)
 
 

@@ -1,7 +1,7 @@
 """CoNLL-2003: find people, places, organizations and other entities in news, in document context.
 
 Data: train.txt, valid.txt and test.txt (eng.train, eng.testa, eng.testb) with four columns and
--DOCSTART- lines. Use a cased model, since capital letters help to recognize names.
+-DOCSTART- lines. Use a cased model, since capital letters help to identify names.
 Command:
     bert-jax finetune --config configs/finetune/conll2003.py --init DIR
 Hardware: any. With document context, all rows have max_length tokens.

@@ -1,4 +1,4 @@
-"""SWAG: choose the one of four endings that continues a text (Zellers et al. 2018).
+"""SWAG: choose which of four endings continues a text (Zellers et al. 2018).
 
 Data: train.csv, val.csv and test.csv from https://github.com/rowanz/swagaf.
 Command:

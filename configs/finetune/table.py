@@ -26,7 +26,7 @@ def get_config() -> ConfigDict:
                 files=dict(
                     # The training file (--data on the command line) has the extension .csv, .tsv,
                     # .jsonl or .parquet, and all but the last may be compressed. At the end, the
-                    # run predicts the test file.
+                    # run writes predictions for the test file.
                     train="data/table/train.csv",
                     validation="",
                     test="",

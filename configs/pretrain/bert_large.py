@@ -26,7 +26,8 @@ Hardware: any whose number of data-parallel devices divides 256. Published: 4 da
 Planned for v5e:4x4 (compiled by `bert-jax plan`, but not run; libtpu 0.0.42, JAX 0.10.2):
     phase1  5.5 GiB of a chip's 16, 1,313 MiB sent per chip and step, at least 19.7 ms per step
     phase2  14.7 GiB of a chip's 16, 1,314 MiB sent per chip and step, at least 83.9 ms per step
-    both    at least 7 h 16 min, with all matrix products at peak FLOP/s: a bound, not a prediction
+    both    at least 7 h 16 min, if all matrix multiplications ran at peak FLOP/s; this is only a
+            lower bound, not a prediction
 """
 
 from ml_collections import ConfigDict

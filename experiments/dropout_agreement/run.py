@@ -9,8 +9,8 @@ result is its accuracy and loss on the development set after the last epoch. The
 variants: the Trainer on bert_jax's batches, which differs from bert_jax only in its classifiers,
 dropout and code; and bert_jax without dropout, which shows how much difference missing dropout
 would make. If the command is killed, repeat it to resume; each model and each set of options needs
-its own --work folder. It prints the table and writes results.json. With --check, which uses fewer
-sentences and seeds, it writes to --work instead.
+its own --work folder. The script prints the table and writes results.json. With --check, which uses
+fewer sentences and seeds, it writes to --work instead.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from bert_jax.runs.checkpoints import default_checkpoint_step  # noqa: E402
 BATCH, EPOCHS, LENGTH, DROPOUT = 32, 3, 64, 0.1
 MEASURED = ("accuracy", "loss")
 OURS, THEIRS, ON_OURS = "bert_jax", "Trainer", "Trainer on our batches"
-# The scores of every seed, keyed by metric.
+# The scores for every seed, keyed by metric.
 Scores = Mapping[str, Sequence[float]]
 
 
@@ -54,7 +54,7 @@ def difference(one: Sequence[float], other: Sequence[float]) -> tuple[float, flo
 
 
 def write_sentences(data: Path, count: int, work: Path) -> None:
-    """Write a sample from SST-2's training set, and its whole development set."""
+    """Write a sample of SST-2's training set, and the whole development set."""
     with lzma.open(data / "glue/SST-2/train.tsv.xz", "rt", encoding="utf-8") as stream:
         header, *lines = stream.read().splitlines()
     chosen = random.Random(0).sample(lines, count)

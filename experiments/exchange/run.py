@@ -1,4 +1,4 @@
-r"""Measure how fast, exact and memory-efficient importing and exporting BERT models is.
+r"""Measure the speed, exactness and memory use of importing and exporting BERT models.
 
     python experiments/exchange/run.py base large
 

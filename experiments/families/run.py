@@ -6,9 +6,9 @@ DATA contains corpus_small/ and glue/. Models with the same vocabulary and recip
 the same number of tokens. Models whose steps have a different cost are also pretrained with as many
 FLOPs as the first model. All models are then fine-tuned on two tasks, and so are models that were
 not pretrained. If the command is killed, repeat it to resume; each set of options needs its own
---work folder. It prints the table, and writes results.json and comparison.png; with --fast, a check
-that takes minutes, it writes them to the --work folder. Results for other models are kept, so
-several commands can measure different models at the same time:
+--work folder. The script prints the table, and writes results.json and comparison.png; with --fast,
+a check that takes minutes, it writes them to the --work folder. Results for other models are kept,
+so several commands can measure different models at the same time:
 
     taskset -c 0 run.py ... --models bert bert_static & taskset -c 1 run.py ... --models bert_again
 """
@@ -64,7 +64,8 @@ from bert_jax.training.metrics_log import read_metrics  # noqa: E402
 EPOCHS = {"SST-2": 1, "STS-B": 4}
 # The size of the fixed sample of SST-2 training sentences.
 SENTENCES = 16_000
-# The fraction of documents to hold out. The text has few documents, and these include a whole book.
+# The fraction of documents to hold out. The text has few documents, and one of those held out is a
+# whole book.
 HELD_OUT = "0.07"
 # For each of these models, a randomly initialized model of the same size is also fine-tuned.
 NOT_PRETRAINED = ("bert", "student")

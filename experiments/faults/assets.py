@@ -190,7 +190,7 @@ def choice(rng: random.Random, number: int) -> str:
 
 
 def squad(rng: random.Random, count: int) -> dict[str, Any]:
-    """Return questions on passages in SQuAD's format."""
+    """Return questions about passages, in SQuAD's format."""
     paragraphs = []
     for number in range(count):
         place = rng.choice(PLACES)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
-# On standard output, the result of a job's `call` has this prefix.
+# A job prints the result of its `call` after this prefix, on standard output.
 VALUE = "\x00value: "
 MAX_SECONDS = 90.0
 MAX_MEMORY = 2 << 30

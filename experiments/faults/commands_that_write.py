@@ -1,4 +1,4 @@
-"""Define all commands that write output, and how to compare it with an undisturbed command's."""
+"""Define all commands that write output, and how to compare it with that of an undisturbed run."""
 
 from __future__ import annotations
 

@@ -92,7 +92,8 @@ def _flipped(
         shutil.copytree(assets / source, given)
         flip_bit(given / file, random.Random(seed))
         ended = yield Job(command(assets, given))
-        # If the flipped bit is in a file name in SHA256SUMS, the only effect is an unchecked file.
+        # If the flipped bit is in a file name in SHA256SUMS, the only effect is that a file is not
+        # checked.
         expectation: Expectation = "anything" if file == "SHA256SUMS" else "refused"
         return problems_of(ended, expectation, "given")
 

@@ -18,7 +18,7 @@ _CASES_OF_OTHERS = 4
 
 
 def kill_cases(assets: Assets, seed: int) -> Iterator[Case]:
-    """Yield cases that kill a command once or twice and then run it to its end."""
+    """Yield cases that kill a command once or twice and then run it to completion."""
     rng = random.Random(f"{seed}/kills")
     for name, command in writing_commands(assets).items():
         for number in range(_CASES.get(name, _CASES_OF_OTHERS)):

@@ -109,7 +109,7 @@ def run_cases(cases: Iterator[Case], work: Path, lanes: int) -> Iterator[Outcome
                 shutil.rmtree(here, ignore_errors=True)
                 here.mkdir(parents=True)
                 begun = _begin(case, here, free.pop())
-                if isinstance(begun, Outcome):  # it needed no process
+                if isinstance(begun, Outcome):  # the case needed no process
                     yield begun
                     free = set(range(lanes)) - {each.lane for each in active}
                 else:

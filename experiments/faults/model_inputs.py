@@ -54,7 +54,7 @@ def _import_case(
     expectation: Expectation,
     seconds: float = 90,
 ) -> Case:
-    """Return a case that imports a damaged copy, whose parameters must be unchanged if accepted."""
+    """Return a case that imports a damaged copy; if accepted, its parameters must be unchanged."""
 
     def steps(here: Path) -> Steps:
         shutil.copytree(assets / source, here / "given")
@@ -128,7 +128,7 @@ def _config_json(assets: Assets, rng: random.Random) -> Iterator[tuple[str, byte
     for key in _RATES:
         for value in (-1, "0.1", None, True, [], float("nan"), float("inf"), 10**400):
             if value is None:
-                continue  # transformers uses a default for it
+                continue  # transformers has a default for it
             yield f"{key} {str(value)[:9]}", _dumped(changed(config, (key,), value)), "refused"
     for key, value in (
         ("model_type", "gpt2"),

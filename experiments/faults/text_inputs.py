@@ -23,7 +23,7 @@ Made = tuple[str, str, bytes, tuple[str, ...], Expectation]
 
 
 def text_cases(assets: Assets, seed: int) -> Iterator[Case]:
-    """Yield cases that prepare generated inputs and predict generated lines."""
+    """Yield cases that run `prepare` on generated inputs and `predict` on generated lines."""
     rng = random.Random(f"{seed}/text")
     number = 0
     for name, file, content, more, expectation in [*_texts(assets, rng), *_lines(assets, rng)]:

@@ -20,7 +20,7 @@ Files = dict[str, bytes]
 
 
 def tokenizer_cases(assets: Assets, seed: int) -> Iterator[Case]:
-    """Yield cases that prepare a corpus with generated tokenizers."""
+    """Yield cases that prepare corpora with generated tokenizers."""
     for number, (name, files, expectation) in enumerate(_all(assets, random.Random(f"{seed}/tok"))):
         yield command_case(
             "tokenizers",

@@ -79,7 +79,7 @@ def predict(run: FinetuneRun, features: Features) -> tuple[float, float]:
 
 def main() -> None:
     """Measure the run that `config.py` in a directory describes, with the given dtype."""
-    tune_malloc_for_training()  # like `bert-jax` before training
+    tune_malloc_for_training()  # as `bert-jax` does before training
     directory, dtype = Path(sys.argv[1]), sys.argv[2]
     config = load_config(
         str(directory / "config.py"), [f"--config.compute.dtype={dtype}"], kind="finetune"
@@ -89,7 +89,8 @@ def main() -> None:
     run = FinetuneRun.open(config, make_mesh(config.mesh))
     examples, predicted = run.data.train, run.data.validation["validation"].features
     assert examples is not None
-    # Time the prediction before training, whose evaluation would already compile these programs.
+    # Time the prediction before training, since training also evaluates, which would already
+    # compile these programs.
     prediction_seconds, prediction_compilation = predict(run, predicted)
     compilation = compile_train_step(run, examples)
     seconds = train(run)

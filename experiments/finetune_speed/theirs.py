@@ -1,4 +1,4 @@
-"""Time an epoch and a prediction with Hugging Face's Trainer, and print a line of JSON.
+"""Time an epoch and a prediction pass with Hugging Face's Trainer, and print a line of JSON.
 
 Batches contain rows of similar length (`group_by_length`), padded to the longest row in the batch
 (`DataCollatorWithPadding`). A few steps run before the clock starts.

@@ -50,7 +50,7 @@ def side_of(results: SweepResults, output: Path) -> dict:
     """Return all seeds' scores at the learning rate and epoch that are best on average.
 
     As in `bert_jax.finetuning.sweep_results.summarize`, a learning rate at which any seed
-    diverged is chosen only if some seed diverged at every rate.
+    diverged is chosen only if at least one seed diverged at every rate.
     """
     metric, learned = results.metric, {}
     for run in results.runs:

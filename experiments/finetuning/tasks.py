@@ -115,7 +115,7 @@ class Files:
 
 
 def files_of(task: Task, data: Path, work: Path, *, fast: bool) -> Files:
-    """Return a task's files, after writing those that must be joined or shortened to `work`."""
+    """Return a task's files; joined or shortened files are first written to `work`."""
     work.mkdir(parents=True, exist_ok=True)
     if task.name == "SQuAD":
         return _squad(data, work, fast)
