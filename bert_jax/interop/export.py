@@ -90,8 +90,8 @@ def export(
       An `ExportResult` with the new directory, the config and remarks about the export.
 
     Raises:
-      ValueError: there is no usable model, the format cannot represent it, a library is missing, or
-        an option does not apply to the format.
+      ValueError: there is no usable model, the format cannot represent the model, a library is
+        missing, or an option does not apply to the format.
       OSError: a file cannot be read or written.
     """
     work_dir, output = Path(work_dir), Path(output)

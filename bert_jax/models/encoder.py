@@ -77,7 +77,7 @@ class Layer(nnx.Module):
 
 
 class SharedLayer(NamedTuple):
-    """The layers whose attention and feed-forward block a layer uses (its own or another's)."""
+    """The layers that own the attention and the feed-forward block that a layer uses."""
 
     attention: Layer
     ffn: Layer

@@ -278,7 +278,7 @@ TRAINING_ONLY = "to_teacher."
 
 
 class ToTeacher(nnx.Module):
-    """Two trainable projections to a teacher's dimension, for the embeddings and for all layers.
+    """Trainable projections to a teacher's dimension: one for the embeddings, one for all layers.
 
     Source: Jiao et al. 2020 ("TinyBERT"), equations 8 and 9.
     """

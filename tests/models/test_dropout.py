@@ -19,7 +19,7 @@ from bert_jax.tasks.pretraining import Pretraining
 ROWS, LENGTH, FEATURES = 8, 128, 1024
 SHAPE = (ROWS, LENGTH, FEATURES)
 # All statistics below use fixed keys, so each test either always passes or always fails. A good
-# generator would fail one test in 10^6.
+# generator would fail one in 10^6 tests.
 UNLIKELY = 1e-6
 
 mask_of = jax.jit(keep_mask, static_argnums=(1, 2))

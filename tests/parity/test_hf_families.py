@@ -91,11 +91,11 @@ class Case:
         self.pad = config.pad_token_id
         lengths = np.array([LENGTH, 3, 9, 11])[:, None]
         self.mask = (np.arange(LENGTH) < lengths).astype(np.int32)
-        # Hugging Face's RoBERTa numbers positions by counting tokens whose ID is not the padding
-        # ID.
+        # Hugging Face's RoBERTa numbers positions by counting the tokens that are not the padding
+        # token.
         self.ids = np.where(self.mask == 1, rng.integers(2, VOCABULARY, (ROWS, LENGTH)), self.pad)
         self.segments = self.mask * (np.arange(LENGTH) > 5) * (encoder.num_segments > 1)
-        # Random weights for the sum of all scores whose gradient is compared.
+        # The test compares the gradient of a randomly weighted sum of all scores.
         self.weights = rng.standard_normal((ROWS, LENGTH, VOCABULARY)).astype(np.float32)
         self.pair_weights = rng.standard_normal((ROWS, 2)).astype(np.float32)
 

@@ -172,7 +172,7 @@ def _roberta(config: ModelConfig) -> dict[str, str]:
 
 
 def _roberta_positions(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the position fields; RoBERTa numbers positions from the id after the padding id."""
+    """Return the position fields; RoBERTa's first position is one more than the padding id."""
     offset = whole_number(content, "pad_token_id") + 1
     return {"position_offset": offset, "max_positions": content["max_position_embeddings"] - offset}
 

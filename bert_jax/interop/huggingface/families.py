@@ -79,7 +79,7 @@ def heads_of(family: Family) -> dict[str, str]:
 
 
 def classes_of(content: Mapping[str, Any]) -> list[str]:
-    """Return the classes named in a config.json, with the names of an equivalent family."""
+    """Return the class names in a config.json, converted to those of the equivalent family."""
     architectures = content.get("architectures") or []
     names = [architectures] if isinstance(architectures, str) else list(architectures)
     kind = content.get("model_type", "bert")

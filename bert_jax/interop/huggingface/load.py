@@ -129,7 +129,7 @@ def open_directory(
 
     Raises:
       ValueError: a file is missing or damaged, the architecture is not supported, or the vocabulary
-        or the position table does not fit.
+        or the position table does not match the model.
     """
     check_local(directory)
     check_checksums(directory)

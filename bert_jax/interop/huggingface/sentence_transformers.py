@@ -31,7 +31,7 @@ SENTENCE_FILES = (MODULES_NAME, MODEL_NAME, *ENCODER_NAMES, f"[0-9]*_*/{CONFIG_N
 # The name of the library's package up to version 5, which later versions also accept.
 _PACKAGE = "sentence_transformers.models"
 _SENTENCE = "sentence_embedding"
-# Before version 0.3, a Transformer module had one of the other names.
+# Before version 0.3, a Transformer module had one of the names after the first.
 _ENCODERS = ("Transformer", "BERT", "RoBERTa", "DistilBERT", "ALBERT", "CamemBERT", "XLMRoBERTa")
 # Before version 6, Pooling had one flag per mode. Modes are concatenated in this order.
 _FLAGS: Mapping[str, PoolingMode] = {
@@ -42,7 +42,7 @@ _FLAGS: Mapping[str, PoolingMode] = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-# The supported value of each key in the encoder's file; None accepts any value.
+# The supported value of each key in the encoder's file; None means that any value is supported.
 _ENCODER_KEYS: Mapping[str, Any] = {
     "max_seq_length": None,
     "do_lower_case": None,
@@ -115,7 +115,7 @@ def _modules(file: Path) -> Iterator[_Module]:
     for kind, path in named:
         if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
             raise ValueError(f"{file}: path {path!r}: expected the relative path of a subdirectory")
-        own = kind.startswith("sentence_transformers.")  # otherwise it is code from the model
+        own = kind.startswith("sentence_transformers.")  # otherwise, the model brings its own code
         yield _Module(kind.rpartition(".")[2] if own else kind, file.parent / path)
 
 
