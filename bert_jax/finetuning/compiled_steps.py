@@ -75,7 +75,7 @@ def make_steps(
     task: ClassifierTask,
     mesh: Mesh,
 ) -> CompiledSteps:
-    """Return the steps; each one is compiled again for every new batch shape.
+    """Return the steps, each of which is recompiled for every new batch shape.
 
     Raises:
       ValueError: `tuning.top_layers` exceeds the number of layers, or is combined with
@@ -106,7 +106,7 @@ def make_steps(
 
 
 def _check_scan(compute: ComputeConfig, tuning: Tuning) -> None:
-    """Reject a scan over layers if only some are trainable, since it differentiates them all."""
+    """Reject a scan, which differentiates all layers, if only some of them are trainable."""
     if compute.scan_layers and 0 < tuning.num_trainable_layers < tuning.num_layers:
         raise ValueError(
             f"compute.scan_layers=True: a scan differentiates all {tuning.num_layers} layers, but "

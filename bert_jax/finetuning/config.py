@@ -182,7 +182,7 @@ class FinetuneConfig:
         """The maximum number of examples per evaluation batch.
 
         Evaluation needs no memory for gradients, so the default is four times the number of
-        examples that training computes at once.
+        examples that training processes at once.
         """
         return self.evaluation_batch_size or 4 * (self.batch_size // self.accumulation_steps)
 

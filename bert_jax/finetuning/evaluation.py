@@ -132,7 +132,7 @@ def evaluate(
     if into is not None:
         if into.is_file():
             raise ValueError(
-                f"--predictions {into} is a file. Give a directory, where each set gets a file."
+                f"--predictions {into} is a file. Give a directory for the prediction files."
             )
         check_output(into, "--predictions")
     opened = open_evaluation(
@@ -324,7 +324,7 @@ _FORMATS = (
 
 
 def named_after(path: str, sets: Mapping[str, ExampleSet]) -> dict[str, ExampleSet]:
-    """Return the sets read from `path`; a set that was read from a file is named after it.
+    """Return the sets read from `path`; a set that comes from a file is named after that file.
 
     The name drops the extension of a known format but keeps any other, as in "eng.testa". Sets from
     a directory or from TensorFlow Datasets keep their names.

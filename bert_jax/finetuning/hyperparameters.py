@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 from bert_jax.validation import check_seed
 
-# The number of runs is limited because each run that ends checks the directories of earlier runs.
+# The number of runs is limited because each run, when it ends, checks the directories of all
+# earlier runs.
 MAX_RUNS = 10_000
 _SWEPT = ("batch_sizes", "learning_rates", "num_epochs")
 
 
 @dataclass(frozen=True, order=True)
 class Combination:
-    """A combination of hyperparameters, which is compared with others over several seeds.
+    """A combination of hyperparameters, compared with other combinations over multiple seeds.
 
     Attributes:
       batch_size: the number of examples per step.
@@ -119,7 +120,10 @@ class Grid:
 
     @property
     def runs(self) -> list[Hyperparameters]:
-        """All runs, one seed after another, so that a sweep cut short has covered whole grids."""
+        """All runs, ordered by seed first.
+
+        A sweep that is cut short has therefore covered the whole grid for the first seeds.
+        """
         seeds = range(self.first_seed, self.first_seed + self.num_seeds)
         return [
             Hyperparameters(c.batch_size, c.learning_rate, c.num_epochs, seed)

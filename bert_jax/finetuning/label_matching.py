@@ -66,7 +66,7 @@ def score_order(
             "fine-tuned on."
         )
     same_size = len(model.labels) == len(head.labels)
-    numbers = head.problem == "regression"  # the names of predicted numbers do not matter
+    numbers = head.problem == "regression"  # the names of regression outputs do not matter
     if model.labels == head.labels or (numbers and same_size):
         return None
     for task_labels in (head.labels, names):
@@ -99,7 +99,7 @@ def notes_on_unnamed_labels(model: ModelConfig, head: HeadConfig) -> list[str]:
 
 
 def with_scores_in_order(params: Parameters, order: Sequence[int]) -> Parameters:
-    """Return a classifier's parameters, permuted so that its scores come in the given order."""
+    """Return a classifier's parameters, permuted so that its scores are in the given order."""
     indices = jnp.array(order)
     names = ("classifier.kernel", "classifier.bias")
     return {**params, **{name: jnp.take(params[name], indices, axis=-1) for name in names}}

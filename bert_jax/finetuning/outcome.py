@@ -65,7 +65,7 @@ def read_outcome(work_dir: Path) -> Outcome | None:
         named = (Path(prediction).name for prediction in content["predictions"])
         files = [work_dir / PREDICTIONS_NAME / name for name in named]
         scores = {name: float(score) for name, score in content["scores"].items()}
-        # Early versions did not record the test sets; their predictions will be written again.
+        # Early versions did not record the test sets, so the predictions will be written again.
         return Outcome(int(content["step"]), scores, files, dict(content.get("tests", {})))
 
 
@@ -75,7 +75,7 @@ def concluded_with(work_dir: Path, best_step: int | None, tests: Mapping[str, st
     Args:
       work_dir: the run's work directory.
       best_step: the best step; None before the end of the run.
-      tests: the fingerprint of each test set, keyed by set name; test files may have changed.
+      tests: the current fingerprint of each test set, keyed by set name, to detect changes.
     """
     outcome = read_outcome(work_dir)
     if best_step is None or outcome is None:

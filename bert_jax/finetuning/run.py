@@ -118,7 +118,7 @@ class FinetuneRun:
         return run
 
     def with_hyperparameters(self, work_dir: Path, hyperparameters: Hyperparameters) -> FinetuneRun:
-        """Return a run with other hyperparameters that shares this run's data and programs.
+        """Return a run with different hyperparameters that shares this run's data and programs.
 
         Raises:
           ValueError: the batch cannot be split over the devices.
@@ -236,7 +236,7 @@ class FinetuneRun:
             "batch_size": self.hyperparameters.batch_size,
             "best_metric": self.best_metric,
             "row_lengths": list(self.row_lengths),
-            # Users whose files have changed see these keys; the values are only compared.
+            # The error about changed files shows these keys; the values are only compared.
             "training examples (their file, its columns, max_length)": self.data.train.fingerprint,
             "validation examples (likewise)": {
                 name: examples.fingerprint for name, examples in self.data.validation.items()
@@ -247,8 +247,8 @@ class FinetuneRun:
     def first_state(self, checkpointer: Checkpointer) -> tuple[TrainState, str]:
         """Return the state to start from, and a description of its origin.
 
-        The state is restored from this run's newest checkpoint, if there is one. Otherwise it is
-        randomly initialized, but unless the run trains from scratch, the parameters that
+        The state is restored from this run's newest checkpoint, if there is one. Otherwise, it is
+        randomly initialized and, unless the run trains from scratch, the parameters that
         `init_from` provides replace the random ones.
         """
         step = checkpointer.latest_step()
@@ -261,7 +261,7 @@ class FinetuneRun:
         return state_from_source(self.source, state, self.model)
 
     def _saved_state(self, checkpointer: Checkpointer, step: int) -> tuple[TrainState, str]:
-        checkpointer.check_identity()  # first: another run's steps mean nothing here
+        checkpointer.check_identity()  # first, since another run's steps mean nothing here
         if step > self.total_steps:
             epochs = self.hyperparameters.num_epochs
             raise ValueError(

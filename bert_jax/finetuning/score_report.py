@@ -31,7 +31,7 @@ def lines(result: EvaluationResult) -> Iterator[str]:
 
 
 def check_scores_path(output: Path, predictions: str | os.PathLike[str] | None) -> None:
-    """Refuse to overwrite a file that holds anything but scores, such as the labels.
+    """Refuse to overwrite a file that does not hold scores, such as a file with labels.
 
     Args:
       output: the JSON file given with `--output`.

@@ -103,7 +103,7 @@ class Scorer:
                 placed = to_global(batch, self.mesh, rows(size), size)
                 logits = self.step(params, {name: placed[name] for name in INPUTS})
                 metrics = self.metrics_step(logits, placed) if features.has_targets else {}
-                # Fetch one batch late, so that the next batch runs while the host waits.
+                # Fetch results one batch late, so that the next batch runs while the host waits.
                 if pending is not None:
                     self._take(pending, plan, gathered, totals)
                 pending = number, logits, metrics
@@ -176,7 +176,7 @@ class ValidationMetrics:
         results: dict[str, float] = {}
         for name, examples in self.data.validation.items():
             logits, loss = self.scorer.logits(params, examples.features, after_batch)
-            if not np.isfinite(logits).all():  # the training diverged
+            if not np.isfinite(logits).all():  # training diverged
                 return {self.data.metric_of(name, LOSS): math.nan}
             scores = examples.scores(logits) | loss
             results |= {self.data.metric_of(name, metric): s for metric, s in scores.items()}
@@ -194,7 +194,7 @@ def row_lengths(train: Features, max_shapes: int, max_positions: int) -> tuple[i
 
 
 def padding(features: Features, plan: ByLength) -> float:
-    """Return the fraction of padding in the batches of epoch 0, counting missing rows."""
+    """Return the fraction of padding in the batches of epoch 0, including rows of padding."""
     batches = map(plan.planned_batch, range(plan.steps_per_epoch))
     padded = sum(len(examples) * length for examples, length in batches)
     return 1.0 - len(features.sequences.token_ids) / (padded * features.sequences_per_example)

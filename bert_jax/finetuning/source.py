@@ -97,7 +97,7 @@ def open_source(init_from: str, work_dir: Path, mesh: Mesh, *, from_scratch: boo
     saved = saved_run(work_dir / CHECKPOINTS_NAME)
     if gone and saved is not None and (work_dir / MODEL_NAME).is_file():
         _check_path(directory, work_dir, saved[1].get("init_from"))
-        # The run's directory has its source's sizes and tokenizer, and the run's own parameters.
+        # The run's directory has the sizes and tokenizer of the source, and the run's parameters.
         model, _ = read_model(work_dir)
         tokenizer = read_tokenizer(work_dir, model.encoder)
         return Source(init_from, from_scratch, work_dir, model, tokenizer, None, mesh)

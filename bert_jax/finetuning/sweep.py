@@ -87,7 +87,7 @@ def sweep(
       A `SweepResult` with the runs, the best run's directory and the files of the report.
 
     Raises:
-      ValueError: a combination cannot be run, `output` holds another sweep, or several processes
+      ValueError: a combination cannot be run, `output` holds another sweep, or multiple processes
         were started.
     """
     check_config(config, FinetuneConfig)
@@ -111,7 +111,7 @@ def sweep(
     config = replace(config, work_dir=str(output), batch_size=grid.runs[0].batch_size)
     base = FinetuneRun.open(config, make_mesh(config.mesh))
     opened = open_sweep(base, output, grid, keep, command)
-    # This exits last, so that a signal can kill the process only after a save has finished.
+    # `StopRequest` exits last, so that a signal can kill the process only after a save has ended.
     with Compilations() as compiled, stop or StopRequest() as stopping, only_writer(output):
         result, lines = _run_to_end(opened, stopping, report)
     all_ended = len(result.results.runs) == len(grid.runs)

@@ -90,8 +90,8 @@ def kept_before(output: Path) -> Keep | None:
     """Return the last value of `keep` for the sweep in `output`, or None if there is no sweep.
 
     Raises:
-      ValueError: the directory does not record `keep`, as in early versions. A wrong guess could
-        delete parameters.
+      ValueError: the directory does not record `keep`, as was the case in early versions. A wrong
+        guess could delete parameters.
     """
     file = output / IDENTITY_NAME
     if not file.is_file():
@@ -165,7 +165,7 @@ def write_diverged(directory: Path, message: str) -> None:
 
 
 def has_model(directory: Path) -> bool:
-    """Return whether a run's directory has its parameters, and their removal has not started."""
+    """Return whether a run's directory still has its parameters and their removal has not begun."""
     return (directory / MODEL_NAME).is_file() and (directory / CHECKPOINTS_NAME).is_dir()
 
 

@@ -94,7 +94,7 @@ _ROUNDING = 1e-6  # smaller differences between scores are rounding errors
 
 
 def draw_sweep(results: SweepResults) -> bytes:
-    """Return a PNG image with one panel per number of epochs.
+    """Return a PNG image with one panel for each number of epochs.
 
     Each panel has a line through the means for each batch size, a point for each seed, and a dashed
     line at chance level.
@@ -191,7 +191,7 @@ dt { font-weight: 600; } dd { margin: 0 0 0.5em 0; overflow-wrap: anywhere; }
 def write_report(sweeps: Sequence[SweepResults], directory: Path) -> list[Path]:
     """Write a self-contained `report.html` and each sweep's plot, and return the files.
 
-    A single sweep's plot is `report.png`; the plots for several sweeps are `report-1-TASK.png` and
+    A single sweep's plot is `report.png`; the plots for multiple sweeps are `report-1-TASK.png` and
     so on.
     """
     make_directory(directory)

@@ -191,7 +191,7 @@ class SweepResults:
 
     @property
     def num_degenerate(self) -> int:
-        """The number of runs that were no better than chance or diverged."""
+        """The number of runs that diverged or were no better than chance."""
         return sum(run.degenerate for run in self.runs)
 
 

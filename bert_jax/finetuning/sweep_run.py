@@ -105,8 +105,8 @@ class Sweep:
         if others:
             text = (
                 f"not in these results: {others} run{'s' * (others != 1)} that ended here with "
-                "other seeds or hyperparameters (to include them, give all seeds and values in one "
-                "command)"
+                "other seeds or hyperparameters (to include such runs, give all seeds and values "
+                "in one command)"
             )
             report(Message(text))
         outputs = self.output / RUNS_NAME / "*" / OUTPUT_NAME
@@ -213,7 +213,7 @@ class Sweep:
                     return False
             except TrainingDiverged as error:
                 write_diverged(directory, str(error))
-        if not resumed:  # a resumed run's duration covers only part of it
+        if not resumed:  # the time measured for a resumed run covers only part of it
             self._durations.append((hyperparameters.num_epochs, time.monotonic() - start))
         return True
 

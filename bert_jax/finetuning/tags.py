@@ -69,7 +69,7 @@ class TagSet(ExampleSet):
 
     @property
     def num_examples(self) -> int:
-        """The number of sentences; a long sentence is read in several windows."""
+        """The number of sentences; a long sentence is read in multiple windows."""
         return len(self.sentences)
 
     @property
@@ -215,7 +215,7 @@ def _check_scheme(sentences: TagSentences, scheme: Scheme) -> None:
     assert sentences.tags is not None
     marked: set[str] = set()
     for tags, places in zip(sentences.tags, sentences.locations, strict=True):
-        if marked.issuperset(tags):  # skip the places, which are computed on demand
+        if marked.issuperset(tags):  # skip the locations, which are computed on demand
             continue
         for tag, place in zip(tags, places, strict=True):
             try:

@@ -31,7 +31,7 @@ class ExampleSet(abc.ABC):
       features: the tokenized examples.
       metrics: the metrics that `scores` computes.
       type_is: the word for a type in `scores_by_type`, such as "label".
-      endings: the endings of the prediction files, after the set's name.
+      endings: the endings that follow the set's name in the names of the prediction files.
     """
 
     features: Features
@@ -41,7 +41,7 @@ class ExampleSet(abc.ABC):
 
     @property
     def num_examples(self) -> int:
-        """The number of examples; a model may read several sequences per example."""
+        """The number of examples; a model may read multiple sequences per example."""
         return len(self.features)
 
     @property
@@ -143,7 +143,7 @@ class TaskData:
     primary: str
 
     def metric_of(self, name: str, metric: str) -> str:
-        """Return a metric's name, prefixed with the validation set's if there are several sets."""
+        """Return a metric's name, prefixed with the set's name if there are multiple sets."""
         return metric if len(self.validation) == 1 else f"{name}_{metric}"
 
     @property

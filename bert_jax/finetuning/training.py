@@ -120,7 +120,8 @@ def finetune(
     check_same({"the model and the examples": run.identity()})
     with ExitStack() as closing:
         compiled = closing.enter_context(Compilations())
-        # This exits last, so that a signal can kill the process only after a save has finished.
+        # `StopRequest` exits last, so that a signal can kill the process only after a save has
+        # finished.
         stop = closing.enter_context(stop or StopRequest())
         if jax.process_index() == 0:
             closing.enter_context(only_writer(work_dir))
@@ -252,7 +253,7 @@ def with_checkpoints(
     """Return the `past` evaluations without the best ones whose checkpoints no longer exist.
 
     For example, a damaged checkpoint may have been moved aside. Evaluations other than the best
-    have no checkpoint in any case, and still count towards `patience`.
+    never have a checkpoint, and still count toward `patience`.
     """
     steps, lost = steps_in(work_dir / CHECKPOINTS_NAME), []
     while True:
@@ -273,7 +274,7 @@ def with_checkpoints(
 def _open_reporter(
     run: FinetuneRun, start: int, on_report: OnReport | None, closing: ExitStack
 ) -> Reporter | None:
-    """Return the reporter, which `closing` closes; None on all processes but the first."""
+    """Return a reporter that `closing` will close; None on all processes but the first."""
     if jax.process_index() != 0:
         return None
     peak = peak_flops(run.mesh.devices.flat[0].device_kind, run.compute.dtype)
@@ -318,7 +319,7 @@ def _finish(
     """Write the outcome of a trained model; return False if stopped while predicting."""
     if int(state.step) < run.total_steps:
         patience = run.monitoring.patience
-        report(Message(f"ended early: {patience} evaluations in a row were no better (patience)"))
+        report(Message(f"ended early: no improvement in {patience} evaluations (patience)"))
     if early.best_step is None:
         raise ValueError(
             f"work_dir={run.work_dir}: {LOG_NAME}, which records the best checkpoint, is missing. "

@@ -169,7 +169,7 @@ def read_choices(files: ChoiceFiles, split: Split, *, labeled: bool) -> ChoiceEx
 def choice_features(
     examples: ChoiceExamples, tokenizer: Tokenizer, max_length: int, labels: Sequence[str]
 ) -> Features:
-    """Build features with one sequence per choice, which pairs the context with that choice.
+    """Build features with one sequence per choice, consisting of the context and that choice.
 
     If the examples have labels, the target "labels" is the int32 index of the correct choice.
 

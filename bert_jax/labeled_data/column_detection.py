@@ -26,7 +26,7 @@ from bert_jax.text.files import is_tfds
 
 logger = logging.getLogger(__name__)
 
-# Column names are compared in lower case, after replacing spaces and hyphens by "_".
+# Column names are compared in lower case, after replacing spaces and hyphens with "_".
 _TEXT_NAMES = frozenset(
     "text sentence review content comment tweet body document message utterance".split()
 )
@@ -168,7 +168,7 @@ class _Table:
         return (singles[0].name if singles else self._longest(free)), given_second
 
     def fits(self, label: str, model_labels: Sequence[str]) -> bool:
-        """Return whether a model predicts numbers, or else knows every label in a column."""
+        """Return whether a model predicts numbers or knows every label in a column."""
         values = self._profile(label).values
         return (
             not model_labels

@@ -93,7 +93,7 @@ def as_number(cell: str) -> float | None:
 
 
 def column_profiles(path: str, form: TableFormat) -> list[ColumnProfile]:
-    """Read a file, which may be compressed, and profile its columns, in their order.
+    """Read a file, which may be compressed, and profile its columns in order.
 
     Columns that share a name are skipped, and so are Parquet columns with values other than
     strings, numbers and booleans.
@@ -152,7 +152,8 @@ def _delimited_records(
 
 
 KEYS = "sentences.files."  # the prefix of config keys in messages
-# A column with at most this many distinct values is taken for classes, judging by its content.
+# A column judged by its content is assumed to hold classes if it has at most this many distinct
+# values.
 FEW_CLASSES = 20
 _MAX_CLASSES = 1_000
 _PLACEHOLDERS = frozenset(["", "-", "--", "?", "nan", "n/a", "#n/a", "<na>", "null"])
@@ -169,8 +170,8 @@ def labels_in(
 ) -> tuple[str, ...]:
     """Return the labels in a column in ascending order, or () if it contains numbers to predict.
 
-    Up to 20 distinct integers are taken for classes. More than 20 distinct numbers that are not all
-    integers are taken for numbers to predict. Numeric labels are sorted by value.
+    Up to 20 distinct integers are assumed to be classes. More than 20 distinct numbers that are not
+    all integers are assumed to be numbers to predict. Numeric labels are sorted by value.
 
     Args:
         column: the label column.

@@ -93,7 +93,7 @@ class TableFormat:
             ) from None
 
     def for_other_file(self, path: str) -> TableFormat:
-        """Return the format to use for another file, without the delimiter unless it is CSV."""
+        """Return the format to use for another file, keeping the delimiter only if it is CSV."""
         csv = is_tfds(path) or _KINDS.get(content_suffix(Path(path))) in (None, "csv")
         return self if csv or self.kind != "auto" else replace(self, delimiter=",")
 

@@ -92,7 +92,7 @@ Batch = dict[str, NDArray]
 class Sequences:
     """Concatenated token sequences `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`.
 
-    With a RoBERTa vocabulary, two separators stand between the segments.
+    With a RoBERTa vocabulary, there are two separators between the segments.
 
     Attributes:
       token_ids: int32 [tokens] token IDs.
@@ -175,7 +175,7 @@ class Features:
 
         Returns:
           int32 `token_ids`, `segment_ids` and `attention_mask` (1: token, 0: padding) of shape
-          [rows, length], or [rows, sequences_per_example, length] if examples have several
+          [rows, length], or [rows, sequences_per_example, length] if examples have multiple
           sequences; the targets, [rows, ...]; the token targets, shaped like `token_ids` and 0 in
           padding; and float32 `example_weights`, [rows], which are 0 for rows of padding.
         """
@@ -258,7 +258,7 @@ def choose_lengths(lengths: NDArray[np.int64], num_shapes: int) -> tuple[int, ..
     longest = len(count) - 1
     up_to = np.concatenate([[0], np.cumsum(count[1:])])  # number of examples with at most n units
     # cost[n]: the minimum padded size of all examples with at most n units, if the longest row has
-    # n.
+    # n units.
     cost = np.arange(longest + 1) * up_to
     best_previous: list[NDArray[np.int64]] = []
     for _ in range(min(num_shapes, longest) - 1):
@@ -392,7 +392,7 @@ def _padded(examples: NDArray[np.int64], size: int) -> NDArray[np.int64]:
 
 
 class FeatureBatches:
-    """The batch for every step of several epochs, for `bert_jax.pipeline.loader.Loader`.
+    """The batches for every step of one or more epochs, for `bert_jax.pipeline.loader.Loader`.
 
     Args:
       features: the examples.

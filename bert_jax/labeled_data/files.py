@@ -245,8 +245,8 @@ def check_ids(ids: Sequence[str], locations: Sequence[str], split: Split, breaks
             characters = ", ".join(map(repr, breaks))
             raise ValueError(
                 f"{location}: index {index[:80]!r} contains one of {characters}, which would "
-                "corrupt the predictions file. Change it, or set no index column, so that rows "
-                "are numbered."
+                "corrupt the predictions file. Change it, or leave the index column unset, so that "
+                "rows are numbered."
             )
         # Repeated IDs do not affect the scores on a validation set.
         if split == "test" and (first := seen.setdefault(index, location)) != location:

@@ -25,7 +25,7 @@ _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
 _MNLI = ("entailment", "neutral", "contradiction")
 _MAX_STSB_SCORE = 5.0  # the minimum is 0
-# The diagnostic set, which MNLI models predict: the names of its submission, file and TFDS config.
+# The diagnostic set, for MNLI models: the names of its submission, file and TFDS config.
 _AX, _AX_FILE, _AX_TFDS = "AX", "diagnostic.tsv", "ax"
 
 
@@ -207,7 +207,7 @@ def _directory_files(task: GlueTask, directory: str) -> GlueFiles:
 
 
 def _check_task(task: GlueTask, files: SentenceFiles) -> None:
-    """Check that the training set, if there is one, begins with the columns that the task has."""
+    """Check that the training set, if there is one, begins with the task's columns."""
     if not has_file(files.train):
         return
     first = next(delimited_cells(find_file(files.train), files.form), None)

@@ -99,7 +99,7 @@ def label_numbers(labels: Sequence[str], expected: Sequence[str]) -> NDArray:
 
 def _describe(expected: Sequence[str]) -> str:
     if not expected:
-        return "a finite number, which it must be since no labels are configured"
+        return "a finite number, which is required because no labels are configured"
     more = f" (the first 40 of {len(expected)})" if len(expected) > 40 else ""
     return f"one of {', '.join(map(repr, expected[:40]))}{more}"
 

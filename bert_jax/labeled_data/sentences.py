@@ -182,15 +182,15 @@ def read_sentences(files: SentenceFiles, split: Split, *, labeled: bool) -> Sent
     """Read the examples in a split.
 
     Args:
-        files: the task's files. All of its columns and labels must be known by now.
+        files: the task's files, in which all columns and labels must already be set.
         split: the split to read.
         labeled: whether to read and check labels.
 
     Raises:
         ValueError: for the reasons given in `read_table`, `check_ids` and `check_no_header`, or
-            because a label is not one of `files.labels` (if that is empty, not a finite number),
-            columns or labels are still to be detected, or either none or all of the rows are held
-            out. The message gives the file, line and value.
+            because a label is not one of `files.labels` (or, if that is empty, is not a finite
+            number), because columns or labels have not been detected yet, or because either none or
+            all of the rows are held out. The message gives the file, line and value.
     """
     if files.needs_detection:
         raise ValueError("first, second, label or labels is 'auto'. Call detect_columns first")

@@ -224,7 +224,7 @@ class SpanWindows:
 
 
 class _Texts(NamedTuple):
-    """The concatenated tokens of several texts.
+    """The concatenated tokens of multiple texts.
 
     Attributes:
       ids: [tokens] token IDs.
@@ -427,9 +427,9 @@ def _highest_score(cuts: _Cuts) -> NDArray[np.bool_]:
 
 
 def _token_span(example: SpanExample, offsets: NDArray[np.int32]) -> tuple[int, int]:
-    """Return the first and last passage token that overlap the first answer.
+    """Return the first and the last passage token that overlap the first answer.
 
-    If there is none, because the tokenizer drops all of the answer's characters, return (1, 0).
+    If there are none, because the tokenizer drops all of the answer's characters, return (1, 0).
     """
     if not example.answer_texts:
         raise ValueError(

@@ -22,7 +22,7 @@ _JSON_KINDS = {"NoneType": "null", "dict": "object", "list": "array", "bool": "b
 
 
 class Skip(NamedTuple):
-    """A condition that rows to skip meet: their cell in `column` is one of `values`.
+    """The condition for skipping a row: its cell in `column` is one of `values`.
 
     Attributes:
       column: the name of the column.

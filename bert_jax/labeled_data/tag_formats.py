@@ -145,7 +145,7 @@ class _Mark(NamedTuple):
 
 
 class _Marks:
-    """The marks in sentences. They are not stored, but created anew in every iteration."""
+    """The marks in sentences, which are not stored but created anew for each iteration."""
 
     def __init__(self, tags: Sequence[Sequence[str]], locations: Sequence[Sequence[str]] | None):
         self._tags, self._places = tags, locations

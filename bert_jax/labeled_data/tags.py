@@ -138,7 +138,7 @@ def read_tags(files: TagFiles, split: Split, *, labeled: bool) -> TagSentences:
 
     Raises:
         ValueError: the file does not exist or has no sentences, a line has no word or no tag, the
-            entity tags mix several schemes, or a tag is not one of `files.labels`. The message
+            entity tags mix different schemes, or a tag is not one of `files.labels`. The message
             gives the file, line and value.
     """
     path = find_file(split_path(files, split))

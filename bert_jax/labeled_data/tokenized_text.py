@@ -52,8 +52,8 @@ class TokenizedText:
       tokens: all tokens, including `[CLS]` and `[SEP]`.
       token_ids: int32 [tokens].
       segment_ids: int32 [tokens], 0 for the first text and 1 for the second.
-      offsets: int32 [tokens, 2], the characters of each token in its text; (0, 0) for `[CLS]` and
-        `[SEP]`. If words were given, these are the characters of the token's whole word.
+      offsets: int32 [tokens, 2], the character range of each token in its text; (0, 0) for `[CLS]`
+        and `[SEP]`. If words were given, this is the range of the token's whole word.
       is_text: bool [tokens], whether a token is part of a text rather than `[CLS]` or `[SEP]`.
       words: the words and special tokens, in order; every token belongs to one of them.
       truncated: whether a text was truncated.
@@ -121,7 +121,7 @@ class TokenizedText:
 
 
 class _Encoded(NamedTuple):
-    """The tokens of a text, and the range of tokens of each word with the word's text."""
+    """The tokens of a text, and each word with its range of tokens."""
 
     text: str
     ids: NDArray[np.int32]
@@ -140,14 +140,14 @@ def tokenize(
 
     Args:
       tokenizer: the tokenizer, or a directory with one, such as a work directory.
-      text: the text, or a tuple of its words. Words for which there is no token are left out.
+      text: the text, or a tuple of its words. Words without tokens are left out.
       second: the second text of a pair.
       max_length: the maximum number of tokens, including special tokens; a single text is truncated
-        at its end, and a pair at the end of the longer text first. None does not truncate.
+        at its end, and a pair at the end of the longer text first. None disables truncation.
 
     Raises:
-      ValueError: a text or a word is not a string or has a lone surrogate, `max_length` allows no
-        tokens in addition to the special tokens, or the directory contains no tokenizer.
+      ValueError: a text or a word is not a string or has a lone surrogate, `max_length` leaves
+        no room for tokens besides the special tokens, or the directory contains no tokenizer.
     """
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
@@ -229,13 +229,13 @@ def word_spans(
     """Group the tokens of a text into words.
 
     Args:
-      offsets: [tokens, 2], the characters of each token.
+      offsets: [tokens, 2], the character range of each token.
       words: the words of the text in order.
       special: [tokens], whether a token is a special token, which is a word of its own.
 
     Returns:
-      The range of tokens of each group, in order. Words that share a token form one group. A token
-      that covers no characters of a word, such as a SentencePiece for a space, belongs to the next
+      Each group's range of tokens, in order. Words that share a token form one group. A token that
+      covers no characters of a word, such as a SentencePiece token for a space, belongs to the next
       word.
     """
     starts = np.array([word.start for word in words], np.int64)
@@ -265,7 +265,7 @@ def _words(
       tokens: the tokens of the sequence.
       segment_ids: [tokens].
       texts: the encoded texts.
-      ranges: the range of each text's tokens in the sequence, which may have lost its end.
+      ranges: the range of each text's tokens in the sequence, where a text may be truncated.
     """
     words = [
         TextWord(name, int(segment_ids[start + first]), start + first, min(start + last, stop))

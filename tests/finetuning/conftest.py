@@ -269,7 +269,7 @@ def history(work_dir: Path) -> dict[tuple[str, int], dict[str, float]]:
 
 
 def parameters(work_dir: Path, step: int | None = None) -> dict[str, np.ndarray]:
-    """Return the parameters from a step's checkpoint; defaults to the one that commands use."""
+    """Return the parameters at a step or, by default, at the step that commands use."""
     compute = ComputeConfig(dtype="float32", attention="xla")
     loaded = load_model_parameters(work_dir, read_model(work_dir)[0], compute, step)
     return {name: np.asarray(x) for name, x in loaded.items()}

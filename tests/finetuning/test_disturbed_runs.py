@@ -1,4 +1,4 @@
-"""Test runs that are stopped, killed or ended early, and compare them to an uninterrupted run."""
+"""Test runs that are stopped, killed or ended early, and compare them with an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_the_best_checkpoint_of_a_killed_run_is_used(worsening, disturbed, bert_
     disturbed(worsening, 5, kill=True)
     steps = sorted(int(path.name) for path in (work_dir / "checkpoints").iterdir())
     assert steps == [2, 4]
-    assert default_checkpoint_step(work_dir) == 2  # since the newest checkpoint is worse
+    assert default_checkpoint_step(work_dir) == 2  # the newest checkpoint is worse
     finished = bert_jax_here("evaluate", work_dir)
     assert finished.code == 0 and "run, step 2\n" in finished.output, finished.errors
     (work_dir / "metrics.jsonl").unlink()  # without the log, the best step is unknown

@@ -262,7 +262,7 @@ def test_scores_are_given_by_entity_type(toy, bert_jax_here, evaluated, tmp_path
 def make_imported(whole, tmp_path):
     """Return a function that saves the run's model as if imported, with other labels.
 
-    The labels can also be in another order.
+    The labels may also be in a different order.
     """
 
     def make(*labels: str, order: tuple[int, ...] = (0, 1)) -> Path:

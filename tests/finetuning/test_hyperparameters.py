@@ -12,7 +12,7 @@ NO_DROPOUT = ("dropout=0", "head_dropout=0")
 
 
 def test_layer_decay_lowers_the_rate_of_lower_layers(toy, make_source, bert_jax_here, tmp_path):
-    """Compare one step from the same parameters on the same batch; Adam's directions agree."""
+    """Compare one step on the same parameters and batch, so that Adam's directions agree."""
     init = make_source(num_layers=2)
     changes = {}
     for decay in (1.0, 0.5):
@@ -43,7 +43,7 @@ def test_accumulated_parts_match_the_whole_batch(toy, bert_jax_here, tmp_path):
     assert len(losses[0]) == TRAIN // 16 + 1 and losses[0].keys() == losses[1].keys()
     for at, loss in losses[0].items():
         assert losses[1][at] == pytest.approx(loss, rel=1e-5), at
-    assert losses[0] != losses[1]  # the parts are rounded differently
+    assert losses[0] != losses[1]  # splitting a batch changes the rounding
 
 
 def test_evaluations_are_spread_evenly_over_every_epoch(toy, bert_jax_here, tmp_path):

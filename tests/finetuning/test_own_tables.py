@@ -1,4 +1,4 @@
-"""Test `finetune --data FILE` with the unmodified recipe for tables, and subsequent commands."""
+"""Test `finetune --data FILE` with the unmodified table recipe, and the commands that follow."""
 
 from __future__ import annotations
 

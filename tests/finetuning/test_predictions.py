@@ -54,7 +54,7 @@ def test_labels_of_a_single_score_are_the_same(toy, bert_jax_here, predict_twice
 
 
 def test_predicted_answers_are_the_same(toy, bert_jax_here, predict_twice, tmp_path):
-    """Use passages that need several windows, and answers of at most two word pieces."""
+    """Use passages that need multiple windows, and answers of at most two word pieces."""
     work_dir, rng = tmp_path / "run", random.Random(1)
     words = toy.words("spans", work_dir, "num_epochs=1", "spans.max_answer_length=2")
     assert bert_jax_here(*words).code == 0

@@ -55,7 +55,7 @@ def with_parameters(output: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def undisturbed(toy, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Sweep]:
-    """Return (output, sweep): a finished sweep of four runs and its output directory."""
+    """Return (output, sweep): the output directory of a finished four-run sweep, and the sweep."""
     output, opened = tmp_path_factory.mktemp("sweeps") / "undisturbed", []
 
     def watched(*args: object) -> Sweep:

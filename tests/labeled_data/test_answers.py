@@ -41,7 +41,7 @@ def tokenizer_of(examples: list[SpanExample], lowercase: bool = True) -> Tokeniz
 def logits_of(windows: SpanWindows, seed: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     shape = (len(windows), int(windows.features.lengths.max()) + 3)
-    # Draw from few distinct values, so that scores often tie.
+    # Draw from only a few distinct values, so that ties are common.
     start, end = rng.integers(-4, 4, (2, *shape)).astype(np.float32)
     return start, end
 

@@ -1,4 +1,4 @@
-"""Test rows with several labels: a delimited field, a JSON array or one column per label."""
+"""Test rows with multiple labels: a delimited field, a JSON array or one column per label."""
 
 from __future__ import annotations
 

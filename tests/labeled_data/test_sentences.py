@@ -43,7 +43,7 @@ def test_tokens_of_glue_match_hugging_face(shared_data: Path, task: str, max_len
     files = glue_files(task, str(shared_data / "glue" / task)).validation["validation"]
     examples = read_sentences(files, "validation", labeled=True)
     assert len(examples) == GLUE_DEV_ROWS[task]
-    # Other tests cover the labels. Without them, features do not depend on the task's labels.
+    # Other tests cover labels. Features of unlabeled examples do not depend on the task's labels.
     unlabeled = SentenceExamples(
         examples.firsts, examples.seconds, None, examples.ids, examples.locations
     )
@@ -133,7 +133,7 @@ BY_NUMBER = {"form": NO_HEADER, "first": "0", "label": "1"}
         (
             "sentence\tlabel\ngood\tx\n",
             {},
-            "finite number, which it must be since no labels are configured",
+            "finite number, which is required because no labels are configured",
         ),
         ("sentence\tlabel\ngood\t\n", {"labels": ("0", "1")}, "tsv:2: label ''"),
         ("sentence\tlabel\n", {"labels": ("0", "1")}, "contains no rows"),

@@ -184,7 +184,7 @@ def test_targets_of_a_batch_are_positions_in_its_rows(word_tokenizer: Tokenizer)
 
 
 def reference_maximum_context(windows: list[tuple[int, int]]) -> list[list[bool]]:
-    """Apply the rule by Devlin et al. to one token and one window, (begin, size), at a time."""
+    """Apply Devlin et al.'s rule to one token and one window, (begin, size), at a time."""
     flags = [[False] * size for _, size in windows]
     for token in range(max(begin + size for begin, size in windows)):
         best_score, best_window = None, None

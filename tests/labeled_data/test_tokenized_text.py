@@ -40,7 +40,7 @@ def test_tokens_and_offsets_equal_hugging_face(directory, text, second):
     offsets = np.array(expected["offset_mapping"]).reshape(-1, 2)[kept]
     texts = [second if segment else text for segment in ours.segment_ids[kept].tolist()]
     for found, wanted, source in zip(ours.offsets[kept].tolist(), offsets, texts, strict=True):
-        # Hugging Face counts the space before a byte-level token as a part of it.
+        # Hugging Face counts the space before a byte-level token as part of the token.
         assert source[found[0] : found[1]] == source[wanted[0] : wanted[1]].strip()
     np.testing.assert_array_equal(ours.is_text, [i is not None for i in expected.sequence_ids()])
 
