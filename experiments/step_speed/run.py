@@ -126,9 +126,9 @@ def main() -> None:
     parser.add_argument("--same-malloc", action="store_true")
     args = parser.parse_args()
     if args.same_malloc and args.device != "cpu":
-        parser.error("--same-malloc: our command configures malloc only on a CPU")
+        parser.error("--same-malloc: bert-jax configures malloc only on a CPU")
     if settings := [name for name in os.environ if name.startswith(("GLIBC_TUNABLES", "MALLOC_"))]:
-        parser.error(f"{', '.join(settings)} would change malloc for every side. Unset it")
+        parser.error(f"{', '.join(settings)} would change malloc for all programs. Unset it")
     rows = []
     for size in args.sizes:
         for number in range(args.rounds):

@@ -5,7 +5,7 @@ which share all their parameters, the vocabulary is made with SentencePiece, up 
 words are masked together, the model predicts the order of two segments, and the optimizer is LAMB
 with a weight decay of 0.01. Scaled down: a vocabulary of 8,000 with 64 features, 500 steps (10% of
 them warm-up) with batches of 32 rows of 128 tokens, and a peak learning rate and an initializer
-range for 128 features.
+range chosen for 128 features.
 
 Corpus, here made from Python's documentation (you can use any other text):
     bert-jax demo-corpus --output corpora/small/text.jsonl

@@ -4,8 +4,9 @@ As published (Devlin et al. 2019, section 3 and appendix A.2): the model predict
 next sentences, 90% of the steps are at length 128 and 10% at length 512, the optimizer is AdamW
 with a weight decay of 0.01, and the dropout is 0.1. Scaled down: a vocabulary of 8,000, 500 steps
 (10% of them warm-up) with batches of 32 sequences, and a peak learning rate and an initializer
-range for 8 layers of 128 features. The published BERT-large is twice as deep and a third wider than
-BERT-base; this model is twice as deep as bert_base.py in this directory, with the same width.
+range chosen for 8 layers of 128 features. The published BERT-large is twice as deep and a third
+wider than BERT-base; this model is twice as deep as bert_base.py in this directory, with the same
+width.
 
 Corpora: the same as for bert_base.py in this directory.
 Command:

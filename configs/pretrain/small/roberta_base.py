@@ -4,7 +4,7 @@ As published (Liu et al. 2019): masks are drawn again in each epoch (section 4.1
 document boundaries and there are no sentence pairs (4.2), the vocabulary is a byte-level BPE (4.4),
 the betas are 0.9 and 0.98 (3.1), and the weight decay is 0.01, without gradient clipping (table 9).
 Scaled down: a vocabulary of 8,000, 500 steps (10% of them warm-up) with batches of 32 rows of 128
-tokens, and a peak learning rate and an initializer range for 128 features.
+tokens, and a peak learning rate and an initializer range chosen for 128 features.
 
 Corpus, here made from Python's documentation (you can use any other text):
     bert-jax demo-corpus --output corpora/small/text.jsonl
@@ -17,7 +17,7 @@ Command:
 Hardware: two CPU cores.
 Measured on two CPU cores (AMD EPYC, 2026-11-23): 1 min 28 s; held-out masked-LM loss 6.44 nats,
 compared with a unigram cross-entropy of 6.85. With a peak learning rate of 2e-3 and no gradient
-clipping, it stayed at 6.88.
+clipping, the loss stayed at 6.88.
 """
 
 from ml_collections import ConfigDict
