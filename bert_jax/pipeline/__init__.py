@@ -1,1 +1,1 @@
-"""Turn records into masked examples, in batches for pretraining. Imports no JAX."""
+"""Turn records into batches of masked examples for pretraining, without importing JAX."""

@@ -54,7 +54,7 @@ class BatchWorker(Protocol):
         """Request the batch for a step, without waiting for it."""
 
     def take(self, seconds: float) -> Batch:
-        """Return the next requested batch, or raise an error that occurred while it was made.
+        """Return the next requested batch, or raise the error that occurred while making it.
 
         Raises:
           queue.Empty: the batch is not ready within `seconds`.
@@ -89,7 +89,7 @@ class ThreadWorker:
         return made
 
     def close(self) -> None:
-        """Stop, as in `BatchWorker`; a thread that hangs is abandoned, as it cannot be killed."""
+        """Stop, as in `BatchWorker`; a hanging thread is abandoned, since it cannot be killed."""
         while not self._steps.empty():
             with contextlib.suppress(Exception):
                 self._steps.get_nowait()
@@ -152,7 +152,7 @@ class ProcessWorker:
         atexit.unregister(self.close)
         self._closing.set()
         if self._process.pid is not None:
-            self._process.kill()  # safe, since it only reads
+            self._process.kill()  # safe, since the process only reads
         self._receiver.join()
         if self._process.pid is not None:
             self._process.join()

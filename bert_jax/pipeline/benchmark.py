@@ -54,7 +54,7 @@ class InlineSpeed(LoadingSpeed):
     def __str__(self) -> str:
         return (
             f"{super().__str__()}, {100 * self.filled:.2f} % filled, "
-            f"{self.processor_seconds:.1f} s of processor in {self.seconds:.1f} s"
+            f"{self.processor_seconds:.1f} s of CPU time in {self.seconds:.1f} s"
         )
 
     @property

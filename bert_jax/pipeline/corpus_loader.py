@@ -114,7 +114,7 @@ class CorpusLoader:
 
         Args:
           start_step: the step of the first batch.
-          rows: the rows of each batch to make, in ascending order; None for all. With several
+          rows: the rows of each batch to make, in ascending order; None for all. With multiple
             processes, each process makes the rows that its own devices need.
         """
         source = BatchSource(

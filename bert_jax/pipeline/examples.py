@@ -61,7 +61,7 @@ def assemble_rows(
       row: [num_fragments] the row of each fragment, in ascending order; every row has at least one
         fragment.
       shape: (B, L, P), the shape that the fragments must fit into. Preparation guarantees that they
-        fit, and the caller has checked it.
+        fit, and the caller has checked this.
       vocabulary: provides the ids of the special tokens.
     """
     num_rows, length, max_fragments = shape
@@ -177,7 +177,7 @@ class ExampleSource:
     """The examples of a corpus. Each epoch visits every record once, in a different order."""
 
     def __init__(self, corpus: Corpus, vocabulary: Vocabulary, config: ExampleConfig):
-        """Prepare to make examples of `corpus`.
+        """Prepare to make examples from `corpus`.
 
         Raises:
           ValueError: the split is empty, its token ids exceed the vocabulary, or next-sentence

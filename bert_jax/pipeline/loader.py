@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from bert_jax.pipeline.batch_workers import Batches, BatchWorker, ProcessWorker, ThreadWorker
 from bert_jax.pipeline.examples import Batch, ExampleSource
 
-# A batch is overdue after this time. Making a batch takes milliseconds, and starting a process
-# takes a second or two.
+# A batch that takes longer than this is overdue. Making a batch takes milliseconds, and starting a
+# process takes a second or two.
 _OVERDUE_SECONDS = 3.0
 _POLL_SECONDS = 0.5
 _WARNED_SECONDS = 60.0
@@ -158,7 +158,7 @@ def _concatenate(parts: list[Batch]) -> Batch:
 
 
 class Loader:
-    """An iterator over a source's batches from `start_step` on that prepares batches ahead of time.
+    """Iterates over a source's batches from `start_step` on, and prepares them ahead of time.
 
     Its only state is `step`, the step of the next batch: a loader started at this step continues
     with exactly the same batches. Its threads and processes end when a `with` block ends, when
@@ -217,7 +217,7 @@ class Loader:
         return self
 
     def __next__(self) -> Batch:
-        """Return the next batch, or raise an error that occurred while it was made.
+        """Return the next batch, or raise the error that occurred while making it.
 
         Raises:
           ValueError: the loader is closed.

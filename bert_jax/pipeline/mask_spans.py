@@ -7,8 +7,8 @@ and tokens.
 A run is placed only where all of it fits. This preserves the published length distribution, but
 words near [CLS] and [SEP] are chosen less often. In rows of 126 words with 15% masked, the first
 and last words are each chosen in 5% (spans) or 9% (n-grams) of rows, and words in the middle in 16%
-or 15%. The released implementations truncate runs that reach the end of a row, so there only the
-first words are chosen less often.
+or 15%. The released implementations truncate runs that reach the end of a row, so they choose only
+the first words less often.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def choose_spans(
 
 
 def _free_words_from(free: NDArray[np.bool_], follows: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return [B, W], the number of consecutive free words, without gaps, from each word on."""
+    """Return [B, W], the number of consecutive free words, without gaps, starting at each word."""
     width = free.shape[1]
     columns = np.arange(width)
     stop = np.where(free & follows, width, columns)

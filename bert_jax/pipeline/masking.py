@@ -93,10 +93,10 @@ class MaskingConfig:
                 f"masking.num_maskings={self.num_maskings}: expected 0 (dynamic masking) or more."
             )
         if not 0 < self.rate <= 1:
-            raise ValueError(f"masking.rate={self.rate}: expected above 0 and at most 1.")
+            raise ValueError(f"masking.rate={self.rate}: must be above 0 and at most 1.")
         if not 0 <= self.final_rate <= 1:
             raise ValueError(
-                f"masking.final_rate={self.final_rate}: expected above 0 and at most 1, or 0 for a "
+                f"masking.final_rate={self.final_rate}: must be above 0 and at most 1, or 0 for a "
                 "constant rate."
             )
         fractions = (self.mask_fraction, self.random_fraction)
@@ -258,7 +258,7 @@ class Masker:
     def _lay_out(
         self, choice: Choice, shape: tuple[int, ...]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
-        """Return the arrays that `_choose_tokens` does, and where each used position's run starts.
+        """Return what `_choose_tokens` returns, and where the run of each used position starts.
 
         The last array has one entry per used position.
         """

@@ -74,8 +74,8 @@ def draw_pairs(
 
     Returns:
       The segments of all fragments. A fragment is not split if no sentence starts inside it, or if
-      its group has no suitable partner: a fragment that is from another document, can be split, and
-      either fills its record or not, like this one.
+      its group has no suitable partner. A partner must be from another document, must be possible
+      to split, and must fill its record if and only if this fragment does.
     """
     key = fragment_keys(pool, record_key)
     group = 2 * record_group[pool.fragment_record] + (pool.fragment_length == capacity)
@@ -204,7 +204,7 @@ def equal_tokens(
     length: NDArray[np.int64],
     requested: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
-    """Return, for each pair of ranges, whether their tokens are equal; False if not requested.
+    """Return whether the two ranges in each requested pair have equal tokens; False elsewhere.
 
     Few pairs have the same first token, so only those pairs are compared in a Python loop.
     """

@@ -63,7 +63,7 @@ class ShownDocument:
 
 @dataclass(frozen=True)
 class BatchView:
-    """A part of a batch in words, as lines of text or, in Jupyter, in color.
+    """Part of a batch, shown as words: as lines of text or, in Jupyter, in color.
 
     Attributes:
       phase: the name of the phase.
@@ -162,7 +162,7 @@ def view_batch(
     """
     run_steps = sum(phase.num_steps for _, _, phase in phases)
     if not 0 <= step < run_steps:
-        raise ValueError(f"step={step}: the run has the steps 0 to {run_steps - 1:,}.")
+        raise ValueError(f"step={step}: the run's steps are 0 to {run_steps - 1:,}.")
     if num_rows < 1:
         raise ValueError(f"num_rows={num_rows}: expected at least 1.")
     corpora = open_corpora(phases, lambda phase: phase.batch_size)

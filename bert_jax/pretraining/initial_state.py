@@ -1,4 +1,4 @@
-"""Make the initial state of a run: resumed, from another run or a teacher, or random."""
+"""Create a run's initial state: resumed, random, or loaded from another run or a teacher."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from bert_jax.training.state import TrainState, abstract_state, init_state
 _POSITIONS = "encoder.embeddings.position"
 # Parameter names and shapes do not depend on the compute settings.
 _ANY_COMPUTE = ComputeConfig(dtype="float32", attention="xla")
-_MAX_LISTED = 4  # how many parameters with different shapes a message lists by name
+_MAX_LISTED = 4  # the maximum number of mismatched parameters that a message lists by name
 _LAYER = re.compile(r"encoder\.layers\.(\d+)\.")
 
 

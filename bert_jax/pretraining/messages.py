@@ -20,7 +20,7 @@ from bert_jax.training.sharding import undivided
 
 # Up to this many surplus rows in a token table are taken for padding to a convenient size.
 _MAX_PADDING = 1_023
-# If fewer than this share of the documents have enough sentences for a pair, a run prints a note.
+# A run prints a note if less than this share of the documents has enough sentences for a pair.
 _MIN_PAIRED = 0.5
 # About 150 of 1,000 tokens are masked, so an accuracy of 0.3 has a standard deviation of 0.04.
 _MIN_HELD_OUT_TOKENS = 1_000

@@ -104,8 +104,8 @@ class PhaseCorpus:
       train: the training split.
       held_out: the held-out split.
       tokenizer: the corpus's tokenizer.
-      first_epoch: the epoch of the corpus at which the phase starts, after those that earlier
-        phases have begun.
+      first_epoch: the epoch of the corpus with which the phase starts: the first one that no
+        earlier phase has begun.
     """
 
     name: str

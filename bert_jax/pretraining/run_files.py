@@ -111,7 +111,7 @@ def write_run_files(
 
 
 def discard_stale_metadata(work_dir: Path, tokenizer: Tokenizer) -> None:
-    """Remove tokenizer and manifests left by a run killed before its first checkpoint.
+    """Remove the tokenizer and manifests of a run that was killed before its first checkpoint.
 
     A run without a checkpoint may be started again with different corpora. After the first
     checkpoint, the run's identity fixes them.

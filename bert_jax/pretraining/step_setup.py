@@ -64,7 +64,7 @@ class StepSetup:
     teacher: TeacherSpec | None = None
 
     def with_teacher(self, device: Device, longest_sequence: int) -> StepSetup:
-        """Return the setup with the teacher's description, or unchanged if there is no teacher.
+        """Return the setup with the teacher's description, or as it is if there is no teacher.
 
         Args:
           device: the device that the teacher runs on.
@@ -166,7 +166,7 @@ class StepSetup:
         return phase.batch_size * flops.forward
 
     def _comparison_flops(self, phase: PhaseConfig) -> int:
-        """Return the FLOPs to train the masked-LM head on all tokens; 0 unless all are compared."""
+        """Return the FLOPs to train the masked-LM head on all tokens; 0 unless all are targets."""
         if self.distillation is None or self.distillation.soft_targets != "all":
             return 0
         length = phase.sequence_length

@@ -193,8 +193,8 @@ def random_batch(
       seed: the random seed for the tokens.
 
     Raises:
-      ValueError: a row has more documents than tokens, or several documents although they are
-        joined.
+      ValueError: a row has more documents than tokens, or more than one document although
+        documents are joined.
     """
     if documents_per_row > length:
         raise ValueError(

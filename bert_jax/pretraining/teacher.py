@@ -69,9 +69,9 @@ def describe_teacher(
 
     Raises:
       ValueError: the directory is not a work directory with a masked-LM head, or the teacher does
-        not fit the student. Its vocabulary size must be the same, it must have enough positions,
-        and for losses that compare them, `hidden_dim` or `num_heads` must be the same, and it must
-        have at least as many layers.
+        not fit the student. Its vocabulary size must be the same, and it must have enough
+        positions. Depending on the losses, `hidden_dim` or `num_heads` must also be the same, and
+        it must have at least as many layers as the student.
     """
     directory = Path(distillation.teacher)
     try:

@@ -132,7 +132,7 @@ class Trainer:
 
         Args:
           state: the current state. Its buffers are reused, so do not read it afterwards.
-          batch: arrays whose first dim is the batch. With several processes, it contains only the
+          batch: arrays whose first dim is the batch. With multiple processes, it contains only the
             rows for this process's devices (see `local_rows`).
 
         Returns:

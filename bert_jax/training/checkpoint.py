@@ -30,9 +30,9 @@ from bert_jax.training.distributed import agreed
 from bert_jax.training.state import TrainState
 
 _OPTIMIZER = "optimizer"
-# If several devices hold the same array, each one writes a part of at least this size: splitting
-# every bias and scale would take longer than writing them whole. A square kernel in BERT-base is
-# split into 256 parts.
+# When multiple devices hold the same array, each of them writes a part of it. Parts are at least
+# this large, because splitting every bias and scale would take longer than writing them whole. A
+# square kernel in BERT-base is split into 256 parts.
 _PART_BYTES = 1 << 12
 
 
@@ -160,7 +160,7 @@ class Checkpointer:
             raise self._not_saved(error) from error
 
     def raise_if_failed(self, *, wait: bool = False) -> None:
-        """Raise an error if the save in progress has failed; this is cheap enough for every step.
+        """Raise an error if the save in progress has failed; cheap enough to call at every step.
 
         Args:
           wait: whether to wait for the save to finish.
@@ -174,7 +174,7 @@ class Checkpointer:
         try:
             self._save.response.result(timeout=None if wait else 0)
         except TimeoutError as error:
-            # The future is not done: a TimeoutError from Orbax itself would have a message.
+            # The save is still running: a TimeoutError from Orbax itself would have a message.
             if not (wait or error.args):
                 return
             raise self._not_saved(error) from error

@@ -34,7 +34,7 @@ class Verification:
 
     Attributes:
       problem: a phrase that names the damaged file, or None if the checkpoint is intact.
-      has_checksums: whether checksums were recorded, which earlier versions did not do.
+      has_checksums: whether checksums were recorded; earlier versions recorded none.
       num_files: the number of files that were compared with their checksums.
       num_bytes: the total size of these files.
     """
@@ -87,7 +87,7 @@ def write_checksums(checkpoint: Path, step: int, metadata: Mapping[str, Any]) ->
 
 
 def flush(checkpoint: Path) -> None:
-    """Flush the changes made by a checkpoint's commit, after its checksums were written."""
+    """Flush to disk what Orbax changed in a checkpoint after its checksums were written."""
     with open(checkpoint / _METADATA_NAME, "rb") as file:
         os.fsync(file.fileno())
     sync_directory(checkpoint)
@@ -155,7 +155,7 @@ class _Recorded:
 
 
 def _recorded(checkpoint: Path) -> _Recorded | None:
-    """Return the recorded checksums; None if an earlier version did not record any."""
+    """Return the recorded checksums, or None if an earlier version did not record any."""
     path = checkpoint / CHECKSUMS_NAME
     if not path.is_file():
         if CHECKSUMS_MARK not in custom_metadata(checkpoint):

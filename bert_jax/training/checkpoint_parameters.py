@@ -165,8 +165,8 @@ def stored_arrays(directory: Path, step: int, part: str) -> Mapping[str, Any]:
 def not_loaded(directory: Path, step: int, error: Exception) -> ValueError | OSError:
     """Return the error to raise when a checkpoint cannot be loaded.
 
-    If its files match their checksums, the checkpoint is not damaged, so the cause must be memory
-    or the file system.
+    If its files match their checksums, the checkpoint is not damaged, so the cause must be a lack
+    of memory or a problem with the file system.
     """
     outcome = verify(directory, step, quick=True)
     if outcome.problem is None and outcome.has_checksums:

@@ -151,7 +151,7 @@ def _points(entries: list[dict[str, Any]], kind: str, name: str) -> Points:
 
 
 def _smooth(points: Points) -> Points:
-    """Return a moving average over about a thirtieth of the curve, and over less at its ends."""
+    """Return a moving average over about one thirtieth of the curve (less near its ends)."""
     steps, values = points
     half = len(values) // 60
     sums = np.concatenate([[0.0], np.cumsum(values)])

@@ -1,4 +1,4 @@
-"""Coordinate a run's processes: connect them, agree on values, stop together, detect lost ones.
+"""Coordinate a run's processes: connect, agree on values, stop together, and detect lost ones.
 
 SIGTERM, SIGHUP and Ctrl-C make all processes stop at the next step.
 """
@@ -92,8 +92,8 @@ def join(force: bool = False) -> None:
     or TPU cluster. Call this function before anything uses a device.
 
     Args:
-      force: connect even if nothing indicates other processes. This is needed on a Cloud TPU pod,
-        whose hosts find each other through the metadata server.
+      force: connect even if nothing indicates that there are other processes. This is needed on a
+        Cloud TPU pod, whose hosts find each other through the metadata server.
 
     Raises:
       ValueError: only some of the three variables are set, or they are not numbers.
@@ -117,7 +117,8 @@ def leave(code: int, *, lost: bool = False) -> None:
     Args:
       code: the exit code.
       lost: whether this process failed because another process was lost. If so, only process 0, the
-        coordinator, waits for the others: if process 0 is the lost one, JAX aborts those that wait.
+        coordinator, waits for the others: if process 0 is the lost one, JAX aborts any process that
+        is waiting.
     """
     if not jax.distributed.is_initialized():
         return
@@ -253,7 +254,7 @@ class StopRequest:
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is not threading.main_thread():
             return self
-        # With several processes, jax.distributed has its own handler, which notifies all of them.
+        # With multiple processes, jax.distributed has its own handler, which notifies all of them.
         if jax.process_count() == 1:
             self._previous[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._terminate)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -283,9 +284,9 @@ class StopRequest:
         """Return whether to save and stop; the answer is the same on every process."""
         if jax.process_count() == 1:
             return self._signalled
-        # Count calls, not steps. Before the first call, JAX assumes that every process is at 0, so
-        # if a signal arrived while a run resumes at step 1,000, all processes would wait for step 1
-        # forever.
+        # Count calls, not steps. Before the first call, JAX assumes that every process is at 0. If
+        # steps were counted and a signal arrived while a run was resuming at step 1,000, all
+        # processes would wait for step 1 forever.
         self._calls += 1
         return multihost_utils.reached_preemption_sync_point(self._calls)
 
@@ -297,7 +298,7 @@ class StopRequest:
     def while_waiting(self) -> None:
         """Raise StopRequested if this is the run's only process and it has received a signal.
 
-        Call this in waits that may never end. If there are several processes, one of them cannot
+        Call this in waits that may never end. If there are multiple processes, one of them cannot
         stop while it waits for a batch: the others have already begun the step that uses this
         batch, so their states would differ.
         """

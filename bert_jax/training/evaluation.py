@@ -42,7 +42,7 @@ class EarlyStopping:
     _since: int = field(default=0, init=False)
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record an evaluation, unless a resumed run repeats it."""
+        """Record an evaluation, unless it was already recorded before the run was resumed."""
         if step <= self._last:
             return
         self._last = step
@@ -59,7 +59,7 @@ class EarlyStopping:
 
     @property
     def best_step(self) -> int | None:
-        """The step of the best evaluation, or of the latest if several are equally good.
+        """The step of the best evaluation, or of the latest one if there is a tie.
 
         It is None before the first evaluation.
         """

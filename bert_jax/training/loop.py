@@ -255,7 +255,7 @@ class Trainer:
                     step += 1
                     self._window.dispatched(step, metrics, phase.flops(local))
                     # Between two steps, evaluate, save, and stop if requested, in this order. The
-                    # state has been trained on exactly the batches before `step`, once each.
+                    # state has been trained on every batch before `step` exactly once.
                     if self._between_steps(state, step, phase, total):
                         return state, False
                     if self.early and self.early.enough:
@@ -288,7 +288,7 @@ class Trainer:
 
         If saving fails too, this logs `error` and raises the error from saving instead.
         """
-        # With several processes, the others have begun the next step and cannot join the save.
+        # With multiple processes, the others have begun the next step and cannot join the save.
         if step <= self._saved or jax.process_count() > 1:
             return
         try:
@@ -354,9 +354,9 @@ class Trainer:
           step: the state's step.
           phase: the phase whose `evaluate` is used.
           stoppable: whether a request to stop ends the evaluation. The last evaluation of a run
-            must not be stopped, since its state could not be saved again with the metrics. With
-            `early`, which takes the metrics from the log, it may be: the evaluation is then
-            repeated when the run resumes.
+            must not be stopped, since its state could not be saved again with the metrics. The
+            exception is a run with `early`, which takes the metrics from the log: it repeats the
+            evaluation when it resumes.
         """
         assert phase.evaluate is not None
         metrics = dict(

@@ -167,7 +167,7 @@ class Progress:
         self._reports: deque[tuple[int, float]] = deque(maxlen=_ETA_WINDOW)
 
     def seconds_left(self, step: int) -> float | None:
-        """Record that `step` is done, and estimate the seconds left; None if still unknown."""
+        """Record that `step` is done; return the estimated seconds left, or None if unknown."""
         self._reports.append((step, self._clock()))
         (first_step, first_time), (_, now) = self._reports[0], self._reports[-1]
         if step == first_step:

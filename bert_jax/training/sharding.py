@@ -84,7 +84,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
 def mesh_axes(axes: Sequence[str | None], mesh: Mesh) -> list[tuple[str, ...]]:
     """Return the mesh axes that split each dim of a tensor, given the tensor's logical axes.
 
-    A dim that is not split has (). Axes of size 1 are left out, which gives an equivalent layout
+    A dim that is not split gets (). Axes of size 1 are left out, which gives an equivalent layout
     and shorter messages.
 
     Raises:

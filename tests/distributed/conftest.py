@@ -1,4 +1,4 @@
-"""Provide a short run and a way to compare logs to the tests with several devices or processes."""
+"""Provide a short run and a log comparison for tests with multiple devices or processes."""
 
 from __future__ import annotations
 

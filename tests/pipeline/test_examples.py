@@ -273,7 +273,7 @@ def test_static_maskings_are_repeated_and_dynamic_ones_are_not(
     assert np.mean(same_position) < 0.03
     same = [text for text in dynamic[0] if dynamic[1].get(text) == dynamic[0][text]]
     assert len(same) < 0.01 * len(dynamic[0])
-    first, second = masks(2)  # of epochs 1 and 0 modulo 2
+    first, second = masks(2)  # epochs 1 and 4 use the masks of epochs 1 and 0
     assert first != second
 
 

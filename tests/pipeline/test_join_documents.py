@@ -19,7 +19,7 @@ def test_joined_documents_keep_their_tokens_and_masks(sources):
     indices = np.arange(len(separate_source))
     separate, joined = separate_source.examples(2, indices), joined_source.examples(2, indices)
     occupied = separate["document_ids"] > 0
-    assert (separate["document_ids"].max(axis=1) > 1).sum() > 5, "some rows have several documents"
+    assert (separate["document_ids"].max(axis=1) > 1).sum() > 5, "some rows have multiple documents"
     cls, sep = separate_source.vocabulary.cls_id, separate_source.vocabulary.sep_id
     inner = (separate["token_ids"] == cls) & (separate["position_ids"] == 0) & occupied
     inner[:, 0] = False

@@ -144,7 +144,7 @@ def test_all_positions_are_equally_likely(unit):
 
 
 def test_words_are_chosen_equally_often_in_a_million_draws():
-    """Each row has 32 words of two tokens each, of which 8 words are chosen."""
+    """Each row has 32 words of two tokens each, and 8 of these words are chosen."""
     num_rows, size, num_chosen = 130_000, 32, 8
     truth = np.full((num_rows, 2 * size), 7, np.int32)
     truth[:, 1::2] = 3000
@@ -161,7 +161,7 @@ def test_words_are_chosen_equally_often_in_a_million_draws():
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_million_replacements_have_the_published_distribution(unit):
-    """Replace 80% by [MASK] and 10% by random tokens, per span or else per token."""
+    """80% are replaced by [MASK] and 10% by random tokens; spans are replaced as a whole."""
     counts, config = np.zeros(3, np.int64), MaskingConfig(rate=0.5, unit=unit)
     for part in range(15 if unit == "span" else 3):
         num_rows, length = 6_000, 128
@@ -269,7 +269,7 @@ def test_tokens_of_a_span_are_replaced_alike_and_tokens_of_an_ngram_independentl
         ({"max_span": 0}, "masking.max_span=0: expected at least 1"),
         ({"span_probability": 1.0}, "span_probability=1.0: expected a number between 0 and 1"),
         ({"num_maskings": -1}, r"num_maskings=-1: expected 0 \(dynamic masking\) or more"),
-        ({"final_rate": 1.5}, "masking.final_rate=1.5: expected above 0 and at most 1"),
+        ({"final_rate": 1.5}, "masking.final_rate=1.5: must be above 0 and at most 1"),
         (
             {"max_ngram": 7},
             "ngram=7: only used with unit='ngram', but unit is 'token'. Set it to 3",

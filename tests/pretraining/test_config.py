@@ -141,7 +141,7 @@ def test_a_run_without_pairs_accepts_no_weight_for_them() -> None:
 
 
 def test_tinybert_has_the_published_size() -> None:
-    """Compare with 14.5 million parameters (Jiao et al. 2020, table 1) and Hugging Face's count."""
+    """The size is 14.5 million parameters (Jiao et al. 2020, table 1) and equals Hugging Face's."""
     loaded = load_config(str(CONFIGS / "tinybert.py"), kind="pretrain")
     compute = ComputeConfig(dtype="float32", attention="xla")
     sizes = dict(num_hidden_layers=4, hidden_size=312, intermediate_size=1200)

@@ -118,7 +118,7 @@ class Bench:
     example_batch: Callable[..., HostBatch] = staticmethod(example_batch)
 
     def phases(self, events: list | None = None, poison: int | None = None) -> list[Phase]:
-        """Return six steps with 4 rows and four with 8; the batch for step `poison` has NaNs."""
+        """Return six steps of 4 rows and four of 8 rows; the batch for step `poison` has NaNs."""
 
         def phase(name: str, first: int, count: int, size: int) -> Phase:
             def batches(start: int) -> Iterator[HostBatch]:
@@ -179,7 +179,7 @@ class Bench:
         poison: int | None = None,
         change: Callable[[Phase], Phase] = lambda phase: phase,
     ) -> tuple[TrainState, bool]:
-        """Start or resume a run like the command does, after applying `change` to its phases."""
+        """Start or resume a run as the command does, after applying `change` to its phases."""
         with Checkpointer(directory, KEEP_ALL, {}) as checkpointer:
             if checkpointer.latest_step() is None:
                 state = self.fresh()

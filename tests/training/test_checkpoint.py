@@ -71,7 +71,7 @@ def save(
 
 
 def test_only_large_arrays_are_written_in_parts(tmp_path: Path) -> None:
-    """Parts have at least 4 KiB even if eight devices hold copies, and all arrays are restored."""
+    """Parts are at least 4 KiB even if eight devices hold copies, and all arrays are restored."""
     everywhere = jax.sharding.NamedSharding(make_mesh(MeshConfig()), jax.sharding.PartitionSpec())
     rng, rows = np.random.default_rng(0), {"large": 256, "below": 248, "small": 8}
     values = {name: rng.standard_normal((n, 32), np.float32) for name, n in rows.items()}

@@ -382,7 +382,7 @@ def test_a_failed_save_is_reported_at_the_next_step(
 
 
 def test_a_save_that_times_out_is_a_failure(checkpoints: Path) -> None:
-    """A future that is not done raises the same error, but without a message."""
+    """A future that is still running raises the same error, but without a message."""
 
     class Response:
         def result(self, timeout: float | None) -> None:

@@ -12,9 +12,8 @@ def test_a_repeated_evaluation_counts_once() -> None:
     early.observe(20, {"score": 0.7})
     assert early.best_step == 20 and not early.enough
     early.observe(30, {"score": 0.7})
-    assert (
-        early.best_step == 30 and early.enough
-    )  # the latest of several equal evaluations is the best, but not an improvement
+    # In a tie, the latest evaluation is the best, but does not count as an improvement.
+    assert early.best_step == 30 and early.enough
 
 
 def test_lower_may_be_better_and_a_patience_of_0_never_ends() -> None:

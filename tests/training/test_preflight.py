@@ -58,7 +58,7 @@ def problems(
 
 
 def test_a_run_that_just_fits_is_accepted(mesh: Mesh) -> None:
-    # One phase's batches are as large as the corpus; the other's are the smallest for the mesh.
+    # One phase's batches are as large as the corpus; the other's are as small as the mesh allows.
     second = dataclasses.replace(PHASE, name="phase2", corpus="data/b", batch_size=8)
     assert (
         check(MODEL, [PHASE, second], mesh, accumulation_steps=2, sentence_pairs="next_sentence")

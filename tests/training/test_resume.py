@@ -98,7 +98,7 @@ def test_a_missed_evaluation_is_made_up_for(
     with pytest.raises(ended) if ended else nullcontext():
         bench.run(tmp_path, recorder, intervals=both, stop=stop)
     assert list(recorder.held_out) == ([] if 4 in evaluated else [4])
-    if 4 in evaluated:  # asked to stop again while making up for the evaluation
+    if 4 in evaluated:  # asked to stop again while catching up on the evaluation
         _, finished = bench.run(tmp_path, recorder, intervals=both, stop=StopAt(1))
         assert not finished and not recorder.held_out and max(recorder.losses) == 4
     again = bench.recorder()
