@@ -34,10 +34,10 @@ MAY_IMPORT = {
         *("analysis", "inference", "labeled_data", "models", "pipeline", "runs", "tasks", "text"),
         *("tokenizers", "training"),
     },
-    "recipes": {"finetuning", "pretraining", "runs"},
+    "recipes": {"analysis", "finetuning", "models", "pretraining", "runs", "tasks"},
     "interop": {"finetuning", "models", "runs", "tokenizers", "training"},
 }
-MAY_IMPORT["cli"] = set(MAY_IMPORT)
+MAY_IMPORT["cli"] = set(MAY_IMPORT) - {"tasks"}
 # Packages used by data workers and by commands that must start quickly. None stands for top-level
 # modules.
 WITHOUT_JAX = {None, "tokenizers", "text", "corpus", "pipeline", "labeled_data"}

@@ -78,11 +78,6 @@ def _step(text: str) -> int:
 def add_text_arguments(parser: ArgumentParser) -> None:
     """Declare a text, an optional second text, and `--max-length`."""
     parser.add_argument("text", type=free_text, metavar="TEXT", help="text to read")
-    parser.add_argument(
-        "second",
-        nargs="?",
-        type=free_text,
-        metavar="SECOND",
-        help="second text of a pair, such as the passage for a question",
-    )
+    second = "second text of a pair, such as the passage for a question"
+    parser.add_argument("second", nargs="?", type=free_text, metavar="SECOND", help=second)
     parser.add_number("--max-length", "maximum number of tokens, after which texts are truncated")

@@ -10,18 +10,16 @@ texts.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bert_jax.analysis.tables import flops_table, parameter_table
+from bert_jax.analysis.tables import parameter_table
 from bert_jax.argument_parser import ArgumentParser
 from bert_jax.cli.arguments import add_config_argument
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import define_model
-from bert_jax.recipes.load import load_config
+from bert_jax.recipes.tables import config_tables
 from bert_jax.runs.summary import model_table
 from bert_jax.runs.work_dir import read_model
-from bert_jax.tasks.pretraining import Pretraining
 
 # Parameter and FLOP counts do not depend on how a model is computed.
 _COMPUTE = ComputeConfig(dtype="float32", attention="xla")
@@ -43,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     if (args.work_dir is None) == (args.config is None):
         raise ValueError("expected either a work directory or --config FILE.py")
     if args.config is not None:
-        print("\n".join(_config_lines(args.config, args.config_overrides)))
+        print("\n".join(config_tables(args.config, args.config_overrides)))
         return 0
     if args.config_overrides:
         raise ValueError(
@@ -54,20 +52,3 @@ def run(args: argparse.Namespace) -> int:
     shapes = define_model(read_model(work_dir)[0], _COMPUTE).shapes
     print("\n".join([*model_table(work_dir), "", *parameter_table(shapes)]))
     return 0
-
-
-def _config_lines(config_name: str, overrides: Sequence[str]) -> Iterator[str]:
-    config = load_config(config_name, overrides, kind="pretrain")
-    task = Pretraining(config.model, _COMPUTE, sentence_pairs=config.sentence_pairs)
-    yield from parameter_table(task.definition.shapes)
-    for name, _, phase in config.ordered_phases():
-        yield ""
-        yield from flops_table(
-            config.model,
-            name,
-            length=phase.sequence_length,
-            batch_size=phase.batch_size,
-            num_steps=phase.num_steps,
-            predictions=config.masking.max_predictions(phase.sequence_length),
-            next_sentence=config.sentence_pairs != "none",
-        )

@@ -1,40 +1,105 @@
-"""Show what happens inside a model when it reads a text, as one page for a browser.
-
-    bert-jax look runs/mine "I love my pet Python" "Python is a language" --output page.html
-
-The page shows the attention of every head, and depending on the model's head also the guesses for
-[MASK] at every layer, the tags, the answer to a question (the first text) in a passage (the
-second), or the contribution of every word to a classification. It loads nothing from the network.
-"""
+"""Look inside models and batches: pages, masks and attention heads."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from bert_jax.argument_parser import ArgumentParser
-from bert_jax.cli.arguments import add_text_arguments, add_work_dir_argument
+from bert_jax.cli.arguments import add_config_argument, add_text_arguments, add_work_dir_argument
 from bert_jax.corpus.workspace import check_outside_corpora
+from bert_jax.interpretability.head_probe import probe_heads
 from bert_jax.interpretability.look import check_page_path, look
+from bert_jax.labeled_data.treebank import find_treebank, read_treebank
+from bert_jax.recipes.show_batch import show_batch
 from bert_jax.runs.runtime import enable_compilation_cache
+from bert_jax.terminal import ProgressLine, shows_color, use_utf8
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_look_at_text_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `look`."""
     add_work_dir_argument(parser)
     add_text_arguments(parser)
     parser.add_option("--output", "FILE", "HTML file to write", required=True)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Write the page, and print what it leaves out."""
+def look_at_text(args: argparse.Namespace) -> int:
+    """Show what happens inside a model when it reads a text, as one page for a browser.
+
+        bert-jax look runs/mine "I love my pet Python" "Python is a language" --output page.html
+
+    The page shows the attention of every head. Depending on the model's head, it also shows the
+    guesses for [MASK] at every layer, the tags, the answer to a question (the first text) in a
+    passage (the second), or how much every word contributes to a classification. It loads nothing
+    from the network.
+    """
     output = Path(args.output)
     check_page_path(output)
     check_outside_corpora(output, "--output")
     enable_compilation_cache()
     page = look(args.work_dir, args.text, args.second, max_length=args.max_length)
     page.save(output)
-    for note in page.notes:
-        print(note)
-    print(f"{output}: {len(page.html.encode()):,} bytes. Open it in a browser.")
+    print("\n".join([*page.notes, f"{output}: {len(page.html.encode()):,} bytes"]))
+    return 0
+
+
+def add_show_rows_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `show-batch`."""
+    work_dir = "work directory of a pretraining run, instead of --config"
+    parser.add_argument("work_dir", nargs="?", metavar="WORKDIR", help=work_dir)
+    add_config_argument(parser, required=False)
+    parser.add_number("--step", "step of the run, from 0", default=0)
+    parser.add_number("--rows", "number of rows to show", default=4)
+
+
+def show_rows(args: argparse.Namespace) -> int:
+    """Show a batch of a pretraining run: what is masked, replaced and kept, and the pair labels.
+
+    bert-jax show-batch runs/mine --step 100
+    bert-jax show-batch --config tiny --config.phases.phase1.corpus=corpora/mine
+    """
+    if (args.work_dir is None) == (args.config is None):
+        raise ValueError("expected one of a work directory and --config RECIPE.")
+    source = args.work_dir or args.config
+    view = show_batch(source, args.config_overrides, step=args.step, num_rows=args.rows)
+    use_utf8(sys.stdout)
+    print("\n".join(view.lines(color=shows_color(sys.stdout))))
+    return 0
+
+
+def add_probe_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `probe`."""
+    add_work_dir_argument(parser)
+    treebank = "CoNLL-U file, or directory of a treebank"
+    parser.add_option("--treebank", "PATH", treebank, required=True)
+    count = "minimum number of times that a printed relation occurs"
+    parser.add_number("--min-count", count, default=100)
+    parser.add_number("--step", "step of the checkpoint (default: the best or newest one)")
+    parser.add_option("--output", "FILE", "JSON file for the accuracies of all heads")
+
+
+def probe(args: argparse.Namespace) -> int:
+    """Find out which attention heads follow which dependency relations.
+
+        bert-jax probe runs/mine --treebank UD_English-EWT
+
+    For every relation in a treebank of Universal Dependencies, prints the head that predicts it
+    best and its accuracy, next to the best fixed offset (Clark et al. 2019, section 4.2). Layers
+    and heads are counted from 1. In a directory, the file whose name ends with test.conllu is used.
+    """
+    treebank = read_treebank(find_treebank(args.treebank, "test"))
+    if args.output:
+        check_outside_corpora(Path(args.output), "--output")
+    enable_compilation_cache()
+    line = ProgressLine(sys.stderr)
+
+    def show(done: int, total: int) -> None:
+        line.show(lambda: f"{done:,} of {total:,} sentences")
+
+    result = probe_heads(args.work_dir, treebank, step=args.step, on_progress=show)
+    line.end()
+    print("\n".join([*result.lines(args.min_count), *treebank.notes]))
+    if args.output:
+        result.save(args.output)
     return 0

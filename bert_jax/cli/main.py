@@ -79,13 +79,18 @@ VERBS = {
         "run a trained model on texts, one result per line", "bert_jax.cli.predict", repeats=True
     ),
     "look": Verb(
-        "show what happens inside a model when it reads a text", "bert_jax.cli.look", mixed=True
+        "show what happens inside a model when it reads a text", "bert_jax.cli.look", "look_at_text"
     ),
     "tokenize": Verb(
-        "show how a text is split into tokens and words", "bert_jax.cli.tokenize", mixed=True
+        "show how a text is split into tokens and words",
+        "bert_jax.cli.train_tokenizer",
+        "tokenize_text",
     ),
     "show-batch": Verb(
-        "show a pretraining batch in words: masks, pairs, padding", "bert_jax.cli.show_batch"
+        "show a pretraining batch in words: masks, pairs, padding", "bert_jax.cli.look", "show_rows"
+    ),
+    "probe": Verb(
+        "find attention heads that follow dependency relations", "bert_jax.cli.look", "probe"
     ),
     "fill-mask": Verb(
         "predict the masked words of a sentence", "bert_jax.cli.predict", "fill_mask", mixed=True

@@ -206,12 +206,7 @@ def fill_mask(args: argparse.Namespace) -> int:
     filled = fill(sentences, top_k=args.top_k)
     use_utf8(sys.stdout)
     for sentence, text in zip(sentences, filled, strict=True):
-        print(f"\n{sentence}")
-        if text.truncated:
-            print("  (the end was cut off: the sentence is too long for the model)")
-        for number, guesses in enumerate(text.masks, start=1):
-            prefix = f"  {fill.mask} {number}: " if len(text.masks) > 1 else "  "
-            print(prefix + "   ".join(f"{x.token} {x.probability:.1%}" for x in guesses))
+        print("\n".join(["", sentence, *(f"  {line}" for line in text.lines(fill.mask))]))
     return 0
 
 

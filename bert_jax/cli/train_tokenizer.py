@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 from bert_jax.argument_parser import ArgumentParser, option_name
+from bert_jax.cli.arguments import add_text_arguments
 from bert_jax.cli.source_arguments import (
     add_case_arguments,
     add_source_arguments,
@@ -33,7 +34,8 @@ from bert_jax.corpus.train_tokenizer import (
     check_tokenizer_output,
     train_tokenizer,
 )
-from bert_jax.terminal import ProgressLine
+from bert_jax.labeled_data.tokenized_text import tokenize
+from bert_jax.terminal import ProgressLine, shows_color, use_utf8
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tokenizers.training import MAX_SAMPLE_BYTES, MAX_SENTENCEPIECE_BYTES
 from bert_jax.tokenizers.wordpiece_training import BERT_NUM_UNUSED
@@ -130,3 +132,20 @@ def _options(kind: str) -> dict[str, str]:
         "lowercase=True": "--uncased",
         "lowercase=False": "--cased",
     }
+
+
+def add_tokenize_text_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `tokenize`."""
+    parser.add_argument("tokenizer", metavar="MODEL", help="work directory, or any tokenizer")
+    add_text_arguments(parser)
+
+
+def tokenize_text(args: argparse.Namespace) -> int:
+    """Show how a model's tokenizer splits a text: tokens, ids, words and characters.
+
+    bert-jax tokenize runs/mine "I love my pet Python"
+    """
+    tokens = tokenize(args.tokenizer, args.text, args.second, args.max_length)
+    use_utf8(sys.stdout)
+    print("\n".join(tokens.lines(color=shows_color(sys.stdout))))
+    return 0

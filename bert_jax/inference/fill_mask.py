@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -60,6 +60,14 @@ class FilledText:
 
     masks: tuple[tuple[Guess, ...], ...]
     truncated: bool
+
+    def lines(self, mask: str = "[MASK]") -> Iterator[str]:
+        """Yield a line for each mask, with its guesses; `mask` is the mask token."""
+        if self.truncated:
+            yield "(the end was cut off: the sentence is too long for the model)"
+        for number, guesses in enumerate(self.masks, start=1):
+            prefix = f"{mask} {number}: " if len(self.masks) > 1 else ""
+            yield prefix + "   ".join(f"{x.token} {x.probability:.1%}" for x in guesses)
 
 
 class FillMask(Predictor):

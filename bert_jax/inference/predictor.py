@@ -288,6 +288,7 @@ class Predictor:
         batch_size: int = 32,
         max_length: int | None = None,
         dtype: DTypeName = "auto",
+        step: int | None = None,
     ):
         """Load the best checkpoint of a work directory, or else the newest.
 
@@ -301,6 +302,7 @@ class Predictor:
           dtype: the dtype to compute in. "auto" means bfloat16 on accelerators that support it,
             else float32. On a CPU, "bfloat16" is faster if the processor has instructions for
             bfloat16 multiplication (AMX or AVX-512).
+          step: the step of the checkpoint; if None, the best or newest one.
 
         Raises:
           ValueError: there is no such model, it has an unsuitable head, or a number is out of
@@ -317,7 +319,7 @@ class Predictor:
             )
         self.check_origin(work_dir, origin)
         self.origin = origin
-        trained = load_model(str(work_dir), dtype)
+        trained = load_model(str(work_dir), dtype, step)
         self.config = trained.config
         self.tokenizer = trained.tokenizer
         shortest = self.tokenizer.specials_of_pair + 2  # one token for each text

@@ -61,6 +61,12 @@ def trace(model: Model, batch: Batch) -> Outputs:
 
 
 @jax.jit
+def trace_attention(model: Model, batch: Batch) -> Outputs:
+    """Return only the attention probabilities of `trace`."""
+    return {"attention": trace(model, batch)["attention"]}
+
+
+@jax.jit
 def head_outputs(model: Model, batch: Batch) -> Outputs:
     """Return the head's outputs: `logits`, `next_sentence_logits` or neither; see `infer`."""
     outputs = infer(model, batch["token_ids"], batch["segment_ids"], batch["attention_mask"])

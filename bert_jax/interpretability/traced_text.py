@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.labeled_data.tokenized_text import TokenizedText
+from bert_jax.labeled_data.tokenized_text import TextWord, TokenizedText
 
 FloatArray = NDArray[np.float32]
 
@@ -58,11 +59,7 @@ class TracedText(TokenizedText):
         that the attention from each word still sums to 1 (Clark et al. 2019, "What Does BERT Look
         At?", section 4.1).
         """
-        starts = [word.start for word in self.words]
-        sizes = np.array([word.stop - word.start for word in self.words], np.float32)
-        to_words = np.add.reduceat(self.attention, starts, axis=3)
-        summed: FloatArray = np.add.reduceat(to_words, starts, axis=2)
-        return summed / sizes[:, None]
+        return between_words(self.attention, self.words)
 
     @property
     def word_vectors(self) -> FloatArray:
@@ -74,3 +71,20 @@ class TracedText(TokenizedText):
         sizes = np.array([word.stop - word.start for word in self.words], np.float32)
         summed: FloatArray = np.add.reduceat(self.hidden_states, starts, axis=1)
         return summed / sizes[:, None]
+
+
+def between_words(attention: FloatArray, words: Sequence[TextWord]) -> FloatArray:
+    """Return the attention between words; see `TracedText.attention_between_words`.
+
+    Args:
+      attention: [layers, heads, from, to], the attention between tokens.
+      words: the words, to which all tokens belong.
+
+    Returns:
+      float32 [layers, heads, words, words].
+    """
+    starts = [word.start for word in words]
+    sizes = np.array([word.stop - word.start for word in words], np.float32)
+    to_words = np.add.reduceat(attention, starts, axis=3)
+    summed: FloatArray = np.add.reduceat(to_words, starts, axis=2)
+    return summed / sizes[:, None]

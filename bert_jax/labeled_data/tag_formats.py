@@ -111,6 +111,22 @@ def _check_word(cells: Sequence[str], column: int, location: str) -> None:
         )
 
 
+def group_sentences(events: Iterator[Word | End]) -> Iterator[list[Word] | None]:
+    """Yield sentences, and None wherever the file marks the beginning of a document."""
+    sentence: list[Word] = []
+    for event in events:
+        if isinstance(event, Word):
+            sentence.append(event)
+            continue
+        if sentence:
+            yield sentence
+            sentence = []
+        if event is End.DOCUMENT:
+            yield None
+    if sentence:
+        yield sentence
+
+
 ClosedScheme = Literal["BIOES", "BILOU", "BMES"]
 Scheme = Literal["IOB1", "IOB2", ClosedScheme, "plain"]
 

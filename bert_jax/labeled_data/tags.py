@@ -21,10 +21,10 @@ from bert_jax.labeled_data.files import (
 from bert_jax.labeled_data.labels import check_label_set
 from bert_jax.labeled_data.tag_formats import (
     CONLLU_COLUMNS,
-    End,
     Word,
     column_events,
     conllu_events,
+    group_sentences,
     recognize_scheme,
     to_iob1,
     to_iob2,
@@ -155,7 +155,7 @@ def read_tags(files: TagFiles, split: Split, *, labeled: bool) -> TagSentences:
         else column_events(located, int(files.word or 0), files.comment)
     )
     documents, document = [], 0
-    for item in _sentences(events):
+    for item in group_sentences(events):
         if item is None:
             document += 1
             continue
@@ -278,22 +278,6 @@ def report_unknown_tags(sentences: TagSentences, labels: Sequence[str]) -> None:
         "prediction for them counts as wrong",
         *(location, tag, f"{len(unknown):,}", f"{total:,}"),
     )
-
-
-def _sentences(events: Iterator[Word | End]) -> Iterator[list[Word] | None]:
-    """Yield sentences, and None wherever the file marks the beginning of a document."""
-    sentence: list[Word] = []
-    for event in events:
-        if isinstance(event, Word):
-            sentence.append(event)
-            continue
-        if sentence:
-            yield sentence
-            sentence = []
-        if event is End.DOCUMENT:
-            yield None
-    if sentence:
-        yield sentence
 
 
 def _tag(word: Word, files: TagFiles) -> str:

@@ -151,7 +151,9 @@ class TrainedModel:
     model: Model
 
 
-def load_model(work_dir: str | os.PathLike[str], dtype: DTypeName = "auto") -> TrainedModel:
+def load_model(
+    work_dir: str | os.PathLike[str], dtype: DTypeName = "auto", step: int | None = None
+) -> TrainedModel:
     """Load a work directory's model as a Flax module.
 
     For a fine-tuning run, this loads the best checkpoint; otherwise, it loads the newest one.
@@ -160,6 +162,7 @@ def load_model(work_dir: str | os.PathLike[str], dtype: DTypeName = "auto") -> T
       work_dir: the directory that `bert-jax pretrain`, `finetune` or `import` wrote.
       dtype: the dtype to compute in (see `ComputeConfig`), which may differ from the one that the
         model was trained in.
+      step: the step of the checkpoint; if None, the best or newest one as above.
 
     Returns:
       The model, its config and its tokenizer.
@@ -172,7 +175,7 @@ def load_model(work_dir: str | os.PathLike[str], dtype: DTypeName = "auto") -> T
     config, _ = read_model(directory)
     tokenizer = read_tokenizer(directory, config.encoder)
     compute = ComputeConfig(dtype=dtype).resolve(jax.devices()[0], config.encoder)
-    params = load_model_parameters(directory, config, compute)
+    params = load_model_parameters(directory, config, compute, step)
     return TrainedModel(config, tokenizer, define_model(config, compute).module(params))
 
 

@@ -1,0 +1,293 @@
+"""Find the attention heads that follow dependency relations (Clark et al. 2019, section 4.2)."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_jax.files import write_file
+from bert_jax.inference.predictor import Predictor
+from bert_jax.interpretability.trace import trace_attention
+from bert_jax.interpretability.traced_text import FloatArray, between_words
+from bert_jax.labeled_data.features import Features, build_sequences
+from bert_jax.labeled_data.tokenized_text import TokenizedText, tokenize
+from bert_jax.labeled_data.treebank import ParsedSentence, Treebank
+from bert_jax.models.config import DTypeName
+
+Direction = Literal["dependent to head", "head to dependent"]
+DIRECTIONS: tuple[Direction, ...] = ("dependent to head", "head to dependent")
+ALL = "all"
+# The offsets that Clark et al. compare with; attention can see farther, but few heads are farther.
+OFFSETS = range(-3, 4)
+_MIN_COUNT = 100
+_SENTENCES_AT_ONCE = 64
+
+
+class BestHead(NamedTuple):
+    """The head that predicts a relation best, and the best fixed offset.
+
+    Attributes:
+      relation: the relation.
+      occurrences: how often the relation occurs.
+      layer: the layer, counted from 0.
+      head: the head, counted from 0.
+      direction: whether dependents attend to their heads, or heads to their dependents.
+      accuracy: the share of dependents whose head is the word with the most attention.
+      offset: the best fixed offset from a dependent to its head, in words.
+      offset_accuracy: the share of dependents whose head is at this offset.
+    """
+
+    relation: str
+    occurrences: int
+    layer: int
+    head: int
+    direction: Direction
+    accuracy: float
+    offset: int
+    offset_accuracy: float
+
+
+@dataclass(frozen=True, eq=False)
+class HeadProbe:
+    """How well every attention head predicts every dependency relation.
+
+    Attributes:
+      relations: the relations that occur in the treebank, the most frequent first, after "all".
+      counts: int64 [relations], how often each relation occurs.
+      accuracies: float64 [2, relations, layers, heads], for both `DIRECTIONS`.
+      offset_accuracies: float64 [relations, offsets], for the `OFFSETS`.
+      num_sentences: the number of sentences.
+      skipped: the number of sentences that were skipped, keyed by reason.
+    """
+
+    relations: tuple[str, ...]
+    counts: NDArray[np.int64] = field(repr=False)
+    accuracies: NDArray[np.float64] = field(repr=False)
+    offset_accuracies: NDArray[np.float64] = field(repr=False)
+    num_sentences: int
+    skipped: dict[str, int]
+
+    def best(self, min_count: int = _MIN_COUNT) -> list[BestHead]:
+        """Return the best head for each relation that occurs at least `min_count` times."""
+        return [
+            self._best(number)
+            for number, relation in enumerate(self.relations)
+            if self.counts[number] >= min_count and relation not in ("root", "punct")
+        ]
+
+    def _best(self, number: int) -> BestHead:
+        scores = self.accuracies[:, number]
+        direction, layer, head = np.unravel_index(int(scores.argmax()), scores.shape)
+        offset = int(self.offset_accuracies[number].argmax())
+        return BestHead(
+            self.relations[number],
+            int(self.counts[number]),
+            int(layer),
+            int(head),
+            DIRECTIONS[int(direction)],
+            float(scores.max()),
+            OFFSETS[offset],
+            float(self.offset_accuracies[number, offset]),
+        )
+
+    def lines(self, min_count: int = _MIN_COUNT) -> Iterator[str]:
+        """Yield a table of the best heads, as lines of text; layers and heads count from 1."""
+        width = max(map(len, self.relations))
+        yield (
+            f"{'relation':{width}}  {'count':>7}  {'head':>6}  {'accuracy':>8}  {'offset':>6}  "
+            f"{'accuracy':>8}  direction"
+        )
+        for best in self.best(min_count):
+            name = f"{best.layer + 1}-{best.head + 1}"
+            yield (
+                f"{best.relation:{width}}  {best.occurrences:7,}  {name:>6}  {best.accuracy:8.1%}  "
+                f"{best.offset:+6}  {best.offset_accuracy:8.1%}  {best.direction}"
+            )
+        yield ""
+        yield f"{self.num_sentences:,} sentences with {self.counts[0]:,} words"
+        for reason, count in self.skipped.items():
+            yield f"skipped: {count:,} sentences {reason}"
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def save(self, path: str | Path) -> None:
+        """Write all values to a JSON file."""
+        write_file(Path(path), json.dumps(self.to_json(), indent=1) + "\n")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all values as plain JSON values; layers and heads count from 0."""
+        return {
+            "sentences": self.num_sentences,
+            "skipped": self.skipped,
+            "relations": {
+                name: {
+                    "count": int(self.counts[number]),
+                    **{
+                        direction: self.accuracies[index, number].round(4).tolist()
+                        for index, direction in enumerate(DIRECTIONS)
+                    },
+                    "offsets": {
+                        str(offset): round(float(accuracy), 4)
+                        for offset, accuracy in zip(
+                            OFFSETS, self.offset_accuracies[number], strict=True
+                        )
+                    },
+                }
+                for number, name in enumerate(self.relations)
+            },
+        }
+
+
+OnProgress = Callable[[int, int], None]
+
+
+def probe_heads(
+    model: str | Path,
+    treebank: Treebank,
+    *,
+    step: int | None = None,
+    batch_size: int = 32,
+    dtype: DTypeName = "auto",
+    on_progress: OnProgress | None = None,
+) -> HeadProbe:
+    """Measure how well each attention head predicts the syntactic head of each word.
+
+    The prediction for a word is the word that it attends to most, or in the other direction, the
+    word that attends most to it; attention to itself, `[CLS]` and `[SEP]` is ignored. A word split
+    into several tokens is treated as in `TracedText.attention_between_words`.
+
+    Args:
+      model: the work directory of a run or of `bert-jax import`.
+      treebank: the sentences.
+      step: the step of the checkpoint; None for the best or the newest.
+      batch_size: the number of sentences to compute at once.
+      dtype: the type to compute in; see `ComputeConfig`.
+      on_progress: called with the number of finished sentences and the number of all sentences.
+
+    Raises:
+      ValueError: there is no such model, or all sentences are too long for it.
+    """
+    attention = _WordAttention(model, batch_size=batch_size, dtype=dtype, step=step)
+    counts = _Counts(
+        treebank, attention.config.encoder.num_layers, attention.config.encoder.num_heads
+    )
+    total = len(treebank)
+    for start in range(0, total, _SENTENCES_AT_ONCE):
+        for sentence, weights in attention(treebank.sentences[start : start + _SENTENCES_AT_ONCE]):
+            counts.add(sentence, weights)
+        if on_progress is not None:
+            on_progress(min(start + _SENTENCES_AT_ONCE, total), total)
+    if not counts.num_sentences:
+        raise ValueError(f"{treebank.path}: no sentence can be used: {dict(attention.skipped)}")
+    return counts.result(dict(attention.skipped))
+
+
+class _WordAttention(Predictor):
+    """Computes the attention between the words of sentences.
+
+    Attributes:
+      skipped: the number of sentences that were skipped so far, keyed by reason.
+    """
+
+    heads = None
+    made_by = "`bert-jax pretrain`"
+
+    def __init__(
+        self, work_dir: str | Path, *, batch_size: int, dtype: DTypeName, step: int | None
+    ):
+        super().__init__(work_dir, batch_size=batch_size, dtype=dtype, step=step)
+        self.skipped: Counter[str] = Counter()
+
+    def __call__(
+        self, sentences: Sequence[ParsedSentence]
+    ) -> Iterator[tuple[ParsedSentence, FloatArray]]:
+        """Yield each usable sentence with its attention [layers, heads, words, words].
+
+        The attention to and from `[CLS]` and `[SEP]` is left out, so that rows sum to less than 1.
+        """
+        texts = [tokenize(self.tokenizer, sentence.words) for sentence in sentences]
+        usable = [pair for pair in zip(sentences, texts, strict=True) if self._is_usable(*pair)]
+        ids = [text.token_ids[1:-1] for _, text in usable]
+        features = Features(build_sequences(self.tokenizer, ids, [None] * len(ids)))
+        rows = self._run(trace_attention, features)
+        for (sentence, text), row in zip(usable, rows, strict=True):
+            length = len(text.tokens)
+            weights = between_words(row["attention"][:, :, :length, :length], text.words)
+            yield sentence, weights[:, :, 1:-1, 1:-1]
+
+    def _is_usable(self, sentence: ParsedSentence, text: TokenizedText) -> bool:
+        if len(text.tokens) > self.max_length:
+            self.skipped[f"longer than the model's {self.max_length} tokens"] += 1
+            return False
+        if len(text.words) - 2 != len(sentence.words):
+            self.skipped["with a word for which the tokenizer has no token"] += 1
+            return False
+        return True
+
+
+class _Counts:
+    """The number of correct predictions of each head so far."""
+
+    def __init__(self, treebank: Treebank, num_layers: int, num_heads: int):
+        names = [name for name, _ in treebank.relation_counts().most_common()]
+        self._index = {name: number for number, name in enumerate([ALL, *names])}
+        count = len(self._index)
+        self._counts = np.zeros(count, np.int64)
+        self._correct = np.zeros((2, count, num_layers, num_heads), np.int64)
+        self._at_offset = np.zeros((count, len(OFFSETS)), np.int64)
+        self.num_sentences = 0
+
+    def add(self, sentence: ParsedSentence, attention: FloatArray) -> None:
+        """Add a sentence with its attention [layers, heads, words, words]."""
+        words = np.arange(len(sentence.words))
+        others = np.where(np.eye(len(words), dtype=np.bool_), -1.0, attention)
+        predicted = np.stack([others.argmax(axis=-1), others.argmax(axis=-2)])
+        correct = predicted[..., _predictors(sentence)] == sentence.heads
+        at_offset = words[:, None] + np.array(OFFSETS) == sentence.heads[:, None]
+        at_offset &= sentence.heads[:, None] >= 0
+        relations = np.array([self._index[name] for name in sentence.relations])
+        for number in (np.zeros_like(relations), relations):
+            np.add.at(self._counts, number, 1)
+            np.add.at(self._at_offset, number, at_offset)
+            for total, each in zip(self._correct, correct, strict=True):
+                np.add.at(total, number, np.moveaxis(each, -1, 0))
+        self.num_sentences += 1
+
+    def result(self, skipped: dict[str, int]) -> HeadProbe:
+        """Return the accuracies."""
+        counts = np.maximum(self._counts, 1)
+        return HeadProbe(
+            tuple(self._index),
+            self._counts,
+            self._correct / counts[:, None, None],
+            self._at_offset / counts[:, None],
+            self.num_sentences,
+            skipped,
+        )
+
+
+_POSSESSIVES = ("nmod:poss", "poss")
+_MARKERS = ("'s", "\u2019s", "'", "\u2019")
+
+
+def _predictors(sentence: ParsedSentence) -> NDArray[np.int64]:
+    """Return the index of the word whose attention predicts each word's head.
+
+    It is the word itself, except for a possessor such as "dog" in "dog 's tail", whose head is
+    predicted by the marker, as in Clark et al.
+    """
+    indices = np.arange(len(sentence.words))
+    for index, (relation, marker) in enumerate(
+        zip(sentence.relations, sentence.words[1:], strict=False)
+    ):
+        if relation in _POSSESSIVES and marker in _MARKERS:
+            indices[index] = index + 1
+    return indices
