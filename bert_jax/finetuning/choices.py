@@ -82,7 +82,7 @@ class ChoiceSet(ExampleSet):
 
 @dataclass(frozen=True)
 class ChoicesConfig(FilesTaskConfig):
-    """The config section for tables whose rows contain a context and several endings."""
+    """The config section for tables with a context and several endings in each row."""
 
     files: ChoiceFiles
 

@@ -97,7 +97,7 @@ class Sweep:
         return True
 
     def _announce(self, report: OnReport) -> None:
-        """Report which runs ended earlier, and where the rest will write their output."""
+        """Report how many runs ended earlier, and where the rest will write their output."""
         planned = len(self.grid.runs)
         if self._results:
             report(Message(f"{len(self._results)} of {planned} runs ended before"))

@@ -287,7 +287,7 @@ def span_windows(
         They include tokens that the answer covers only in part.
 
     Raises:
-      ValueError: a window would have fewer than `doc_stride` tokens next to the longest question,
+      ValueError: a window would have fewer than `doc_stride` tokens besides the longest question,
         or an example has no answer although `labeled` is true.
     """
     num_specials = tokenizer.specials_of_pair
@@ -333,7 +333,7 @@ def _check_lengths(
     if capacity < doc_stride:
         largest = f": here, a doc_stride of at most {capacity}" if capacity > 0 else ""
         raise ValueError(
-            f"max_length={max_length}: leaves {capacity} tokens for the passage next to a question "
+            f"max_length={max_length}: leaves {capacity} tokens for the passage after a question "
             f"of max_query_length={max_query_length} tokens and {num_specials} special tokens, so "
             f"windows doc_stride={doc_stride} tokens apart would skip tokens. Expected max_length "
             f">= max_query_length + doc_stride + {num_specials}{largest}"
@@ -376,8 +376,8 @@ def _build_rows(
 
     Args:
       tokenizer: the tokenizer.
-      queries: the token IDs of every row's question, concatenated, and their lengths, [rows].
-      windows: the token IDs of every row's window, concatenated, and their lengths, [rows].
+      queries: the token IDs of all rows' questions, concatenated, and each question's length.
+      windows: the token IDs of all rows' windows, concatenated, and each window's length.
     """
     second_starts = queries[1] + 1 + tokenizer.separators_between
     starts = np.zeros(len(second_starts) + 1, np.int64)

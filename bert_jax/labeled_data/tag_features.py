@@ -84,7 +84,7 @@ def tag_features(
 
     Each word is tokenized on its own, as with `is_split_into_words` in Hugging Face Transformers. A
     word without tokens is replaced by [UNK], and a word longer than a window is truncated. A
-    sentence longer than a window is divided into parts of half a window, each of which gets a
+    sentence longer than a window is divided into parts of about half a window, each of which gets a
     window with as much of the surrounding sentence as fits.
 
     Args:
@@ -208,7 +208,7 @@ def _windows(
 
 
 def _parts(sizes: Sequence[int], capacity: int) -> Iterator[range]:
-    """Yield word ranges: the whole sentence if it fits in a window, or else parts of half a window.
+    """Yield word ranges: the sentence if it fits in a window, or else parts of about half a window.
 
     Args:
         sizes: [words] number of tokens in each word.
