@@ -145,7 +145,7 @@ def chunks(
 
 
 def _find(path: str) -> Path:
-    """Return the file, which may be a pipe or a device, or else its compressed version."""
+    """Return the file (possibly a pipe or device) or, if it is missing, its compressed version."""
     file = Path(path)
     if has_file(file) or not file.exists():
         return find_file(file)

@@ -261,7 +261,7 @@ def same_ids(first: Tokenizer, second: Tokenizer) -> bool:
 
 
 def tokenization_difference(model: HuggingFaceModel, tokenizer: Tokenizer) -> str:
-    """Return how transformers tokenizes the sentences differently, or "" if it does not.
+    """Return how transformers' tokenization of the sentences differs, or "" if it does not.
 
     The text begins with "ids" if the token ids differ, and with "segments" if only the segment ids
     differ.

@@ -77,7 +77,7 @@ class Layer(nnx.Module):
 
 
 class SharedLayer(NamedTuple):
-    """The layers that own the attention and the feed-forward block that a layer uses."""
+    """The layers that own the attention and the feed-forward block used by a layer."""
 
     attention: Layer
     ffn: Layer

@@ -174,7 +174,7 @@ class EncoderModel(nnx.Module):
 
 
 class Classifier(nnx.Module, abc.ABC):
-    """An encoder with a dense layer that scores the vectors that the subclass selects."""
+    """An encoder with a dense layer that scores the vectors selected by the subclass."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ PREFIXES: Mapping[Scheme, str] = {
     "BILOU": "BILU",
     "BMES": "BMES",
 }
-# Map other schemes' letters for inside, last and single to the letters that BIOES uses.
+# Map other schemes' letters for "inside", "last" and "single" to those used by BIOES.
 _IN_BIOES = {"M": "I", "L": "E", "U": "S"}
 # The type of a tag that consists of only a prefix, as in seqeval.
 NO_TYPE = "_"

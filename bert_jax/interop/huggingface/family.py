@@ -35,7 +35,7 @@ class Family:
       masked_lm: the prefix of the masked-LM head.
       pairs: the prefix of the sentence-pair head, or "" if the family has none.
       parts: the prefixes of all modules except the encoder.
-      tied: a dict that maps the name of each tied tensor to the name of the tensor that it copies.
+      tied: a dict from the name of each tied tensor to the name of the tensor it copies.
       fields: a dict that maps our config fields to HF's keys, for settings with the same values.
       defaults: HF's default values for keys that config.json may omit.
       refusal: a function that returns an unsupported setting and the reason, or None if the family

@@ -89,7 +89,7 @@ class ForeignModel:
         check_seed(seed)
         if not self.account.explained:
             raise ValueError(
-                f"{self.source}: the weights do not fit the model (- missing, + unexpected, != "
+                f"{self.source}: the weights do not match the model (- missing, + unexpected, != "
                 "wrong shape):\n"
                 + "\n".join(self.account.lines())
                 + (
