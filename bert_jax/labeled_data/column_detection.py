@@ -86,7 +86,7 @@ def detect_columns(
     if is_tfds(path):
         raise ValueError(
             f"{path}: columns are detected only in files, not in TensorFlow datasets. Set "
-            f"{KEYS}first, second, label and labels (the latter to the dataset's label names)"
+            f"{KEYS}first, second, label and labels (labels to the names of the dataset's labels)"
         )
     table = _Table(path, column_profiles(path, files.form), files)
     label: str | None = files.label
