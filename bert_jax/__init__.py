@@ -151,7 +151,7 @@ _MODULES = {
     "weighted_mean": "tasks.task",
 }
 
-if not TYPE_CHECKING:  # with a __getattr__, type checkers would accept every name
+if not TYPE_CHECKING:  # if they saw __getattr__, type checkers would accept any name
 
     def __getattr__(name: str) -> Any:
         if name not in _MODULES:

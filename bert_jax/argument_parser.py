@@ -142,7 +142,7 @@ class ArgumentParser(argparse.ArgumentParser):
         self._check_known(words)
         if overrides and "--config" not in self.options:
             raise ValueError(
-                f"{overrides[0]}: {self.prog} does not read a config. Leave the option out."
+                f"{overrides[0]}: {self.prog} does not read a config. Omit the option."
             )
         _check_values(all_words)
         check_repeated(self, words)

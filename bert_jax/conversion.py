@@ -47,7 +47,7 @@ class ConfigKey:
 
 
 def config_keys(cls: type) -> dict[str, ConfigKey]:
-    """Return a dict from names to config keys of a dataclass, in the order of declaration."""
+    """Return a dict from name to config key for a dataclass, in declaration order."""
     hints, keys = typing.get_type_hints(cls), {}
     for field in dataclasses.fields(cls):
         if _SECTIONS in field.metadata:
@@ -174,7 +174,7 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
         return value if isinstance(value, section) else to_dataclass(section, value, path)
     if origin in (dict, Mapping):
         if not isinstance(value, Mapping):
-            raise ValueError(f"{path}: expected a section of named parts, got {value!r}")
+            raise ValueError(f"{path}: expected a section with named entries, got {value!r}")
         return {key: _convert(arguments[1], value[key], f"{path}.{key}") for key in value}
     if origin is tuple:
         return _convert_tuple(arguments, value, path)

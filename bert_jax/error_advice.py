@@ -14,7 +14,7 @@ _AGAIN = (
     "command again"
 )
 _SMALLER_STEP = (
-    "Raise accumulation_steps, lower the batch size or set compute.remat='layer'; with several "
+    "Raise accumulation_steps, lower the batch size or set compute.remat='layer'; with multiple "
     "devices, mesh.fsdp shards the parameters and the optimizer state"
 )
 _SMALLER_SCORING = "Lower evaluation_batch_size or max_length, or use a device with more memory"

@@ -1,9 +1,9 @@
 """Draw random numbers as a pure function of where they are used, by vectorized hashing.
 
 Each number is a hash of (seed, purpose, epoch, record, position, ...) and does not depend on
-numbers drawn before, so any example of any epoch can be generated on its own, in any process and in
-any order. The mixing function is the finalizer of SplitMix64 with Stafford's "variant 13" constants
-(Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
+numbers drawn before, so any example from any epoch can be generated on its own, in any process and
+in any order. The mixing function is the finalizer of SplitMix64 with Stafford's "variant 13"
+constants (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
 
 Changing any constant in this module changes all data drawn for a given corpus and seed.
 """
@@ -86,7 +86,7 @@ def permuted(positions: NDArray[np.int64], size: int, key: ArrayLike) -> NDArray
     num_bits = (size - 1).bit_length()
     round_keys = hash_of(key, np.arange(_PERMUTATION_ROUNDS))
     values = _feistel(values, num_bits, round_keys)
-    while len(outside := np.flatnonzero(values >= size)):  # on average fewer than half each time
+    while len(outside := np.flatnonzero(values >= size)):  # fewer than half, on average
         values[outside] = _feistel(values[outside], num_bits, round_keys)
     return values.astype(np.int64)
 

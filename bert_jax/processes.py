@@ -102,11 +102,11 @@ def tune_malloc_for_training() -> None:
     Call this before starting any threads.
 
     In each step, XLA's CPU client allocates all temporary buffers as one block, from a thread of
-    its own, and then frees the block. By default, glibc gets such a block from the kernel and gives
-    it back, so every step causes page faults on all of its pages. A BERT-mini step on 32 x 128
-    tokens took 640 ms if its block of 716 MB was kept, and 690 to 860 ms otherwise (2 cores of a
-    virtual machine, 2026-11). Up to three such blocks were kept, since a step may begin before the
-    previous step's block is freed. Smaller blocks are kept as well.
+    its own, and then frees the block. By default, glibc requests such a block from the kernel and
+    returns it each time, so every step causes page faults on all of its pages. A BERT-mini step on
+    32 x 128 tokens took 640 ms if its block of 716 MB was kept, and 690 to 860 ms otherwise (2
+    cores of a virtual machine, 2026-11). Up to three such blocks were kept, since a step may begin
+    before the previous step's block is freed. Smaller blocks are kept as well.
 
     Nothing changes without glibc, if JAX may find an accelerator, or if the user has configured
     malloc through GLIBC_TUNABLES (even if empty) or a MALLOC_* variable such as MALLOC_ARENA_MAX.

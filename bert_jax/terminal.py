@@ -69,7 +69,7 @@ def format_clock(seconds: float) -> str:
 
 
 class ProgressLine:
-    """A progress line that shows the latest of many texts.
+    """A progress line that always shows the most recent text.
 
     On a terminal, a single line is overwritten at most every 0.2 s. A file gets a new line at most
     every 10 s.

@@ -32,7 +32,7 @@ def raise_lost_interrupts() -> None:
 
 
 def ignore_closed_loops() -> None:
-    """Do not print an error when a thread reports to an event loop that is already closed.
+    """Suppress the error from a thread that reports to an event loop that is already closed.
 
     TensorStore's threads do this if another part of the same save has already failed; on a full
     disk, all parts fail. Depending on where that happens, Python treats the error as uncaught or as

@@ -59,7 +59,7 @@ def find_verb(name: str, verbs: Mapping[str, Verb], program: str) -> Verb:
     if name not in verbs:
         raise ValueError(
             f"{program} has no verb {name!r}; {nearest(name, verbs)}. "
-            f"`{program} --help` lists them."
+            f"`{program} --help` lists all verbs."
         )
     return verbs[name]
 

@@ -24,8 +24,8 @@ for words in json.loads(sys.argv[1]):
     if code := main(words):
         sys.exit(code)
 """
-# A process that runs for more seconds than this is assumed to hang. The slowest commands take a
-# minute or two.
+# The number of seconds after which a process is assumed to hang. The slowest commands take a minute
+# or two.
 TIMEOUT = 600
 
 

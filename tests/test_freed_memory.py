@@ -16,7 +16,7 @@ from bert_jax.cli import main
 MIB = 2**20
 library, version = platform.libc_ver()
 GLIBC = tuple(map(int, version.split(".")[:2])) if library == "glibc" else (0, 0)
-on_glibc = pytest.mark.skipif(GLIBC < (2, 35), reason="malloc of glibc 2.35")
+on_glibc = pytest.mark.skipif(GLIBC < (2, 35), reason="requires malloc from glibc 2.35")
 
 # A script in which a thread touches and frees a block of 100 MiB. It prints by how many MiB the
 # process has grown afterward.

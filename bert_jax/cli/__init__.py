@@ -1,1 +1,1 @@
-"""Implement the `bert-jax` command, with a module for each verb or for a few small verbs."""
+"""Implement the `bert-jax` command, with one module per verb or group of small verbs."""

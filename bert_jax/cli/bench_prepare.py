@@ -33,7 +33,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Time both alternately, and print the ratio of their speeds."""
+    """Time preparation and the plain loop alternately, and print the ratio of their speeds."""
     for name, value in (("--repeat", args.repeat), ("--workers", args.workers)):
         if value < 1:
             raise ValueError(f"{name}={value}: expected at least 1")

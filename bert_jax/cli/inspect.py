@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "work_dir",
         nargs="?",
         metavar="WORKDIR",
-        help="work directory of a run, or made by `import`; instead of --config",
+        help="work directory of a run, or one made by `import`; instead of --config",
     )
     add_config_argument(parser, required=False)
 

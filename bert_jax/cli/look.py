@@ -25,7 +25,7 @@ def add_look_at_text_arguments(parser: ArgumentParser) -> None:
 
 
 def look_at_text(args: argparse.Namespace) -> int:
-    """Show what happens inside a model when it reads a text, as one page for a browser.
+    """Show what happens inside a model when it reads a text, as a single web page.
 
         bert-jax look runs/mine "I love my pet Python" "Python is a language" --output page.html
 
@@ -60,7 +60,7 @@ def show_rows(args: argparse.Namespace) -> int:
     bert-jax show-batch --config tiny --config.phases.phase1.corpus=corpora/mine
     """
     if (args.work_dir is None) == (args.config is None):
-        raise ValueError("expected one of a work directory and --config RECIPE.")
+        raise ValueError("expected either a work directory or --config RECIPE.")
     source = args.work_dir or args.config
     view = show_batch(source, args.config_overrides, step=args.step, num_rows=args.rows)
     use_utf8(sys.stdout)

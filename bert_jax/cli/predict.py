@@ -172,7 +172,7 @@ def add_fill_mask_arguments(parser: ArgumentParser) -> None:
         nargs="?",
         type=free_text,
         metavar="WORKDIR",
-        help="work directory of a run, or made by `import`",
+        help="work directory of a run, or one made by `import`",
     )
     parser.add_argument(
         "sentence",

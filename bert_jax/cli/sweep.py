@@ -11,7 +11,8 @@ report.png contain a table and a chart. At the end, the best run's directory is 
 
     bert-jax sweep --report-only runs/sweep-cola runs/sweep-rte --output runs/sweeps
 
-rewrites the report for one sweep from its results.json, or writes a joint report for several.
+rewrites the report for one sweep from its results.json, or writes a joint report for several
+sweeps.
 """
 
 from __future__ import annotations

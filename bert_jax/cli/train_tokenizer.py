@@ -59,7 +59,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         lowercase="--uncased",
         lowercase_help="lowercased text without accents and other marks (the default, except for "
         "byte-bpe)",
-        cased_help="unchanged text (always so for byte-bpe)",
+        cased_help="unchanged text (always the case for byte-bpe)",
     )
     parser.add_flag(
         "--keep-accents",

@@ -21,7 +21,7 @@ _LINES_PER_CALL = 1024
 
 @dataclass(frozen=True)
 class PreparationSpeed:
-    """How long preparation and the plain loop took at best.
+    """The best times measured for preparation and for the plain loop.
 
     Attributes:
       counts: the number of documents and bytes in the text.
@@ -54,7 +54,7 @@ def measure_preparation(
       tokenizer: the tokenizer that both use.
       sources: the options for reading the inputs.
       workers: the number of processes for preparation, and of threads for the plain loop.
-      repeat: how often to time each of them. Only the fastest run counts.
+      repeat: how many times to run each of them. Only the fastest run counts.
 
     Raises:
       ValueError: an input is unusable.

@@ -21,14 +21,14 @@ from bert_jax.text.sources import read_documents, source_name, total_bytes
 
 MIN_LENGTH = 8
 MAX_LENGTH = 65_535  # a record counts tokens in 16 bits
-_LIBRARIES = ("sentencex", "tokenizers", "array_record")  # their versions also affect the bytes
+_LIBRARIES = ("sentencex", "tokenizers", "array_record")  # their versions affect a corpus's bytes
 
 
 InputPaths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
 def input_names(inputs: InputPaths) -> list[str]:
-    """Convert one path or several paths to a list of strings."""
+    """Convert a path or an iterable of paths to a list of strings."""
     paths = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
     return [os.fspath(path) for path in paths]
 
@@ -87,7 +87,7 @@ class PrepareOptions:
     def as_json(self) -> dict[str, Any]:
         """Return the options for the manifest, along with the versions of `_LIBRARIES`."""
         sources = dataclasses.asdict(self.sources)
-        del sources["tfds_data_dir"]  # a location, which does not change the documents
+        del sources["tfds_data_dir"]  # only a location, which does not affect the documents
         return {
             "max_length": self.max_length,
             "max_pieces": self.max_fragments,

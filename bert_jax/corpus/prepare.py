@@ -1,4 +1,4 @@
-"""Prepare a corpus directory from raw text with several processes; see `prepare`."""
+"""Prepare a corpus directory from raw text, using multiple processes; see `prepare`."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def prepare(
 
     Args:
       inputs: files, directories, patterns or "tfds:NAME/CONFIG:SPLIT".
-      tokenizer: a tokenizer, its file or directory, or a work directory that has one.
+      tokenizer: a tokenizer, the path of its file or directory, or a work directory that contains
+        one.
       output: a new directory, or one with a preparation to resume. A finished corpus is not
         changed.
       lowercase: whether the vocabulary is uncased, if `tokenizer` is a path. Defaults to the
@@ -173,8 +174,8 @@ def make_corpus(
       num_workers: the number of worker processes.
       progress: called after every shard.
       heldout_inputs: inputs that are held out completely, in which case `options.heldout_fraction`
-        must be 0. Documents in `inputs` that have the same text as one of them, ignoring case and
-        white space, are removed. Only whole documents are compared.
+        must be 0. Documents in `inputs` that have the same text as a held-out document, ignoring
+        case and white space, are removed. Only whole documents are compared.
       allow_unknown: whether more than a fifth of the tokens may be unknown to the tokenizer.
         Unknown tokens are counted unit by unit, so a wrong vocabulary is rejected early.
 

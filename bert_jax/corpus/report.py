@@ -73,9 +73,9 @@ def corpus_table(manifest: Manifest) -> list[str]:
     excluded = {
         "exact duplicates removed": manifest.duplicates_removed,
         **(repeats if held_out_inputs else {}),
-        "documents without a token": manifest.empty_documents,
+        "documents without tokens": manifest.empty_documents,
         "unusable lines skipped": manifest.bad_lines_skipped,
-        "inputs without a document skipped": manifest.empty_files_skipped,
+        "inputs without documents skipped": manifest.empty_files_skipped,
         "long documents split": manifest.documents_split,
     }
     return [*lines, *(f"{name}: {count:,}" for name, count in excluded.items())]
@@ -103,7 +103,7 @@ def reading_line(reading: ReadingProgress) -> str:
 
 
 def verification_line(num_bytes: int, total: int) -> str:
-    """Return a line about how much of a finished corpus has been compared with its checksums."""
+    """Return a line that shows how much of a finished corpus has been verified."""
     return f"checking the finished corpus: {num_bytes / total:6.1%} of {total / 1e6:,.1f} MB"
 
 
@@ -138,7 +138,7 @@ def training_lines(
     ]
     skipped = {
         "bad lines": counts.bad_lines,
-        "files without a document": counts.empty_files,
+        "files without documents": counts.empty_files,
         "empty documents": counts.empty_documents,
     }
     if any(skipped.values()):

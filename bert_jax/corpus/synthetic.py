@@ -1,4 +1,4 @@
-"""Make corpora of random documents that are shaped like real ones, for benchmarks and tests."""
+"""Make corpora of random documents with realistic lengths, for benchmarks and tests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SENTENCE_LENGTH = (3.0, 0.65)
 DOCUMENT_LENGTH = (5.85, 1.35)
 NUM_SPECIAL = 5
 _TEMPORARY_HELDOUT_TOKENS = 10_000
-# The temporary corpus of a benchmark, with the size of BERT's vocabulary.
+# Defaults for a benchmark's temporary corpus. Its vocabulary is as large as BERT's.
 MAX_LENGTH = 512
 MILLION_TOKENS = 16.0
 _VOCAB_SIZE = 30_522

@@ -157,7 +157,7 @@ def train_tokenizer(
         which is False for byte-level BPE and True for the other kinds.
       keep_accents: whether lowercased text keeps its accents.
       num_unused: the number of [unusedN] entries (only for "wordpiece"); None for BERT's 99.
-      min_frequency: how often a piece must occur (not allowed for SentencePiece); None for 2.
+      min_frequency: how many times a piece must occur (not allowed for SentencePiece); None for 2.
       max_bytes: the amount of text to train on, in whole documents spread evenly over the inputs;
         None for the kind's default.
       sources: the options for reading the inputs; None for the defaults.
@@ -246,7 +246,7 @@ def _train(
 
 
 class _Texts:
-    """The texts of the inputs, which are read again in every iteration."""
+    """The texts in the inputs. Every iteration reads the inputs again."""
 
     def __init__(
         self,

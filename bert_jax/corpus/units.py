@@ -96,7 +96,7 @@ SPLITS: tuple[Split, Split] = ("train", "heldout")
 # 1/32 of the configured size, then eight of 1/16, 1/8, 1/4 and 1/2.
 _RAMP_DOUBLINGS = 5
 _RAMP_UNITS = 8
-# How many bytes of memory a worker needs for a document besides its text.
+# How many bytes of memory a worker needs for each document, in addition to its text.
 _DOCUMENT_OVERHEAD = 256
 
 
@@ -204,7 +204,7 @@ def build_units(
         if document_id > MAX_DOCUMENT_ID:
             raise ValueError(
                 f"{document.source}: a corpus can have at most {MAX_DOCUMENT_ID + 1} documents. "
-                "Prepare several corpora."
+                "Split the input into multiple corpora."
             )
         fraction = int.from_bytes(digest[:8], "big") / 2**64
         counts.lowest_hash = min(counts.lowest_hash, fraction)
@@ -221,7 +221,7 @@ def build_units(
 
 
 class _OpenUnit:
-    """The unit that a split's documents are currently added to."""
+    """The unit to which a split's documents are currently being added."""
 
     def __init__(self, split: Split, unit_bytes: int):
         self.split: Split = split

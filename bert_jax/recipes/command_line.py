@@ -24,7 +24,7 @@ _SWEPT = {
 
 
 def add_override(overrides: Sequence[str], key: str, value: str, option: str) -> list[str]:
-    """Return the overrides plus one key that was set by a command-line option.
+    """Return the overrides plus one for the key that a command-line option sets.
 
     Args:
       overrides: arguments such as "--config.seed=1".
@@ -88,7 +88,7 @@ def finetune_config(
 def sweep_config(
     config: str, overrides: Sequence[str], init: str | None, data: str | None, output: str
 ) -> FinetuneConfig:
-    """Load the config of the runs of a sweep.
+    """Load the config that the runs in a sweep share.
 
     Args:
       config: a recipe or a config file.
@@ -129,8 +129,8 @@ def evaluation_config(
     """Load a task's config for evaluating the model in a work directory.
 
     Args:
-      config: a recipe or a config file; None for the config of the model's own run, which is also
-        the result.
+      config: a recipe or a config file; if None, the result is None, which stands for the config of
+        the model's own run.
       overrides: arguments such as "--config.seed=1".
       work_dir: the model's work directory.
 

@@ -219,7 +219,7 @@ def apply_words(tree: ConfigDict, overrides: Sequence[str], cls: type) -> Config
 def _empty_section(word: str) -> str:
     return (
         f"{word}: the config file leaves this section empty, and overrides cannot fill it in. Use "
-        "a config file that has the section, such as a copy of this one"
+        "a config file that has the section, such as an edited copy of this one"
     )
 
 
@@ -232,7 +232,10 @@ def _new_entry(key: str, tree: ConfigDict, cls: type) -> str:
     entry = rest[0]
     if entry in (tree.get(section) or ()):
         return ""
-    return f" To add {section}.{entry}, use a config file that has it, such as a copy of this one"
+    return (
+        f" To add {section}.{entry}, use a config file that has it, such as an edited copy of "
+        "this one"
+    )
 
 
 def _leaves(tree: ConfigDict, prefix: str = "") -> Iterator[str]:

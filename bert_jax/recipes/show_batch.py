@@ -13,20 +13,20 @@ from bert_jax.runs.ownership import RESOLVED_NAME
 def show_batch(
     source: Source, overrides: Overrides = (), *, step: int = 0, num_rows: int = 4
 ) -> BatchView:
-    """Return the first rows of the batch that a pretraining run trains on at a step.
+    """Return the first rows of the batch that a pretraining run trains on at a given step.
 
     Args:
-      source: the work directory of a pretraining run, or a config as for `load_config`.
-      overrides: changed keys; see `load_config`.
+      source: the work directory of a pretraining run, or a config, as in `load_config`.
+      overrides: the keys to change; see `load_config`.
       step: the step, counted over the whole run from 0.
       num_rows: the number of rows to show.
 
     Returns:
-      A `BatchView`, which prints as text and which Jupyter shows in color.
+      A `BatchView`, which prints as text and is displayed in color in Jupyter.
 
     Raises:
       ValueError: `load_config` fails, the run has no such step, or a corpus is missing, unfinished,
-        damaged or does not fit the config.
+        damaged or incompatible with the config.
     """
     if isinstance(source, str | Path) and (Path(source) / RESOLVED_NAME).is_file():
         source = read_json_object(Path(source) / RESOLVED_NAME)

@@ -16,7 +16,7 @@ from bert_jax.text.files import BROKEN_ARCHIVE, Hash, open_stream
 logger = logging.getLogger(__name__)
 
 MIN_DOCUMENT_BYTES = 1024
-_LOGGED_BAD_LINES = 10  # any further ones are only counted, since a bad file may have millions
+_LOGGED_BAD_LINES = 10  # further lines are only counted, since a bad file may have millions
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Write the English prose that ships with every CPython: its language reference and docstrings."""
+"""Write the English prose that ships with CPython: its language reference and docstrings."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ def _source_files(library: Path) -> list[Path]:
 def _module_sections(module: str, file: Path) -> Iterator[tuple[str, list[str]]]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)  # in code that we cannot change
-            warnings.simplefilter("ignore", DeprecationWarning)  # what Python before 3.12 issues
+            warnings.simplefilter("ignore", SyntaxWarning)  # from code that we cannot change
+            warnings.simplefilter("ignore", DeprecationWarning)  # issued by Python before 3.12
             tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError) as error:
         logger.warning("skipped %s, which cannot be parsed: %s", file, error)

@@ -198,11 +198,13 @@ def _tokenizer_file(path: Path) -> Path:
             )
         if has_tokenizer(path / NESTED_NAME):
             return _tokenizer_file(path / NESTED_NAME)
-        raise ValueError(f"{path}: contains no tokenizer. Expected it to have a {_EXPECTED_FILES}.")
+        raise ValueError(
+            f"{path}: contains no tokenizer. Expected it to contain a {_EXPECTED_FILES}."
+        )
     if not path.is_file():
         raise ValueError(
             f"{path}: this tokenizer does not exist. Give a {_EXPECTED_FILES}, or a directory that "
-            "contains one (`bert-jax train-tokenizer` writes one)."
+            "contains one. `bert-jax train-tokenizer` creates such a directory."
         )
     if path.suffix not in (".txt", ".json", ".model"):
         raise ValueError(f"{path}: expected a {_EXPECTED_FILES}.")

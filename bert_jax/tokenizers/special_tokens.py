@@ -55,7 +55,7 @@ def special_tokens_of(vocabulary: Container[str]) -> SpecialTokens | None:
 
 
 def split_specials(text: str, tokens: tuple[str, ...]) -> str:
-    """Insert a space into every one of `tokens` that is spelled out in a text, in any case."""
+    """Break up any of `tokens` that a text spells out by inserting a space, ignoring case."""
     return _spelled(tokens).sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
 
 
@@ -152,8 +152,8 @@ class Vocabulary:
             )
         if not len(self.random_ids):
             raise ValueError(
-                "The vocabulary has no entries for random replacements: every entry is a special "
-                "token or unused."
+                "The vocabulary has no entries for random replacements: every entry is either a "
+                "special token or unused."
             )
 
     @classmethod

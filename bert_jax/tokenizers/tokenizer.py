@@ -183,9 +183,7 @@ class Tokenizer:
     def _raise_for_unusable(texts: Sequence[str]) -> None:
         for index, text in enumerate(texts):
             if not isinstance(text, str):
-                raise ValueError(
-                    f"texts[{index}]: the type is {type(text).__name__}. Expected a string."
-                )
+                raise ValueError(f"texts[{index}]: expected a string, got {type(text).__name__}.")
             try:
                 text.encode("utf-8")
             except UnicodeEncodeError as error:

@@ -76,7 +76,8 @@ def read_tokenizer_json(file: Path, config: Mapping[str, Any]) -> Any:
         with expecting_fields(file):
             state = vocabulary_files.with_prefix_space(state, prefix_space)
     backend = _load(file, state)
-    # The file may enable padding, or truncation to 512 tokens, which would damage a corpus.
+    # The file may enable padding, or truncation to 512 tokens, either of which would corrupt a
+    # corpus.
     backend.no_truncation()
     backend.no_padding()
     vocabulary = backend.get_vocab(with_added_tokens=True)
@@ -147,7 +148,7 @@ def _model_ids(model: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     pieces: set[str] = set()
     for index, (piece, _) in enumerate(model["vocab"]):
         if piece in pieces:
-            raise ValueError(f"model.vocab contains {piece!r} twice. Expected every piece once.")
+            raise ValueError(f"model.vocab contains {piece!r} twice. Expected each piece once.")
         pieces.add(piece)
         yield piece, index
 

@@ -61,7 +61,7 @@ def warn_if_smaller(size: int, requested: int) -> None:
     """Log a warning if the text was too small for a vocabulary of the requested size."""
     if size < requested:
         logger.warning(
-            "the text has only enough repeated pieces for a vocabulary of %d, not %d",
+            "the text has only enough repeated pieces for a vocabulary of %d entries, not %d",
             size,
             requested,
         )
@@ -70,7 +70,7 @@ def warn_if_smaller(size: int, requested: int) -> None:
 def even_sample(documents: Iterable[str], num_bytes: int, max_bytes: int) -> Iterator[str]:
     """Yield documents spread evenly over the text, up to a total size.
 
-    A document is taken if doing so keeps the used share of `max_bytes` at or below the share of the
+    A document is taken as long as the share of `max_bytes` used stays at or below the share of the
     text seen so far.
 
     Args:
@@ -91,9 +91,9 @@ def even_sample(documents: Iterable[str], num_bytes: int, max_bytes: int) -> Ite
             yield text
     if seen and not taken:
         raise ValueError(
-            f"max_bytes={max_bytes}: the smallest document has {smallest:,} bytes, and a "
-            "vocabulary is trained on whole documents. Raise the limit, or separate the documents "
-            "in plain text with blank lines."
+            f"max_bytes={max_bytes}: the smallest document has {smallest:,} bytes, and "
+            "vocabularies are trained on whole documents. Raise the limit or, in plain text, "
+            "separate documents with blank lines."
         )
 
 
@@ -126,7 +126,7 @@ class WordLimit:
         max_word_characters: int,
         max_total_characters: int,
     ) -> None:
-        """Prepare a filter.
+        """Create a filter.
 
         Args:
           inside: a Boolean array [0x110000] that marks the code points that can be part of a word.
@@ -222,7 +222,7 @@ def train_byte_bpe(
       min_frequency: how often a pair of pieces must occur to be merged.
       max_bytes: the maximum size, in UTF-8 bytes, of the sample in which words are counted. The
         sample consists of whole documents spread evenly over the text.
-      show_progress: whether the library shows a progress bar.
+      show_progress: whether the `tokenizers` library shows a progress bar.
 
     Raises:
       ValueError: there is no text, or a size is out of range.

@@ -82,7 +82,7 @@ def train_wordpiece(
       max_bytes: the maximum size, in UTF-8 bytes, of the sample in which words are counted. The
         sample consists of whole documents spread evenly over the text. Characters are counted in
         the whole text.
-      show_progress: whether the library shows a progress bar.
+      show_progress: whether the `tokenizers` library shows a progress bar.
 
     Raises:
       ValueError: there is no text, or a size is out of range.

@@ -131,7 +131,8 @@ WARNED_SHARE = 0.01
 REFUSED_SHARE = 0.20
 # Fewer tokens say little about a corpus, so the check waits for more, or for the end of the corpus.
 _MIN_CHECKED_TOKENS = 10_000
-# With fewer tokens, the corpus is a quick trial, in which a single word may make up a fifth of it.
+# A corpus with fewer tokens is only a quick trial, in which a single word may make up a fifth of
+# the tokens.
 _MIN_REFUSED_TOKENS = 100
 _SAMPLE_CHARACTERS = 1 << 18
 _MAX_WORDS = 5
@@ -247,7 +248,7 @@ def _likely_cause(tokenizer: Tokenizer) -> str:
     if not tokenizer.lowercase and not has_upper_case(entries):
         return (
             "The vocabulary has no capital letters, but the tokenizer does not lowercase text. "
-            "Make it do so (leave --cased out, or set do_lower_case in tokenizer_config.json)."
+            "Enable lowercasing (omit --cased, or set do_lower_case in tokenizer_config.json)."
         )
     spaced = sum(entry != entry.strip() for entry in entries)
     if spaced > len(entries) // 10:
@@ -272,7 +273,7 @@ class MarkedWords:
     """
 
     def __init__(self, kind: Kind):
-        """Prepare a counter for a kind of tokenizer.
+        """Create a counter for a given kind of tokenizer.
 
         BERT's normalizer strips fewer marks than SentencePiece's.
         """
@@ -296,8 +297,8 @@ class MarkedWords:
         examples = ", ".join(f"{w!r} becomes {self._stripped(w)!r}" for w in marked[:_MAX_EXAMPLES])
         return (
             f"{len(marked):,} of {len(self._words):,} distinct words ({share:.1%}) lose accents, "
-            f"vowel signs or voicing marks, so that different words may become one: {examples}. "
-            "To lowercase text but keep its marks, train the tokenizer with `bert-jax "
+            f"vowel signs or voicing marks, so that different words may become identical: "
+            f"{examples}. To lowercase text but keep its marks, train the tokenizer with `bert-jax "
             "train-tokenizer --keep-accents`."
         )
 

@@ -65,7 +65,7 @@ NOT_PATHS = {
     *("first", "second", "label", "separator", "index", "labels", "label_names"),
     "skip_labels",  # columns, labels
     *("context", "beginning", "endings", "tag", "word", "comment"),
-    "train_only",  # patterns of parameters' names
+    "train_only",  # patterns that match parameter names
 }
 
 
@@ -200,7 +200,7 @@ def test_every_text_of_a_config_is_a_path_or_listed_as_none(
     kind: str, key: str, hint: object
 ) -> None:
     name = key.rpartition(".")[2]
-    assert is_path(hint) != (name in NOT_PATHS), f"{key}: say LocalPath, or list it in NOT_PATHS"
+    assert is_path(hint) != (name in NOT_PATHS), f"{key}: use LocalPath, or add it to NOT_PATHS"
 
 
 def test_an_override_of_a_config_file_is_checked(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_every_function_that_opens_or_creates_a_path_checks_it(number: int) -> N
 
 
 def test_directories_are_made_by_one_function() -> None:
-    """That function rejects URL schemes, whereas `mkdir(parents=True)` would create `./gs:`."""
+    """The function rejects URL schemes, whereas `mkdir(parents=True)` would create `./gs:`."""
     made = {
         path.relative_to(REPOSITORY).as_posix()
         for path in (REPOSITORY / "bert_jax").rglob("*.py")

@@ -114,7 +114,7 @@ def test_the_split_of_a_document_does_not_depend_on_other_documents(
 def test_skipped_lines_are_counted_and_logged_once(
     corpus, tokenizer, tmp_path, prepare_options, write_json_lines, caplog
 ):
-    """Log skipped lines once, although texts are read twice to find words that lose marks."""
+    """Log skipped lines once, even though texts are read twice to find words that lose marks."""
     assert tokenizer.strips_accents
     path = tmp_path / "in.jsonl"
     write_json_lines(path, corpus.texts)

@@ -77,7 +77,7 @@ def test_a_changed_input_of_the_same_size_is_refused(small, tmp_path):
         ValueError, match=r"a\.txt has changed since then, although its size has not"
     ):
         run()
-    modified_later(files[0], before)  # the same text with another modification time
+    modified_later(files[0], before)  # the same text with a different modification time
     assert run() == manifest
     assert run(tmp_path / "other").fingerprint == manifest.fingerprint
 

@@ -67,7 +67,7 @@ def small_files() -> Iterator[None]:
     """Limit files to 10 bytes, to simulate a full disk.
 
     This is not a fixture, because pytest writes a test's outcome, possibly to a file, before it
-    ends the fixtures.
+    tears down the fixtures.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))

@@ -59,7 +59,7 @@ class Page:
 
 @dataclass
 class _Directives:
-    """The directives that were read since the last block."""
+    """The directives read since the last block."""
 
     line: int = 0
     run: bool = False
@@ -168,7 +168,8 @@ def _read_block(token: Token, line: int, where: str, directives: _Directives) ->
         raise PageError(f"{where}: a {language} block can only use the setting `file`")
     if block.fails and not block.expect:
         raise PageError(
-            f"{where}: `fails` needs `expect`, since a mistake in the block would make it fail, too"
+            f"{where}: `fails` needs `expect`, because a mistake in the block would also make it "
+            "fail"
         )
     if block.apply != (language == "diff"):
         raise PageError(

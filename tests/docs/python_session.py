@@ -56,7 +56,7 @@ class PythonSession:
         Args:
           source: the block's code.
           name: the file name to show in tracebacks.
-          timeout: if the block runs for more seconds than this, it is assumed to hang.
+          timeout: the number of seconds after which the block is assumed to hang.
 
         Returns:
           A pair: what went wrong (an empty string if nothing did), and the output.
@@ -68,9 +68,9 @@ class PythonSession:
         reply = self._replies.readline() if ready else b""
         output = self._log.read_bytes()[start:].decode(errors="replace")
         if not ready:
-            return f"hangs for {timeout:g} s", output
+            return f"timed out after {timeout:g} s", output
         if not reply:
-            return "ends its process", output
+            return "ended its process", output
         return "" if json.loads(reply) else "failed", output
 
 

@@ -14,7 +14,7 @@ from ..commands import REPOSITORY
 from .blocks import Block
 from .python_session import PythonSession
 
-# A block that runs for more seconds than this is assumed to hang.
+# The number of seconds after which a block is assumed to hang.
 TIMEOUT = 300
 # These are copied into a page's directory, since the page may change them.
 COPIED = ("configs", "examples", "launch")
@@ -49,7 +49,7 @@ def make_checkout(directory: Path, *, with_code: bool) -> None:
 
 
 def remove_checkout(directory: Path) -> None:
-    """Remove what `make_checkout` has put into a directory, except for code."""
+    """Remove what `make_checkout` put into a directory, except for code."""
     for name in COPIED:
         shutil.rmtree(directory / name)
     for name in LINKED:
@@ -149,7 +149,7 @@ class Runner:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
-            return f"hangs for {TIMEOUT} s", output
+            return f"timed out after {TIMEOUT} s", output
         return "failed" if process.returncode else "", output
 
     def _run_python(self, block: Block) -> tuple[str, str]:

@@ -133,7 +133,7 @@ def test_errors_of_python_blocks_name_the_line_of_the_page(pages: Pages) -> None
     pages.run_text(text.replace("run", 'run: fails expect="ValueError: wrong"'))
     with pytest.raises(BlockFailed, match="succeeded, but should fail"):
         pages.run_text(fence("python", "x = 1", 'run: fails expect="x"'))
-    with pytest.raises(BlockFailed, match="ends its process"):
+    with pytest.raises(BlockFailed, match="ended its process"):
         pages.run_text(fence("python", "import os; os._exit(0)", "run"))
 
 

@@ -135,7 +135,7 @@ def test_the_first_twenty_losses_match_the_recorded_ones(recipe, run) -> None:
         file.write_text(content + "\n", encoding="utf-8")
     stored = json.loads(file.read_text(encoding="utf-8"))
     assert corpus == stored["made"]["corpus"], (
-        "the corpus is not the one with which the losses were recorded. Look at the tests of the "
-        "tokenizers and of corpus preparation first"
+        "the corpus is not the one with which the losses were recorded. "
+        "Check the tests for tokenizers and corpus preparation first"
     )
     np.testing.assert_allclose(losses, stored["losses"], rtol=TOLERANCE)

@@ -152,7 +152,8 @@ def test_none_leaves_out_a_section(config_file: str) -> None:
         (
             "phases.phase3.num_steps=1",
             r"did you mean phases.phase1.num_steps, phases.phase2.num_steps\? "
-            r"To add phases.phase3, use a config file that has it, such as a copy of this one$",
+            r"To add phases.phase3, use a config file that has it, such as an edited copy of this "
+            r"one$",
         ),
         ("adamw.betas=1", r"no such key; did you mean optimizer.betas\?$"),
         ("optimizer=3", "--config.optimizer is a section; its keys are optimizer.betas"),
@@ -161,7 +162,7 @@ def test_none_leaves_out_a_section(config_file: str) -> None:
         ("warm_start=1", "config.warm_start=1: the config file leaves this section empty"),
         (
             "warm_start.a=1",
-            "config.warm_start.a=1: the config file leaves .* such as a copy of this one",
+            "config.warm_start.a=1: the config file leaves .* such as an edited copy of this one",
         ),
         ("seed=1.5", "config.seed.*1.5"),
         ("seed=None", "config.seed: missing"),

@@ -1,4 +1,4 @@
-"""Test that a shown batch says in words what the arrays of the run's batch contain."""
+"""Test that a shown batch describes in words what the arrays in the run's batch contain."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def config(tiny_config: Path, tmp_path: Path):
 
 
 def batch_of_the_run(config, step: int, monkeypatch) -> dict[str, np.ndarray]:
-    """Return the batch that the trainer of a run gets at a step, without training."""
+    """Return the batch that a run's trainer gets at a given step, without training."""
     from bert_jax.training.sharding import MeshConfig, make_mesh
 
     sources: list[BatchSource] = []
@@ -103,4 +103,4 @@ def test_requests_that_make_no_sense_are_rejected(tiny_config, bert_jax_here):
         show_batch(tiny_config, {"work_dir": "x"}, num_rows=0)
     refused = bert_jax_here("show-batch")
     assert refused.code == 2
-    assert "expected one of a work directory and --config RECIPE" in refused.errors
+    assert "expected either a work directory or --config RECIPE" in refused.errors

@@ -238,7 +238,7 @@ def test_errors_explain_why_a_file_is_not_a_tokenizer(tmp_path, trained):
         Tokenizer.load(tmp_path / "none")
     with pytest.raises(ValueError, match=r"texts\[1\]: a lone surrogate at character 1"):
         trained[True].encode_batch(["fine", "x\ud800"])
-    with pytest.raises(ValueError, match=r"texts\[0\]: the type is bytes\. Expected a string"):
+    with pytest.raises(ValueError, match=r"texts\[0\]: expected a string, got bytes\."):
         trained[True].encode_batch([b"bytes"])
 
 
