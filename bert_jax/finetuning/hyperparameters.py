@@ -35,7 +35,7 @@ class Combination:
 
 @dataclass(frozen=True, order=True)
 class Hyperparameters(Combination):
-    """The hyperparameters of a run that a sweep varies: a combination and a seed.
+    """The hyperparameters that differ between a sweep's runs: a combination and a seed.
 
     Attributes:
       seed: the seed for parameter initialization, shuffling and dropout.

@@ -53,7 +53,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Summary:
-    """Statistics on the runs of one combination.
+    """Statistics for the runs of one combination.
 
     Attributes:
       combination: the hyperparameters that the runs share.

@@ -71,8 +71,8 @@ class ExampleSet(abc.ABC):
     def chance(self, metric: str) -> float:
         """Return the score on a labeled set that is possible without reading the examples.
 
-        This is the best score of a constant answer. A constant correlates with nothing, so for
-        correlations, it is the score that unrelated numbers reach one time in 20.
+        This is the best score of any constant answer. Constants have no correlation, so for
+        correlation metrics, this is the score that unrelated numbers reach one time in 20.
         """
 
     def file_names(self, name: str) -> list[str]:

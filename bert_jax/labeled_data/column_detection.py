@@ -60,7 +60,7 @@ def detect_columns(
 ) -> SentenceFiles:
     """Detect the columns and labels that are "auto" in `files`, and log the choice.
 
-    Labels are sorted in ascending order, and integers by their value. The result depends only on
+    Labels are sorted in ascending order, with integers sorted by value. The result depends only on
     the file's content.
 
     Args:

@@ -327,7 +327,7 @@ class ByLength:
 # In bfloat16 on a CPU, batches with more tokens than this (including padding) take longer per row,
 # since a layer's activations no longer fit in the caches. For rows of 384 tokens, BERT-mini took 9
 # ms per row in batches of 8 rows, 12 ms in batches of 16, and 13 ms in batches of 64 (2 cores of a
-# Xeon, 2026-11). In float32, where computing takes longer, batch size makes no difference.
+# Xeon, 2026-11). In float32, where computation takes longer, batch size makes no difference.
 TOKENS_IN_A_CACHE = 4096
 
 
@@ -341,7 +341,7 @@ def rows_by_length(
       max_rows: the maximum number of rows, which must be a multiple of `multiple`.
       max_tokens: the maximum number of tokens in a batch, or None for no limit. It is exceeded if
         even `multiple` rows have more tokens.
-      multiple: every batch has a multiple of this number of rows.
+      multiple: a number that divides the number of rows in every batch.
     """
     assert max_rows % multiple == 0, (max_rows, multiple)
     if max_tokens is None:

@@ -111,7 +111,7 @@ def stream_bytes(stream: IO[bytes], name: str, limit: int = MAX_LINE_BYTES) -> I
 
     Args:
         stream: the stream.
-        name: what messages call the stream.
+        name: the name of the stream in messages.
         limit: the maximum number of bytes in a line.
 
     Raises:

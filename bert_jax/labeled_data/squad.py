@@ -335,8 +335,8 @@ def _check_lengths(
         raise ValueError(
             f"max_length={max_length}: leaves {capacity} tokens for the passage after a question "
             f"of max_query_length={max_query_length} tokens and {num_specials} special tokens, so "
-            f"windows doc_stride={doc_stride} tokens apart would skip tokens. Expected max_length "
-            f">= max_query_length + doc_stride + {num_specials}{largest}"
+            f"windows that start doc_stride={doc_stride} tokens apart would skip tokens. Expected "
+            f"max_length >= max_query_length + doc_stride + {num_specials}{largest}"
         )
 
 

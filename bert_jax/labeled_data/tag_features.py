@@ -245,9 +245,9 @@ def write_tags(
     are unchanged.
 
     If the file uses BILOU or BMES, which conlleval does not support, predictions are written in the
-    file's scheme. If it uses another scheme that differs from the predictions' scheme, the correct
-    tag is repeated in the latter, so that conlleval can compare the two. Predictions for a file
-    without entity tags are written unchanged.
+    file's scheme. If it uses another scheme that differs from that of the predictions, the correct
+    tag is repeated in the scheme of the predictions, so that conlleval can compare the two.
+    Predictions for a file without entity tags are written unchanged.
 
     Args:
         files: the task's files.

@@ -49,8 +49,8 @@ def column_events(lines: Lines, column: int, comment: str) -> Iterator[Word | En
         comment: the prefix of lines to skip, or "" to skip none.
 
     Raises:
-        ValueError: a line has no word, or not as many columns as the lines before it. The message
-            gives the file and line.
+        ValueError: a line has no word, or its number of columns differs from that of the lines
+            before it. The message gives the file and line.
     """
     width = 0
     for line_with_spaces, location in lines:

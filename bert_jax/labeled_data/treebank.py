@@ -96,7 +96,7 @@ def read_treebank(path: str | Path) -> Treebank:
 
 
 def find_treebank(path: str | Path, split: TreebankSplit) -> Path:
-    """Return a CoNLL-U file, given the file or the directory of a treebank.
+    """Return a treebank's CoNLL-U file, given the file itself or its directory.
 
     Args:
       path: a file, or a directory with files named as in Universal Dependencies, such as
@@ -104,7 +104,7 @@ def find_treebank(path: str | Path, split: TreebankSplit) -> Path:
       split: the file to choose in a directory.
 
     Raises:
-      ValueError: the directory contains no such file, or several.
+      ValueError: the directory contains no such file or more than one.
     """
     directory = Path(path)
     if not directory.is_dir():

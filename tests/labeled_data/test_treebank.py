@@ -1,4 +1,4 @@
-"""Test that treebanks are read like the published counts say, and that bad files are rejected."""
+"""Test that treebanks match the published counts, and that malformed files are rejected."""
 
 from __future__ import annotations
 
