@@ -85,7 +85,7 @@ def test_a_disturbed_run_matches_an_uninterrupted_run_exactly(
 
 @pytest.fixture
 def worsening(toy, whole, tmp_path) -> list:
-    """Return the arguments of a run with wrong labels, whose first evaluation is the best."""
+    """Return the arguments of a run with wrong labels, so that its first evaluation is the best."""
     return toy.words(
         "glue",
         tmp_path / "run",

@@ -63,7 +63,7 @@ def test_errors_name_the_location_of_long_lines_and_cells(tmp_path: Path) -> Non
     path.write_bytes(b"text\nfine\n" + (MAX_LINE_BYTES + 1) * b"x" + b"\n")
     with pytest.raises(ValueError, match=r"train.tsv:3: the line has 16,777,218 bytes, but"):
         list(file_lines(path))
-    # A quote that is never closed takes in all the lines that follow.
+    # A quote that is never closed swallows all the lines that follow.
     path = tmp_path / "train.csv"
     path.write_bytes(b'text\nfine\n"open\n' + (MAX_LINE_BYTES // 99 + 1) * (98 * b"x" + b"\n"))
     with pytest.raises(
