@@ -221,7 +221,7 @@ function lines() {
         const middle = (near + far) / 2;
         paths.append(shape("path", {
           d: `M${near} ${start}C${middle} ${start} ${middle} ${end} ${far} ${end}`,
-          fill: "none", stroke: `rgb(${color("--accent")})`, "stroke-opacity": weight.toFixed(3),
+          fill: "none", stroke: `rgb(${color("--accent")})`, "stroke-opacity": Math.sqrt(weight).toFixed(3),
           "stroke-width": (1 + 3 * weight).toFixed(2),
         }));
       });
