@@ -128,8 +128,8 @@ class ProcessWorker:
             daemon=True,
         )
         self._receiver.start()
-        # Runs before multiprocessing's exit handler, which would send SIGTERM, which workers
-        # ignore, and then wait for them.
+        # This runs before multiprocessing's exit handler, which would send SIGTERM to the workers
+        # and wait for them, although they ignore it.
         atexit.register(self.close)
 
     def request(self, step: int) -> None:

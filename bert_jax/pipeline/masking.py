@@ -158,7 +158,7 @@ class Predictions:
 
 
 class Masker:
-    """A masker, whose random draws depend only on a row's key and tokens."""
+    """Masks tokens, using random draws that depend only on a row's key and tokens."""
 
     def __init__(self, config: MaskingConfig, vocabulary: Vocabulary):
         self.config = config

@@ -134,7 +134,7 @@ class PretrainConfig:
         if not self.evaluation.every_steps:
             raise ValueError(
                 f"checkpoint.keep_best={kept} with evaluation.every_steps=0: without evaluations, "
-                "it is not known which checkpoint is best. Set checkpoint.keep_best=0."
+                "the best checkpoint is unknown. Set checkpoint.keep_best=0."
             )
         metrics = (*metric_names(self.sentence_pairs), "mlm_perplexity", *self.distillation_losses)
         if metric not in metrics:
@@ -144,8 +144,8 @@ class PretrainConfig:
             )
         if metric.startswith("mlm_") and not self.trains_masked_lm:
             raise ValueError(
-                f"checkpoint.best_metric={metric!r} measures the masked-LM head, which "
-                "distillation.mlm_weight=0 and soft_weight=0 do not train. Set it to one of "
+                f"checkpoint.best_metric={metric!r} measures the masked-LM head, which is not "
+                "trained with distillation.mlm_weight=0 and soft_weight=0. Set it to one of "
                 f"{', '.join(self.distillation_losses)}."
             )
 

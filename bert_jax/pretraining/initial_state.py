@@ -298,7 +298,7 @@ def _check_meaning(teacher: EncoderConfig, student: EncoderConfig, directory: st
     if teacher.sharing != "none":
         raise ValueError(
             f"distillation.teacher={directory} has layers that share parameters "
-            f"(sharing={teacher.sharing!r}), so single layers cannot be copied. Set "
+            f"(sharing={teacher.sharing!r}), so individual layers cannot be copied. Set "
             "distillation.init_layers=False."
         )
     alike = dataclasses.replace(teacher, **{name: getattr(student, name) for name in _MAY_DIFFER})

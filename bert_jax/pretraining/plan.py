@@ -79,8 +79,8 @@ def plan(
 
     Args:
       config: the run's config. Its corpora and work directory are not read.
-      topology: the name of a topology, such as "cpu:8" or "v5e:4x4", which works only before JAX
-        has used a device; or a list of devices from `topology_devices`.
+      topology: the name of a topology, such as "cpu:8" or "v5e:4x4", or a list of devices from
+        `topology_devices`. A name works only if JAX has not used a device yet.
       documents_per_row: the number of documents packed into a row; 0 for the number that `prepare`
         packs.
       memory_bytes: the memory of each device; defaults to the chip's memory (no limit on CPUs).

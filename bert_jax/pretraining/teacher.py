@@ -149,7 +149,7 @@ TEACHER_IDENTITY = "distillation"
 
 @dataclass(frozen=True)
 class LoadedTeacher:
-    """A teacher with the parameters of one checkpoint, sharded over the mesh like a student's."""
+    """A teacher with the parameters of one checkpoint, sharded over the mesh like the student's."""
 
     spec: TeacherSpec
     step: int

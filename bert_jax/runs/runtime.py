@@ -69,7 +69,7 @@ class Compilations:
         jax.monitoring.unregister_event_listener(self._on_event)
 
     def lines(self) -> list[str]:
-        """Return a line with the number of compiled steps and the total time; [] if none."""
+        """Return a line with the number of compiled steps and the total time, or [] if none."""
         if not self._programs:
             return []
         counts = [f"{self._programs[name]} {purpose}" for name, purpose in _STEPS.items()]
@@ -112,7 +112,7 @@ def multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 def dtype_hint(requested: ComputeConfig, platform: str) -> list[str]:
-    """Return a hint if "auto" means float32 here but bfloat16 would be faster, or else []."""
+    """Return a hint if "auto" means float32 here but bfloat16 would be faster; otherwise []."""
     if requested.dtype != "auto" or platform != "cpu" or not multiplies_bfloat16():
         return []
     return [

@@ -102,7 +102,7 @@ def _draw_panel(axis: Axes, name: str, entries: list[dict[str, Any]]) -> None:
             bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1},
         )
     if axis.get_legend_handles_labels()[1]:
-        # Put it next to the title: matplotlib's search for a free spot is slow for long curves.
+        # Put it next to the title, since matplotlib is slow to find a free spot among long curves.
         axis.legend(
             loc="lower right",
             bbox_to_anchor=(1, 1),

@@ -191,7 +191,7 @@ def _join_by(variables: list[str]) -> None:
     if len(variables) < len(_LOCAL_VARIABLES):
         missing = [name for name in _LOCAL_VARIABLES if name not in variables]
         raise ValueError(
-            f"{', '.join(variables)} set without {', '.join(missing)}: set all of them or none."
+            f"{', '.join(variables)} set without {', '.join(missing)}: set all three or none."
         )
     address, count, index = (os.environ[name] for name in _LOCAL_VARIABLES)
     try:

@@ -60,7 +60,7 @@ class _Decayed:
     def _with_decay(
         self, precondition: optax.GradientTransformation
     ) -> list[optax.GradientTransformation]:
-        """Return the steps before learning-rate scaling: clipping, preconditioning and decay."""
+        """Return what precedes learning-rate scaling: clipping, preconditioning and decay."""
         parts = [_clip_by_global_norm(self.clip_norm)] if self.clip_norm else []
         parts.append(precondition)
         if self.weight_decay:

@@ -241,7 +241,7 @@ class Reporter:
           step: the number of optimizer steps since the start of the run.
           metrics: the mean of each metric over the interval.
           learning_rate: the learning rate in the last step.
-          real_tokens: the number of tokens in the interval without padding, over all devices.
+          real_tokens: the number of non-padding tokens in the interval, over all devices.
           flops: the model FLOPs in the interval, over all devices.
           seconds: the wall-clock time of the interval.
           stall_seconds: the part of this time that the loop spent waiting for batches.

@@ -39,7 +39,7 @@ class TrainReport:
       total_steps: the number of optimizer steps in the whole run.
       metrics: the mean of each metric over the interval.
       learning_rate: the learning rate in the last step.
-      tokens_per_second: the number of tokens per second, without padding, over all devices.
+      tokens_per_second: the number of non-padding tokens per second, over all devices.
       utilization: the model FLOP/s as a fraction of the devices' peak; None if the peak is unknown.
       stall: the fraction of the interval that the loop spent waiting for batches.
       seconds_left: the estimated time left until the end of the run; None if still unknown.

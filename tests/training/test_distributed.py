@@ -67,7 +67,7 @@ def test_force_joins_a_pod_without_variables(joined: list[tuple[Any, ...]]) -> N
     [
         (
             ("host:1", "2", ""),
-            "JAX_NUM_PROCESSES set without JAX_PROCESS_ID: set all of them or none",
+            "JAX_NUM_PROCESSES set without JAX_PROCESS_ID: set all three or none",
         ),
         (("host:1", "two", "0"), "JAX_NUM_PROCESSES='two' and JAX_PROCESS_ID='0' must be whole"),
     ],
