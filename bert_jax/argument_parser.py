@@ -212,7 +212,7 @@ def check_repeated(parser: argparse.ArgumentParser, words: Sequence[str]) -> Non
         single[name] for word in before_dashes if (name := word.partition("=")[0]) in single
     )
     if repeated := [name for name, count in counts.items() if count > 1]:
-        raise ValueError(f"{repeated[0]} is given {counts[repeated[0]]} times. Give it once.")
+        raise ValueError(f"{repeated[0]} is given {counts[repeated[0]]} times. Specify it once.")
 
 
 def _values(value: object) -> Iterator[str | os.PathLike[str]]:

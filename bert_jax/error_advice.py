@@ -54,7 +54,7 @@ def file_message(error: BaseException, verb: str, output: TextIO) -> str | None:
 
 
 def library_message(error: BaseException, verb: str) -> str | None:
-    """Return a message about lack of memory or a library panic, or None for other errors.
+    """Return a message about running out of memory or a library panic; None for other errors.
 
     Args:
       error: the error that ended the command.

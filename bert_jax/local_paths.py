@@ -58,7 +58,7 @@ def _alternative(text: str, scheme: str) -> str:
     if scheme == "hf" or rest.startswith(("huggingface.co/", "hf.co/")):
         return "Specify a model on the Hugging Face Hub as OWNER/NAME."
     if scheme in ("http", "https", "ftp"):
-        return "Download the file and give its local path."
+        return "Download the file and specify its local path."
     return (
         "Use a path on a local disk or a mounted file system; to mount a bucket, use gcsfuse, "
         "Mountpoint for Amazon S3 or rclone."

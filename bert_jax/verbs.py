@@ -23,8 +23,8 @@ class Verb:
       help: the phrase that describes the verb in a list of verbs.
       module: the module that contains the command's `add_arguments` and `run`. Its docstring
         describes the command.
-      function: for a module with several commands, the name of the function that runs this one. Its
-        docstring describes the command, and `add_NAME_arguments` declares its options.
+      function: for a module with multiple commands, the name of the function that runs this one.
+        Its docstring describes the command, and `add_NAME_arguments` declares its options.
       verbs: the verbs in a group, keyed by name.
       repeats: whether the command runs the same program repeatedly, so that freed buffers are worth
         keeping.

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-# A program that runs several commands in one process, without drawing training curves.
+# A program that runs multiple commands in one process, without drawing training curves.
 RUN_ALL = """
 import json, sys
 from bert_jax.cli.main import main

@@ -1,4 +1,4 @@
-"""Configure JAX and pytest, and define the fixtures that tests of several packages share."""
+"""Configure JAX and pytest, and define the fixtures that the tests of multiple packages share."""
 
 import gc
 import os
@@ -197,7 +197,7 @@ def _tale(rng: random.Random) -> str:
 
 @pytest.fixture(scope="session")
 def tiny_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a file with 500 short generated documents (120 KB), which are always the same."""
+    """Return a file with the same 500 short generated documents (120 KB) every time."""
     rng = random.Random(0)
     path = tmp_path_factory.mktemp("text") / "tales.txt"
     path.write_text("\n\n".join(_tale(rng) for _ in range(500)) + "\n", encoding="utf-8")

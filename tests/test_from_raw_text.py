@@ -66,7 +66,7 @@ def trained(bert_jax, tiny_text, tmp_path_factory) -> Trained:
     source = ["--input", tiny_text, "--tokenizer", tokenizer]
     options = ["--max-length", 64, "--held-out", 0.1, "--workers", 2]
     bert_jax("prepare", *source, "--output", corpus, *options)
-    # These files look as if a process with another vocabulary had been killed before its first
+    # These files look as if a process with a different vocabulary had been killed before its first
     # checkpoint.
     (work_dir / "tokenizer").mkdir(parents=True)
     (work_dir / "model.json").write_text("{}")
@@ -204,7 +204,7 @@ def test_files_of_others_are_not_overwritten(bert_jax_here, trained, tmp_path):
     shutil.copytree(trained.corpus, corpus)
     before = {path: path.read_bytes() for path in corpus.rglob("*") if path.is_file()}
     rejected = run(corpus, f"phases.only.corpus={corpus}")
-    assert rejected.code == 2 and "this is a corpus. Give another directory." in rejected.errors
+    assert rejected.code == 2 and "this is a corpus. Choose another directory." in rejected.errors
     assert {path: path.read_bytes() for path in before} == before
 
     unrelated = tmp_path / "unrelated"

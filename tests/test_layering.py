@@ -129,7 +129,7 @@ def late():
 
 
 def test_there_are_no_import_cycles() -> None:
-    """Imports inside functions and imports for type checkers count, too."""
+    """Imports inside functions and imports for type checkers also count."""
     graph = {module_of(path): modules_imported_by(path) for path in SOURCES}
     TopologicalSorter(graph).prepare()  # raises a CycleError that contains the cycle
 

@@ -1,4 +1,4 @@
-"""Declare options that several verbs share.
+"""Declare the options that multiple verbs share.
 
 This module must not import JAX, because the command line imports it before it imports a verb.
 """

@@ -73,7 +73,7 @@ def add_probe_arguments(parser: ArgumentParser) -> None:
     add_work_dir_argument(parser)
     treebank = "CoNLL-U file, or directory of a treebank"
     parser.add_option("--treebank", "PATH", treebank, required=True)
-    count = "minimum number of times that a printed relation occurs"
+    count = "minimum number of occurrences for a relation to be printed"
     parser.add_number("--min-count", count, default=100)
     parser.add_number("--step", "step of the checkpoint (default: the best or newest one)")
     parser.add_option("--output", "FILE", "JSON file for the accuracies of all heads")
@@ -84,9 +84,10 @@ def probe(args: argparse.Namespace) -> int:
 
         bert-jax probe runs/mine --treebank UD_English-EWT
 
-    For every relation in a treebank of Universal Dependencies, prints the head that predicts it
-    best and its accuracy, next to the best fixed offset (Clark et al. 2019, section 4.2). Layers
-    and heads are counted from 1. In a directory, the file whose name ends with test.conllu is used.
+    For every relation in a Universal Dependencies treebank, prints the head that predicts it best
+    and its accuracy, next to the best fixed offset (Clark et al. 2019, section 4.2). Layers and
+    heads are counted from 1. If PATH is a directory, the file whose name ends with test.conllu is
+    used.
     """
     treebank = read_treebank(find_treebank(args.treebank, "test"))
     if args.output:

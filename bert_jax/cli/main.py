@@ -101,10 +101,10 @@ VERBS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
-    A `ValueError` or `OSError` is treated as a user's mistake: its message is printed to stderr
-    without a traceback, and the exit code is 2. An error caused by running out of memory in any
-    library is handled the same way. If BERT_JAX_TRACEBACK=1 is set in the environment, the original
-    error is raised with its traceback instead.
+    A `ValueError` or `OSError` is treated as a user error: its message is printed to stderr without
+    a traceback, and the exit code is 2. An error caused by running out of memory in any library is
+    handled the same way. If BERT_JAX_TRACEBACK=1 is set in the environment, the original error is
+    raised with its traceback instead.
     """
     log_to(sys.stderr)
     own_process = argv is None
@@ -135,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _explain(error: BaseException, words: Sequence[str]) -> int | None:
-    """Print a message for a user's mistake or lack of memory, and return the exit code.
+    """Print a message for a user error or an out-of-memory error, and return the exit code.
 
     Any other error is not printed, and the result is None.
     """

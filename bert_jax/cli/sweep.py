@@ -124,7 +124,7 @@ def _report(args: argparse.Namespace) -> int:
     if words := [*options, *args.config_overrides]:
         raise ValueError(f"{words[0]}: --report-only does not train. Omit the option")
     if len(args.report_only) > 1 and not args.output:
-        raise ValueError("--output is missing: a report on several sweeps needs its own directory")
+        raise ValueError("--output is missing: a report on multiple sweeps needs its own directory")
     sweeps, files = combine_reports(args.report_only, args.output or args.report_only[0])
     for results in sweeps:
         print("\n".join([results.task, *summary(results), ""]))

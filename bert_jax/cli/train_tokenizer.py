@@ -124,7 +124,7 @@ def _train(args: argparse.Namespace, show: OnReading) -> Tokenizer:
 
 
 def _options(kind: str) -> dict[str, str]:
-    """Return a dict from the parameters or settings that error messages name to their options."""
+    """Return a dict from parameter or setting, as named in error messages, to option."""
     names = ("vocab_size", "num_unused", "min_frequency", "max_bytes", "keep_accents")
     return {
         **{name: option_name(name) for name in names},

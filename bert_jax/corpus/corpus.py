@@ -30,7 +30,7 @@ class Corpus:
     record count checked, when a record in it is first read (about 1 ms); it then stays open. If
     there are many shards, the process's soft limit on open files is raised by their number. If the
     hard limit is too low, the least recently read shards are closed. Instances can be pickled and
-    read from several threads.
+    read from multiple threads.
     """
 
     def __init__(self, directory: str | os.PathLike[str], split: Split):
@@ -218,7 +218,7 @@ def unigram_cross_entropy(
 
 
 def token_counts(corpus: Corpus) -> np.ndarray:
-    """Return how often each token id occurs, as float64 [vocab_size].
+    """Return how many times each token id occurs, as float64 [vocab_size].
 
     See `unigram_cross_entropy` for which records are counted.
 

@@ -174,7 +174,7 @@ def resolve_inputs(
     if heldout_inputs and options.heldout_fraction:
         raise ValueError(
             f"heldout_fraction={options.heldout_fraction}: cannot be combined with held-out "
-            "inputs. Set it to 0, or give no held-out inputs."
+            "inputs. Set it to 0, or omit the held-out inputs."
         )
     split = expand_inputs(inputs)
     heldout = expand_inputs(heldout_inputs) if heldout_inputs else []

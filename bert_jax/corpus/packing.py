@@ -1,7 +1,7 @@
 """Turn documents into token ids and sentence starts, and pack them into records.
 
-The same documents always give the same records. How much memory is needed depends only on the size
-of the documents passed at once.
+The same documents always give the same records. Memory use depends only on the size of the
+documents passed at once.
 """
 
 from __future__ import annotations
@@ -261,8 +261,8 @@ def _pack_tails(
     The first order is by length, longest first, which is best if fragments are few or long. If many
     are short, this order leaves the shortest ones for the end, where records reach `max_fragments`
     long before they are full (up to 30% more records than needed). The other two orders sort only
-    the fragments longer than a quarter or half of a record, and append the rest in the order given
-    (within 1% of the minimum, or 6% if `max_fragments` limits half of the records).
+    the fragments longer than a quarter or half of a record, and append the rest in their given
+    order (within 1% of the minimum, or 6% if `max_fragments` limits half of the records).
     """
     by_length = sorted(tails, key=lambda fragment: -len(fragment.token_ids))
     attempts = []

@@ -220,7 +220,7 @@ class Preparation:
         if not any(records.values()):
             raise ValueError(
                 f"inputs: the corpus would be empty, since the {num_documents} documents in "
-                f"{len(self.inputs.paths)} inputs contain no tokens. Give other inputs."
+                f"{len(self.inputs.paths)} inputs contain no tokens. Use different inputs."
             )
         if self.inputs.heldout:
             self._check_given_splits(records)
@@ -243,14 +243,14 @@ class Preparation:
         if not records["heldout"]:
             raise ValueError(
                 f"heldout_inputs: nothing to evaluate on, since the {counts.documents['heldout']} "
-                f"documents in {len(self.inputs.heldout)} inputs contain no tokens. Give other "
+                f"documents in {len(self.inputs.heldout)} inputs contain no tokens. Use different "
                 "inputs."
             )
         if not records["train"]:
             raise ValueError(
                 f"inputs: nothing to train on in {len(self.inputs.split)} inputs: "
                 f"{counts.heldout_repeats} documents are held out and "
-                f"{counts.documents['train']} contain no tokens. Give other inputs."
+                f"{counts.documents['train']} contain no tokens. Use different inputs."
             )
 
     def manifest(self, plan: Mapping[str, Any], tokenizer: Tokenizer) -> Manifest:

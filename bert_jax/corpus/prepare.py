@@ -112,7 +112,7 @@ def prepare(
         held_out = 0.0 if held_out_inputs else PrepareOptions.heldout_fraction
     if isinstance(tokenizer, Tokenizer) and lowercase is not None:
         raise ValueError(
-            f"lowercase={lowercase}: the tokenizer is already loaded. Omit lowercase, or give the "
+            f"lowercase={lowercase}: the tokenizer is already loaded. Omit lowercase, or pass the "
             "tokenizer's path."
         )
     with renamed_in_errors(_PARAMETERS):

@@ -193,10 +193,10 @@ def check_tokenizer_output(output: Path, name: str = "output") -> None:
     """
     if has_tokenizer(output):
         raise ValueError(
-            f"{name}={output}: already contains a tokenizer. Remove it, or give another directory."
+            f"{name}={output}: already contains a tokenizer. Remove it or choose another directory."
         )
     if output.exists() and not output.is_dir():
-        raise ValueError(f"{name}={output}: this is a file. Give a directory.")
+        raise ValueError(f"{name}={output}: this is a file. Specify a directory.")
     check_output(output, name)
 
 

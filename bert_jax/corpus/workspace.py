@@ -64,11 +64,11 @@ def check_outside_corpora(path: Path, name: str) -> None:
     """
     for parent in () if has_corpus(path) else path.resolve().parents:
         if has_corpus(parent):
-            raise ValueError(f"{name}={path}: inside the corpus {parent}. Give another path.")
+            raise ValueError(f"{name}={path}: inside the corpus {parent}. Choose another path.")
 
 
 def directory_kind(directory: Path) -> Kind | None:
-    """Return what kind of directory this is according to its files, or None if unknown."""
+    """Identify the kind of a directory from its files; return None if it is unknown."""
     if has_corpus(directory):
         return "corpus"
     if (directory / SWEEP_NAME).is_file():
@@ -92,12 +92,12 @@ def check_output(path: Path, name: str, *, may_be: Collection[Kind] = ()) -> Non
       may_be: the kinds of directories that the command can continue or add to.
 
     Raises:
-      ValueError: the directory is of another kind or is inside a corpus.
+      ValueError: the directory is of a different kind or is inside a corpus.
     """
     kind = directory_kind(path)
     if kind is not None and kind not in may_be:
         article = "an" if kind == "exported model" else "a"
-        raise ValueError(f"{name}={path}: this is {article} {kind}. Give another directory.")
+        raise ValueError(f"{name}={path}: this is {article} {kind}. Choose another directory.")
     check_outside_corpora(path, name)
 
 
@@ -133,7 +133,8 @@ def _check_contents(
     """Raise ValueError if an input file's content has changed since the corpus was finished.
 
     Checksums are compared only for files whose modification time differs from the recorded one.
-    Early manifests record neither, so a file that is newer than the corpus only causes a warning.
+    Early manifests record neither modification times nor checksums, so a file that is newer than
+    the corpus only causes a warning.
     """
     finished = Path(output, MANIFEST).stat().st_mtime_ns
     recorded_sources = {source["path"]: source for source in recorded}
@@ -151,7 +152,7 @@ def _check_contents(
                     output,
                 )
             continue
-        logger.info("%s was modified after preparation, so its content is compared", path)
+        logger.info("%s was modified after preparation, so its content is being compared", path)
         if file_sha256(path) != recorded_source[CHECKSUM_KEY]:
             raise ValueError(
                 f"{output}: contains a finished corpus with different inputs: {path} has changed "
@@ -177,7 +178,7 @@ class Workspace:
         self.output = Path(output)
         self.work = self.output / WORK
         if self.output.exists() and not self.output.is_dir():
-            raise ValueError(f"{self.output}: this is a file. Give a directory.")
+            raise ValueError(f"{self.output}: this is a file. Specify a directory.")
         if not self.work.exists() and self.output.exists() and any(self.output.iterdir()):
             raise ValueError(
                 f"{self.output}: this directory is not empty, and contains no preparation to "
@@ -204,7 +205,7 @@ class Workspace:
                     f"{differences}. Use the same settings to continue it, choose another output "
                     f"directory, or delete {self.work} to start over."
                 )
-        shutil.rmtree(self.work / TOKENIZER, ignore_errors=True)  # may be another tokenizer's
+        shutil.rmtree(self.work / TOKENIZER, ignore_errors=True)  # may be from another tokenizer
         write_file(path, json.dumps(plan, indent=1))
 
     def _remove(self, *patterns: str) -> None:
@@ -221,7 +222,8 @@ class Workspace:
             if error.errno not in (errno.EAGAIN, errno.EACCES):
                 raise
             raise ValueError(
-                f"{self.output}: another preparation is writing to it. Wait for it, or stop it."
+                f"{self.output}: another preparation is writing to it. Wait until it "
+                "ends, or stop it."
             ) from None
         return lock
 

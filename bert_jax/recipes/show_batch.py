@@ -16,7 +16,7 @@ def show_batch(
     """Return the first rows of the batch that a pretraining run trains on at a given step.
 
     Args:
-      source: the work directory of a pretraining run, or a config, as in `load_config`.
+      source: the work directory of a pretraining run, or a config; see `load_config`.
       overrides: the keys to change; see `load_config`.
       step: the step, counted over the whole run from 0.
       num_rows: the number of rows to show.

@@ -14,11 +14,11 @@ _COMPUTE = ComputeConfig(dtype="float32", attention="xla")
 
 
 def config_tables(source: Source, overrides: Overrides = ()) -> Iterator[str]:
-    """Yield the lines of a table of the parameters and of a table of the FLOPs of each phase.
+    """Yield the lines of a parameter table, followed by a FLOP table for each phase.
 
     Args:
-      source: the config, as for `load_config`.
-      overrides: changed keys; see `load_config`.
+      source: the config; see `load_config`.
+      overrides: the keys to change; see `load_config`.
 
     Raises:
       ValueError: `load_config` fails.

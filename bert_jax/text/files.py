@@ -183,7 +183,7 @@ def expand_inputs(inputs: Sequence[str]) -> list[str]:
     A file or `tfds:...` is returned as it is. A directory is replaced by all files below it that
     have a supported suffix, and a pattern (`*`, `?`, `[...]`, `**`) by the files it matches, both
     sorted by path. Inside a directory, names that begin with "." or "_" are skipped, as in Spark
-    and Hadoop. A file that is found several times is returned only once.
+    and Hadoop. A file that is found more than once is returned only once.
 
     Raises:
       ValueError: an input does not exist, contains or matches no file, or has an unsupported
@@ -192,7 +192,7 @@ def expand_inputs(inputs: Sequence[str]) -> list[str]:
     if isinstance(inputs, str):
         raise ValueError(f"inputs={inputs!r}: this is a single string. Expected a list of paths.")
     if not inputs:
-        raise ValueError("No inputs. Give at least one file, directory or tfds:NAME.")
+        raise ValueError("No inputs. Specify at least one file, directory or tfds:NAME.")
     expanded: dict[str, str] = {}  # from TFDS name or real path to input
     for name in inputs:
         for source in _expand(name):
@@ -244,7 +244,7 @@ def _files_below(directory: Path) -> Iterator[str]:
     if not files:
         raise ValueError(
             f"{directory}: no file in this directory has a supported suffix. Expected {_EXPECTED}. "
-            f"To read files with other suffixes, give a pattern such as {str(directory / '*')!r}."
+            f"To read files with other suffixes, use a pattern such as {str(directory / '*')!r}."
         )
     if skipped:
         logger.warning(

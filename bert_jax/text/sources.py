@@ -39,8 +39,7 @@ def read_documents(
 ) -> Iterator[Document]:
     """Iterate over the documents in the inputs, in an order that depends only on the inputs.
 
-    How much memory this needs depends on `options.max_document_bytes`, not on the size of the
-    inputs.
+    Memory use depends on `options.max_document_bytes`, not on the size of the inputs.
 
     Args:
       inputs: files, directories, patterns and TFDS datasets, as in `expand_inputs`.

@@ -219,7 +219,7 @@ def _check_beam(builder: Any, name: str) -> None:
             "which is not installed. Either install apache-beam and the other requirements of "
             f"tensorflow-datasets[{builder.name}]; or, in another environment with tensorflow and "
             f"tensorflow-datasets[{builder.name}], run `tfds build {_versioned(builder)} "
-            "--file_format=array_record --data_dir=DIR` and give DIR with --tfds-data-dir."
+            "--file_format=array_record --data_dir=DIR` and specify DIR with --tfds-data-dir."
         )
 
 

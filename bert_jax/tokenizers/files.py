@@ -203,8 +203,8 @@ def _tokenizer_file(path: Path) -> Path:
         )
     if not path.is_file():
         raise ValueError(
-            f"{path}: this tokenizer does not exist. Give a {_EXPECTED_FILES}, or a directory that "
-            "contains one. `bert-jax train-tokenizer` creates such a directory."
+            f"{path}: this tokenizer does not exist. Specify a {_EXPECTED_FILES}, or a directory "
+            "that contains one. `bert-jax train-tokenizer` creates such a directory."
         )
     if path.suffix not in (".txt", ".json", ".model"):
         raise ValueError(f"{path}: expected a {_EXPECTED_FILES}.")

@@ -119,7 +119,7 @@ class Tokenizer:
         """Return the token ids of each text, as `encode_batch` does, along with their offsets.
 
         Characters that the tokenizer drops (white space, stripped accents) belong to no token. If
-        one character is decomposed into several tokens (Hangul, if accents are stripped), they all
+        one character is decomposed into multiple tokens (Hangul, if accents are stripped), they all
         have the character's offsets.
         """
         encodings = self._encode(self._offset_backend, texts, specials_as_text)

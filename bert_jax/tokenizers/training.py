@@ -219,7 +219,7 @@ def train_byte_bpe(
     Args:
       documents: the text, which is read twice and therefore must not be an iterator.
       vocab_size: the maximum number of entries.
-      min_frequency: how often a pair of pieces must occur to be merged.
+      min_frequency: how many times a pair of pieces must occur to be merged.
       max_bytes: the maximum size, in UTF-8 bytes, of the sample in which words are counted. The
         sample consists of whole documents spread evenly over the text.
       show_progress: whether the `tokenizers` library shows a progress bar.

@@ -78,7 +78,7 @@ def train_wordpiece(
       lowercase: whether text is lowercased.
       keep_accents: whether lowercased text keeps its accents.
       num_unused: the number of [unusedN] entries.
-      min_frequency: how often a character or a pair of pieces must occur to be included.
+      min_frequency: how many times a character or a pair of pieces must occur to be included.
       max_bytes: the maximum size, in UTF-8 bytes, of the sample in which words are counted. The
         sample consists of whole documents spread evenly over the text. Characters are counted in
         the whole text.

@@ -33,7 +33,7 @@ def split_words(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[Word]]:
     """Return the words of each text in order, including any accents after a word's last letter.
 
     Punctuation marks are separate words, as in datasets that have a tag for each word. This applies
-    to SentencePiece too, although its own words include punctuation.
+    even to SentencePiece, whose own words include punctuation.
     """
     match tokenizer.kind:
         case "sentencepiece":
@@ -160,7 +160,7 @@ class UnknownCounts:
       allowed: whether any share of unknown tokens is accepted.
       tokens: the number of tokens.
       unknown: the number of unknown tokens.
-      checks: how often the share has been checked.
+      checks: how many times the share has been checked.
     """
 
     allowed: bool

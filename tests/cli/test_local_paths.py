@@ -262,7 +262,7 @@ def test_directories_are_made_by_one_function() -> None:
         ("file://localhost/data/x", "Omit the scheme: /data/x."),
         ("https://huggingface.co/a/b", "Specify a model on the Hugging Face Hub as OWNER/NAME."),
         ("hf://a/b", "Specify a model on the Hugging Face Hub as OWNER/NAME."),
-        ("https://example.org/a.txt", "Download the file and give its local path."),
+        ("https://example.org/a.txt", "Download the file and specify its local path."),
         (Path("gs://bucket/x"), "gs://bucket/x: gs:// is not supported"),
     ],
 )

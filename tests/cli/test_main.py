@@ -196,7 +196,7 @@ def test_a_repeated_option_is_refused_if_only_the_last_would_count(
 ) -> None:
     option = action.option_strings[-1]
     assert main([*words.split(), option, "1", f"{option}=2"]) == 2
-    assert f"{option} is given 2 times. Give it once." in capsys.readouterr().err
+    assert f"{option} is given 2 times. Specify it once." in capsys.readouterr().err
 
 
 def test_bugs_keep_their_traceback(

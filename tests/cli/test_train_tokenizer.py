@@ -96,7 +96,7 @@ def test_an_output_that_is_a_file_is_refused_before_training(corpus, capsys):
     output = corpus / "a.txt"
     assert main(["train-tokenizer", "--input", str(corpus), "--output", str(output)]) == 2
     shown = capsys.readouterr()
-    assert f"--output={output}: this is a file. Give a directory" in shown.err
+    assert f"--output={output}: this is a file. Specify a directory" in shown.err
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def fragments_of(
 def named_documents(num_tokens: int, seed: int = 0) -> list[TokenizedDocument]:
     """Return documents whose tokens encode their origin: token = document * SPAN + position.
 
-    This lets a test tell from a batch where every token comes from.
+    This lets a test determine where every token in a batch comes from.
     """
     documents = random_documents(num_tokens, 1000, seed)
     return [

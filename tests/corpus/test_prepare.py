@@ -194,7 +194,7 @@ def test_held_out_inputs_are_held_out_completely(
     for number, text in enumerate(own):
         expected = plain.encode(text, add_special_tokens=False).ids
         assert documents[number][0].tolist() == expected
-    # The same call accepts the finished corpus, but calls with another held-out input do not.
+    # The same call accepts the finished corpus, but calls with a different held-out input do not.
     repeated = make_corpus(
         corpus.inputs, tokenizer, outputs[0], options, 1, heldout_inputs=[heldout_input]
     )

@@ -229,7 +229,7 @@ def test_an_output_with_other_files_is_refused(corpus, tokenizer, tmp_path, prep
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(ValueError, match="is not empty, and contains no preparation to continue"):
         make_corpus(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
-    with pytest.raises(ValueError, match=r"thesis\.txt: this is a file\. Give a directory"):
+    with pytest.raises(ValueError, match=r"thesis\.txt: this is a file\. Specify a directory"):
         make_corpus(corpus.inputs, tokenizer, tmp_path / "thesis.txt", prepare_options, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 

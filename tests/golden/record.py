@@ -50,7 +50,7 @@ def _record(names: Sequence[str], *, texts: bool) -> None:
     here = fingerprint()
     if not texts and set(names) < set(CASES) and json.loads(machine.read_text("utf-8")) != here:
         sys.exit(
-            "The other cases were recorded on another machine. Record all of them, or use --texts."
+            "The other cases were recorded on a different machine. Record all cases or use --texts."
         )
     results: dict[str, Any] = {} if texts else {"fingerprint": here}
     for group in (FAST, SLOW):
@@ -71,7 +71,7 @@ def _record(names: Sequence[str], *, texts: bool) -> None:
 
 
 class _Stopping(io.TextIOBase):
-    """A stream to stderr that sends SIGTERM to this process when it first writes a text."""
+    """A stream to stderr that sends SIGTERM to this process when a given text is first written."""
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -67,7 +67,7 @@ def test_a_directory_is_identified_by_its_files(directories, tmp_path) -> None:
 
 def test_a_kind_that_a_command_continues_is_accepted(directories) -> None:
     check_output(directories["sweep"], "--output", may_be=["sweep"])
-    with pytest.raises(ValueError, match="this is a sweep. Give another directory"):
+    with pytest.raises(ValueError, match="this is a sweep. Choose another directory"):
         check_output(directories["sweep"], "--output")
     check_work_dir_kind(directories["work directory"])
     check_output(directories["work directory"] / "exported", "--output")  # next to its files
@@ -102,7 +102,7 @@ def test_every_command_refuses_foreign_directories(
                 continue
             refused = bert_jax_here(verb, *words, f"{option}={output}")
             assert refused.code == 2, (verb, kind)
-            advice = ("Give another", "give another", "not a file", "already exists")
+            advice = ("Choose another", "choose another", "not a file", "already exists")
             assert any(words in refused.errors for words in advice), refused.errors
             assert contents(directories) == before and not (directory / "new").exists()
 
@@ -118,5 +118,5 @@ def test_a_corpus_is_not_prepared_inside_another(directories, tmp_path) -> None:
 def test_a_report_does_not_replace_another_sweeps_report(directories, bert_jax_here) -> None:
     other = directories["sweep"]
     refused = bert_jax_here("sweep", "--report-only", other.parent / "x", "--output", other)
-    assert refused.code == 2 and "this is a sweep. Give another directory" in refused.errors
+    assert refused.code == 2 and "this is a sweep. Choose another directory" in refused.errors
     assert json.loads((other / "results.json").read_text()) == {}

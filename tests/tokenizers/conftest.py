@@ -1,4 +1,4 @@
-"""Reuse the fixtures of the corpus tests: a tokenizer and a small corpus."""
+"""Reuse fixtures from the corpus tests: a tokenizer and a small corpus."""
 
 from ..corpus.conftest import (  # noqa: F401
     corpus,

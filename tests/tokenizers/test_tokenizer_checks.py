@@ -104,8 +104,8 @@ DAMAGED = {
         with_added(added("c", 5)),
         "'a' and 'c' have the same id, 5",
     ),
-    "an added piece with another id": (with_added(added("a", 7)), "'a' has two ids, 5 and 7"),
-    "a special token with another id": (
+    "an added piece with a different id": (with_added(added("a", 7)), "'a' has two ids, 5 and 7"),
+    "a special token with a different id": (
         with_added(added("[MASK]", 3, special=True)),
         r"'\[MASK\]' has two ids, 4 and 3",
     ),
@@ -113,7 +113,7 @@ DAMAGED = {
         with_added(added("c", 9)),
         "'c' has id 9, but the tokenizers library gives it 7",
     ),
-    "added tokens in another order": (
+    "added tokens in a different order": (
         with_added(added("c", 8), added("d", 7)),
         "'c' has id 8, but the tokenizers library gives it 7",
     ),
@@ -123,7 +123,7 @@ DAMAGED = {
     ),
     "a vocabulary that is a list": (with_model(vocab=["a"]), "not a tokenizer.json"),
     "no model": (wordpiece() | {"model": None}, "not a tokenizer.json"),
-    "[CLS] with another id": (
+    "[CLS] with a different id": (
         with_bounds(cls=99),
         r"post_processor: \[CLS\] has id 99, but its id in the .* 2",
     ),
