@@ -97,7 +97,7 @@ class BatchView:
 
     @property
     def summary(self) -> str:
-        """The shares of predicted tokens that are masked, replaced and kept, and of padding."""
+        """The share of masked, replaced and kept tokens among those predicted, and of padding."""
         tokens = [token for row in self.rows for document in row for token in document.tokens]
         states = Counter(token.state for token in tokens)
         predicted = len(tokens) - states["context"]

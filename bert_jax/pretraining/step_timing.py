@@ -157,7 +157,7 @@ def _model_flops(setup: StepSetup, phase: PhaseConfig) -> int:
 
 
 def _median_seconds(step: Callable[[TrainState], Any], state: TrainState, steps: int) -> float:
-    """Return the mean time per step in seconds, as the median over the rounds."""
+    """Measure the mean time per step in each round, and return the median in seconds."""
     for _ in range(3):
         state, metrics = step(state)
     jax.block_until_ready(metrics)

@@ -111,7 +111,7 @@ def _check_comparable(
     student: EncoderConfig,
     longest_sequence: int,
 ) -> None:
-    """Reject a teacher whose sizes do not allow the losses to compare it with the student.
+    """Reject a teacher that the losses cannot compare with the student because of its sizes.
 
     Raises:
       ValueError: a property of the teacher does not fit the run; the message names it.

@@ -42,7 +42,7 @@ Step = int | Literal["best", "newest"]
 
 
 def parse_step(text: str) -> Step:
-    """Return the step that a value of the `--step` option refers to.
+    """Parse the value of the `--step` option.
 
     Raises:
       ValueError: the value is neither a number nor "best" or "newest".
@@ -262,9 +262,9 @@ def _best(work_dir: Path) -> int:
     best = best_so_far(work_dir, comparison)
     if best is None:
         raise ValueError(
-            f"{work_dir}: no checkpoint in it was evaluated with {comparison.metric}, so the best "
-            "one is unknown (checkpoint.keep_best keeps evaluated checkpoints). Give a step number "
-            f"or '{NEWEST}'."
+            f"{work_dir}: none of its checkpoints was evaluated with {comparison.metric}, so the "
+            "best one is unknown (checkpoint.keep_best keeps evaluated checkpoints). Give a step "
+            f"number or '{NEWEST}'."
         )
     return best
 

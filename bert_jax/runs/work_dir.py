@@ -28,7 +28,7 @@ T = TypeVar("T")
 CHECKPOINTS_NAME = "checkpoints"
 TOKENIZER_NAME = "tokenizer"
 MODEL_NAME = "model.json"
-PAIRS = "sentence_pairs"  # the key for the kind of pairs in a pretrained model's origin
+PAIRS = "sentence_pairs"  # the key in a pretrained model's origin that holds its kind of pairs
 
 
 @dataclass(frozen=True)
