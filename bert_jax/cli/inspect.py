@@ -1,54 +1,51 @@
-"""Print a model's parameter and FLOP counts by part, and the FLOPs per training step.
+"""Print a model's parameter and FLOP counts by part.
 
     bert-jax inspect --config configs/pretrain/bert_base.py
-    bert-jax inspect runs/mine
+    bert-jax inspect runs/mine --shapes
+    bert-jax inspect base roberta-base albert-base-v2 distilbert
 
-For a work directory, print the parameter counts, the head with its labels, and how the model reads
-texts.
+For a config, prints the parameters and the FLOPs of a training step in each phase. For a work
+directory or a published encoder, prints its settings and parameters. With --shapes, lists the shape
+of every parameter. Several models are compared side by side.
 """
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from bert_jax.analysis.tables import parameter_table
 from bert_jax.argument_parser import ArgumentParser
 from bert_jax.cli.arguments import add_config_argument
-from bert_jax.models.config import ComputeConfig
-from bert_jax.models.model import define_model
-from bert_jax.recipes.tables import config_tables
-from bert_jax.runs.summary import model_table
-from bert_jax.runs.work_dir import read_model
-
-# Parameter and FLOP counts do not depend on how a model is computed.
-_COMPUTE = ComputeConfig(dtype="float32", attention="xla")
+from bert_jax.recipes.tables import comparison_table, config_tables, model_tables
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `inspect`."""
     parser.add_argument(
-        "work_dir",
-        nargs="?",
-        metavar="WORKDIR",
-        help="work directory of a run, or one made by `import`; instead of --config",
+        "models",
+        nargs="*",
+        metavar="MODEL",
+        help="work directory, or published encoder such as base; instead of --config",
     )
     add_config_argument(parser, required=False)
+    parser.add_flag("--shapes", "list the shape of every parameter")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the tables, without using a device or reading a corpus."""
-    if (args.work_dir is None) == (args.config is None):
+    if bool(args.models) == (args.config is not None):
         raise ValueError("expected either a work directory or --config FILE.py")
     if args.config is not None:
-        print("\n".join(config_tables(args.config, args.config_overrides)))
-        return 0
-    if args.config_overrides:
+        lines = config_tables(args.config, args.config_overrides, shapes=args.shapes)
+    elif args.config_overrides:
         raise ValueError(
             f"{args.config_overrides[0]}: a work directory has no config to override. Omit the "
             "option"
         )
-    work_dir = Path(args.work_dir)
-    shapes = define_model(read_model(work_dir)[0], _COMPUTE).shapes
-    print("\n".join([*model_table(work_dir), "", *parameter_table(shapes)]))
+    elif len(args.models) == 1:
+        lines = model_tables(args.models[0], shapes=args.shapes)
+    elif args.shapes:
+        raise ValueError("--shapes: lists the parameters of one model. Give one model")
+    else:
+        lines = comparison_table(args.models)
+    print("\n".join(lines))
     return 0

@@ -1,31 +1,42 @@
-"""Format the parameters and FLOPs of a pretraining config as tables."""
+"""Format the sizes of models as tables: of a config, of a work directory, or side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import assert_never, get_args
 
+from bert_jax.analysis.shapes import shape_table
 from bert_jax.analysis.tables import flops_table, parameter_table
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.config import VARIANTS, ComputeConfig, variant
+from bert_jax.models.model import ModelConfig, PretrainingHead, define_model
+from bert_jax.models.parameters import count
+from bert_jax.objectives import SentencePairs
 from bert_jax.recipes.load import Overrides, Source, load_config
+from bert_jax.runs.summary import model_table
+from bert_jax.runs.work_dir import PAIRS, read_model
 from bert_jax.tasks.pretraining import Pretraining
 
 # Parameters and FLOPs do not depend on how a model is computed.
 _COMPUTE = ComputeConfig(dtype="float32", attention="xla")
 
 
-def config_tables(source: Source, overrides: Overrides = ()) -> Iterator[str]:
+def config_tables(
+    source: Source, overrides: Overrides = (), *, shapes: bool = False
+) -> Iterator[str]:
     """Yield the lines of a parameter table, followed by a FLOP table for each phase.
 
     Args:
       source: the config; see `load_config`.
       overrides: the keys to change; see `load_config`.
+      shapes: whether the first table lists the shape of every parameter.
 
     Raises:
       ValueError: `load_config` fails.
     """
     config = load_config(source, overrides, kind="pretrain")
     task = Pretraining(config.model, _COMPUTE, sentence_pairs=config.sentence_pairs)
-    yield from parameter_table(task.definition.shapes)
+    yield from (shape_table if shapes else parameter_table)(task.definition.shapes)
     for name, _, phase in config.ordered_phases():
         yield ""
         yield from flops_table(
@@ -37,3 +48,100 @@ def config_tables(source: Source, overrides: Overrides = ()) -> Iterator[str]:
             predictions=config.masking.max_predictions(phase.sequence_length),
             next_sentence=config.sentence_pairs != "none",
         )
+
+
+def model_tables(name: str, *, shapes: bool = False) -> Iterator[str]:
+    """Yield the lines of a table of a model's settings and of a table of its parameters.
+
+    Args:
+      name: a work directory, or a published encoder such as "base" or "albert-base-v2".
+      shapes: whether the second table lists the shape of every parameter.
+
+    Raises:
+      ValueError: there is no such work directory or encoder.
+    """
+    model, _ = _named(name)
+    if name not in VARIANTS or Path(name).is_dir():
+        yield from [*model_table(Path(name)), ""]
+    table = shape_table if shapes else parameter_table
+    yield from table(define_model(model, _COMPUTE).shapes)
+
+
+def comparison_table(names: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of a table with a column for each model.
+
+    Args:
+      names: work directories, or published encoders such as "base" or "albert-base-v2".
+
+    Raises:
+      ValueError: there is no such work directory or encoder.
+    """
+    rows = [_column(name) for name in names]
+    titles = list(rows[0])
+    first = max(map(len, titles))
+    widths = [max(len(value) for value in row.values()) for row in rows]
+    for title in titles:
+        cells = (f"{row[title]:>{width}}" for row, width in zip(rows, widths, strict=True))
+        yield f"{title:{first}}  {'  '.join(cells)}"
+
+
+def _column(name: str) -> dict[str, str]:
+    model, pairs = _named(name)
+    encoder = model.encoder
+    parameters = count(define_model(model, _COMPUTE).shapes)
+    return {
+        "model": Path(name).name,
+        "trained for": _objective(model, pairs),
+        "parameters": f"{parameters:,}",
+        "size in float32": f"{4 * parameters / 2**20:,.0f} MiB",
+        "layers": f"{encoder.num_layers}",
+        "layers with their own parameters": _own_layers(model),
+        "hidden dimension": f"{encoder.hidden_dim:,}",
+        "embedding dimension": f"{encoder.table_dim:,}",
+        "heads": f"{encoder.num_heads}",
+        "feed-forward dimension": f"{encoder.ffn_dim:,}",
+        "vocabulary": f"{encoder.vocab_size:,}",
+        "positions": f"{encoder.max_positions:,}",
+        "segments": f"{encoder.num_segments}",
+    }
+
+
+def _own_layers(model: ModelConfig) -> str:
+    owners = [model.encoder.parameter_owners(n) for n in range(model.encoder.num_layers)]
+    attention, ffn = (len(set(layers)) for layers in zip(*owners, strict=True))
+    return f"{attention}" if attention == ffn else f"{attention} attention, {ffn} feed-forward"
+
+
+def _named(name: str) -> tuple[ModelConfig, SentencePairs | None]:
+    """Return a model and its sentence pairs in pretraining; None if they are unknown."""
+    if Path(name).is_dir() or name not in VARIANTS:
+        if not Path(name).is_dir():
+            raise ValueError(
+                f"{name}: neither a work directory nor one of {', '.join(VARIANTS)}. Give the "
+                "directory of a run or of `bert-jax import`."
+            )
+        model, origin = read_model(Path(name))
+        pairs = origin.get(PAIRS)
+        return model, next((kind for kind in get_args(SentencePairs) if kind == pairs), None)
+    pairs_of_family: dict[str, SentencePairs] = {
+        "roberta": "none",
+        "albert": "sentence_order",
+        "distilbert": "none",
+    }
+    kind = pairs_of_family.get(name.partition("-")[0], "next_sentence")
+    head: PretrainingHead = "masked_lm" if kind == "none" else "pretraining"
+    return ModelConfig(variant(name), head=head), kind
+
+
+def _objective(model: ModelConfig, pairs: SentencePairs | None) -> str:
+    if model.head not in ("pretraining", "masked_lm"):
+        return model.head
+    match pairs:
+        case "next_sentence":
+            return "masked LM, next sentence"
+        case "sentence_order":
+            return "masked LM, sentence order"
+        case "none" | None:
+            return "masked LM"
+        case _:
+            assert_never(pairs)

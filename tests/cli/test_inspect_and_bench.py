@@ -1,6 +1,7 @@
 """Test `inspect` and `bench step`, which read a config without starting a run."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -47,6 +48,35 @@ def test_inspect_describes_a_work_directory(tmp_path, bert_jax_here) -> None:
         assert (
             refused.code == 2 and "expected either a work directory or --config" in refused.errors
         )
+
+
+def test_inspect_compares_models(tmp_path, bert_jax_here) -> None:
+    make(tmp_path / "theirs", "classification")
+    assert bert_jax_here("import", tmp_path / "theirs", "--output", tmp_path / "ours").code == 0
+    names = ("base", "roberta-base", "albert-base-v2", "distilbert", tmp_path / "ours")
+    compared = bert_jax_here("inspect", *names)
+    assert compared.code == 0, compared.errors
+    rows = {}
+    for line in compared.output.splitlines():
+        title, *cells = re.split(r" {2,}", line)
+        rows[title] = cells
+    parameters = sum(array.size for array in tensors_of(tmp_path / "theirs").values())
+    # The sizes that transformers counts for the pretraining classes of the releases.
+    published = ["110,106,428", "124,697,433", "11,813,810", "66,985,530"]
+    assert rows["parameters"] == [*published, f"{parameters:,}"]
+    assert rows["layers with their own parameters"] == ["12", "12", "1", "6", "2"]
+    assert rows["trained for"][2:] == ["masked LM, sentence order", "masked LM", "classification"]
+    refused = bert_jax_here("inspect", "base", "bert-base")
+    assert refused.code == 2
+    assert "bert-base: neither a work directory nor one of tiny, mini" in refused.errors
+    refused = bert_jax_here("inspect", "base", "tiny", "--shapes")
+    assert refused.code == 2 and "--shapes: lists the parameters of one model" in refused.errors
+
+
+def test_inspect_lists_shapes(bert_jax_here) -> None:
+    listed = bert_jax_here("inspect", "base", "--shapes")
+    assert listed.code == 0, listed.errors
+    assert re.search(r"self-attention.* 2,362,368 = 4 × \(768 × 768 \+ 768\)\n", listed.output)
 
 
 @pytest.mark.parametrize("documents_per_row", ["1", "3"])
