@@ -140,7 +140,7 @@ def full_disk(error: BaseException | None) -> str:
 
 @contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Convert system errors and full disks in the block to a `NotWritten` error for `path`.
+    """Convert system and disk-full errors raised in the block to a `NotWritten` error for `path`.
 
     A `NotWritten` error that is raised in the block already names its file, so it is kept.
     """

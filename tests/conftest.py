@@ -51,7 +51,7 @@ SLOW_FILES = (
 
 
 def pytest_collection_finish() -> None:
-    """Exempt the millions of objects that importing the tests creates from garbage collection."""
+    """Exempt the millions of objects created by importing the tests from garbage collection."""
     gc.collect()
     gc.freeze()
 

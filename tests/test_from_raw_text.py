@@ -1,4 +1,4 @@
-"""Test going from raw text to predictions, and using a finished run, on the command line."""
+"""Test the command line from raw text to predictions, and various uses of a finished run."""
 
 from __future__ import annotations
 

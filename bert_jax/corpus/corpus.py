@@ -19,7 +19,7 @@ from bert_jax.corpus.records import CorruptRecordError, RecordBatch, decode_reco
 
 Split = Literal["train", "heldout"]
 
-# Reads are single records at random positions, so read-ahead and thread pools would not help.
+# Single records are read at random positions, so read-ahead and thread pools would not help.
 READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 
 
@@ -83,7 +83,7 @@ class Corpus:
         if len(unique) and not 0 <= unique[0] <= unique[-1] < len(self):
             raise IndexError(
                 f"{self.directory}: records {unique[0]} to {unique[-1]} were requested, but the "
-                f"{self.split} split has only {len(self)}"
+                f"{self.split} split has only {len(self)} records"
             )
         shard_of = np.searchsorted(self._shard_end, unique, side="right")
         blobs: list[bytes] = []
@@ -129,7 +129,7 @@ class Corpus:
         except (RuntimeError, OSError, IndexError) as error:  # raised by array_record
             raise ValueError(f"{path}: cannot be read: {error}") from error
         if len(blobs) != len(within):
-            raise ValueError(f"{path}: damaged: only {len(blobs)} of {len(within)} records read.")
+            raise ValueError(f"{path}: damaged: read only {len(blobs)} of {len(within)} records.")
         return blobs
 
     def _reader(self, shard: int) -> ArrayRecordReader:

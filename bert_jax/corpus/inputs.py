@@ -65,8 +65,8 @@ class PrepareOptions:
         if not 1 <= self.max_fragments <= most:
             raise ValueError(
                 f"max_documents_per_record={self.max_documents_per_record}: expected 1 to {most}, "
-                f"since every document takes at least {SPECIAL_TOKENS_PER_FRAGMENT + 1} of "
-                f"{self.max_length} positions."
+                f"since every document takes up at least {SPECIAL_TOKENS_PER_FRAGMENT + 1} "
+                f"of {self.max_length} positions."
             )
         if not 0 <= self.heldout_fraction < 1:
             raise ValueError(
@@ -186,7 +186,9 @@ def resolve_inputs(
         )
     split = [path for path in split if _identity(path, options.sources) not in heldout_identities]
     if not split:
-        raise ValueError("All inputs are held out, so nothing is left to train on. Add inputs.")
+        raise ValueError(
+            "All inputs are held out, so nothing is left to train on. Add other inputs."
+        )
     return PrepareInputs(split, heldout)
 
 

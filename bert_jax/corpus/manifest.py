@@ -164,7 +164,7 @@ def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
         version = content["format_version"]
         if version != FORMAT_VERSION:
             raise ValueError(
-                f"{path}: format_version={version}: this version of bert_jax reads "
+                f"{path}: format_version={version}: this version of bert_jax expects "
                 f"{FORMAT_VERSION}. Prepare the corpus again."
             )
         fingerprint = content.pop("fingerprint")

@@ -155,7 +155,7 @@ def _with_space(part: str, *, first: bool) -> str:
 
 
 def _parts(sentence: str) -> Iterator[str]:
-    """Split a sentence that is too long for one call at white space, or anywhere if it has none.
+    """Split an overlong sentence at white space, or anywhere if it has none.
 
     Only a cut that is not at white space can change tokens. Without the cut, WordPiece would turn
     such a long run of letters into a single [UNK].
@@ -279,7 +279,7 @@ def _best_fit(
     """Put each fragment into the fullest open record that still has enough space."""
     records: list[list[Fragment]] = []
     # Open records are indexed by their free space. A bit set holds the amounts of free space that
-    # occur, and a shift and its lowest set bit give the tightest fit.
+    # occur; shifting it and taking the lowest set bit gives the tightest fit.
     by_space: list[list[int]] = [[] for _ in range(max_length + 1)]
     spaces = 0
     for fragment in fragments:

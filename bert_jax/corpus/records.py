@@ -234,7 +234,7 @@ def _check_starts(
     bad |= starts >= fragment_length[owner]
     if bad.any():
         record = int(fragment_record[owner[np.argmax(bad)]])
-        raise CorruptRecordError(record, "its sentence starts do not ascend within a fragment")
+        raise CorruptRecordError(record, "its sentence starts are not ascending within a fragment")
     if (fragment_length == 0).any():
         record = int(fragment_record[np.argmax(fragment_length == 0)])
         raise CorruptRecordError(record, "one of its fragments is empty")

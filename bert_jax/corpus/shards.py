@@ -256,7 +256,7 @@ class WorkerPool:
         return _Worker(process, local)
 
     def drain(self) -> Iterator[FinishedUnit]:
-        """Yield the remaining units as they are finished."""
+        """Yield the remaining units as they finish."""
         while any(worker.unit for worker in self._workers):
             yield from self._wait()
 

@@ -147,7 +147,7 @@ def _check_contents(
             if source[MTIME_KEY] > finished:
                 logger.warning(
                     "%s was modified after %s was finished, and this early corpus has no checksums "
-                    "of its inputs. If the content has changed, choose another output directory",
+                    "for its inputs. If the content has changed, choose another output directory",
                     path,
                     output,
                 )
@@ -182,7 +182,7 @@ class Workspace:
         if not self.work.exists() and self.output.exists() and any(self.output.iterdir()):
             raise ValueError(
                 f"{self.output}: this directory is not empty, and contains no preparation to "
-                "continue. Choose a new or an empty directory."
+                "continue. Choose a new or empty directory."
             )
         make_directory(self.work)
         self._lock = self._take_lock()

@@ -55,7 +55,9 @@ class SourceOptions:
 
     def __post_init__(self) -> None:
         if not self.text_field:
-            raise ValueError("text_field='': expected the name of the field with the text.")
+            raise ValueError(
+                "text_field='': expected the name of the field that contains the text."
+            )
         if self.tfds_data_dir is not None:
             check_local(self.tfds_data_dir, "tfds_data_dir")
         if self.on_bad_line not in ("error", "skip"):

@@ -1,4 +1,4 @@
-"""Read Parquet files as documents from a text column, or as records of named values."""
+"""Read the text column of a Parquet file as documents, or its rows as records of named values."""
 
 from __future__ import annotations
 

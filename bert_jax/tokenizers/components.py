@@ -187,8 +187,8 @@ def splitting_characters(splitter: Mapping[str, Any] | None) -> dict[str, Any] |
     for part, following in zip(parts, [*parts[1:], None], strict=True):
         if after_byte_level and part["type"] not in _AFTER_BYTE_LEVEL:
             raise ValueError(
-                f"pre_tokenizer: {part['type']} comes after ByteLevel and splits bytes, so it is "
-                "unknown which characters form a word. Put it before ByteLevel."
+                f"pre_tokenizer: {part['type']} comes after ByteLevel and splits bytes, so the "
+                "character positions of words are unknown. Put it before ByteLevel."
             )
         after_byte_level = after_byte_level or part["type"] == "ByteLevel"
         if part["type"] != "ByteLevel" or following is None:

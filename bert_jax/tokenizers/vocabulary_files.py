@@ -274,11 +274,11 @@ def read_byte_bpe(file: Path, *, add_prefix_space: bool) -> Any:
     try:
         check_merges(vocabulary, merges)
     except ValueError as error:
-        raise ValueError(f"{merges_file}: does not fit {file.name}: {error}") from error
+        raise ValueError(f"{merges_file}: does not match {file.name}: {error}") from error
     try:
         return byte_bpe_backend(vocabulary, merges, add_prefix_space=add_prefix_space)
     except Exception as error:  # the library raises no more specific type
-        raise ValueError(f"{merges_file}: does not fit {file.name}: {error}") from error
+        raise ValueError(f"{merges_file}: does not match {file.name}: {error}") from error
 
 
 def with_prefix_space(state: Mapping[str, Any], add: bool) -> dict[str, Any]:

@@ -59,7 +59,7 @@ TEXTS = {
     "tokenize text",
     "train-tokenizer --text-field",
 }
-# Config keys that hold text other than paths, by their last part.
+# Config keys that hold text other than paths, identified by their last component.
 NOT_PATHS = {
     *("best_metric", "metrics", "task", "delimiter"),
     *("first", "second", "label", "separator", "index", "labels", "label_names"),

@@ -117,7 +117,7 @@ def test_errors_explain_why_there_is_no_manifest(tmp_path):
         (lambda text: text.replace('"num_tokens": 40', '"num_tokens": 41'), "damaged or edited"),
         (
             lambda text: text.replace('"format_version": 1', '"format_version": 9'),
-            "format_version=9: this version of bert_jax reads 1. Prepare the corpus again",
+            "format_version=9: this version of bert_jax expects 1. Prepare the corpus again",
         ),
     ],
 )

@@ -72,7 +72,8 @@ def test_no_token_is_lost_and_the_manifest_has_the_right_counts(corpus, finished
         assert starts == [0, *stops[:-1]]
     assert manifest.duplicates_removed == corpus.num_repeated
     assert manifest.empty_documents == manifest.bad_lines_skipped == manifest.documents_split == 0
-    # About a tenth is selected by hash. The tolerance is 3 standard deviations of a binomial.
+    # About a tenth of the documents is selected by hash. The tolerance is three standard deviations
+    # of a binomial distribution.
     assert abs(manifest.heldout.num_documents - 30) < 16
 
 

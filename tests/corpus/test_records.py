@@ -111,8 +111,8 @@ def words(*values: int) -> bytes:
         (words(1, 0, 0, 2, 0, 5), "size does not match"),
         (words(1, 0, 0, 1, 0, 5, 6), "size does not match"),
         (words(1, 0, 0, 0, 0), "is empty"),
-        (words(1, 0, 0, 2, 1, 2, 5, 6), "do not ascend"),
-        (words(1, 0, 0, 2, 2, 1, 1, 5, 6), "do not ascend"),
+        (words(1, 0, 0, 2, 1, 2, 5, 6), "are not ascending"),
+        (words(1, 0, 0, 2, 2, 1, 1, 5, 6), "are not ascending"),
     ],
 )
 def test_an_error_has_the_index_of_a_corrupt_record(blob, reason):

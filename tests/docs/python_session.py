@@ -77,8 +77,8 @@ class PythonSession:
 def execute_blocks(replies: int) -> None:
     """Execute blocks until the input ends, and write the replies to a file descriptor."""
     sys.path[0] = ""
-    # This main module has no file. If it had one, worker processes would import that file as
-    # theirs.
+    # This main module has no file. If it had one, worker processes would import that file as their
+    # own main module.
     sys.modules["__main__"] = main_module = types.ModuleType("__main__")
     with os.fdopen(replies, "w") as file:
         for line in sys.stdin:

@@ -79,7 +79,7 @@ def run(corpora, bert_jax, tmp_path_factory) -> Callable[[str], tuple[list[float
         words += [f"checkpoint.every_steps={NUM_STEPS}", "evaluation.every_steps=0"]
         words += ["checkpoint.keep_best=0"]
         words += ["reporting.every_steps=1", "reporting.tensorboard=False", "loader.num_workers=0"]
-        # Scanning computes the same, but compiles a layer only once instead of 8 times for
+        # Scanning gives the same results, but compiles a layer only once instead of 8 times for
         # bert_large.
         words += ["compute.scan_layers=True"] if config.model.sharing == "none" else []
         # If there is a second phase, a quarter of the steps belong to it.

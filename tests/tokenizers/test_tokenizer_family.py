@@ -300,7 +300,7 @@ def test_separate_words_match_hugging_face(roberta, albert):
             {"vocab.json": None, "merges.txt": "a b c\n"},
             "merges.txt:1: 'a b c': expected two pieces",
         ),
-        ({"vocab.json": None, "merges.txt": "#version: 0.2\nx y\n"}, "merges.txt: does not fit"),
+        ({"vocab.json": None, "merges.txt": "#version: 0.2\nx y\n"}, "merges.txt: does not match"),
     ],
 )
 def test_errors_explain_damage_in_byte_bpe_files(files, message, tmp_path):

@@ -212,7 +212,7 @@ def test_a_suffix_at_the_beginning_of_a_text_is_split_if_a_space_is_added(tmp_pa
 
 
 def test_answers_predicted_from_gold_tokens_are_the_gold_answers(tmp_path):
-    """Keep the first letter of answers, which a pipeline like RobBERT's once removed."""
+    """Keep the first letter of each answer, which a pipeline like RobBERT's once removed."""
     splitter = BYTE_SPLITTERS["robbert"](True)
     tokenizer = byte_bpe(tmp_path, splitter, post_processor=POST["trim"](True))
     context = "Amsterdam is a port, België een koninkrijk; (Çà) is elsewhere."

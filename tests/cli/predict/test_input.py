@@ -149,7 +149,7 @@ def test_the_output_cannot_be_the_input(models, refused, monkeypatch, tmp_path, 
     (tmp_path / "link.txt").hardlink_to(source)
     error = refused(models["classification"], "--input", source, "--output", written)
     assert f"--output={Path(written)}: this is the input file ({source})" in error
-    # The same is true of the temporary name that an incomplete output has.
+    # The same applies to the temporary name of an incomplete output.
     source = source.rename("out.jsonl.partial")
     refused(models["classification"], "--input", source, "--output", "out.jsonl")
     assert source.read_text() == "a\nb\n"
