@@ -1,4 +1,4 @@
-"""Look inside a model: trace a text, guess at every layer, and attribute predictions."""
+"""Look inside a model: trace a text, read guesses from every layer, attribute predictions."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from bert_jax.validation import check_choice
 class Attention(Predictor):
     """Shows what happens inside a model when it reads a text.
 
-    It accepts models with any head, trained with any attention backend. A text may also be a tuple
-    of its words.
+    It accepts models with any head, trained with any attention backend. A text can also be given as
+    a tuple of words.
 
     >>> attention = Attention("runs/mine")                                    # doctest: +SKIP
     >>> trace = attention("I love my pet Python")                             # doctest: +SKIP
@@ -57,14 +57,15 @@ class Attention(Predictor):
 
         Args:
           work_dir: the work directory of a run or of `bert-jax import`.
-          max_length: the maximum number of tokens in a sequence, including special tokens; None for
-            that of the fine-tuning run, or for all positions of other models.
-          dtype: the type to compute in; see `ComputeConfig`.
+          max_length: the maximum number of tokens in a sequence, including special tokens. Defaults
+            to the maximum in the fine-tuning run; other models use all their positions (for
+            questions, at most 384).
+          dtype: the dtype to compute in; see `ComputeConfig`.
         """
         super().__init__(work_dir, batch_size=1, max_length=max_length, dtype=dtype)
 
     def __call__(self, text: Text, second: Text | None = None) -> TracedText:
-        """Return everything that the encoder computes for a text or a pair of texts.
+        """Return the intermediate results of the encoder for a text or a pair of texts.
 
         Args:
           text: the text.
@@ -85,10 +86,10 @@ class Attention(Predictor):
         Args:
           text: the text.
           second: the second text of a pair.
-          top_k: the number of guesses.
+          top_k: the number of guesses per layer.
 
         Returns:
-          A `MaskGuesses` for every mask token, in order; an empty list for a text without masks.
+          One `MaskGuesses` per mask token, in order; an empty list if the text has no masks.
 
         Raises:
           ValueError: the model has no masked-LM head, or `top_k` is out of range.
@@ -118,22 +119,22 @@ class Attention(Predictor):
         steps: int = 64,
         baseline: Baseline = "mask",
     ) -> Attribution:
-        """Return how much each token contributes to a prediction, by integrated gradients.
+        """Compute each token's contribution to a prediction with integrated gradients.
 
-        The prediction is a label's score of a sequence classifier, or the probability of a token at
-        the first mask of a text.
+        For a sequence classifier, the prediction is the score of a label; for a masked-LM head, it
+        is the probability of a token at the first mask in the text.
 
         Args:
           text: the text.
           second: the second text of a pair.
-          target: the label or the token; None for the one with the highest score.
+          target: the label or the token to explain; None for the one with the highest score.
           steps: the number of gradients to average.
-          baseline: the input that the text is compared with: its words replaced by mask tokens, or
-            by zero vectors.
+          baseline: the input to compare the text with: "mask" replaces its words with mask tokens,
+            and "zero" with zero vectors.
 
         Raises:
-          ValueError: the model has neither a sequence classifier nor a masked-LM head, it has no
-            such label or token, the text has no mask, or an argument is out of range.
+          ValueError: the model has neither a sequence classifier nor a masked-LM head, or does not
+            know the label or token; the text has no mask; or an argument is out of range.
           UnusableText: a text or a word is not a string or not valid Unicode.
         """
         check_choice("baseline", baseline, get_args(Baseline))
@@ -179,9 +180,10 @@ class Attention(Predictor):
           second: the second text of a pair.
 
         Returns:
-          A dict with `logits` [labels] of a sequence classifier, [tokens, labels] of a tagger, or
-          [tokens, 2] of a model that answers questions; with `next_sentence_logits` [2] of a
-          sentence-pair head; empty for an encoder and for a head that only guesses words.
+          A dict with `logits` for a classifier: [labels] for sequences, [tokens, labels] for a
+          tagger, or [tokens, 2] for question answering. For a sentence-pair head, a dict with
+          `next_sentence_logits` [2]. For an encoder or a head that only predicts masked words, an
+          empty dict.
 
         Raises:
           UnusableText: a text or a word is not a string or not valid Unicode.
@@ -203,7 +205,7 @@ class Attention(Predictor):
     def _label_program(
         self, read: TokenizedText, target: str | None, steps: int
     ) -> tuple[Program, int, str]:
-        """Return the program, and the index and name of the label, for a sequence classifier."""
+        """Return the program for a sequence classifier, and the index and name of the label."""
         labels = self.config.labels
         if target is None:
             scores = self._run_once(head_outputs, read)["logits"]
@@ -215,12 +217,12 @@ class Attention(Predictor):
     def _token_program(
         self, read: TokenizedText, target: str | None, steps: int
     ) -> tuple[Program, int, str]:
-        """Return the program, and the id and name of the token, for the first mask of a text."""
+        """Return the program for the first mask in a text, and the id and name of the token."""
         masks = self._masks(read)
         if not masks:
             raise ValueError(
-                f"{read.text[:40]!r}: contains no {self.tokenizer.specials.mask}. Write one where "
-                "the model is to predict a word."
+                f"{read.text[:40]!r}: contains no {self.tokenizer.specials.mask}. Put one where "
+                "the model should predict a word."
             )
         vocab_size = self.tokenizer.vocab_size
         token_id = None if target is None else self.tokenizer.token_to_id(target)
@@ -230,8 +232,8 @@ class Attention(Predictor):
             token_id = int(row["token_ids"][0, -1, 0])
         if token_id is None:
             raise ValueError(
-                f"target={target!r}: not in the vocabulary. Give a single token, such as the best "
-                "guess."
+                f"target={target!r}: not in the vocabulary. Give a single token, such as one "
+                "of the model's guesses."
             )
         program = partial(attribute_token, vocab_size=vocab_size, steps=steps)
         return program, token_id, self.tokenizer.readable(token_id)
@@ -239,8 +241,8 @@ class Attention(Predictor):
     def _check_masked_lm(self) -> None:
         if self.config.head not in ("pretraining", "masked_lm"):
             raise ValueError(
-                f"the model has the head {self.config.head!r}, which does not guess words. Use a "
-                "model with the head 'pretraining' or 'masked_lm'."
+                f"the model has the head {self.config.head!r}, which does not predict masked "
+                "words. Use a model with the head 'pretraining' or 'masked_lm'."
             )
 
     def _masks(self, read: TokenizedText) -> list[int]:
@@ -255,13 +257,13 @@ class Attention(Predictor):
         token_inputs: Mapping[str, NDArray[np.int32]] | None = None,
         **inputs: int | Sequence[int],
     ) -> Row:
-        """Return the outputs of a program for one input.
+        """Run a program on one input and return its outputs.
 
         Args:
           program: the program.
-          read: the input.
-          token_inputs: more inputs of the program, each with one value per token.
-          **inputs: more inputs of the program.
+          read: the tokenized text.
+          token_inputs: additional inputs with one value per token.
+          **inputs: other additional inputs.
         """
         targets = {name: np.array([value], np.int32) for name, value in inputs.items()}
         (row,) = self._run(program, Features(read.sequences, targets, token_inputs or {}))
@@ -279,7 +281,7 @@ class Attention(Predictor):
 
 
 def _arrays(row: Row, length: int) -> dict[str, Any]:
-    """Return the traced arrays of a row of `length` tokens without its padding."""
+    """Return the traced arrays in a row, cut to `length` tokens to remove the padding."""
     by_head = ("queries", "keys", "values", "head_outputs")
     segment = row["segment"][:length].copy() if "segment" in row else None
     return {

@@ -21,7 +21,7 @@ from bert_jax.models.model import Model, Problem
 from bert_jax.tasks.task import Batch
 
 Baseline = Literal["mask", "zero"]
-# Points of the path to compute at once, a compromise between speed and memory.
+# The number of path points to compute at once: more are faster but need more memory.
 _POINTS_AT_ONCE = 8
 
 
@@ -30,16 +30,16 @@ class Attribution:
     """The contribution of every input token to a prediction.
 
     Attributes:
-      target: the label or the token whose score is explained.
-      score: the score for the text: a probability, or the number that the model predicts.
-      baseline_score: the score for the baseline, in which no word can be read.
+      target: the label or token whose score is explained.
+      score: the score of the text: a probability or, for regression, the predicted number.
+      baseline_score: the score of the baseline, which hides every word.
       tokens: all tokens, including `[CLS]` and `[SEP]`.
       words: the words and special tokens.
-      scores: float32 [tokens]; a token with a positive score raises `score`. The scores sum to
-        `score` - `baseline_score` up to `error`; the scores of special tokens are 0, because the
-        baseline keeps them.
-      error: the difference between that sum and `score` - `baseline_score`, which more `steps`
-        reduce.
+      scores: float32 [tokens]; a token with a positive score raises `score`. Their sum is
+        `score - baseline_score`, give or take `error`. Special tokens score 0, because the baseline
+        keeps them.
+      error: the absolute difference between that sum and `score - baseline_score`; increase `steps`
+        to reduce it.
     """
 
     target: str
@@ -52,7 +52,7 @@ class Attribution:
 
     @property
     def word_scores(self) -> NDArray[np.float32]:
-        """The sum of the scores of each word's tokens, float32 [words]."""
+        """Each word's score, float32 [words]: the sum of the scores of its tokens."""
         scores: NDArray[np.float32] = np.add.reduceat(
             self.scores, [word.start for word in self.words]
         )
@@ -66,8 +66,8 @@ def attribute_label(model: Model, batch: Batch, *, problem: Problem, steps: int)
     Args:
       model: a model with a sequence classifier.
       batch: `token_ids`, `segment_ids` and `attention_mask` of one row; `label` [1], the index of
-        the label; and `kept` and `baseline_ids`; see `_integrate`.
-      problem: the meaning of the classifier's scores.
+        the label; and `kept` and `baseline_ids`, as described in `_integrate`.
+      problem: what the classifier predicts, which determines how logits become scores.
       steps: the number of points on the path.
 
     Returns:
@@ -94,7 +94,7 @@ def attribute_label(model: Model, batch: Batch, *, problem: Problem, steps: int)
 def attribute_token(
     model: PretrainingModel, batch: Batch, *, vocab_size: int, steps: int
 ) -> Outputs:
-    """Attribute the probability of a token at a mask to the other tokens.
+    """Attribute the probability of a token at a mask to the tokens of the text.
 
     Args:
       model: a model with a masked-LM head.
@@ -119,16 +119,16 @@ def _integrate(
 ) -> Outputs:
     """Integrate gradients along the straight path from a baseline to the token embeddings.
 
-    Positions and segments stay as they are. The integral is a sum over the midpoints of `steps`
-    equal intervals (Sundararajan et al. 2017, "Axiomatic Attribution for Deep Networks", section
-    5).
+    Position and segment embeddings are not changed. The integral is approximated by the mean over
+    the midpoints of `steps` equal intervals (Sundararajan et al. 2017, "Axiomatic Attribution for
+    Deep Networks", section 5).
 
     Args:
       encoder: the encoder.
-      score: returns the score to explain, given the encoder's output [1, length, hidden_dim].
+      score: a function from the encoder's output [1, length, hidden_dim] to the score to explain.
       batch: one row, with `kept` [1, length], 1 for tokens that the baseline keeps, and
-        `baseline_ids` [1], the id of the token that replaces the others; -1 replaces their
-        embeddings with zeros.
+        `baseline_ids` [1], the id of the token that replaces all other tokens. If the id is -1,
+        their embeddings are replaced with zeros instead.
       steps: the number of points on the path.
 
     Returns:
@@ -146,7 +146,7 @@ def _integrate(
     baseline = jnp.where(batch["kept"][0][:, None] > 0, inputs, replaced)
 
     def score_of(embeddings: jax.Array) -> jax.Array:
-        # A table with one row for each position lets every position have its own embedding.
+        # With one table row per position, every position can have its own embedding.
         by_position = nnx.merge(graph, state)
         by_position.embeddings.token = nnx.Param(embeddings)
         ids = jnp.arange(token_ids.shape[1])[None]

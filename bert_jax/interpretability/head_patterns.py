@@ -1,4 +1,4 @@
-"""Measure simple patterns of attention heads (Clark et al. 2019, sections 3.1 to 3.3)."""
+"""Measure how closely attention heads follow simple patterns (Clark et al. 2019, section 3)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ FloatArray = NDArray[np.float32]
 
 
 class HeadPatterns(NamedTuple):
-    """How much each head follows a pattern, each float32 [layers, heads] from 0 to 1.
+    """How closely each head follows each pattern, float32 [layers, heads] from 0 to 1.
 
     Attributes:
       previous: the mean attention to the previous token.
       next: the mean attention to the next token.
-      separator: the mean attention to all `[SEP]` tokens together, from the other tokens.
-      broad: the mean entropy of the attention, divided by its maximum, the logarithm of the number
-        of tokens.
+      separator: the mean of the total attention that other tokens pay to `[SEP]` tokens.
+      broad: the mean entropy of the attention, divided by the maximum entropy (the logarithm of the
+        number of tokens).
     """
 
     previous: FloatArray
@@ -30,7 +30,7 @@ class HeadPatterns(NamedTuple):
 
 
 def head_patterns(trace: TracedText, separator: str = "[SEP]") -> HeadPatterns:
-    """Return how much each head follows simple patterns in a text.
+    """Return how closely each head follows simple patterns in a text.
 
     Args:
       trace: the traced text.

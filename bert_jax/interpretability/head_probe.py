@@ -24,24 +24,24 @@ from bert_jax.models.config import DTypeName
 Direction = Literal["dependent to head", "head to dependent"]
 DIRECTIONS: tuple[Direction, ...] = ("dependent to head", "head to dependent")
 ALL = "all"
-# The offsets that Clark et al. compare with; attention can see farther, but few heads are farther.
+# Candidates for the fixed-offset baseline of Clark et al.; few syntactic heads are farther away.
 OFFSETS = range(-3, 4)
 _MIN_COUNT = 100
 _SENTENCES_AT_ONCE = 64
 
 
 class BestHead(NamedTuple):
-    """The head that predicts a relation best, and the best fixed offset.
+    """The attention head and the fixed offset that predict a relation best.
 
     Attributes:
       relation: the relation.
       occurrences: how often the relation occurs.
       layer: the layer, counted from 0.
-      head: the head, counted from 0.
-      direction: whether dependents attend to their heads, or heads to their dependents.
-      accuracy: the share of dependents whose head is the word with the most attention.
-      offset: the best fixed offset from a dependent to its head, in words.
-      offset_accuracy: the share of dependents whose head is at this offset.
+      head: the attention head, counted from 0.
+      direction: whether dependents attend to their syntactic heads, or the other way around.
+      accuracy: the share of dependents whose syntactic head is predicted correctly.
+      offset: the best fixed offset from a dependent to its syntactic head, in words.
+      offset_accuracy: the share of dependents whose syntactic head is at this offset.
     """
 
     relation: str
@@ -59,12 +59,12 @@ class HeadProbe:
     """How well every attention head predicts every dependency relation.
 
     Attributes:
-      relations: the relations that occur in the treebank, the most frequent first, after "all".
+      relations: "all", followed by the relations in the treebank, the most frequent first.
       counts: int64 [relations], how often each relation occurs.
-      accuracies: float64 [2, relations, layers, heads], for both `DIRECTIONS`.
-      offset_accuracies: float64 [relations, offsets], for the `OFFSETS`.
-      num_sentences: the number of sentences.
-      skipped: the number of sentences that were skipped, keyed by reason.
+      accuracies: float64 [2, relations, layers, heads]; the first axis is `DIRECTIONS`.
+      offset_accuracies: float64 [relations, offsets]; the second axis is `OFFSETS`.
+      num_sentences: the number of sentences that were used.
+      skipped: the number of skipped sentences, keyed by reason.
     """
 
     relations: tuple[str, ...]
@@ -75,7 +75,7 @@ class HeadProbe:
     skipped: dict[str, int]
 
     def best(self, min_count: int = _MIN_COUNT) -> list[BestHead]:
-        """Return the best head for each relation that occurs at least `min_count` times."""
+        """Return the best head for each relation with at least `min_count` occurrences."""
         return [
             self._best(number)
             for number, relation in enumerate(self.relations)
@@ -98,7 +98,7 @@ class HeadProbe:
         )
 
     def lines(self, min_count: int = _MIN_COUNT) -> Iterator[str]:
-        """Yield a table of the best heads, as lines of text; layers and heads count from 1."""
+        """Yield a table of the best heads as lines of text, counting layers and heads from 1."""
         width = max(map(len, self.relations))
         yield (
             f"{'relation':{width}}  {'count':>7}  {'head':>6}  {'accuracy':>8}  {'offset':>6}  "
@@ -119,11 +119,11 @@ class HeadProbe:
         return "\n".join(self.lines())
 
     def save(self, path: str | Path) -> None:
-        """Write all values to a JSON file."""
+        """Write all counts and accuracies to a JSON file."""
         write_file(Path(path), json.dumps(self.to_json(), indent=1) + "\n")
 
     def to_json(self) -> dict[str, Any]:
-        """Return all values as plain JSON values; layers and heads count from 0."""
+        """Return all counts and accuracies as JSON values, counting layers and heads from 0."""
         return {
             "sentences": self.num_sentences,
             "skipped": self.skipped,
@@ -160,20 +160,20 @@ def probe_heads(
 ) -> HeadProbe:
     """Measure how well each attention head predicts the syntactic head of each word.
 
-    The prediction for a word is the word that it attends to most, or in the other direction, the
-    word that attends most to it; attention to itself, `[CLS]` and `[SEP]` is ignored. A word split
-    into several tokens is treated as in `TracedText.attention_between_words`.
+    The predicted syntactic head of a word is the word that it attends to most or, in the other
+    direction, the word that attends to it most. Attention to the word itself, `[CLS]` and `[SEP]`
+    is ignored. Words with multiple tokens are treated as in `TracedText.attention_between_words`.
 
     Args:
       model: the work directory of a run or of `bert-jax import`.
       treebank: the sentences.
       step: the step of the checkpoint; None for the best or the newest.
       batch_size: the number of sentences to compute at once.
-      dtype: the type to compute in; see `ComputeConfig`.
-      on_progress: called with the number of finished sentences and the number of all sentences.
+      dtype: the dtype to compute in; see `ComputeConfig`.
+      on_progress: called with the number of finished sentences and the total number of sentences.
 
     Raises:
-      ValueError: there is no such model, or all sentences are too long for it.
+      ValueError: there is no such model, or none of the sentences can be used.
     """
     attention = _WordAttention(model, batch_size=batch_size, dtype=dtype, step=step)
     counts = _Counts(
@@ -186,7 +186,9 @@ def probe_heads(
         if on_progress is not None:
             on_progress(min(start + _SENTENCES_AT_ONCE, total), total)
     if not counts.num_sentences:
-        raise ValueError(f"{treebank.path}: no sentence can be used: {dict(attention.skipped)}")
+        raise ValueError(
+            f"{treebank.path}: none of the sentences can be used: {dict(attention.skipped)}"
+        )
     return counts.result(dict(attention.skipped))
 
 
@@ -194,7 +196,7 @@ class _WordAttention(Predictor):
     """Computes the attention between the words of sentences.
 
     Attributes:
-      skipped: the number of sentences that were skipped so far, keyed by reason.
+      skipped: the number of sentences skipped so far, keyed by reason.
     """
 
     heads = None
@@ -211,7 +213,7 @@ class _WordAttention(Predictor):
     ) -> Iterator[tuple[ParsedSentence, FloatArray]]:
         """Yield each usable sentence with its attention [layers, heads, words, words].
 
-        The attention to and from `[CLS]` and `[SEP]` is left out, so that rows sum to less than 1.
+        Attention to and from `[CLS]` and `[SEP]` is left out, so rows sum to less than 1.
         """
         texts = [tokenize(self.tokenizer, sentence.words) for sentence in sentences]
         usable = [pair for pair in zip(sentences, texts, strict=True) if self._is_usable(*pair)]
@@ -234,7 +236,7 @@ class _WordAttention(Predictor):
 
 
 class _Counts:
-    """The number of correct predictions of each head so far."""
+    """Counts each head's correct predictions."""
 
     def __init__(self, treebank: Treebank, num_layers: int, num_heads: int):
         names = [name for name, _ in treebank.relation_counts().most_common()]
@@ -281,8 +283,8 @@ _MARKERS = ("'s", "\u2019s", "'", "\u2019")
 def _predictors(sentence: ParsedSentence) -> NDArray[np.int64]:
     """Return the index of the word whose attention predicts each word's head.
 
-    It is the word itself, except for a possessor such as "dog" in "dog 's tail", whose head is
-    predicted by the marker, as in Clark et al.
+    This is the word itself, except for a possessor such as "dog" in "dog 's tail": as in Clark et
+    al., the attention of the marker "'s" predicts the possessor's head.
     """
     indices = np.arange(len(sentence.words))
     for index, (relation, marker) in enumerate(

@@ -1,4 +1,4 @@
-"""Compare integrated gradients with the same sum in PyTorch."""
+"""Compare integrated gradients with the same computation in PyTorch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEXT, SECOND = "wet roads", "it rains"
 
 
 def integrate(model, trace, special, score, baseline):
-    """Return the integrated gradients [tokens] of a score of a model's output."""
+    """Return the integrated gradients [tokens] of a score computed from a model's logits."""
     table = model.get_input_embeddings().weight.detach()
     ids = torch.tensor(trace.token_ids.astype(np.int64))
     inputs = table[ids]
@@ -104,7 +104,7 @@ def test_requests_that_make_no_sense_are_rejected(import_pair):
     with pytest.raises(ValueError, match="^baseline='pad': expected one of 'mask', 'zero'"):
         classifier.attribute(TEXT, baseline="pad")
     masked = Attention(import_pair("Bert", "masked_lm")[1])
-    with pytest.raises(ValueError, match=r"^'wet roads': contains no \[MASK\]\. Write one"):
+    with pytest.raises(ValueError, match=r"^'wet roads': contains no \[MASK\]\. Put one"):
         masked.attribute(TEXT)
     with pytest.raises(ValueError, match="^target='weather': not in the vocabulary"):
         masked.attribute("wet [MASK]", target="weather")

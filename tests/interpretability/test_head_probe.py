@@ -1,4 +1,4 @@
-"""Compare probed heads with the procedure of Clark et al. 2019 on Hugging Face's attention."""
+"""Compare the probe with the procedure of Clark et al. 2019 on Hugging Face's attention."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def treebank(tmp_path_factory) -> Treebank:
 
 
 def word_attention(directory, words):
-    """Return Hugging Face's attention between words, [layers, heads, words, words], with loops."""
+    """Compute Hugging Face's attention between words [layers, heads, words, words] in loops."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     model = transformers.AutoModel.from_pretrained(directory, attn_implementation="eager")
     inputs = tokenizer(list(words), is_split_into_words=True, return_tensors="pt")
@@ -110,7 +110,9 @@ def test_sentences_that_cannot_be_used_are_counted(import_pair, treebank):
         "longer than the model's 40 tokens": 1,
         "with a word for which the tokenizer has no token": 1,
     }
-    with pytest.raises(ValueError, match="no sentence can be used: .*longer than the model's 40"):
+    with pytest.raises(
+        ValueError, match="none of the sentences can be used: .*longer than the model's 40"
+    ):
         probe_heads(work_dir, Treebank(treebank.path, [long], 0, 0))
 
 

@@ -1,4 +1,4 @@
-"""Compare the guesses at every layer with Hugging Face's masked-LM head."""
+"""Compare the guesses at every layer with those of Hugging Face's masked-LM head."""
 
 from __future__ import annotations
 
@@ -49,5 +49,7 @@ def test_requests_that_make_no_sense_are_rejected(import_pair):
     with pytest.raises(ValueError, match=r"^top_k=0: out of range\. Give a number from 1 to"):
         attention.guesses(TEXT, top_k=0)
     classifier = Attention(import_pair("Bert", "classification")[1])
-    with pytest.raises(ValueError, match="the head 'classification', which does not guess words"):
+    with pytest.raises(
+        ValueError, match="the head 'classification', which does not predict masked words"
+    ):
         classifier.guesses(TEXT)
