@@ -23,13 +23,13 @@ from bert_jax.tokenizers.tokenizer import Tokenizer
 class MaskGuesses:
     """The best guesses for a mask at every layer.
 
-    The masked-LM head was trained on the last layer's output only, so its guesses at lower layers
-    show how much of the answer they already contain, not what the model would predict.
+    The masked-LM head was trained on the last layer's output only. Its guesses at lower layers show
+    how much of the answer those layers already contain, not what the model would predict.
 
     Attributes:
       position: the index of the mask among the tokens.
-      layers: the best guesses for the embeddings and for the output of each layer, the most
-        probable guess first.
+      layers: the best guesses from the embeddings and from the output of each layer, the most
+        probable first.
     """
 
     position: int
@@ -40,7 +40,7 @@ class MaskGuesses:
 def guess_at_layers(
     model: PretrainingModel, batch: Batch, *, vocab_size: int, top_k: int
 ) -> Outputs:
-    """Return the `top_k` guesses at `masked_positions` [batch, masks] for every layer.
+    """Return the `top_k` guesses from every layer at `masked_positions` [batch, masks].
 
     Returns:
       A dict of arrays [batch, masks, num_layers + 1, top_k]: `probabilities` and `token_ids`.
@@ -64,7 +64,7 @@ def guess_at_layers(
 
 
 def _as_last_layer(encoder: Encoder, states: Sequence[jax.Array]) -> list[jax.Array]:
-    """Return the states with the final norm that the last one already has."""
+    """Apply the final norm, if there is one, to all states but the last, which has it already."""
     match encoder.config.norm:
         case "post":
             return list(states)
@@ -75,7 +75,7 @@ def _as_last_layer(encoder: Encoder, states: Sequence[jax.Array]) -> list[jax.Ar
 
 
 def read_guesses(row: Row, positions: Sequence[int], tokenizer: Tokenizer) -> list[MaskGuesses]:
-    """Return the guesses in a row of `guess_at_layers` for the masks at these positions."""
+    """Return the guesses for the masks at `positions` from a row of `guess_at_layers` outputs."""
     return [
         MaskGuesses(
             position,

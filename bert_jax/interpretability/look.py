@@ -20,11 +20,11 @@ def look(
     """Return a page that shows what happens inside a model when it reads a text.
 
     Args:
-      model: the work directory of a run or of `bert-jax import`, or an `Attention`, which looks at
-        several texts without loading the model again.
+      model: the work directory of a run or of `bert-jax import`, or an `Attention`, so that
+        multiple calls share one loaded model.
       text: the text, or a tuple of its words.
       second: the second text of a pair.
-      max_length: the maximum number of tokens, after which the text is truncated; None for that of
+      max_length: the maximum number of tokens; longer texts are truncated. None for the maximum of
         `model`.
 
     Returns:
@@ -37,7 +37,8 @@ def look(
     if isinstance(model, Attention):
         if max_length is not None:
             raise ValueError(
-                f"max_length={max_length}: the model is already loaded. Pass it to `Attention`."
+                f"max_length={max_length}: cannot be changed for a loaded model. Pass it to "
+                "`Attention` instead."
             )
         attention, title = model, "bert-jax look"
     else:
@@ -49,12 +50,12 @@ def look(
 
 
 def check_page_path(path: Path) -> None:
-    """Check, before any work, that a page can be written to a path.
+    """Check that a path is suitable for a page, before any work is done.
 
     Raises:
-      ValueError: the path is a directory, or its name does not end with .html.
+      ValueError: the path is a directory, or its name does not end in .html or .htm.
     """
     if path.is_dir():
         raise ValueError(f"--output={path}: is a directory. Give a file, such as page.html.")
     if path.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"--output={path}: not an HTML file. Give a name that ends with .html.")
+        raise ValueError(f"--output={path}: not an HTML file. Give a name that ends in .html.")

@@ -1,4 +1,4 @@
-"""Write a page about a text that needs nothing else: no network and no other files."""
+"""Write a self-contained page about a text: it needs no network and no other files."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from bert_jax.interpretability.head_patterns import head_patterns
 from bert_jax.interpretability.traced_text import TracedText
 from bert_jax.interpretability.views import Views
 
-# A page of this size opens at once on a phone and can be sent by mail.
+# Pages up to this size open instantly on a phone and can be sent by email.
 MAX_BYTES = 2_000_000
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page of HTML, which Jupyter displays.
+    """An HTML page, which Jupyter displays.
 
     Attributes:
-      html: the page, which loads nothing else.
+      html: the source of the page.
       notes: sentences about what the page leaves out and why.
     """
 
@@ -53,7 +53,7 @@ def render_page(trace: TracedText, views: Views, title: str, separator: str = "[
     Args:
       trace: the traced text.
       views: what the page shows besides attention.
-      title: the title, such as the name of the model.
+      title: the title of the page, such as the name of the model.
       separator: the tokenizer's separator token.
 
     Raises:
@@ -71,8 +71,8 @@ def render_page(trace: TracedText, views: Views, title: str, separator: str = "[
     size = len(page.encode())
     if size > MAX_BYTES:
         raise ValueError(
-            f"the text has {len(trace.tokens)} tokens, so its page would have {size:,} bytes; at "
-            f"most {MAX_BYTES:,} are allowed. Shorten the text, or set max_length."
+            f"the text has {len(trace.tokens)} tokens, so its page would have {size:,} bytes, "
+            f"but at most {MAX_BYTES:,} are allowed. Shorten the text, or set max_length."
         )
     return Page(page, tuple(views.notes))
 

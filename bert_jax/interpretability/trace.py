@@ -1,4 +1,4 @@
-"""Compute everything that an encoder computes for a batch, and keep it.
+"""Run an encoder on a batch and record its intermediate results.
 
 Attention probabilities are computed from the recorded queries and keys, so they do not depend on
 the attention backend, which may be a fused kernel that never stores them.
@@ -36,8 +36,8 @@ def trace(model: Model, batch: Batch) -> Outputs:
         attention: [batch, num_layers, num_heads, from, to], the attention probabilities.
         queries, keys, values: [batch, num_layers, num_heads, length, head_dim].
         head_outputs: the values weighted by the attention probabilities, shaped like `values`.
-        token, position, segment: [batch, length, table_dim], the parts of the input embedding;
-          `segment` is missing for a model without segments.
+        token, position, segment: [batch, length, table_dim], the parts of the input embedding.
+          `segment` is left out if the model has no segments.
     """
     token_ids, segment_ids = batch["token_ids"], batch["segment_ids"]
     mask = batch["attention_mask"]
@@ -76,7 +76,7 @@ def head_outputs(model: Model, batch: Batch) -> Outputs:
 def _trace_layer(
     encoder: Encoder, layer: SharedLayer, x: jax.Array, mask: jax.Array
 ) -> dict[str, jax.Array]:
-    """Return the parts of a layer's attention, given the layer's input `x`."""
+    """Return the intermediate results of a layer's attention, given the layer's input `x`."""
     match encoder.config.norm:
         case "post":
             pass

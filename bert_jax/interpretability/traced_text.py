@@ -1,4 +1,4 @@
-"""The tokens and words of a text together with everything that a model computes for them."""
+"""The tokens and words of a text, together with a model's intermediate results for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FloatArray = NDArray[np.float32]
 
 
 class EmbeddingSum(NamedTuple):
-    """The embeddings whose sum is a model's input, each float32 [tokens, table_dim].
+    """The embeddings that a model adds up to form its input, each float32 [tokens, table_dim].
 
     `segment` is None for a model without segments.
     """
@@ -27,9 +27,9 @@ class EmbeddingSum(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TracedText(TokenizedText):
-    """A text or a pair of texts, and everything that a model computes for its tokens.
+    """A text or a pair of texts, with a model's intermediate results for every token.
 
-    The tokens and words are those of `TokenizedText`.
+    The attributes of `TokenizedText` describe the tokens and words.
 
     Attributes:
       attention: float32 [layers, heads, from, to], the attention probabilities.
@@ -39,8 +39,8 @@ class TracedText(TokenizedText):
       head_outputs: float32 [layers, heads, tokens, head_dim], the values weighted by `attention`,
         before the output projection.
       embedding: the parts of the input embedding.
-      hidden_states: float32 [layers + 1, tokens, hidden_dim], the embeddings and the output of
-        every layer.
+      hidden_states: float32 [layers + 1, tokens, hidden_dim], the embeddings followed by the output
+        of every layer.
     """
 
     attention: FloatArray = field(repr=False)
@@ -55,9 +55,9 @@ class TracedText(TokenizedText):
     def attention_between_words(self) -> FloatArray:
         """The attention probabilities between words, float32 [layers, heads, from, to].
 
-        Attention to a word is the sum over its tokens, and attention from a word is the mean, so
-        that the attention from each word still sums to 1 (Clark et al. 2019, "What Does BERT Look
-        At?", section 4.1).
+        Attention to a word is the sum over its tokens, and attention from a word is the mean over
+        its tokens, so the attention from each word still sums to 1 (Clark et al. 2019, "What Does
+        BERT Look At?", section 4.1).
         """
         return between_words(self.attention, self.words)
 
@@ -65,7 +65,7 @@ class TracedText(TokenizedText):
     def word_vectors(self) -> FloatArray:
         """The vector of each word at each layer, float32 [layers + 1, words, hidden_dim].
 
-        It is the mean of the vectors of the word's tokens.
+        A word's vector is the mean of its tokens' vectors.
         """
         starts = [word.start for word in self.words]
         sizes = np.array([word.stop - word.start for word in self.words], np.float32)
@@ -78,7 +78,7 @@ def between_words(attention: FloatArray, words: Sequence[TextWord]) -> FloatArra
 
     Args:
       attention: [layers, heads, from, to], the attention between tokens.
-      words: the words, to which all tokens belong.
+      words: the words; every token belongs to one of them.
 
     Returns:
       float32 [layers, heads, words, words].

@@ -25,12 +25,12 @@ _MAX_ANSWER_TOKENS = 30
 
 
 class Occurrences(NamedTuple):
-    """A word that occurs several times in a text.
+    """A word that occurs more than once in a text.
 
     Attributes:
       word: the word.
-      similarity: a dict from a description of two occurrences to the cosine similarity of their
-        vectors at each layer, [layers + 1].
+      similarity: the cosine similarity of two occurrences at each layer [layers + 1], keyed by a
+        description such as "1st and 2nd occurrence".
     """
 
     word: str
@@ -38,7 +38,7 @@ class Occurrences(NamedTuple):
 
 
 class AnswerScores(NamedTuple):
-    """The probability of each token to be the start and the end of the answer, each [tokens]."""
+    """The answer, with the probabilities [tokens] that it starts and ends at each token."""
 
     start: FloatArray
     end: FloatArray
@@ -46,7 +46,7 @@ class AnswerScores(NamedTuple):
 
 
 class WordTag(NamedTuple):
-    """A word, its tag, and the type of the entity that it is part of (None outside entities)."""
+    """A word, its tag, and the type of the entity that contains it (None outside entities)."""
 
     word: str
     tag: str
@@ -55,16 +55,16 @@ class WordTag(NamedTuple):
 
 @dataclass(frozen=True)
 class Views:
-    """What a page shows besides attention; None or empty for what the model does not have.
+    """What a page shows besides attention; None or empty for anything that does not apply.
 
     Attributes:
       guesses: the guesses for every mask at every layer.
-      occurrences: words that occur several times.
+      occurrences: words that occur more than once.
       scores: the score of each label of a sequence classifier or a sentence-pair head.
-      are_probabilities: whether these scores are probabilities.
-      attribution: the attribution of a classifier's prediction.
-      answer: the scores of a model that answers questions.
-      tags: the tags of a tagger.
+      are_probabilities: whether `scores` are probabilities.
+      attribution: how much each word contributes to a classifier's prediction.
+      answer: the answer of a question-answering model, with its scores.
+      tags: the tags that a tagger predicts.
       notes: sentences about what is left out and why.
     """
 
@@ -81,14 +81,14 @@ class Views:
 def collect_views(
     attention: Attention, trace: TracedText, text: Text, second: Text | None
 ) -> Views:
-    """Return what the model's head says about a text that `attention` has traced."""
+    """Return what the model's head predicts for a text that `attention` has traced."""
     notes = []
     if trace.truncated:
-        notes.append(f"The text was truncated to the model's {attention.max_length} tokens.")
+        notes.append(f"The text was truncated to {attention.max_length} tokens.")
     views = Views(occurrences=repeated_words(trace), notes=notes)
     match attention.config.head_kind:
         case "encoder":
-            notes.append("The model has no head, so the page shows only its encoder.")
+            notes.append("The model has no head, so the page shows only its attention and vectors.")
             return views
         case "pretraining" | "masked_lm" | "next_sentence":
             return _of_pretraining(attention, views, text, second)
@@ -99,14 +99,16 @@ def collect_views(
 
 
 def _of_pretraining(attention: Attention, views: Views, text: Text, second: Text | None) -> Views:
-    """Return the views with the guesses for masks and the score of a sentence pair."""
+    """Add the guesses for masks and the scores of a sentence pair to the views."""
     notes = [*views.notes]
     guesses: Sequence[MaskGuesses] = ()
     if attention.config.head != "next_sentence":
         guesses = attention.guesses(text, second)
         if not guesses:
             mask = attention.tokenizer.specials.mask
-            notes.append(f"Write {mask} in the text to see the guesses for a word at every layer.")
+            notes.append(
+                f"To see what each layer would guess for a word, replace the word with {mask}."
+            )
     scores = None
     if second is not None:
         logits = attention.head_outputs(text, second).get("next_sentence_logits")
@@ -126,7 +128,7 @@ def _of_classifier(
 ) -> Views:
     match head.scored:
         case "choices":
-            note = "The model compares choices, so there is no prediction for a single text."
+            note = "The model compares choices, so it makes no prediction for a single text."
             return replace(views, notes=[*views.notes, note])
         case "sequence":
             logits = attention.head_outputs(text, second)["logits"]
@@ -142,7 +144,7 @@ def _of_classifier(
             if head != SPAN:
                 return replace(views, tags=_tags(attention.config.labels, trace, logits))
             if second is None:
-                note = "The model answers questions: give the passage as the second text."
+                note = "The model answers questions: give a passage as the second text."
                 return replace(views, notes=[*views.notes, note])
             return replace(views, answer=_answer(trace, logits))
         case _:
@@ -170,7 +172,7 @@ def _softmax(logits: FloatArray) -> FloatArray:
 
 
 def _tags(labels: Sequence[str], trace: TracedText, logits: FloatArray) -> list[WordTag]:
-    """Return the most probable tag of each word, at its first token as in training."""
+    """Return the most probable tag of each word, read at its first token as in training."""
     words = [word for word in trace.words if trace.is_text[word.start]]
     tags = [labels[int(logits[word.start].argmax())] for word in words]
     entities: list[str | None] = [None] * len(words)
@@ -182,7 +184,7 @@ def _tags(labels: Sequence[str], trace: TracedText, logits: FloatArray) -> list[
 
 
 def _answer(trace: TracedText, logits: FloatArray) -> AnswerScores:
-    """Return the distributions over start and end, and the best span of the second text."""
+    """Return the start and end probabilities, and the best span in the second text."""
     start, end = _softmax(logits[:, 0]), _softmax(logits[:, 1])
     inside = trace.is_text & (trace.segment_ids == 1)
     joint = np.triu(np.outer(start * inside, end * inside))
@@ -193,7 +195,7 @@ def _answer(trace: TracedText, logits: FloatArray) -> AnswerScores:
 
 
 def repeated_words(trace: TracedText) -> list[Occurrences]:
-    """Return the words that occur several times, the longest first, without most function words."""
+    """Return up to four repeated words, the longest first; short words are ignored."""
     places: dict[str, list[int]] = {}
     for index, word in enumerate(trace.words):
         is_content = len(word.text) >= _MIN_LETTERS or not word.text.isascii()

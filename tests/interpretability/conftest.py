@@ -1,4 +1,4 @@
-"""Fixtures: random Hugging Face models of every family, and the work directories imported."""
+"""Provide random Hugging Face models of every family, and work directories imported from them."""
 
 from __future__ import annotations
 

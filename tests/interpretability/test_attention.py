@@ -1,4 +1,4 @@
-"""Compare traces of texts with Hugging Face's models."""
+"""Compare traced texts with the outputs of Hugging Face's models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXTS = [("I love my pet Python, python", None), ("wet roads", "it rains, it pou
 
 
 def run_hugging_face(directory: Path, trace: TracedText):
-    """Return the outputs of a model for traced tokens, with attention and hidden states."""
+    """Run Hugging Face's model on the traced tokens, returning attention and hidden states too."""
     model = transformers.AutoModel.from_pretrained(directory, attn_implementation="eager")
     inputs = {"input_ids": torch.tensor(trace.token_ids[None].astype(np.int64))}
     if getattr(model.config, "type_vocab_size", 0) > 1:

@@ -1,4 +1,4 @@
-"""Test the scores of attention patterns on heads that follow them perfectly."""
+"""Test that heads that follow an attention pattern perfectly get the maximum score."""
 
 from __future__ import annotations
 

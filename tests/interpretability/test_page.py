@@ -1,4 +1,4 @@
-"""Test the pages of `bert-jax look`: their contents, their limits, and their use in a browser."""
+"""Test the pages of `bert-jax look`: their content and limits, and how they work in a browser."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bert_jax.interpretability import page as page_module
 from bert_jax.interpretability.views import collect_views, repeated_words
 
 TEXT, SECOND = "wet [MASK] </script> rain, rain & rain", "it rains <b>hard</b>"
-# Texts for each head, and the views that their pages show.
+# For each head: a text, a second text, and the views that the page should show.
 HEADS = {
     "pretraining": (TEXT, SECOND, {"guesses", "occurrences", "scores"}),
     "masked_lm": (TEXT, SECOND, {"guesses", "occurrences"}),
@@ -52,14 +52,12 @@ def test_notes_say_what_is_left_out(import_pair):
         return data_of(look(import_pair("Bert", head)[1], *texts).html)["notes"]
 
     assert notes("masked_lm", "it rains") == [
-        "Write [MASK] in the text to see the guesses for a word at every layer."
+        "To see what each layer would guess for a word, replace the word with [MASK]."
     ]
     assert "no head" in notes("encoder", "it rains")[0]
     assert "compares choices" in notes("multiple_choice", "it rains")[0]
-    assert "give the passage as the second text" in notes("span", "where")[0]
-    assert notes("encoder", "it rains " * 40)[0] == (
-        "The text was truncated to the model's 40 tokens."
-    )
+    assert "give a passage as the second text" in notes("span", "where")[0]
+    assert notes("encoder", "it rains " * 40)[0] == ("The text was truncated to 40 tokens.")
 
 
 def test_the_attention_in_a_page_is_rounded_to_bytes(import_pair):
@@ -115,7 +113,7 @@ def test_the_command_writes_the_page(bert_jax_here, import_pair, tmp_path):
     work_dir, output = import_pair("Bert", "masked_lm")[1], tmp_path / "page.html"
     finished = bert_jax_here("look", work_dir, "it rains", "--output", output)
     assert finished.code == 0, finished.errors
-    assert finished.output.startswith("Write [MASK] in the text")
+    assert finished.output.startswith("To see what each layer would guess")
     assert output.read_text(encoding="utf-8") == look(work_dir, "it rains").html
     refused = bert_jax_here("look", work_dir, "it rains", "--output", tmp_path / "page.pdf")
     assert refused.code == 2 and "not an HTML file" in refused.errors
