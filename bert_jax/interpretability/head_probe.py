@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -13,11 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_jax.files import write_file
-from bert_jax.inference.predictor import Predictor
-from bert_jax.interpretability.trace import trace_attention
-from bert_jax.interpretability.traced_text import FloatArray, between_words
-from bert_jax.labeled_data.features import Features, build_sequences
-from bert_jax.labeled_data.tokenized_text import TokenizedText, tokenize
+from bert_jax.interpretability.traced_text import FloatArray
+from bert_jax.interpretability.word_states import WordAttention
 from bert_jax.labeled_data.treebank import ParsedSentence, Treebank
 from bert_jax.models.config import DTypeName
 
@@ -27,7 +23,6 @@ ALL = "all"
 # Candidates for the fixed-offset baseline of Clark et al.; few syntactic heads are farther away.
 OFFSETS = range(-3, 4)
 _MIN_COUNT = 100
-_SENTENCES_AT_ONCE = 64
 
 
 class BestHead(NamedTuple):
@@ -175,64 +170,18 @@ def probe_heads(
     Raises:
       ValueError: there is no such model, or none of the sentences can be used.
     """
-    attention = _WordAttention(model, batch_size=batch_size, dtype=dtype, step=step)
-    counts = _Counts(
-        treebank, attention.config.encoder.num_layers, attention.config.encoder.num_heads
-    )
-    total = len(treebank)
-    for start in range(0, total, _SENTENCES_AT_ONCE):
-        for sentence, weights in attention(treebank.sentences[start : start + _SENTENCES_AT_ONCE]):
-            counts.add(sentence, weights)
+    attention = WordAttention(model, batch_size=batch_size, dtype=dtype, step=step)
+    encoder = attention.config.encoder
+    counts = _Counts(treebank, encoder.num_layers, encoder.num_heads)
+    for sentence, weights in attention(treebank.sentences):
+        counts.add(sentence, weights)
         if on_progress is not None:
-            on_progress(min(start + _SENTENCES_AT_ONCE, total), total)
+            on_progress(counts.num_sentences, len(treebank))
     if not counts.num_sentences:
         raise ValueError(
             f"{treebank.path}: none of the sentences can be used: {dict(attention.skipped)}"
         )
     return counts.result(dict(attention.skipped))
-
-
-class _WordAttention(Predictor):
-    """Computes the attention between the words of sentences.
-
-    Attributes:
-      skipped: the number of sentences skipped so far, keyed by reason.
-    """
-
-    heads = None
-    made_by = "`bert-jax pretrain`"
-
-    def __init__(
-        self, work_dir: str | Path, *, batch_size: int, dtype: DTypeName, step: int | None
-    ):
-        super().__init__(work_dir, batch_size=batch_size, dtype=dtype, step=step)
-        self.skipped: Counter[str] = Counter()
-
-    def __call__(
-        self, sentences: Sequence[ParsedSentence]
-    ) -> Iterator[tuple[ParsedSentence, FloatArray]]:
-        """Yield each usable sentence with its attention [layers, heads, words, words].
-
-        Attention to and from `[CLS]` and `[SEP]` is left out, so rows sum to less than 1.
-        """
-        texts = [tokenize(self.tokenizer, sentence.words) for sentence in sentences]
-        usable = [pair for pair in zip(sentences, texts, strict=True) if self._is_usable(*pair)]
-        ids = [text.token_ids[1:-1] for _, text in usable]
-        features = Features(build_sequences(self.tokenizer, ids, [None] * len(ids)))
-        rows = self._run(trace_attention, features)
-        for (sentence, text), row in zip(usable, rows, strict=True):
-            length = len(text.tokens)
-            weights = between_words(row["attention"][:, :, :length, :length], text.words)
-            yield sentence, weights[:, :, 1:-1, 1:-1]
-
-    def _is_usable(self, sentence: ParsedSentence, text: TokenizedText) -> bool:
-        if len(text.tokens) > self.max_length:
-            self.skipped[f"longer than the model's {self.max_length} tokens"] += 1
-            return False
-        if len(text.words) - 2 != len(sentence.words):
-            self.skipped["with a word for which the tokenizer has no token"] += 1
-            return False
-        return True
 
 
 class _Counts:

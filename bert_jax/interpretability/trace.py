@@ -67,6 +67,12 @@ def trace_attention(model: Model, batch: Batch) -> Outputs:
 
 
 @jax.jit
+def trace_states(model: Model, batch: Batch) -> Outputs:
+    """Return only the `hidden_states` of `trace`."""
+    return {"hidden_states": trace(model, batch)["hidden_states"]}
+
+
+@jax.jit
 def head_outputs(model: Model, batch: Batch) -> Outputs:
     """Return the head's outputs: `logits`, `next_sentence_logits` or neither; see `infer`."""
     outputs = infer(model, batch["token_ids"], batch["segment_ids"], batch["attention_mask"])

@@ -67,10 +67,7 @@ class TracedText(TokenizedText):
 
         A word's vector is the mean of its tokens' vectors.
         """
-        starts = [word.start for word in self.words]
-        sizes = np.array([word.stop - word.start for word in self.words], np.float32)
-        summed: FloatArray = np.add.reduceat(self.hidden_states, starts, axis=1)
-        return summed / sizes[:, None]
+        return mean_of_words(self.hidden_states, self.words)
 
 
 def between_words(attention: FloatArray, words: Sequence[TextWord]) -> FloatArray:
@@ -87,4 +84,20 @@ def between_words(attention: FloatArray, words: Sequence[TextWord]) -> FloatArra
     sizes = np.array([word.stop - word.start for word in words], np.float32)
     to_words = np.add.reduceat(attention, starts, axis=3)
     summed: FloatArray = np.add.reduceat(to_words, starts, axis=2)
+    return summed / sizes[:, None]
+
+
+def mean_of_words(states: FloatArray, words: Sequence[TextWord]) -> FloatArray:
+    """Return the vector of each word, which is the mean of the vectors of its tokens.
+
+    Args:
+      states: [layers, tokens, hidden_dim].
+      words: the words, to which all tokens belong.
+
+    Returns:
+      float32 [layers, words, hidden_dim].
+    """
+    starts = [word.start for word in words]
+    sizes = np.array([word.stop - word.start for word in words], np.float32)
+    summed: FloatArray = np.add.reduceat(states, starts, axis=1)
     return summed / sizes[:, None]
