@@ -27,6 +27,7 @@ from bert_jax.interpretability.traced_text import (
 from bert_jax.labeled_data.features import Features
 from bert_jax.labeled_data.tokenized_text import Text, TokenizedText, tokenize
 from bert_jax.models.config import DTypeName
+from bert_jax.models.model import ClassifierHead
 from bert_jax.runs.work_dir import PAIRS
 from bert_jax.validation import check_choice
 
@@ -140,17 +141,8 @@ class Attention(Predictor):
         check_choice("baseline", baseline, get_args(Baseline))
         if steps < 1:
             raise ValueError(f"steps={steps}: out of range. Give 1 or more.")
-        classifier = self.config.classifier
         read = self._read(text, second)
-        if classifier is not None and classifier.scored == "sequence":
-            program, label, name = self._label_program(read, target, steps)
-        elif classifier is None and self.config.head in ("pretraining", "masked_lm"):
-            program, label, name = self._token_program(read, target, steps)
-        else:
-            raise ValueError(
-                f"the model has the head {self.config.head!r}, whose predictions are not a single "
-                "score. Use a model with the head 'classification', 'pretraining' or 'masked_lm'."
-            )
+        program, label, name = self._attribution_program(read, target, steps)
         kept_ids = set(self.tokenizer.special_ids) - {self.tokenizer.unk_id}
         match baseline:
             case "mask":
@@ -190,10 +182,11 @@ class Attention(Predictor):
         """
         read = self._read(text, second)
         row = self._run_once(head_outputs, read)
-        classifier = self.config.classifier
-        if classifier is not None and classifier.scored == "tokens":
-            return {"logits": row["logits"][: len(read.tokens)].copy()}
-        return row
+        match self.config.head_kind:
+            case ClassifierHead(scored="tokens"):
+                return {"logits": row["logits"][: len(read.tokens)].copy()}
+            case _:
+                return row
 
     @property
     def sentence_pair_names(self) -> tuple[str, str]:
@@ -201,6 +194,22 @@ class Attention(Predictor):
         if self.origin.get(PAIRS) == "sentence_order":
             return "in order", "swapped"
         return "the second text follows", "it does not follow"
+
+    def _attribution_program(
+        self, read: TokenizedText, target: str | None, steps: int
+    ) -> tuple[Program, int, str]:
+        """Return the program, and the index and name of the label or token to explain."""
+        match self.config.head_kind:
+            case ClassifierHead(scored="sequence"):
+                return self._label_program(read, target, steps)
+            case "pretraining" | "masked_lm":
+                return self._token_program(read, target, steps)
+            case _:
+                raise ValueError(
+                    f"the model has the head {self.config.head!r}, whose predictions are not a "
+                    "single score. Use a model with the head 'classification', 'pretraining' or "
+                    "'masked_lm'."
+                )
 
     def _label_program(
         self, read: TokenizedText, target: str | None, steps: int

@@ -16,6 +16,7 @@ from bert_jax.cli import sweep
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.glue import GlueConfig
 from bert_jax.finetuning.sentences import SentencesConfig
+from bert_jax.recipes.command_line import sweep_command, sweep_config
 from bert_jax.recipes.load import load_config
 
 from ..commands import REPOSITORY
@@ -87,11 +88,12 @@ def test_a_sweep_also_accepts_a_table(tmp_path: Path) -> None:
     given = ["--config", RECIPES / "table.py", "--init", "model", "--output", "out", "--data", data]
     args = parser.parse_args(list(map(str, given)))
     args.config_overrides = ["--config.sentences.files.skip_labels=('?',)"]
-    config = sweep._load(args).with_columns()
+    config = sweep_config("table", args.config_overrides, args.init, args.data, args.output)
+    config = config.with_columns()
     assert isinstance(config.task, SentencesConfig)
     assert config.task.files.train == str(data)
     assert config.task.files.first == "what was said"
-    assert f"--data {data}" in sweep._command(args, sweep._grid(args, 0), "best")
+    assert f"--data {data}" in sweep_command(sweep._given(args), sweep._grid(args, 0), "best")
 
 
 def load(name: str, *overrides: str) -> FinetuneConfig:

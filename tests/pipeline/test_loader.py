@@ -189,7 +189,8 @@ def test_errors_name_a_killed_worker_and_the_signal(source):
         # This process makes the batches for odd steps. Those that it has already sent still arrive.
         os.kill(second_worker(loader), signal.SIGKILL)
         with pytest.raises(
-            OSError, match=r"^data worker 2 of 2 was killed by SIGKILL, .* memory .* fewer workers"
+            OSError,
+            match=r"^data worker 2 of 2 was killed by SIGKILL, .* memory\. Use fewer workers",
         ):
             for _ in loader:
                 pass
