@@ -195,7 +195,7 @@ def _words(states: WordStates, sentences: Sequence[ParsedSentence], target: Prob
             case _:
                 assert_never(target)
     if not vectors:
-        raise ValueError(f"no sentence can be used: {dict(states.skipped)}")
+        raise ValueError(f"none of the sentences can be used: {dict(states.skipped)}")
     return _Words(np.concatenate(vectors, axis=1), words, labels)
 
 
