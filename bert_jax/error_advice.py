@@ -1,4 +1,4 @@
-"""Turn the error that ended a command into a short message with advice on its options."""
+"""Turn the error that ended a command into a short message that advises which options to change."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TextIO
 
 from bert_jax.failures import library_panic, memory_shortage, system_error, unwritten_file
 
-# Commands that resume from unfinished output.
+# Commands that can resume from unfinished output.
 _RESUMED = ("prepare", "pretrain", "finetune", "sweep")
 _RESUMES = "Fix the cause, such as a full disk, and run the same command again to resume"
 _AGAIN = (
@@ -54,11 +54,11 @@ def file_message(error: BaseException, verb: str, output: TextIO) -> str | None:
 
 
 def library_message(error: BaseException, verb: str) -> str | None:
-    """Return a message about running out of memory or a library panic; None for other errors.
+    """Return a message about a memory shortage or a library panic, or None for other errors.
 
     Args:
       error: the error that ended the command.
-      verb: the command, which the advice is for.
+      verb: the command, such as "bench step", which determines the advice.
     """
     advice = _ADVICE.get(verb, _ELSEWHERE)
     return memory_shortage(error, advice) or library_panic(error)

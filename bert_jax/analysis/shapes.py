@@ -1,4 +1,4 @@
-"""Format the shape of every parameter, with a formula for the size of each part of a model."""
+"""Format the shapes of all parameters, with a formula for the size of each part of a model."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from bert_jax.models.parameters import count
 
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
 _LAYER = re.compile(r"^encoder\.layers\.(\d+)\.")
-# Parameters of one dense layer or norm, whose sizes are added up in one term.
+# The parameters of a dense layer or a norm, whose sizes form one term of a formula.
 _LEAVES = ("kernel", "scale", "bias")
 
 
 def shape_table(shapes: Shapes) -> list[str]:
-    """Return the size, the formula and all shapes of each part of a model, as lines of text.
+    """Format each part of a model: its size, a formula for it, and the shapes of its parameters.
 
-    Layers have the same shapes, so only one layer is listed, with the number of layers that have
-    parameters of their own.
+    All layers have the same shapes, so only one is listed, with the number of layers that have
+    their own parameters.
 
     Args:
       shapes: the shape of every parameter, keyed by name.

@@ -1,4 +1,4 @@
-"""Look inside models and batches: pages, masks and attention heads."""
+"""Commands that look inside models and batches: `look`, `show-batch` and `probe`."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def add_look_at_text_arguments(parser: ArgumentParser) -> None:
 
 
 def look_at_text(args: argparse.Namespace) -> int:
-    """Show what happens inside a model when it reads a text, as a single web page.
+    """Write a web page that shows what happens inside a model when it reads a text.
 
         bert-jax look runs/mine "I love my pet Python" "Python is a language" --output page.html
 
     The page shows the attention of every head. Depending on the model's head, it also shows the
     guesses for [MASK] at every layer, the tags, the answer to a question (the first text) in a
-    passage (the second), or how much every word contributes to a classification. It loads nothing
-    from the network.
+    passage (the second), or how much every word contributes to a classification. The page loads
+    nothing from the network.
     """
     output = Path(args.output)
     check_page_path(output)
@@ -49,7 +49,7 @@ def add_show_rows_arguments(parser: ArgumentParser) -> None:
     work_dir = "work directory of a pretraining run, instead of --config"
     parser.add_argument("work_dir", nargs="?", metavar="WORKDIR", help=work_dir)
     add_config_argument(parser, required=False)
-    parser.add_number("--step", "step of the run, from 0", default=0)
+    parser.add_number("--step", "step of the run, counted from 0", default=0)
     parser.add_number("--rows", "number of rows to show", default=4)
 
 
@@ -71,12 +71,12 @@ def show_rows(args: argparse.Namespace) -> int:
 def add_probe_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `probe`."""
     add_work_dir_argument(parser)
-    treebank = "CoNLL-U file, or directory of a treebank"
+    treebank = "CoNLL-U file, or directory that contains one"
     parser.add_option("--treebank", "PATH", treebank, required=True)
-    count = "minimum number of occurrences for a relation to be printed"
+    count = "print only relations with at least this many occurrences"
     parser.add_number("--min-count", count, default=100)
     parser.add_number("--step", "step of the checkpoint (default: the best or newest one)")
-    parser.add_option("--output", "FILE", "JSON file for the accuracies of all heads")
+    parser.add_option("--output", "FILE", "JSON file to write, with the accuracies of all heads")
 
 
 def probe(args: argparse.Namespace) -> int:
@@ -86,8 +86,8 @@ def probe(args: argparse.Namespace) -> int:
 
     For every relation in a Universal Dependencies treebank, prints the head that predicts it best
     and its accuracy, next to the best fixed offset (Clark et al. 2019, section 4.2). Layers and
-    heads are counted from 1. If PATH is a directory, the file whose name ends with test.conllu is
-    used.
+    heads are counted from 1. In a directory, the command reads the file whose name ends in
+    test.conllu.
     """
     treebank = read_treebank(find_treebank(args.treebank, "test"))
     if args.output:

@@ -1,4 +1,4 @@
-"""Tokenize a text or a pair of texts as a model reads it, and assign the tokens to words."""
+"""Tokenize a text or a pair of texts as a model reads it, and group the tokens into words."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TextWord(NamedTuple):
     """A word, a punctuation mark or a special token among the tokens of a text.
 
     Attributes:
-      text: the word as it is written, or the special token.
+      text: the word as written in the text, or the special token.
       segment: 0 for the first text of a pair and 1 for the second.
       start: the index of its first token.
       stop: the index after its last token.
@@ -53,8 +53,8 @@ class TokenizedText:
       token_ids: int32 [tokens].
       segment_ids: int32 [tokens], 0 for the first text and 1 for the second.
       offsets: int32 [tokens, 2], the character range of each token in its text; (0, 0) for `[CLS]`
-        and `[SEP]`. If words were given, this is the range of the token's whole word.
-      is_text: bool [tokens], whether a token is part of a text rather than `[CLS]` or `[SEP]`.
+        and `[SEP]`. If words were given, this is the range of the whole word.
+      is_text: bool [tokens], False for the `[CLS]` and `[SEP]` tokens that enclose the texts.
       words: the words and special tokens, in order; every token belongs to one of them.
       truncated: whether a text was truncated.
     """
@@ -71,14 +71,14 @@ class TokenizedText:
 
     @property
     def sequences(self) -> Sequences:
-        """The tokens as the only sequence of a batch."""
+        """The tokens as a batch of one sequence."""
         first = np.count_nonzero(self.segment_ids == 0)
         return Sequences(
             self.token_ids, np.array([0, len(self.tokens)]), np.array([first], np.int64)
         )
 
     def lines(self, *, color: bool = False) -> Iterator[str]:
-        """Yield the tokens as a line and as a table, with one ANSI color per word if `color`."""
+        """Yield a line and a table of the tokens; if `color`, each word gets an ANSI color."""
         shades: Sequence[Color] = get_args(Color)
         names = []
         for number, word in enumerate(self.words):
@@ -139,8 +139,8 @@ def tokenize(
     """Return the tokens and words of a text or a pair of texts.
 
     Args:
-      tokenizer: the tokenizer, or a directory with one, such as a work directory.
-      text: the text, or a tuple of its words. Words without tokens are left out.
+      tokenizer: a tokenizer, or a directory that contains one, such as a work directory.
+      text: the text, or a tuple of its words. Words that produce no tokens are left out.
       second: the second text of a pair.
       max_length: the maximum number of tokens, including special tokens; a single text is truncated
         at its end, and a pair at the end of the longer text first. None disables truncation.
@@ -230,7 +230,7 @@ def word_spans(
 
     Args:
       offsets: [tokens, 2], the character range of each token.
-      words: the words of the text in order.
+      words: the words of the text, in order.
       special: [tokens], whether a token is a special token, which is a word of its own.
 
     Returns:

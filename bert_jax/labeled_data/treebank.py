@@ -43,7 +43,7 @@ class Treebank:
       sentences: the sentences.
       num_multiword_tokens: the number of skipped lines for multiword tokens, such as "don't", whose
         words have lines of their own.
-      num_empty_nodes: the number of skipped lines for words that are not in the text.
+      num_empty_nodes: the number of skipped lines for words that do not appear in the text.
     """
 
     path: Path
@@ -61,7 +61,7 @@ class Treebank:
 
     @property
     def notes(self) -> list[str]:
-        """A line about what was skipped in the file; empty if nothing was."""
+        """A line that says what was skipped in the file; empty if nothing was skipped."""
         counts = {
             "multiword tokens": self.num_multiword_tokens,
             "empty nodes": self.num_empty_nodes,
@@ -70,7 +70,7 @@ class Treebank:
         return [f"skipped: {' and '.join(skipped)}"] if skipped else []
 
     def relation_counts(self) -> Counter[str]:
-        """Return a counter of the relations."""
+        """Count how often each relation occurs."""
         return Counter(name for sentence in self.sentences for name in sentence.relations)
 
 
@@ -82,7 +82,7 @@ def read_treebank(path: str | Path) -> Treebank:
 
     Raises:
       ValueError: the file does not exist, contains no sentences or is malformed, or a word has no
-        head. The message gives the file and line.
+        head. The message names the file and line.
     """
     file = find_file(path)
     skipped: Counter[str] = Counter()
@@ -101,7 +101,7 @@ def find_treebank(path: str | Path, split: TreebankSplit) -> Path:
     Args:
       path: a file, or a directory with files named as in Universal Dependencies, such as
         en_ewt-ud-test.conllu.
-      split: the file to choose in a directory.
+      split: which file to choose in a directory.
 
     Raises:
       ValueError: the directory contains no such file or more than one.
@@ -120,7 +120,7 @@ def find_treebank(path: str | Path, split: TreebankSplit) -> Path:
 
 
 def _counted(file: Path, skipped: Counter[str]) -> Iterator[tuple[str, str]]:
-    """Yield lines with their locations, and count those of multiword tokens and empty nodes."""
+    """Yield lines with their locations, counting multiword tokens and empty nodes in `skipped`."""
     for number, line in enumerate(file_lines(file), start=1):
         text = line.rstrip("\r\n")
         name = text.partition("\t")[0]

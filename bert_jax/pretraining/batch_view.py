@@ -1,4 +1,4 @@
-"""Show a batch as words: what is masked, replaced and kept, and the labels of sentence pairs."""
+"""Show a batch as words: which are masked, replaced or kept, and how sentence pairs are labeled."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ShownToken:
     """A token of a batch.
 
     Attributes:
-      text: the token that the model reads.
+      text: the token as the model sees it.
       state: what the masker did to the token.
       label: the token that the model must predict; "" for a token that is not predicted.
     """
@@ -50,7 +50,7 @@ class ShownToken:
 
 @dataclass(frozen=True)
 class ShownDocument:
-    """A document in a row, which attends only to itself unless documents are joined.
+    """A document in a row. Its tokens attend only to each other unless documents are joined.
 
     Attributes:
       tokens: its tokens.
@@ -63,14 +63,14 @@ class ShownDocument:
 
 @dataclass(frozen=True)
 class BatchView:
-    """Part of a batch, shown as words: as lines of text or, in Jupyter, in color.
+    """Part of a batch, which prints as lines of text and is displayed in color in Jupyter.
 
     Attributes:
       phase: the name of the phase.
       step: the step, counted over the whole run from 0.
-      rows: the documents in each row.
-      num_rows: the number of rows of the whole batch.
-      num_padding: the number of positions in the shown rows that are padding.
+      rows: the documents in each shown row.
+      num_rows: the number of rows in the whole batch.
+      num_padding: the number of padding positions in the shown rows.
     """
 
     phase: str
@@ -97,7 +97,7 @@ class BatchView:
 
     @property
     def summary(self) -> str:
-        """The share of masked, replaced and kept tokens among those predicted, and of padding."""
+        """One line with the shares of predicted, masked, replaced, kept and padding tokens."""
         tokens = [token for row in self.rows for document in row for token in document.tokens]
         states = Counter(token.state for token in tokens)
         predicted = len(tokens) - states["context"]

@@ -1,4 +1,4 @@
-"""Format the sizes of models as tables: of a config, of a work directory, or side by side."""
+"""Format tables of model sizes: for a config, for a work directory, or for multiple models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bert_jax.runs.summary import model_table
 from bert_jax.runs.work_dir import PAIRS, read_model
 from bert_jax.tasks.pretraining import Pretraining
 
-# Parameters and FLOPs do not depend on how a model is computed.
+# Parameter and FLOP counts do not depend on the dtype or the attention backend.
 _COMPUTE = ComputeConfig(dtype="float32", attention="xla")
 
 

@@ -1,4 +1,4 @@
-"""Test that the formulas in a table of shapes give the sizes of the parts."""
+"""Test that the formulas in a table of shapes evaluate to the sizes next to them."""
 
 from __future__ import annotations
 

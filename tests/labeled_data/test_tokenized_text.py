@@ -1,4 +1,4 @@
-"""Compare tokenized texts and their words with Hugging Face's tokenizers."""
+"""Compare tokenized texts and their words with those of Hugging Face's tokenizers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module", params=["Roberta", "DistilBert"])
 def directory(request, tmp_path_factory) -> Path:
-    """Return the directory of a byte-level or a WordPiece tokenizer."""
+    """Return a directory with a byte-level or a WordPiece tokenizer."""
     path = tmp_path_factory.mktemp(request.param)
     make_family(path, request.param, "encoder")
     return path

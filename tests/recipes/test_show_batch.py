@@ -1,4 +1,4 @@
-"""Test that a shown batch describes in words what the arrays in the run's batch contain."""
+"""Test that a shown batch matches the arrays that the run trains on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def config(tiny_config: Path, tmp_path: Path):
 
 
 def batch_of_the_run(config, step: int, monkeypatch) -> dict[str, np.ndarray]:
-    """Return the batch that a run's trainer gets at a given step, without training."""
+    """Return the batch that the trainer of a run would get at a given step, without training."""
     from bert_jax.training.sharding import MeshConfig, make_mesh
 
     sources: list[BatchSource] = []
