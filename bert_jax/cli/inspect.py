@@ -4,9 +4,9 @@
     bert-jax inspect runs/mine --shapes
     bert-jax inspect base roberta-base albert-base-v2 distilbert
 
-For a config, prints the parameters and the FLOPs of a training step in each phase. For a work
-directory or a published encoder, prints its settings and parameters. With --shapes, lists the shape
-of every parameter. Several models are compared side by side.
+For a config, prints the parameters and the FLOPs of a training step in each phase. For a published
+encoder, prints its parameters, and for a work directory, its settings and parameters. With
+--shapes, lists the shape of every parameter. Multiple models are compared side by side.
 """
 
 from __future__ import annotations

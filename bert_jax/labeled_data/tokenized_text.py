@@ -100,7 +100,7 @@ class TokenizedText:
         yield ""
         inside = int(np.count_nonzero(self.is_text))
         num_words = sum(bool(self.is_text[word.start]) for word in self.words)
-        yield f"{len(self.tokens)} tokens, {inside} of them for {num_words} words"
+        yield f"{len(self.tokens)} tokens, {inside} of which make up {num_words} words"
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

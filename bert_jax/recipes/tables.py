@@ -51,11 +51,11 @@ def config_tables(
 
 
 def model_tables(name: str, *, shapes: bool = False) -> Iterator[str]:
-    """Yield the lines of a table of a model's settings and of a table of its parameters.
+    """Yield the lines of a table of parameters, after the settings in the case of a work directory.
 
     Args:
       name: a work directory, or a published encoder such as "base" or "albert-base-v2".
-      shapes: whether the second table lists the shape of every parameter.
+      shapes: whether the parameter table lists the shape of every parameter.
 
     Raises:
       ValueError: there is no such work directory or encoder.
@@ -113,7 +113,7 @@ def _own_layers(model: ModelConfig) -> str:
 
 
 def _named(name: str) -> tuple[ModelConfig, SentencePairs | None]:
-    """Return a model and its sentence pairs in pretraining; None if they are unknown."""
+    """Return a model and the kind of its sentence pairs in pretraining; None if it is unknown."""
     if Path(name).is_dir() or name not in VARIANTS:
         if not Path(name).is_dir():
             raise ValueError(

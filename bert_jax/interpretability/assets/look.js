@@ -125,7 +125,7 @@ function select(layer, head) {
 }
 
 const PATTERNS = {
-  none: "(all alike)", previous: "to the previous token", next: "to the next token",
+  none: "(no highlighting)", previous: "to the previous token", next: "to the next token",
   separator: `to ${data.separator}`, broad: "broadly",
 };
 
@@ -278,7 +278,7 @@ function drawGuesses() {
       }
       table.append(row);
     });
-    const text = "The masked-LM head, which was trained on the last layer, applied to every layer.";
+    const text = "The masked-LM head, applied to every layer. It was trained on the last layer only.";
     const title = `Guesses for ${data.tokens[position]} (token ${position + 1})`;
     panel(title, text, element("div", { class: "scroll" }, table));
   }
@@ -316,8 +316,8 @@ function drawOccurrences() {
       picture.append(shape("polyline", { points, fill: "none", stroke, "stroke-width": 2 }));
       key.append(element("span", {}, element("i", { style: `background: ${stroke}` }), name));
     });
-    const text = "The cosine similarity between the vectors of its occurrences, layer by layer.";
-    panel(`“${word}” in its contexts`, text, picture, key);
+    const text = "The cosine similarity between occurrences of the word, layer by layer.";
+    panel(`“${word}” in context`, text, picture, key);
   }
 }
 
@@ -369,9 +369,9 @@ function drawAttribution() {
   });
   const key = element("p", { class: "key" },
     element("span", {}, element("i", { style: tint("good", 0.75) }), "raises the score"),
-    element("span", {}, element("i", { style: tint("warm", 0.75) }), "lowers it"));
+    element("span", {}, element("i", { style: tint("warm", 0.75) }), "lowers the score"));
   const text = `Score for “${target}”: ${score.toFixed(3)}; with all words masked: ` +
-    `${baseline.toFixed(3)}. Integrated gradients divide the difference among the words.`;
+    `${baseline.toFixed(3)}. Integrated gradients distribute the difference over the words.`;
   panel(`Why “${target}”?`, text, words, key);
 }
 
