@@ -170,4 +170,4 @@ class TaskData:
             prefix = self.metric_of(name, "")
             if metric.startswith(prefix):
                 return examples.chance(metric.removeprefix(prefix))
-        raise AssertionError(f"{metric} belongs to no validation set")
+        raise AssertionError(f"{metric} does not belong to any validation set")

@@ -206,9 +206,8 @@ class Attention(Predictor):
                 return self._token_program(read, target, steps)
             case _:
                 raise ValueError(
-                    f"the model has the head {self.config.head!r}, whose predictions are not a "
-                    "single score. Use a model with the head 'classification', 'pretraining' or "
-                    "'masked_lm'."
+                    f"the model has a {self.config.head!r} head, which does not predict a single "
+                    "score. Use a model with a 'classification', 'pretraining' or 'masked_lm' head."
                 )
 
     def _label_program(

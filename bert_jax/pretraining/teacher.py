@@ -188,8 +188,8 @@ def load_teacher(
             identity_of(checkpoints, step)
         except ValueError as error:
             raise ValueError(
-                f"this run's teacher was step {step}, but {error}. Restore that checkpoint, or "
-                "choose another --config.work_dir to learn from the current teacher."
+                f"this run's teacher was the checkpoint at step {step}, but {error}. Restore that "
+                "checkpoint, or choose another --config.work_dir to learn from the current teacher."
             ) from error
     definition = spec.teacher.definition
     shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)

@@ -187,7 +187,7 @@ class Trainer:
           CheckpointNotSaved: a checkpoint could not be written.
         """
         if steps < 1 or save_every < 1:
-            raise ValueError(f"steps={steps}, save_every={save_every}: expected at least 1 each.")
+            raise ValueError(f"steps={steps}, save_every={save_every}: both must be at least 1.")
         rows = self._rows(loader.batch_size)
         with ExitStack() as closing:
             checkpointer, state = None, None

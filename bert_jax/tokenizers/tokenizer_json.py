@@ -85,8 +85,8 @@ def read_tokenizer_json(file: Path, config: Mapping[str, Any]) -> Any:
     if specials is None:
         missing = [token for token in BERT.tokens if token not in vocabulary]
         raise ValueError(
-            f"{file}: not BERT's vocabulary: it lacks {', '.join(missing)}, and it does not have "
-            "the special tokens of RoBERTa or ALBERT either."
+            f"{file}: not a BERT vocabulary: it lacks {', '.join(missing)}, and it does not have "
+            "the RoBERTa or ALBERT special tokens either."
         )
     try:
         _check_added_tokens(state, vocabulary)
