@@ -34,7 +34,7 @@ _FORM_KEYS = form_keys("choices")
 
 @dataclass(frozen=True)
 class ChoiceSet(ExampleSet):
-    """Multiple-choice examples: contexts with several choices each, one of which is correct."""
+    """Multiple-choice examples: each is a context with several choices, one of which is correct."""
 
     endings: ClassVar[tuple[str, ...]] = (".csv",)
     features: Features
@@ -73,7 +73,7 @@ class ChoiceSet(ExampleSet):
 
     @property
     def written_from(self) -> str:
-        """See `ExampleSet.written_from`; also covers the example IDs."""
+        """See `ExampleSet.written_from`; the checksum also covers the example IDs."""
         return fingerprint_with(self.fingerprint, self.examples.ids)
 
     def _accuracy(self, chosen: np.ndarray) -> dict[str, float]:

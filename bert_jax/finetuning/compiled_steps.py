@@ -1,4 +1,4 @@
-"""Check that a fine-tuning run fits its mesh, data and memory, and compile its steps."""
+"""Check a fine-tuning run against its mesh, data and memory, and compile its steps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from bert_jax.training.tuning import Tuning, TuningConfig
 
 @dataclass(frozen=True)
 class CompiledSteps:
-    """The compiled steps that a run shares with its `FinetuneRun.with_hyperparameters` variants.
+    """The compiled steps, shared by a run and its variants from `FinetuneRun.with_hyperparameters`.
 
     Attributes:
       task: the model and its loss.
@@ -157,7 +157,7 @@ def _check_best_metric(data: TaskData, best_metric: str) -> None:
 
 
 def unknown_lines(features: Mapping[str, Features], tokenizer: Tokenizer) -> list[str]:
-    """Return a line with each set's share of unknown tokens, plus a warning if one exceeds 1%."""
+    """Return a line with each set's fraction of unknown tokens, and a warning if any exceeds 1%."""
     sets = {
         name: count_unknown(rows.sequences.token_ids, tokenizer) for name, rows in features.items()
     }
@@ -184,7 +184,7 @@ def check_memory(
     init_from: str,
     max_length: int,
 ) -> None:
-    """Check that a fine-tuning run fits into this machine's memory.
+    """Check that a fine-tuning run fits in this machine's memory.
 
     Args:
       model: the model.

@@ -26,8 +26,8 @@ def default_optimizer() -> OptimizerConfig:
     """Return the settings for AdamW with bias correction and warm-up over a tenth of the steps.
 
     Without bias correction or without warm-up, models fine-tuned on small datasets collapse to a
-    single answer for some seeds (Mosbach et al. 2021, "On the Stability of Fine-tuning BERT"; Zhang
-    et al. 2021, "Revisiting Few-sample BERT Fine-tuning").
+    single answer with some seeds (Mosbach et al. 2021, "On the Stability of Fine-tuning BERT";
+    Zhang et al. 2021, "Revisiting Few-sample BERT Fine-tuning").
     """
     return OptimizerConfig(peak_learning_rate=3e-5, warmup_steps=0, warmup_fraction=0.1)
 

@@ -58,13 +58,13 @@ FINETUNE = "bert-jax finetune"
 
 @dataclass(frozen=True)
 class SetScores:
-    """A model's scores on a set; empty if the examples are unlabeled.
+    """A model's scores on a set. There are none if the examples are unlabeled.
 
     Attributes:
       examples: the number of examples.
       scores: the scores, keyed by metric name.
-      by_type: the scores for each class, label or entity type.
-      type_is: what these types are called, such as "label".
+      by_type: the scores for each type of answer, such as a class, a label or an entity type.
+      type_is: the word for a type in `by_type`, such as "label".
       files: the prediction files.
     """
 
@@ -114,16 +114,16 @@ def evaluate(
         test sets are used if `data` is None.
       predictions: a directory for prediction files, which process 0 writes; if None, none are
         written.
-      config: the task and settings for a model that was fine-tuned with other software and
-        imported, such as `FinetuneConfig.evaluation`; defaults to the config of the model's own
+      config: the task and settings (for example, `FinetuneConfig.evaluation`) for a model that was
+        fine-tuned with other software and then imported; defaults to the config of the model's own
         run.
 
     Returns:
       An `EvaluationResult` with the scores on each set.
 
     Raises:
-      ValueError: the directory holds no fine-tuned model or no such checkpoint, a file is missing
-        or has a different format, or predictions would overwrite a file.
+      ValueError: the directory holds no fine-tuned model or no checkpoint at `step`, a file is
+        missing or has a different format, or predictions would overwrite a file.
     """
     if config is not None:
         fix = "Pass the `evaluation` of a FinetuneConfig, which `load_config` returns."
@@ -155,14 +155,14 @@ def evaluate(
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A checkpoint and the sets to evaluate it on, which are all labeled or all unlabeled.
+    """A checkpoint and the sets to evaluate it on. Either all sets are labeled or none are.
 
     Attributes:
       work_dir: the model's work directory.
       step: the checkpoint's step.
       sets: the examples in each set, keyed by set name.
       labeled: whether the examples have labels.
-      source: where the predictions come from, as text that names the input (see
+      source: the origin of the predictions, as text that names the input (see
         `TaskConfig.source_of`) and the model's work directory.
       scorer: the scorer, which runs the model on whole sets.
       params: the checkpoint's parameters.
@@ -226,8 +226,8 @@ def open_evaluation(
       into: the directory for predictions; None for no predictions.
 
     Raises:
-      ValueError: the model was not fine-tuned, there is no such checkpoint, a file is missing or
-        malformed, or predictions could overwrite one of the task's files.
+      ValueError: the model was not fine-tuned, there is no checkpoint at `step`, a file is missing
+        or malformed, or predictions could overwrite one of the task's files.
     """
     imported = config is not None
     config = config or _config_of_run(work_dir)
@@ -326,8 +326,8 @@ _FORMATS = (
 def named_after(path: str, sets: Mapping[str, ExampleSet]) -> dict[str, ExampleSet]:
     """Return the sets read from `path`; a set that comes from a file is named after that file.
 
-    The name drops the extension of a known format but keeps any other, as in "eng.testa". Sets from
-    a directory or from TensorFlow Datasets keep their names.
+    The extension of a known format is left out of the name; any other extension is kept, as in
+    "eng.testa". Sets from a directory or from TensorFlow Datasets keep their names.
     """
     if is_tfds(path) or Path(path).is_dir():
         return dict(sets)
@@ -395,7 +395,7 @@ def _check_separate(paths: Sequence[str], into: Path) -> None:
 
 
 def _mesh(config: MeshConfig) -> Mesh:
-    """Return the run's mesh or, if it does not fit, one that splits batches over all devices."""
+    """Return the run's mesh or, if that does not fit, one that splits batches over all devices."""
     try:
         return make_mesh(config)
     except ValueError:

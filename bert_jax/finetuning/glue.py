@@ -89,7 +89,7 @@ class GlueConfig(TaskConfig):
         return _open(self, tokenizer, max_length, splits)
 
     def inference_defaults(self, max_length: int, data: TaskData) -> InferenceDefaults:
-        """See `TaskConfig.inference_defaults`; also records whether the texts are pairs."""
+        """See `TaskConfig.inference_defaults`; the settings also say if texts are pairs."""
         return with_pairs(super().inference_defaults(max_length, data), data)
 
     def with_file(self, path: str, split: Split) -> GlueConfig:
@@ -127,7 +127,7 @@ def _open(
     """Read and tokenize the files of a GLUE task.
 
     Raises:
-      ValueError: there is no such task, or a file is missing or malformed.
+      ValueError: the task is unknown, or a file is missing or malformed.
     """
     task = glue_task(config.task)
     files_of_task = glue_files(config.task, config.directory, config.tfds_data_dir)

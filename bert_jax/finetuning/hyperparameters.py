@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from bert_jax.validation import check_seed
 
-# The number of runs is limited because each run, when it ends, checks the directories of all
-# earlier runs.
+# The number of runs is limited because the directories of all earlier runs are checked each time a
+# run ends.
 MAX_RUNS = 10_000
 _SWEPT = ("batch_sizes", "learning_rates", "num_epochs")
 
 
 @dataclass(frozen=True, order=True)
 class Combination:
-    """A combination of hyperparameters, compared with other combinations over multiple seeds.
+    """A combination of hyperparameters, to be compared with others over multiple seeds.
 
     Attributes:
       batch_size: the number of examples per step.
@@ -65,8 +65,8 @@ class Hyperparameters(Combination):
 class Grid:
     """A grid of runs: every combination of hyperparameters with every seed.
 
-    The default batch sizes and epoch counts are from Devlin et al. 2019, appendix A.3; the default
-    learning rates are from its section 4.1, which adds 4e-5.
+    The default batch sizes and epoch counts are those in appendix A.3 of Devlin et al. 2019; the
+    default learning rates are those in section 4.1 of that paper, which adds 4e-5.
 
     Attributes:
       batch_sizes: the batch sizes.
@@ -122,7 +122,7 @@ class Grid:
     def runs(self) -> list[Hyperparameters]:
         """All runs, ordered by seed first.
 
-        A sweep that is cut short has therefore covered the whole grid for the first seeds.
+        A sweep that is cut short will therefore have covered the whole grid for the first seeds.
         """
         seeds = range(self.first_seed, self.first_seed + self.num_seeds)
         return [

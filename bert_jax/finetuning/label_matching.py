@@ -44,7 +44,7 @@ def check_positions(max_length: int, model: ModelConfig, work_dir: Path) -> None
 def score_order(
     model: ModelConfig, head: HeadConfig, names: Sequence[str], work_dir: Path
 ) -> tuple[int, ...] | None:
-    """Return the index of the model's score for each task label; None if the orders are equal.
+    """Return the index of the model's score for each task label, or None if the order is the same.
 
     Labels are matched by name, ignoring case only if necessary, since label order varies among
     published models. Labels without names (LABEL_0, ...) are assumed to be in the task's order; see

@@ -65,12 +65,12 @@ def read_outcome(work_dir: Path) -> Outcome | None:
         named = (Path(prediction).name for prediction in content["predictions"])
         files = [work_dir / PREDICTIONS_NAME / name for name in named]
         scores = {name: float(score) for name, score in content["scores"].items()}
-        # Early versions did not record the test sets, so the predictions will be written again.
+        # Early versions did not record the test sets, so predictions will be written again.
         return Outcome(int(content["step"]), scores, files, dict(content.get("tests", {})))
 
 
 def concluded_with(work_dir: Path, best_step: int | None, tests: Mapping[str, str]) -> bool:
-    """Return whether a complete outcome for this step and these test sets exists.
+    """Return whether there is a complete outcome for this step and these test sets.
 
     Args:
       work_dir: the run's work directory.

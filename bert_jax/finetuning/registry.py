@@ -50,7 +50,7 @@ def task_kinds() -> tuple[TaskKind, ...]:
 
 
 def task_sections() -> dict[str, type[TaskConfig]]:
-    """Return a dict from the key of each task section in a config to the section's dataclass."""
+    """Return a dict that maps the key of each task section in a config to its dataclass."""
     return {kind.section: kind.config for kind in task_kinds()}
 
 

@@ -85,7 +85,7 @@ class FinetuneRun:
         """Read the model and the task's files, and check that they fit the config.
 
         Raises:
-          ValueError: they do not fit, or a file is missing or damaged.
+          ValueError: the model or a file does not fit the config, or a file is missing or damaged.
         """
         config = config.with_columns()
         work_dir = Path(config.work_dir)
@@ -143,7 +143,7 @@ class FinetuneRun:
         )
 
     def check_memory(self) -> None:
-        """Check that the run fits into this machine's memory.
+        """Check that the run fits in this machine's memory.
 
         Raises:
           ValueError: see the function `check_memory`.
@@ -224,7 +224,7 @@ class FinetuneRun:
         return Comparison(self.best_metric, self.best_metric.endswith(LOSS))
 
     def identity(self) -> dict[str, object]:
-        """Return the values that a checkpoint must share with this run to resume from it."""
+        """Return the values that must match for this run to be able to resume from a checkpoint."""
         assert self.data.train is not None
         return {
             "model": dataclasses.asdict(self.model),
@@ -261,7 +261,7 @@ class FinetuneRun:
         return state_from_source(self.source, state, self.model)
 
     def _saved_state(self, checkpointer: Checkpointer, step: int) -> tuple[TrainState, str]:
-        checkpointer.check_identity()  # first, since another run's steps mean nothing here
+        checkpointer.check_identity()  # first, since another run's steps are meaningless here
         if step > self.total_steps:
             epochs = self.hyperparameters.num_epochs
             raise ValueError(

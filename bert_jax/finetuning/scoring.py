@@ -172,7 +172,7 @@ class ValidationMetrics:
     data: TaskData
 
     def __call__(self, params: Parameters, after_batch: Callable[[], None]) -> dict[str, float]:
-        """Return each set's metrics and loss, under the names from `TaskData.metric_of`."""
+        """Return each set's metrics and loss, keyed by the names from `TaskData.metric_of`."""
         results: dict[str, float] = {}
         for name, examples in self.data.validation.items():
             logits, loss = self.scorer.logits(params, examples.features, after_batch)
@@ -194,7 +194,7 @@ def row_lengths(train: Features, max_shapes: int, max_positions: int) -> tuple[i
 
 
 def padding(features: Features, plan: ByLength) -> float:
-    """Return the fraction of padding in the batches of epoch 0, including rows of padding."""
+    """Return the fraction of padding in the batches of epoch 0, counting rows of padding too."""
     batches = map(plan.planned_batch, range(plan.steps_per_epoch))
     padded = sum(len(examples) * length for examples, length in batches)
     return 1.0 - len(features.sequences.token_ids) / (padded * features.sequences_per_example)

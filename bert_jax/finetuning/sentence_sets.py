@@ -26,7 +26,8 @@ from bert_jax.tasks.sentence_scores import (
     sentence_scores,
 )
 
-# A normal variable exceeds its mean by more than this many standard deviations one time in 20.
+# A normally distributed variable exceeds its mean by more than this many standard deviations one
+# time in 20.
 _ONE_IN_TWENTY = 1.645
 
 
@@ -83,7 +84,7 @@ class MultiLabelSet(ExampleSet):
 
     @property
     def written_from(self) -> str:
-        """See `ExampleSet.written_from`; also covers the example IDs."""
+        """See `ExampleSet.written_from`; the checksum also covers the example IDs."""
         return fingerprint_with(self.fingerprint, self.examples.ids)
 
     def _gold(self) -> NDArray[np.bool_]:
@@ -93,7 +94,7 @@ class MultiLabelSet(ExampleSet):
 
 @dataclass(frozen=True)
 class SentenceSet(ExampleSet):
-    """Sentences with one class or number each.
+    """Sentences that each have one class or one number.
 
     Attributes:
       features: the features of the sentences.
@@ -169,7 +170,7 @@ class SentenceSet(ExampleSet):
 
     @property
     def written_from(self) -> str:
-        """See `ExampleSet.written_from`; also covers the example IDs."""
+        """See `ExampleSet.written_from`; the checksum also covers the example IDs."""
         return fingerprint_with(self.fingerprint, self.examples.ids)
 
     def _gold(self) -> NDArray[np.generic]:

@@ -1,4 +1,4 @@
-"""Define tasks on tables of sentences or sentence pairs with classes, label sets or numbers."""
+"""Define tasks that predict a class, a label set or a number for each sentence or pair."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class SentencesConfig(FilesTaskConfig):
         if self.files.is_multi_label:
             self._check_several()
             return
-        if self.files.needs_label_detection:  # checked once detection has found classes or numbers
+        if self.files.needs_label_detection:  # checked after classes or numbers have been detected
             return
         need = "class" if self.files.labels else "number"
         for name in self.metrics:
@@ -202,7 +202,7 @@ class SentencesConfig(FilesTaskConfig):
             raise ValueError(f"config.sentences: {error}") from error
 
     def inference_defaults(self, max_length: int, data: TaskData) -> InferenceDefaults:
-        """See `TaskConfig.inference_defaults`; also records whether the texts are pairs."""
+        """See `TaskConfig.inference_defaults`; the settings also say if texts are pairs."""
         return with_pairs(super().inference_defaults(max_length, data), data)
 
 

@@ -34,7 +34,7 @@ from bert_jax.training.state import TrainState, fingerprint
 
 @dataclass(frozen=True)
 class Source:
-    """The model a run starts from: `init_from`, or the run's own if `init_from` was deleted.
+    """The model a run starts from: `init_from`, or the run's own model if `init_from` was deleted.
 
     Attributes:
       init_from: the directory as written in the config.
@@ -42,8 +42,8 @@ class Source:
       directory: the directory that contains the model.
       model: the model.
       tokenizer: the model's tokenizer.
-      step: the step of the checkpoint to start from, chosen once, since another process may be
-        saving checkpoints there; None if no parameters are needed.
+      step: the step of the checkpoint to start from; None if no parameters are needed. It is chosen
+        only once, since another process may be saving checkpoints in the same directory.
       mesh: the device mesh.
       held: the parameters copied into memory, which requires a single process; if None, they are
         read from the checkpoint.
@@ -68,7 +68,7 @@ class Source:
         return load_parameters(self.directory / CHECKPOINTS_NAME, definition, shardings, self.step)
 
     def hold(self) -> Source:
-        """Return the source with its parameters in memory, independent of the checkpoint."""
+        """Return the source with its parameters in memory, so that the checkpoint may go away."""
         if self.step is None:
             return self
         held = {name: np.array(x) for name, x in self.parameters().items()}
@@ -76,7 +76,7 @@ class Source:
 
     @cached_property
     def checksum(self) -> str | None:
-        """A checksum of the parameters, which tells a retrained model from the original."""
+        """A checksum of the parameters, which distinguishes a retrained model from the original."""
         return None if self.step is None else fingerprint(self.parameters())
 
 
@@ -97,7 +97,8 @@ def open_source(init_from: str, work_dir: Path, mesh: Mesh, *, from_scratch: boo
     saved = saved_run(work_dir / CHECKPOINTS_NAME)
     if gone and saved is not None and (work_dir / MODEL_NAME).is_file():
         _check_path(directory, work_dir, saved[1].get("init_from"))
-        # The run's directory has the sizes and tokenizer of the source, and the run's parameters.
+        # The run's directory contains the source's sizes and tokenizer, and the run's own
+        # parameters.
         model, _ = read_model(work_dir)
         tokenizer = read_tokenizer(work_dir, model.encoder)
         return Source(init_from, from_scratch, work_dir, model, tokenizer, None, mesh)

@@ -90,7 +90,7 @@ class SpansConfig(FilesTaskConfig):
         return self._data(HeadConfig(SPAN), "f1", splits, read)
 
     def inference_defaults(self, max_length: int, data: TaskData) -> InferenceDefaults:
-        """See `TaskConfig.inference_defaults`; also records how passages are split into windows."""
+        """See `TaskConfig.inference_defaults`; the settings also say how to split passages."""
         spans = SpanDefaults(self.doc_stride, self.max_query_length, self.max_answer_length)
         return replace(super().inference_defaults(max_length, data), spans=spans)
 
@@ -121,14 +121,14 @@ class SpanSet(ExampleSet):
 
     @property
     def fingerprint(self) -> str:
-        """See `ExampleSet.fingerprint`; also covers the answers and the maximum answer length."""
+        """See `ExampleSet.fingerprint`; the checksum also covers the answers and length limit."""
         answers = [(example.id, example.context, example.answer_texts) for example in self.examples]
         text = json.dumps([self.config.max_answer_length, answers])
         return hashlib.sha256(f"{self.features.fingerprint} {text}".encode()).hexdigest()
 
     @property
     def written_from(self) -> str:
-        """See `ExampleSet.written_from`; also covers the number of candidates."""
+        """See `ExampleSet.written_from`; the checksum also covers the number of candidates."""
         return fingerprint_with(self.fingerprint, self.config.n_best)
 
     def answers(self, logits: Logits) -> list[Answer]:
@@ -150,7 +150,7 @@ class SpanSet(ExampleSet):
         return self._scores({answer.id: answer.text for answer in self.answers(logits)})
 
     def chance(self, metric: str) -> float:
-        """Return the best score of always answering with the whole passage or its first words.
+        """Return the best score from always answering with the whole passage or its first words.
 
         On SQuAD's dev set, the F1 is 0.095 for the first 24 words, 0.066 for the whole passage, and
         0.071 for random scores.

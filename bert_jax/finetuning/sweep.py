@@ -74,8 +74,8 @@ def sweep(
       learning_rates: the peak learning rates of the grid.
       num_epochs: the epoch counts of the grid.
       num_seeds: the number of seeds per combination.
-      keep: which runs keep their checkpoints on disk; None means what the sweep in `output` used
-        before, or "best" for a new sweep.
+      keep: which runs keep their checkpoints on disk; None means the setting that the sweep in
+        `output` used before, or "best" for a new sweep.
       command: the command that repeats the sweep, for the report; defaults to a call to this
         function.
       on_report: called with a message after every run; a run's own reports go to `output.txt` in

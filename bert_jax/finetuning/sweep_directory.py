@@ -63,7 +63,7 @@ def shared_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_paths(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an identity without file paths, since files may move and checksums identify them."""
+    """Return an identity without file paths, since checksums identify files that move."""
     config = {name: x for name, x in identity["config"].items() if name != "init_from"}
     paths = {"directory", *get_args(Split)}
     for name in task_sections():
@@ -165,7 +165,7 @@ def write_diverged(directory: Path, message: str) -> None:
 
 
 def has_model(directory: Path) -> bool:
-    """Return whether a run's directory still has its parameters and their removal has not begun."""
+    """Return whether a run's directory still has its parameters, with no removal in progress."""
     return (directory / MODEL_NAME).is_file() and (directory / CHECKPOINTS_NAME).is_dir()
 
 

@@ -1,4 +1,4 @@
-"""Report sweeps as text for the terminal, and as an HTML page with plots and tables."""
+"""Report sweeps as text for the terminal and as an HTML page with plots and tables."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def summary(results: SweepResults) -> list[str]:
 
 
 def format_spread(name: str, spread: Spread) -> str:
-    """Return the mean ± the standard deviation of a metric, or the value of a single run."""
+    """Format a metric's mean ± its standard deviation, or the value itself for a single run."""
     mean = format_metric(name, spread.mean)
     return mean if spread.deviation is None else f"{mean} ± {format_metric(name, spread.deviation)}"
 
@@ -96,8 +96,8 @@ _ROUNDING = 1e-6  # smaller differences between scores are rounding errors
 def draw_sweep(results: SweepResults) -> bytes:
     """Return a PNG image with one panel for each number of epochs.
 
-    Each panel has a line through the means for each batch size, a point for each seed, and a dashed
-    line at chance level.
+    In each panel, every batch size has a line through its means and a point for each run, and a
+    dashed line marks the chance level.
     """
     epochs = sorted({run.hyperparameters.num_epochs for run in results.runs})
     figure = Figure(figsize=(max(3.2 * len(epochs), 4.8) + 0.6, 4.0), dpi=110, layout="constrained")

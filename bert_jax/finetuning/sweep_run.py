@@ -54,8 +54,8 @@ class Sweep:
     """A sweep whose files have been read and whose combinations have been checked.
 
     Attributes:
-      base: a run with the task's test sets. The grid's runs are variants of it without the test
-        sets.
+      base: a run with the task's test sets. The grid's runs are variants of this run without the
+        test sets.
       output: the sweep's directory.
       grid: the grid of hyperparameters and seeds.
       keep: the runs whose parameters stay on disk: all, the best so far, or none.
@@ -244,7 +244,8 @@ class Sweep:
     def _seconds_left(self) -> float | None:
         """Estimate the remaining seconds from the duration of an epoch.
 
-        An epoch takes about as long in every run except the first, which compiles the programs.
+        An epoch takes about the same time in every run except the first, which compiles the
+        programs.
         """
         durations = self._durations[1:] or self._durations
         finished = sum(epochs for epochs, _ in durations)
@@ -263,7 +264,7 @@ def open_sweep(base: FinetuneRun, output: Path, grid: Grid, keep: Keep, command:
       command: the command that repeats the sweep.
 
     Raises:
-      ValueError: a batch cannot be split over the devices, a run does not fit into memory, or the
+      ValueError: a batch cannot be split over the devices, a run does not fit in memory, or the
         warm-up is longer than a run.
     """
     base = dataclasses.replace(base, source=base.source.hold())
@@ -281,7 +282,7 @@ def reports_to(file: Path) -> Iterator[OnReport]:
     """Yield a function that appends reports to `file`.
 
     Raises:
-      NotWritten: the disk is full. The original error does not name the file.
+      NotWritten: the disk is full. Unlike the original error, this one names the file.
     """
     try:
         with file.open("a", encoding="utf-8") as log:

@@ -53,7 +53,7 @@ class TagSet(ExampleSet):
 
     @property
     def fingerprint(self) -> str:
-        """See `ExampleSet.fingerprint`; also covers tags that are not labels of the model."""
+        """See `ExampleSet.fingerprint`; the checksum also covers tags that the model lacks."""
         labels = frozenset(self.windows.labels)
         tags = self.sentences.tags or []
         unknown = [(i, tag) for i, row in enumerate(tags) for tag in row if tag not in labels]
@@ -64,7 +64,7 @@ class TagSet(ExampleSet):
 
     @property
     def written_from(self) -> str:
-        """See `ExampleSet.written_from`; also covers the lines of the file."""
+        """See `ExampleSet.written_from`; the checksum also covers the lines of the file."""
         return fingerprint_with(self.fingerprint, self.sentences.lines)
 
     @property
@@ -190,10 +190,10 @@ class TagsConfig(FilesTaskConfig):
     def matching(self, model: ModelConfig) -> TagsConfig:
         """Return the task with the tag scheme that the model's labels suggest.
 
-        BIOES, BILOU and BMES tags are learned as written. IOB1 is recognized by a type that has I-X
-        but no B-X, since IOB1 writes B-X only between two adjacent entities of the same type. If
-        every type has both, the labels do not reveal IOB1, and the user must set learn_as='IOB1'. A
-        setting other than the default is kept.
+        BIOES, BILOU and BMES tags are learned as written. IOB1 is recognized if some entity type X
+        has I-X but no B-X, since IOB1 writes B-X only between two adjacent entities of the same
+        type. If every type has both prefixes, the labels do not reveal IOB1, and the user must set
+        learn_as='IOB1'. If `learn_as` is not the default, it is kept.
         """
         if self.files.learn_as != "IOB2":
             return self
@@ -205,7 +205,7 @@ class TagsConfig(FilesTaskConfig):
         return self
 
     def inference_defaults(self, max_length: int, data: TaskData) -> InferenceDefaults:
-        """See `TaskConfig.inference_defaults`; also records whether to use document context."""
+        """See `TaskConfig.inference_defaults`; the settings also say if windows get context."""
         defaults = super().inference_defaults(max_length, data)
         return replace(defaults, document_context=self.document_context)
 

@@ -31,7 +31,8 @@ class ExampleSet(abc.ABC):
       features: the tokenized examples.
       metrics: the metrics that `scores` computes.
       type_is: the word for a type in `scores_by_type`, such as "label".
-      endings: the endings that follow the set's name in the names of the prediction files.
+      endings: the suffixes that are appended to the set's name to form the names of the prediction
+        files.
     """
 
     features: Features
@@ -69,10 +70,11 @@ class ExampleSet(abc.ABC):
 
     @abc.abstractmethod
     def chance(self, metric: str) -> float:
-        """Return the score on a labeled set that is possible without reading the examples.
+        """Return the best score on a labeled set that is possible without reading the examples.
 
-        This is the best score of any constant answer. Constants have no correlation, so for
-        correlation metrics, this is the score that unrelated numbers reach one time in 20.
+        This is the score of the best constant answer. A constant is not correlated with anything,
+        so for correlation metrics, the result is the score that unrelated numbers reach one time in
+        20.
         """
 
     def file_names(self, name: str) -> list[str]:

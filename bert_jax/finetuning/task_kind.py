@@ -100,7 +100,7 @@ class TaskConfig(abc.ABC):
         return bool(relative) and not any(map(has_file, relative))
 
     def inference_defaults(self, max_length: int, data: TaskData) -> InferenceDefaults:
-        """Return the settings that make predictors read texts the way the fine-tuning run does."""
+        """Return the settings that make predictors read texts the way the fine-tuning run did."""
         return InferenceDefaults(max_length, negative=data.head.negative)
 
 
@@ -181,7 +181,7 @@ class FilesTaskConfig(TaskConfig):
 
 
 def form_keys(section: str) -> Mapping[str, str]:
-    """Return a dict that maps a table format's keys, as named in errors, to full config keys."""
+    """Return a dict from a table format's keys, as named in errors, to the full config keys."""
     names = [field.name for field in fields(TableFormat)]
     return {f"form.{name}": f"{section}.files.form.{name}" for name in names}
 

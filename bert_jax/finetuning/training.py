@@ -59,8 +59,8 @@ Evaluation = Mapping[str, float]
 class FinetuneResult:
     """The result of fine-tuning.
 
-    The best step, scores and predictions are empty until the run is finished, and on all processes
-    but the first.
+    Until the run is finished, the best step, scores and predictions are empty. They are always
+    empty on all processes but the first.
 
     Attributes:
       finished: whether the run has ended. If False, it was stopped: its state is saved, and the
@@ -235,7 +235,7 @@ def _begin(
 
 def _write_provenance(run: FinetuneRun, start: int, concluded: bool, report: OnReport) -> None:
     if not concluded:
-        # Write this even if the run had ended, since a later checkpoint may be better.
+        # Write this even if the run has already ended, since a later checkpoint may be better.
         run.write_model(None)
     changes = keep_config(run.resolved, run.work_dir, start, finished=concluded)
     for line in changes:
@@ -250,10 +250,10 @@ def _write_provenance(run: FinetuneRun, start: int, concluded: bool, report: OnR
 def with_checkpoints(
     work_dir: Path, past: Sequence[Evaluation], compared_by: Comparison, report: OnReport
 ) -> Sequence[Evaluation]:
-    """Return the `past` evaluations without the best ones whose checkpoints no longer exist.
+    """Return the `past` evaluations, except for best ones whose checkpoints no longer exist.
 
-    For example, a damaged checkpoint may have been moved aside. Evaluations other than the best
-    never have a checkpoint, and still count toward `patience`.
+    For example, a damaged checkpoint may have been moved aside. An evaluation that was not the best
+    never has a checkpoint but still counts toward `patience`.
     """
     steps, lost = steps_in(work_dir / CHECKPOINTS_NAME), []
     while True:
