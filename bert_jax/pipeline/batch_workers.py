@@ -25,7 +25,7 @@ from bert_jax.processes import STOP_SIGNALS, cause_of_death, end_with_parent, ig
 
 # How long a thread may take to finish its current batch before it is abandoned.
 _CLOSING_SECONDS = 5.0
-# Users can fix errors of these types, so the type is kept. Any other error is a bug.
+# Errors of these types can be fixed by users, so the type is kept. Any other error is a bug.
 _KEPT_TYPES = (ValueError, OSError, MemoryError)
 
 
@@ -120,7 +120,7 @@ class ProcessWorker:
         self._process = context.Process(target=_serve, args=(remote, source), daemon=True)
         self._made: SimpleQueue[Batch | Exception | _Ended] = SimpleQueue()
         self._closing = threading.Event()
-        # A batch does not fit into a pipe's buffer, so a thread receives it ahead of time.
+        # A batch does not fit in a pipe's buffer, so a thread receives it ahead of time.
         self._receiver = threading.Thread(
             target=_receive,
             args=(self._process, self._connection, remote, self._made, self._closing),
@@ -201,12 +201,12 @@ def _serve(connection: Connection, source: Batches) -> None:
 
 
 def _portable(error: Exception) -> Exception:
-    """Return the error in a form that can be unpickled elsewhere, with its traceback as a note."""
+    """Return the error in a form that any process can unpickle, with its traceback as a note."""
     trace = "".join(traceback.format_exception(error))
     error.add_note(f"The data worker's traceback:\n{trace}")
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # for example, the constructor takes more arguments than the message
+    except Exception:  # for example, because the constructor takes more than a message
         kind = next((kind for kind in _KEPT_TYPES if isinstance(error, kind)), RuntimeError)
         message = str(error) if kind is not RuntimeError else f"{type(error).__name__}: {error}"
         error = kind(message)

@@ -37,7 +37,7 @@ class LoadingSpeed:
 
 @dataclass(frozen=True)
 class InlineSpeed(LoadingSpeed):
-    """The speed at which one core makes batches; `str()` also shows how full the rows are.
+    """The speed at which one core makes batches; `str()` also says how full the rows are.
 
     Attributes:
       filled: the fraction of positions that are not padding.
@@ -98,7 +98,7 @@ def measure_inline(examples: ExampleSource, batch_size: int, seconds: float) -> 
             batch = examples.examples(epoch, number * batch_size + rows, stage_done=clock)
             filled += float((batch["document_ids"] > 0).mean())
             step += 1
-            clock("filled")  # the time spent measuring, which is subtracted below
+            clock("filled")  # the time that the measurement itself takes; it is subtracted below
         elapsed = time.perf_counter() - begin - clock.seconds.pop("filled")
         processor = time.process_time() - processor
     return InlineSpeed(
@@ -124,7 +124,7 @@ def measure_loader(
     """
     source = BatchSource(examples, batch_size=batch_size, num_steps=1 << 40)
     with Loader(source, num_workers=num_workers) as loader:
-        for _ in range(1 + 2 * num_workers):  # until every worker has started
+        for _ in range(1 + 2 * num_workers):  # wait until every worker has started
             next(loader)
         begin, count = time.perf_counter(), 0
         while not count or time.perf_counter() - begin < seconds:

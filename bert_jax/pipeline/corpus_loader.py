@@ -56,7 +56,7 @@ class CorpusLoader:
             `masking.final_rate`, because the rate depends on the progress of the run.
           seed: the random seed for the order of records, the masks and the sentence pairs.
           sentence_pairs: "next_sentence", "sentence_order" or "none".
-          masking: how tokens are masked; defaults to BERT's masking of 15% of them.
+          masking: how tokens are masked; defaults to masking 15% of them, as in BERT.
           join_documents: whether the documents in a row attend to each other.
           num_workers: the number of processes that make batches; 0 makes them in a thread.
             The processes import the main script, so the code that starts the training loop must be

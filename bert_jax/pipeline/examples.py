@@ -60,8 +60,8 @@ def assemble_rows(
       segments: the segments of all fragments.
       row: [num_fragments] the row of each fragment, in ascending order; every row has at least one
         fragment.
-      shape: (B, L, P), the shape that the fragments must fit into. Preparation guarantees that they
-        fit, and the caller has checked this.
+      shape: (B, L, P), the shape of the rows. Preparation guarantees that the fragments fit, and
+        the caller has checked this.
       vocabulary: provides the ids of the special tokens.
     """
     num_rows, length, max_fragments = shape
@@ -141,8 +141,8 @@ def join_documents(rows: Rows, vocabulary: Vocabulary) -> Rows:
 
 Batch = dict[str, NDArray]
 
-# Second segments are drawn from the same group of records. A single example therefore reads this
-# many records, and a batch that consists of whole groups reads no record twice.
+# The second segment of a pair comes from the same group of records as the first. A single example
+# therefore reads this many records, and a batch that consists of whole groups reads none twice.
 GROUP_SIZE = 32
 
 
@@ -262,11 +262,11 @@ class ExampleSource:
         return batch
 
     def _records(self, slots: NDArray[np.int64], epoch: int, drawn_epoch: int) -> NDArray[np.int64]:
-        """Return the records at these slots of `epoch`, which reuses the draws of `drawn_epoch`."""
+        """Return the records at `slots` of `epoch`, which reuses the draws of `drawn_epoch`."""
         order = epoch
         if self.config.sentence_pairs == "next_sentence":
-            # Partners come from the same group of records, so a repeated epoch must keep the
-            # groups, but it visits them in a different order.
+            # Partners come from the same group of records, so an epoch that reuses draws must keep
+            # the groups, but it visits the groups in a different order.
             order = drawn_epoch
             group, within = np.divmod(slots, GROUP_SIZE)
             # The last group includes the remainder and is not moved.

@@ -96,7 +96,7 @@ class BatchSource:
 
 
 class EvaluationSource:
-    """The batches of one pass over a split, in which each record appears once, as in epoch 0.
+    """The batches of one pass over a split: each record once, exactly as in epoch 0.
 
     Rows after the last record are padding with zero weights. With `max_records`, a pass uses only
     the first records of epoch 0, whose order is random but fixed.

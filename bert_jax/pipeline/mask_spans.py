@@ -101,8 +101,8 @@ def choose_words(words: Words, budget: NDArray[np.int64], row_key: NDArray[np.ui
     taken = np.cumsum(length, axis=1) <= budget[:, None]
     taken &= length > 0
     left = budget - np.where(taken, length, 0).sum(axis=1)
-    # So far, `taken` stops at the first word that does not fit. After it, take one more word per
-    # iteration, as long as one fits.
+    # So far, `taken` stops at the first word that does not fit. From there on, take one more word
+    # per iteration for as long as there is one that fits.
     reached = taken.sum(axis=1)
     index = np.arange(width)
     while True:
@@ -129,8 +129,9 @@ def choose_spans(
 ) -> Choice:
     """Choose spans of words one after another until each row's token budget is spent.
 
-    The length of a span is drawn first. Its position is then drawn uniformly from all gapless runs
-    of that many free words. If there is no such run, the span is shortened.
+    The length of a span is drawn first. Its position is then drawn uniformly from all places where
+    that many free words follow each other without gaps. If there is no such place, the span is
+    shortened.
 
     Args:
       words: the words in each row.

@@ -235,7 +235,7 @@ class Masker:
         count: NDArray[np.int64],
         row_key: NDArray[np.uint64],
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return [B, K] ascending positions, 0 where unused, and a mask of the used ones."""
+        """Return [B, K] ascending positions, 0 where unused, and a mask of the used entries."""
         num_rows, length = maskable.shape
         assert length <= 1 << _POSITION_BITS, "a position has 16 bits in its sort key"
         num_predictions = self.config.max_predictions(length)
@@ -250,7 +250,7 @@ class Masker:
         smallest = np.sort(bits, axis=1)
         used = np.arange(num_predictions) < count[:, None]
         positions = (smallest & _POSITION_MASK).astype(np.int64)
-        positions[~used] = length  # so that they sort after the used ones
+        positions[~used] = length  # so that unused entries sort after the used ones
         positions.sort(axis=1)
         positions[~used] = 0
         return positions, used
@@ -258,7 +258,7 @@ class Masker:
     def _lay_out(
         self, choice: Choice, shape: tuple[int, ...]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
-        """Return what `_choose_tokens` returns, and where the run of each used position starts.
+        """Return the same as `_choose_tokens`, and also where each used position's run starts.
 
         The last array has one entry per used position.
         """

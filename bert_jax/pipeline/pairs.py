@@ -204,7 +204,7 @@ def equal_tokens(
     length: NDArray[np.int64],
     requested: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
-    """Return whether the two ranges in each requested pair have equal tokens; False elsewhere.
+    """Return whether the ranges in each requested pair have equal tokens; False for other pairs.
 
     Few pairs have the same first token, so only those pairs are compared in a Python loop.
     """

@@ -1,4 +1,4 @@
-"""Show a batch as words: which are masked, replaced or kept, and how sentence pairs are labeled."""
+"""Show the words in a batch: which ones are masked, replaced or kept, and how pairs are labeled."""
 
 from __future__ import annotations
 
@@ -97,7 +97,11 @@ class BatchView:
 
     @property
     def summary(self) -> str:
-        """One line with the shares of predicted, masked, replaced, kept and padding tokens."""
+        """A one-line summary of the predicted tokens and the padding.
+
+        It contains the fraction of tokens that are predicted, the fractions of predicted tokens
+        that were masked, replaced and kept, and the fraction of all positions that are padding.
+        """
         tokens = [token for row in self.rows for document in row for token in document.tokens]
         states = Counter(token.state for token in tokens)
         predicted = len(tokens) - states["context"]

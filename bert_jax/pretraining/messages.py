@@ -18,9 +18,10 @@ from bert_jax.runs.runtime import dtype_hint
 from bert_jax.training.reporting import CURVES_NAME
 from bert_jax.training.sharding import undivided
 
-# Up to this many surplus rows in a token table are taken for padding to a convenient size.
+# Up to this many surplus rows in a token table are assumed to be padding to a convenient size.
 _MAX_PADDING = 1_023
-# A run prints a note if less than this share of the documents has enough sentences for a pair.
+# A run prints a note if the fraction of documents with enough sentences for a pair is less than
+# this.
 _MIN_PAIRED = 0.5
 # About 150 of 1,000 tokens are masked, so an accuracy of 0.3 has a standard deviation of 0.04.
 _MIN_HELD_OUT_TOKENS = 1_000

@@ -45,8 +45,8 @@ class Plan:
       devices: the devices of the topology.
       phases: the phases with their compiled steps, in running order.
       limit: the memory of each device in bytes; None for no limit.
-      changes: a dict from config keys to new values with which the run fits; {} if it fits
-        unchanged, None if none of the changes that were tried makes it fit.
+      changes: a dict from config keys to new values that would make the run fit; {} if it fits
+        unchanged, None if none of the changes that were tried would make it fit.
     """
 
     devices: Sequence[jax.Device]
@@ -227,7 +227,7 @@ def _search(
     compile_phase: Callable[[str, PhaseConfig, Changes], PhasePlan],
     report: OnReport,
 ) -> Changes | None:
-    """Return the first candidate with which every phase compiles and fits, or None."""
+    """Return the first candidate that makes every phase compile and fit, or None."""
     report(Message(f"does not fit: trying changes (at most {tries})"))
     for changes in candidates:
         for plan in failing:

@@ -1,4 +1,4 @@
-"""Propose changes to a config that may make a run fit into device memory."""
+"""Propose changes to a config that may make a run fit in device memory."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def remedies(
 def _split_state(mesh: MeshConfig, num_devices: int) -> Changes:
     """Return changes that make the FSDP axis as large as the tensor axis allows.
 
-    The result is {} if it already is that large.
+    The result is {} if the axis is already that large.
     """
     tensor = mesh.tensor
     fsdp = num_devices // tensor if tensor > 0 else 1

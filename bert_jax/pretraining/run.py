@@ -165,8 +165,8 @@ class PretrainRun:
       intervals: the intervals, in steps, between reports, evaluations and checkpoints.
       checkpoint: how often to save checkpoints and how many to keep.
       reporting: the logging and profiling settings.
-      identity: the values that must match a checkpoint for the run to resume from it, without those
-        of the teacher.
+      identity: the values that must match a checkpoint for the run to resume from it, except the
+        teacher's values.
       trains_masked_lm: whether any loss trains the masked-LM head.
       resolved: the config values that are written to `config.json`.
     """

@@ -64,7 +64,7 @@ class StepSetup:
     teacher: TeacherSpec | None = None
 
     def with_teacher(self, device: Device, longest_sequence: int) -> StepSetup:
-        """Return the setup with the teacher's description, or as it is if there is no teacher.
+        """Return the setup with the teacher's description, or unchanged if there is no teacher.
 
         Args:
           device: the device that the teacher runs on.
@@ -174,7 +174,7 @@ class StepSetup:
         return TRAINING_FACTOR * phase.batch_size * head
 
     def memory_parts(self, mesh: Mesh, name: str, phase: PhaseConfig) -> list[Part]:
-        """Return the minimum memory that a phase's train step needs per device, by part.
+        """Return the minimum memory per device for each part of a phase's train step.
 
         Args:
           mesh: the device mesh.
@@ -206,7 +206,7 @@ class StepSetup:
         return [*state, batch]
 
     def check_memory(self, mesh: Mesh, name: str, phase: PhaseConfig) -> list[Part]:
-        """Check that a phase's train step fits into memory, and return its memory by part.
+        """Check that a phase's train step fits in memory, and return the memory of each part.
 
         Args:
           mesh: the device mesh.
@@ -229,7 +229,7 @@ def check_run_memory(
     evaluation: EvaluationConfig,
     loader: LoaderConfig,
 ) -> None:
-    """Check that a run's train steps, evaluations and prefetched batches fit into memory.
+    """Check that a run's train steps, evaluations and prefetched batches fit in memory.
 
     Raises:
       ValueError: the run does not fit; the message names the largest part and its keys.

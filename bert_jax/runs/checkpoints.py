@@ -256,7 +256,7 @@ def _number(work_dir: Path, step: Step) -> int:
 
 def _best(work_dir: Path) -> int:
     recorded = named_step(work_dir)
-    if recorded is not None:  # a finished fine-tuning run has recorded it
+    if recorded is not None:  # recorded when a fine-tuning run ended
         return recorded
     comparison = read_comparison(work_dir) or pretraining_comparison(work_dir)
     best = best_so_far(work_dir, comparison)

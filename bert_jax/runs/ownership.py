@@ -162,8 +162,8 @@ def keep_config(config: ResolvedConfig, work_dir: Path, step: int, *, finished: 
       finished: whether the run has ended, in which case its config is not replaced.
     """
     path, backup = work_dir / RESOLVED_NAME, work_dir / f"config-until-{step}.json"
-    # If an earlier start was killed before its first checkpoint, `path` is its config, but none of
-    # its training was kept.
+    # If an earlier start was killed before it saved a checkpoint, `path` holds its config, but none
+    # of its training was kept.
     source = backup if backup.is_file() else path
     former = read_json_object(source, REMOVE_CONFIG) if step and source.is_file() else None
     changes = []
@@ -192,5 +192,5 @@ def _with_new_keys(former: dict[str, Any], cls: type) -> dict[str, Any]:
     try:
         values = without_absent_sections(cls, former)
         return ResolvedConfig(to_plain(to_dataclass(cls, values)), cls).as_read()
-    except ValueError:  # the printed differences show keys that were removed since then
+    except ValueError:  # keys were removed since then; the printed differences will show them
         return former

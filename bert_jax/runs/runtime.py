@@ -22,9 +22,9 @@ def enable_compilation_cache() -> None:
 
     The directory is JAX_COMPILATION_CACHE_DIR if it is set. Otherwise, a run with one process uses
     `bert_jax/programs` in the user's cache directory. A run with multiple processes has no cache by
-    default: only the first process would write to it, and if the others could not see the
-    directory, they would have to compile programs that the first one finds there. On GPUs, they
-    would then wait forever for its share of the autotuning.
+    default: only the first process would write to it, and if the other processes could not see the
+    directory, they would have to compile programs that the first process finds there. On GPUs, they
+    would then wait forever for the first process to do its part of the autotuning.
 
     Runs that differ only in seed, learning rate or number of steps share their programs. Call this
     function after the processes have joined.

@@ -138,7 +138,7 @@ def read_tokenizer(work_dir: Path, encoder: EncoderConfig) -> Tokenizer:
 
     Raises:
       ValueError: the tokenizer is missing or damaged, or it belongs to another model: it is not the
-        one that was passed to `write_model`, or it has more entries than the token table has rows.
+        one that was passed to `write_model`, or it has more tokens than the token table has rows.
     """
     directory = work_dir / TOKENIZER_NAME
     tokenizer = Tokenizer.load(directory)

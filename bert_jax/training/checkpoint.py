@@ -74,7 +74,8 @@ class Checkpointer:
             self._directory,
             save_decision_policy=ocp.training.save_decision_policies.AnySavePolicy([]),
             preservation_policy=_preservation(config, evaluated_later),
-            # A killed save leaves behind a directory with a temporary name, which nothing reads.
+            # If a save is killed, it leaves behind a directory with a temporary name. This
+            # directory is never read.
             cleanup_tmp_directories=True,
         )
         # Orbax calls this only for logging, in its own thread and only on the first process. JAX
@@ -103,7 +104,8 @@ class Checkpointer:
         except Exception as error:
             if self._failed is None:  # otherwise Orbax repeats an error that was already raised
                 raise self._not_saved(error) from error
-        self._remove_unfinished()  # again, since other Orbax threads were still writing
+        # Do this again, since other Orbax threads may have been writing until now.
+        self._remove_unfinished()
         if self._save is not None:
             self._saved()
 
@@ -174,7 +176,8 @@ class Checkpointer:
         try:
             self._save.response.result(timeout=None if wait else 0)
         except TimeoutError as error:
-            # The save is still running: a TimeoutError from Orbax itself would have a message.
+            # Without a message, the error only means that the save is still running. A
+            # TimeoutError raised by Orbax itself has a message.
             if not (wait or error.args):
                 return
             raise self._not_saved(error) from error
@@ -291,7 +294,7 @@ def _agreed_step(checkpointer: ocp.training.Checkpointer) -> int | None:
 
 
 def _as_tree(opt_state: Any) -> dict[str, Any]:
-    """Flatten the optimizer state into a dict, so that checkpoints do not name optax classes."""
+    """Flatten the optimizer state into a dict, so that checkpoints do not name optax's classes."""
     leaves = jax.tree.flatten_with_path(opt_state)[0]
     # Keys start with the leaf's index, so that the leaves keep their order when a dict is restored
     # with sorted keys.

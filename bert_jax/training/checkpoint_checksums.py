@@ -16,7 +16,7 @@ from bert_jax.files import sync_directory, write_file
 
 CHECKSUMS_NAME = "checksums.json"
 # If a checkpoint's metadata has this key, the checkpoint is incomplete without CHECKSUMS_NAME.
-# Checkpoints saved by earlier versions have neither.
+# Checkpoints saved by earlier versions have neither the key nor the file.
 CHECKSUMS_MARK = "checksums"
 PARAMETERS = "params"
 REMOVED = "it was removed during the check; a run removes older checkpoints when it saves"
@@ -24,7 +24,7 @@ _METADATA_NAME = "_CHECKPOINT_METADATA"
 _READ_BYTES = 1 << 20
 # A quick check hashes only files up to this size: all of the metadata, but no arrays.
 _SMALL_BYTES = 1 << 16
-# More threads are not faster: two already read 13 GB/s from the page cache.
+# More threads would not help: two threads already read 13 GB/s from the page cache.
 _THREADS = 4
 
 
@@ -87,7 +87,7 @@ def write_checksums(checkpoint: Path, step: int, metadata: Mapping[str, Any]) ->
 
 
 def flush(checkpoint: Path) -> None:
-    """Flush to disk what Orbax changed in a checkpoint after its checksums were written."""
+    """Flush to disk the changes that Orbax made to a checkpoint after writing its checksums."""
     with open(checkpoint / _METADATA_NAME, "rb") as file:
         os.fsync(file.fileno())
     sync_directory(checkpoint)
@@ -173,7 +173,7 @@ def _recorded(checkpoint: Path) -> _Recorded | None:
 
 
 def custom_metadata(checkpoint: Path) -> Mapping[str, Any]:
-    """Return the metadata that this package saved with a checkpoint, without Orbax's own.
+    """Return the metadata that this package saved with a checkpoint, excluding Orbax's own.
 
     Raises:
       Unreadable: the metadata file is missing or damaged.

@@ -105,7 +105,7 @@ def save_parameters(
     """
     # The arrays do not change during the save, so they need not be copied. Limit how many bytes are
     # written at a time, but allow for the largest array, which is written in one piece. Compression
-    # would save 7 % of BERT-large's size on disk, but take 0.8 GB more memory.
+    # would save 7% of BERT-large's size on disk, but take 0.8 GB more memory.
     largest = max(array.nbytes for array in params.values())
     metadata = {"identity": dict(identity), CHECKSUMS_MARK: True}
     context = saving_context(directory, step, metadata)

@@ -90,7 +90,7 @@ def _draw_panel(axis: Axes, name: str, entries: list[dict[str, Any]]) -> None:
         axis.plot([], [], color=_HELD_OUT, marker="o", markersize=3.5, label="held out")
         text = format_metric(name, held_out[1][-1])
         last_point = (held_out[0][-1], held_out[1][-1])
-        axis.margins(y=0.15)  # leaves room for the number below the legend
+        axis.margins(y=0.15)  # leaves room between the legend and the last value's label
         axis.annotate(
             text,
             last_point,
@@ -102,7 +102,8 @@ def _draw_panel(axis: Axes, name: str, entries: list[dict[str, Any]]) -> None:
             bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1},
         )
     if axis.get_legend_handles_labels()[1]:
-        # Put it next to the title, since matplotlib is slow to find a free spot among long curves.
+        # Put the legend next to the title, since matplotlib is slow to find a free spot among long
+        # curves.
         axis.legend(
             loc="lower right",
             bbox_to_anchor=(1, 1),

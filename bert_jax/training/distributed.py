@@ -1,4 +1,4 @@
-"""Coordinate a run's processes: connect, agree on values, stop together, and detect lost ones.
+"""Coordinate a run's processes: connect, agree on values, stop together, detect lost processes.
 
 SIGTERM, SIGHUP and Ctrl-C make all processes stop at the next step.
 """
@@ -71,7 +71,7 @@ def _explain(signum: int) -> None:
     os._exit(_USER_MISTAKE)
 
 
-# This is a C handler: Python handlers run only in the main thread, which may be waiting forever.
+# Use a C handler, since Python handlers run only in the main thread, which may be waiting forever.
 _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)(_explain)
 
 
@@ -111,14 +111,15 @@ def leave(code: int, *, lost: bool = False) -> None:
     """Exit this failed process if other processes of the run are still running.
 
     The function returns if this is the only process or if the other processes exit too. JAX itself
-    would wait 5 minutes for them. During that time they would make no progress, since they wait for
-    data from this process, and the launcher could not notice the failure and stop them.
+    would wait up to 5 minutes. During that time, the other processes would make no progress, since
+    they wait for data from this process, and the launcher could not notice the failure and stop
+    them.
 
     Args:
       code: the exit code.
       lost: whether this process failed because another process was lost. If so, only process 0, the
-        coordinator, waits for the others: if process 0 is the lost one, JAX aborts any process that
-        is waiting.
+        coordinator, waits for the others: if process 0 itself was lost, JAX would abort any process
+        that waits.
     """
     if not jax.distributed.is_initialized():
         return
@@ -146,8 +147,8 @@ def launched_together() -> int:
 def agreed(value: int) -> int:
     """Return the first process's value on all processes.
 
-    All processes must call this together. They may see different files, since another run may be
-    writing them at the same time.
+    All processes must call this together. It is needed because the processes may see different
+    files if another run is writing them at the same time.
     """
     return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
 
@@ -298,9 +299,9 @@ class StopRequest:
     def while_waiting(self) -> None:
         """Raise StopRequested if this is the run's only process and it has received a signal.
 
-        Call this in waits that may never end. If there are multiple processes, one of them cannot
-        stop while it waits for a batch: the others have already begun the step that uses this
-        batch, so their states would differ.
+        Call this repeatedly during any wait that may never end. If there are multiple processes,
+        one of them cannot stop while it waits for a batch: the others have already begun the step
+        that uses this batch, so the processes' states would differ.
         """
         if self._signalled:
             raise StopRequested

@@ -53,7 +53,7 @@ class EarlyStopping:
             self._best = (step, value)
 
     def observe_all(self, evaluations: Iterable[Mapping[str, float]]) -> None:
-        """Record the evaluations from a log, whose entries contain their step."""
+        """Record the evaluations from a log, in which each entry contains its step."""
         for entry in evaluations:
             self.observe(int(entry["step"]), entry)
 
@@ -113,7 +113,7 @@ def require_finite_state(state: TrainState, mesh: Mesh) -> None:
 
 @cache
 def _finite_on(mesh: Mesh) -> Callable[[list[jax.Array]], jax.Array]:
-    """Return a compiled function that checks many arrays, shared by all runs of a sweep.
+    """Return a compiled function that checks many arrays; all runs of a sweep share it.
 
     It takes 2 s to compile for the 612 arrays of a 12-layer model (CPU, 2 cores, 2026-11).
     """
@@ -146,7 +146,7 @@ class MetricTotals:
 
 
 def to_the_end() -> None:
-    """Do nothing after a batch, so that the evaluation runs to its end."""
+    """Do nothing after a batch, so that the evaluation runs to completion."""
 
 
 def evaluate(

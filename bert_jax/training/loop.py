@@ -324,7 +324,7 @@ class Trainer:
         if not (evaluating or saving):
             return False
         # Never save a state whose metrics are not finite. Pending metrics are reported before a
-        # save, so that a run that resumes from it makes the same reports from there on.
+        # checkpoint is saved, so that a run that resumes from it makes the same reports.
         self._report_pending(force=saving)
         began = time.perf_counter()
         if evaluating:
@@ -354,8 +354,8 @@ class Trainer:
           step: the state's step.
           phase: the phase whose `evaluate` is used.
           stoppable: whether a request to stop ends the evaluation. The last evaluation of a run
-            must not be stopped, since its state could not be saved again with the metrics. The
-            exception is a run with `early`, which takes the metrics from the log: it repeats the
+            must not be stopped, since its state could not be saved again with the metrics. A run
+            with `early` is an exception: it takes the metrics from the log, so it can repeat the
             evaluation when it resumes.
         """
         assert phase.evaluate is not None

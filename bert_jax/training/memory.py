@@ -17,8 +17,8 @@ from bert_jax.processes import format_bytes, memory_bytes
 from bert_jax.training.sharding import batch_extent
 
 _FLOAT = _INT = 4  # bytes; parameters, moments and gradients are float32, ids are int32
-# XLA counts an array's bytes in 63 bits and aborts on overflow. An eighth of that is already more
-# memory than any cluster has.
+# XLA counts an array's bytes in 63 bits and aborts on overflow. Even an eighth of the largest count
+# is more memory than any cluster has.
 MAX_TRACEABLE_BYTES = 1 << 60
 
 
@@ -87,7 +87,7 @@ def batch_part(
     ids = rows * length * arrays * _INT
     tokens = rows_at_once * length
     widest = max(encoder.hidden_dim, encoder.ffn_dim // tensor)
-    if compute.attention == "xla":  # it stores all attention scores; cuDNN's kernel does not
+    if compute.attention == "xla":  # XLA stores all attention scores; cuDNN's kernel does not
         widest = max(widest, encoder.num_heads * length // tensor)
     return Part(name, (ids + tokens * widest * itemsize) // parts, keys)
 
@@ -127,7 +127,7 @@ def check_fits(parts: list[Part], mesh: Mesh) -> None:
 
 
 def check_ahead(key: str, batches: int, batch_bytes: int) -> None:
-    """Check that the prefetched batches fit into this machine's memory.
+    """Check that the prefetched batches fit in this machine's memory.
 
     Args:
       key: the config key and its value, for the message.

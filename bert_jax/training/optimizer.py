@@ -23,7 +23,7 @@ from bert_jax.training.schedules import (
 OptimizerName = Literal["adamw", "lamb"]
 _Choice = TypeVar("_Choice")
 Rate = Callable[[str], float]
-MAX_STEPS = 2**31 - 1  # a state counts its steps in an int32
+MAX_STEPS = 2**31 - 1  # the training state's step counter is an int32
 _RATES_AT_ONCE = 1 << 16
 
 
@@ -60,7 +60,7 @@ class _Decayed:
     def _with_decay(
         self, precondition: optax.GradientTransformation
     ) -> list[optax.GradientTransformation]:
-        """Return what precedes learning-rate scaling: clipping, preconditioning and decay."""
+        """Return the transformations before learning-rate scaling: clip, precondition, decay."""
         parts = [_clip_by_global_norm(self.clip_norm)] if self.clip_norm else []
         parts.append(precondition)
         if self.weight_decay:
@@ -190,7 +190,7 @@ class OptimizerConfig:
 def _refuse_unused(
     config: OptimizerConfig, key: str, choice: str, choices: Mapping[Any, type[Any]]
 ) -> None:
-    """Raise ValueError if a setting that the choice does not use differs from its default."""
+    """Raise ValueError if a setting that has no effect with `choice` differs from its default."""
     own = _names(choices[choice])
     defaults = {field.name: field.default for field in fields(config)}
     for kind in choices.values():

@@ -42,7 +42,8 @@ class TensorBoard:
     """
 
     def __init__(self, work_dir: Path, start_step: int) -> None:
-        # Import it late, since it imports PyTorch if installed, which takes two seconds.
+        # Import tensorboardX only when needed: it imports PyTorch if that is installed, which takes
+        # two seconds.
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import SessionLog
 

@@ -230,8 +230,8 @@ def make_prediction_step(task: ScoringTask, mesh: Mesh) -> jax.stages.Wrapped:
 def make_metrics_step(task: ScoringTask, mesh: Mesh) -> jax.stages.Wrapped:
     """Build the metrics step, which is compiled on its first call.
 
-    It maps (logits, batch with targets) to metrics. It is separate from the prediction step, which
-    is the larger program, so that examples with and without targets can share the latter.
+    It maps (logits, batch with targets) to metrics. It is a separate step so that examples with and
+    without targets can share the prediction step, which is the larger program.
     """
 
     def metrics_step(logits: jax.Array, batch: Batch) -> Metrics:

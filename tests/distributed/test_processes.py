@@ -112,7 +112,8 @@ else:
 """
 
 
-# A verb that fails on process 1 while process 0 continues ("single"), or on both ("everywhere").
+# A verb that fails on process 1 while process 0 continues ("single"), or on both processes
+# ("everywhere").
 FAILS = """
 import sys, time, types
 
@@ -194,7 +195,7 @@ def start_together(bert_jax, program: str, *words: str) -> list[subprocess.Popen
 def end_of(
     processes: list[subprocess.Popen[str]], *, which: Sequence[int], seconds: float
 ) -> list[Finished]:
-    """Wait for the processes `which`, return their results, and kill all other processes."""
+    """Wait for the processes at the indices `which`, return their results, and kill all others."""
     try:
         ended = []
         for index in which:

@@ -147,7 +147,8 @@ def test_rows_have_the_documented_layout(source, epochs, unmasked):
         np.testing.assert_array_equal(
             batch["position_ids"][row][: len(present)], np.arange(len(present)) - begin
         )
-    # Only documents begin with [CLS], and rows are nearly full, although pairs are truncated.
+    # [CLS] occurs only at the start of a document, and rows are nearly full, although pairs are
+    # truncated.
     assert (token_ids == CLS).sum() == documents.max(axis=1).sum()
     assert (documents > 0).mean() > 0.99
 

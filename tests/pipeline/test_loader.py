@@ -186,7 +186,8 @@ def test_errors_name_a_killed_worker_and_the_signal(source):
     with Loader(source, num_workers=2) as loader:
         next(loader)
         wait_until(lambda: len(multiprocessing.active_children()) == 2)
-        # This process makes the batches for odd steps. Those that it has already sent still arrive.
+        # This process makes the batches for odd steps. Batches that it has already sent still
+        # arrive.
         os.kill(second_worker(loader), signal.SIGKILL)
         with pytest.raises(
             OSError,
@@ -204,7 +205,7 @@ def second_worker(loader: Loader) -> int:
 
 
 def test_an_unexpected_error_in_a_worker_keeps_its_type_and_traceback(expected):
-    source = {0: expected[0], 7: expected[1]}  # no batch 1
+    source = {0: expected[0], 7: expected[1]}  # batch 1 is missing
     with Loader(source, num_workers=1) as loader:
         assert_equal(next(loader), expected[0])
         with pytest.raises(KeyError) as caught:
@@ -231,7 +232,7 @@ def stop() -> None:
 def test_a_wait_for_a_hanging_worker_can_be_ended(source, monkeypatch):
     monkeypatch.setattr(loaders, "_OVERDUE_SECONDS", 0.1)
     with Loader(source, num_workers=2, while_waiting=stop) as loader:
-        loader._while_waiting = lambda: None  # while the processes start
+        loader._while_waiting = lambda: None  # do not stop while the processes start
         next(loader)
         next(loader)
         loader._while_waiting = stop

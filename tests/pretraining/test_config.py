@@ -130,7 +130,7 @@ def test_the_commands_of_a_recipe_can_be_copied(recipe: Path) -> None:
 
 
 def test_a_run_without_pairs_accepts_no_weight_for_them() -> None:
-    """TinyBERT's recipe has pairs but no loss on them, and masks no tokens."""
+    """TinyBERT's recipe uses sentence pairs but has no loss on them, and it masks no tokens."""
     recipe = str(CONFIGS / "tinybert.py")
     loaded = load_config(recipe, kind="pretrain")
     assert loaded.sentence_pairs == "next_sentence"
@@ -141,7 +141,7 @@ def test_a_run_without_pairs_accepts_no_weight_for_them() -> None:
 
 
 def test_tinybert_has_the_published_size() -> None:
-    """The size is 14.5 million parameters (Jiao et al. 2020, table 1) and equals Hugging Face's."""
+    """Expect 14.5 million parameters (Jiao et al. 2020, table 1), as in Hugging Face's model."""
     loaded = load_config(str(CONFIGS / "tinybert.py"), kind="pretrain")
     compute = ComputeConfig(dtype="float32", attention="xla")
     sizes = dict(num_hidden_layers=4, hidden_size=312, intermediate_size=1200)
@@ -180,7 +180,7 @@ def test_invalid_configs_are_refused(changes: dict, message: str) -> None:
 
 
 def test_an_evaluation_batch_has_as_many_rows_as_a_micro_batch() -> None:
-    """A batch that training must split to fit into memory would not fit in evaluation either."""
+    """If training must split a batch to fit it in memory, evaluation must split it too."""
     run = config(accumulation_steps=4)
     (phase,) = run.phases.values()
     assert run.evaluation_batch_size(phase) == phase.batch_size // 4

@@ -60,7 +60,7 @@ def test_sizes_and_parameters_come_from_the_source(
                                "--config.model.num_layers=1")  # fmt: skip
     assert overridden.code == 2 and "num_layers: 2 -> 1" in overridden.errors
 
-    shutil.rmtree(source)  # a run that has begun does not need it
+    shutil.rmtree(source)  # a run that has begun no longer needs its source
     again = bert_jax_here(*words, dropout)
     assert again.code == 0 and "(finished: nothing to do)" in again.output, again.errors
     missing = bert_jax_here(*command(other, tmp_path / "c"), "--init", source)

@@ -1,4 +1,4 @@
-"""Provide a task that compiles quickly, and runs of it that can be stopped at any step."""
+"""Provide a task that compiles quickly, and training runs that can be stopped at any step."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing

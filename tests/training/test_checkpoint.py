@@ -106,7 +106,7 @@ def assert_equal(state: TrainState, expected: TrainState) -> None:
 def test_only_stop_requests_report_a_step_to_jax(
     tmp_path: Path, state: TrainState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """JAX remembers the last number reported to it, which must come only from `StopRequest`."""
+    """JAX remembers the last step reported to it; only `StopRequest` may report one."""
     asked: list[int] = []
     monkeypatch.setattr(multihost_utils, "reached_preemption_sync_point", asked.append)
     save(tmp_path, state)

@@ -125,7 +125,7 @@ def test_flipped_bits_of_the_checksums_are_detected(checkpoints: Path) -> None:
 @pytest.fixture(params=["truncated", "emptied", "removed", "part removed", "no metadata",
                         "no checksums", "empty directory", "renamed"])  # fmt: skip
 def damaged(checkpoints: Path, request: pytest.FixtureRequest) -> tuple[Path, int, str]:
-    """Return a (directory, damaged newest step, part of the error message) tuple."""
+    """Return (directory, step of its damaged newest checkpoint, part of the error message)."""
     newest = checkpoints / "30"
     (data,) = (newest / "params" / "d").iterdir()
     name = data.relative_to(newest).as_posix()

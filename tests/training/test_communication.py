@@ -42,5 +42,5 @@ def test_the_gradient_of_a_sharded_table_is_summed_whole_only_once() -> None:
     # output is summed (without reduce-scatter). The gradient from the embedding must be summed only
     # for the features that a device owns.
     assert table < traffic["all-reduce"].bytes < 1.5 * table
-    # The table is gathered for the forward and the backward pass, but no activations are.
+    # The table is gathered for the forward and the backward pass; activations are not gathered.
     assert traffic["all-gather"].bytes < 2.5 * table

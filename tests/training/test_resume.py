@@ -62,7 +62,7 @@ def test_a_stopped_run_resumes_exactly(
     assert recorder.losses == expected.losses
     assert recorder.held_out == expected.held_out
     assert_same_state(state, expected_state)
-    # The third time, the run is already finished.
+    # When it is started for the third time, the run is already finished.
     before = list(recorder.events)
     state, finished = bench.run(tmp_path, recorder)
     assert finished and recorder.events == before

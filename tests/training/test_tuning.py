@@ -1,4 +1,4 @@
-"""Test that frozen parameters stay unchanged and cost nothing, and the rest train as usual."""
+"""Test that frozen parameters stay unchanged and cost nothing, and that the rest train as usual."""
 
 from __future__ import annotations
 
