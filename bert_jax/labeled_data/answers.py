@@ -170,10 +170,10 @@ def _best_first(scores: NDArray[np.float64], count: int) -> NDArray[np.int64]:
 
 
 def _candidates(tokens: _Tokens, spans: _Spans, context: str, n_best: int) -> tuple[Candidate, ...]:
-    kept: dict[str, tuple[int, int, int]] = {}  # begin, end, index of the span
+    kept: dict[str, tuple[int, int, int]] = {}  # the span's begin, end and index
     count = n_best
     while True:
-        # If texts are repeated, another pass considers more spans. Few questions need that.
+        # If texts are repeated, another pass considers more spans. Few questions need another pass.
         best = _best_first(spans.scores, count)
         begins = tokens.offsets[spans.firsts[best], 0].tolist()
         ends = [end_of_marks(context, end) for end in tokens.offsets[spans.lasts[best], 1].tolist()]

@@ -85,7 +85,7 @@ class ChoiceFiles:
 
     @property
     def choice_labels(self) -> tuple[str, ...]:
-        """The value in the label column that stands for each ending."""
+        """The value that stands for each ending in the label column."""
         return self.labels or tuple(map(str, range(len(self.endings))))
 
 

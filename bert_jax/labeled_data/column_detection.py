@@ -50,8 +50,8 @@ _PAIR_NAMES = (
     ("query", "passage"),
     ("query", "document"),
 )
-# The longest text column is chosen only if its mean length is at least this many times that of the
-# next longest.
+# The text column with the greatest mean length is chosen only if that length is at least this many
+# times the second greatest.
 _CLEARLY_LONGER = 2.0
 
 
@@ -115,7 +115,7 @@ class _Table:
         self._profiles = {profile.name: profile for profile in profiles}
 
     def named_label(self) -> str | None:
-        """Return the only column with a name typical of labels, or None if there is none."""
+        """Return the only column whose name is typical of labels, or None if there is none."""
         named = self._named(_LABEL_NAMES, self._profiles.values())
         if len(named) > 1:
             raise self._error(f"{_quote(named)} could each be the label", "label")
@@ -134,7 +134,7 @@ class _Table:
         raise self._error(f"{could} the label", "label")
 
     def texts(self, others: Collection[str | None]) -> tuple[str, str]:
-        """Return the columns that contain the first and the second text, or "" if there is none.
+        """Return the columns with the first and the second text; "" stands for a missing column.
 
         Args:
             others: the label columns, which cannot be texts.
@@ -199,7 +199,7 @@ class _Table:
         return labels_in(self._profile(label), self._path, self._files.skip_labels, forced=forced)
 
     def check_header(self, columns: Sequence[str]) -> None:
-        """Reject a header that, in one of the chosen columns, looks like an example."""
+        """Reject a header that looks like part of an example in one of the chosen columns."""
         if not self._files.form.header:
             return
         for profile in (self._profiles[name] for name in columns if name in self._profiles):

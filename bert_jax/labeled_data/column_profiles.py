@@ -36,7 +36,7 @@ class ColumnProfile:
       numbers: whether all values are finite numbers.
       whole: whether all values are integers.
       nested: whether some values are lists or objects.
-      values: how often each value occurs, or None if there are more than `MAX_VALUES` values.
+      values: how often each value occurs; None if more than `MAX_VALUES` distinct values occur.
     """
 
     name: str

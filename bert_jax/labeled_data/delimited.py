@@ -93,13 +93,13 @@ class TableFormat:
             ) from None
 
     def for_other_file(self, path: str) -> TableFormat:
-        """Return the format to use for another file, keeping the delimiter only if it is CSV."""
+        """Return the format for another file, keeping the delimiter only if that file is CSV."""
         csv = is_tfds(path) or _KINDS.get(content_suffix(Path(path))) in (None, "csv")
         return self if csv or self.kind != "auto" else replace(self, delimiter=",")
 
 
 def check_columns(form: TableFormat, columns: Mapping[str, str]) -> None:
-    """Check that no column is used twice, since a model could then read the label in its input.
+    """Check that no column is used twice; otherwise, a model could read the label in its input.
 
     Args:
       form: the format of the table.
@@ -258,7 +258,7 @@ def _tsv_cells(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _csv_cells(path: Path, delimiter: str) -> Iterator[tuple[str, list[str]]]:
-    # The limit is process-wide and in characters; the default is 131,072.
+    # This limit counts characters and applies to the whole process; the default is 131,072.
     csv.field_size_limit(MAX_LINE_BYTES)
     reader = csv.reader(file_lines(path), strict=True, delimiter=delimiter)
     while True:
@@ -292,7 +292,7 @@ def _csv_problem(error: csv.Error, path: Path) -> str:
 def check_no_header(
     path: str, form: TableFormat, column: str, is_label: Callable[[str], bool]
 ) -> None:
-    """Reject a file that is read without a header although its label column shows that it has one.
+    """Reject a file that is read without a header if its label column shows that there is one.
 
     The first line is a header if it is the only one whose cell in the label column contains letters
     and is not a label. In a test set, the other cells may be labels, numbers or placeholders such

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from bert_jax.hashing import Purpose, hash_of
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
-# How many texts are encoded at once. The tokenizers library needs about 100 bytes per token until
-# the tokens are converted to arrays.
+# The number of texts to encode at once. The tokenizers library needs about 100 bytes per token
+# until the tokens are converted to arrays.
 TEXTS_PER_BATCH = 1000
 
 Ids = NDArray[np.int32]
@@ -115,7 +115,7 @@ class Sequences:
 
 @dataclass(frozen=True)
 class Features:
-    """Examples as a model reads them: their token sequences and their targets.
+    """Examples in the form that a model reads: token sequences and targets.
 
     Attributes:
       sequences: the sequences of all examples, in order.
@@ -240,7 +240,7 @@ MULTIPLE = 8
 
 
 class PlannedBatch(NamedTuple):
-    """A batch's example indices, [rows], where -1 is padding, and the length of its rows."""
+    """The indices of a batch's examples, [rows] (-1: padding), and the length of the rows."""
 
     examples: NDArray[np.int64]
     length: int
@@ -339,8 +339,8 @@ def rows_by_length(
     Args:
       row_lengths: the row lengths.
       max_rows: the maximum number of rows, which must be a multiple of `multiple`.
-      max_tokens: the maximum number of tokens in a batch, or None for no limit. It is exceeded if
-        even `multiple` rows have more tokens.
+      max_tokens: the maximum number of tokens in a batch, or None for no limit. The limit is
+        exceeded if even `multiple` rows have more tokens.
       multiple: a number that divides the number of rows in every batch.
     """
     assert max_rows % multiple == 0, (max_rows, multiple)

@@ -36,7 +36,7 @@ class LongLine(bytes):
 
 
 def find_file(path: str | Path) -> Path:
-    """Return the path itself or, if there is no such file, that of a compressed one ("dev.tsv.xz").
+    """Return the path, or the path of a compressed version ("dev.tsv.xz") if there is no such file.
 
     Raises:
         ValueError: neither file exists.
@@ -147,7 +147,7 @@ def _skip_rest(stream: IO[bytes], data: bytes) -> LongLine:
 
 
 class WordLocations(Sequence[Sequence[str]]):
-    """Locations ("file:line") of words, [sentences][words], which take 8 bytes per word."""
+    """The locations ("file:line") of words, [sentences][words], stored in 8 bytes per word."""
 
     def __init__(self, file: Path):
         self._file = file
@@ -212,18 +212,18 @@ def split_path(files: object, split: Split) -> str:
 
 
 def is_held_out(texts: Sequence[str], share: float) -> bool:
-    """Decide whether a row with these texts is among those held out for validation.
+    """Return whether the row with these texts should be held out for validation.
 
     The result depends only on a hash of the texts, ignoring case and whitespace. Duplicates
-    therefore end up in the same split, adding rows to a file does not move existing ones, and a
-    larger share contains all rows of a smaller one.
+    therefore end up in the same split, adding rows to a file does not move existing rows, and a
+    larger fraction contains all the rows of a smaller fraction.
     """
     digest = document_digest(b"".join(map(folded_digest, texts)))
     return int.from_bytes(digest[:8], "big") < share * 2**64
 
 
 def check_ids(ids: Sequence[str], locations: Sequence[str], split: Split, breaks: str) -> None:
-    """Check that IDs can be written to a predictions file and that those of a test set are unique.
+    """Check that IDs can be written to a predictions file and, in a test set, that they are unique.
 
     A training set's IDs are not checked, since no predictions are made for it.
 

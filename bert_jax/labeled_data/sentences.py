@@ -143,7 +143,7 @@ class SentenceFiles:
     def source_of(self, split: Split) -> Split:
         """Return the split whose file contains the rows for the given split.
 
-        For the validation set, this is "train" if a share of the training file is held out.
+        For the validation set, this is "train" if part of the training file is held out.
         """
         held_out = self.validation_share and not self.validation
         return "train" if held_out and split == "validation" else split
@@ -201,7 +201,7 @@ def read_sentences(files: SentenceFiles, split: Split, *, labeled: bool) -> Sent
     scalars = [*(label_columns if labeled else []), *([files.index] if files.index else [])]
     arrays = label_columns if labeled and files.separator else []
     skip = None
-    if labeled and files.skip_labels:  # not logged twice for a shared file
+    if labeled and files.skip_labels:  # log a shared file's skipped rows only once
         skip = Skip(files.label, files.skip_labels, logged=source == split)
     table = read_table(path, files.form, texts, scalars, arrays, skip)
     columns, locations, numbers = _rows_of_split(table, files, split, texts)

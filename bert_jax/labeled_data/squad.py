@@ -284,7 +284,7 @@ def span_windows(
       max_query_length: the maximum number of tokens in a question. Longer questions are truncated
         at the end.
       labeled: whether to return targets, which are the positions of each question's first answer.
-        They include tokens that the answer covers only in part.
+        The positions include tokens that the answer covers only in part.
 
     Raises:
       ValueError: a window would have fewer than `doc_stride` tokens besides the longest question,
@@ -354,7 +354,7 @@ def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> _Texts:
 
 
 def _cut(lengths: NDArray[np.int64], capacities: NDArray[np.int64], doc_stride: int) -> _Cuts:
-    """Split passages into windows. The first window that reaches the end of a passage is its last.
+    """Split passages into windows. The first window to reach the end of a passage is the last.
 
     Args:
       lengths: [questions] number of tokens in the passage.
@@ -404,7 +404,7 @@ def _maximum_context(cuts: _Cuts) -> NDArray[np.bool_]:
 
 
 def _highest_score(cuts: _Cuts) -> NDArray[np.bool_]:
-    """Implement `_maximum_context` with the score from the code released by Devlin et al.
+    """Implement `_maximum_context` using the score from the code released by Devlin et al.
 
     The score is min(tokens to the left, tokens to the right) + 0.01 * (tokens in the window).
     """

@@ -142,7 +142,7 @@ def _rows(path: str, form: TableFormat, names: list[str], skip: Skip | None) -> 
 
 
 def _skipped(value: Any, skip: Skip, location: str) -> str | None:
-    """Return the label of a row to skip, or None to keep the row."""
+    """Return the row's label if the row must be skipped, or None to keep it."""
     if value is None:
         return "" if "" in skip.values else None
     if isinstance(value, (list, dict)):

@@ -67,8 +67,8 @@ class TagFeatures:
 class _Window(NamedTuple):
     token_ids: list[int]
     sentence: int
-    word: int  # index in the sentence of the first scored word
-    offsets: Ids  # index in the window of the first token of each scored word
+    word: int  # the first scored word, as an index into the sentence
+    offsets: Ids  # each scored word's first token, as an index into the window
 
 
 def tag_features(
@@ -245,8 +245,8 @@ def write_tags(
     are unchanged.
 
     If the file uses BILOU or BMES, which conlleval does not support, predictions are written in the
-    file's scheme. If it uses another scheme that differs from that of the predictions, the correct
-    tag is repeated in the scheme of the predictions, so that conlleval can compare the two.
+    file's scheme. For any other file whose scheme differs from the predictions' scheme, the correct
+    tag is repeated in the predictions' scheme, so that conlleval can compare the two tags.
     Predictions for a file without entity tags are written unchanged.
 
     Args:

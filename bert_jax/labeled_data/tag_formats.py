@@ -25,7 +25,7 @@ class Word(NamedTuple):
     line: str
 
 
-Lines = Iterator[tuple[str, str]]  # each line without its line end, with its location
+Lines = Iterator[tuple[str, str]]  # each line, without its line end, and its location
 
 
 class End(Enum):
@@ -161,7 +161,7 @@ class _Mark(NamedTuple):
 
 
 class _Marks:
-    """The marks in sentences, which are not stored but created anew for each iteration."""
+    """The sentence marks; these are regenerated on each iteration instead of being stored."""
 
     def __init__(self, tags: Sequence[Sequence[str]], locations: Sequence[Sequence[str]] | None):
         self._tags, self._places = tags, locations
@@ -183,8 +183,8 @@ def recognize_scheme(
 ) -> Scheme:
     """Recognize the tag scheme that sentences use, or "plain" if their tags do not mark entities.
 
-    Sentences without entities are "plain". Sentences with B-, E- and S- but neither I- nor M- are
-    BIOES.
+    Sentences without entities are "plain". Sentences with B-, E- and S- but neither I- nor M- count
+    as BIOES.
 
     Args:
         tags: [sentences][words] the tags.

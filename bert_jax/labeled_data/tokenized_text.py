@@ -27,13 +27,13 @@ Text = str | tuple[str, ...]
 
 
 class TextWord(NamedTuple):
-    """A word, a punctuation mark or a special token among the tokens of a text.
+    """A word, a punctuation mark or a special token in a tokenized text.
 
     Attributes:
       text: the word as written in the text, or the special token.
       segment: 0 for the first text of a pair and 1 for the second.
       start: the index of its first token.
-      stop: the index after its last token.
+      stop: the index just past its last token.
     """
 
     text: str

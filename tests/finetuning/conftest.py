@@ -51,7 +51,7 @@ from ml_collections import ConfigDict
 def get_config():
     return ConfigDict({0!r})
 """
-# The fields of log entries that the model does not compute.
+# Fields of a log entry whose values are not computed by the model.
 NOT_COMPUTED = {"kind", "tokens_per_second", "stall", "seconds", "compiling", "utilisation"}
 
 
@@ -75,7 +75,8 @@ Maker = Callable[..., Path]
 def make_source(tmp_path_factory: pytest.TempPathFactory) -> Maker:
     """Return a function that creates a work directory with a randomly initialized model.
 
-    The function takes a head, its labels, a seed, and changes to the encoder's config.
+    The function takes a head, its labels, a seed, and encoder settings that differ from the
+    default.
     """
 
     def make(
@@ -108,7 +109,7 @@ def source(make_source: Maker) -> Path:
 
 
 def sentence(rng: random.Random, *kept: str) -> str:
-    """Return a sentence with the given words and neutral words, in random order."""
+    """Return a sentence of the given words and some neutral words, in random order."""
     words = [*kept, *rng.choices(NEUTRAL, k=rng.randint(2, 9))]
     rng.shuffle(words)
     return " ".join(words)
@@ -127,7 +128,7 @@ def write_reviews(directory: Path, rng: random.Random, flipped: str = "") -> Non
         ]
         rows = (f"{text}\t{label}\n" for text, label in examples)
         (directory / f"{name}.tsv").write_text("sentence\tlabel\n" + "".join(rows))
-    # Number the rows backward, since submissions must be sorted by number.
+    # Number the rows in descending order, since submissions must be sorted by number.
     rows = (f"{10 - i}\t{text}\n" for i, (text, _) in enumerate(reviews(rng, 11)))
     (directory / "test.tsv").write_text("index\tsentence\n" + "".join(rows))
 

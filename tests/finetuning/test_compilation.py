@@ -31,7 +31,7 @@ def test_runs_with_other_hyperparameters_share_the_programs_of_each_shape(toy, s
 
 
 def test_a_second_run_loads_its_steps_from_the_compilation_cache(toy, tmp_path):
-    """Compare the entries of JAX's compilation cache before and after a run with another seed."""
+    """Compare the files in JAX's compilation cache before and after a run with another seed."""
     # Cache all programs, including those that compile quickly.
     command = Command(tmp_path / "programs", seconds=0)
     # Count only the steps, since JAX also compiles other, small programs.

@@ -37,7 +37,7 @@ def evaluated(bert_jax_here, tmp_path):
 
 
 def copy_with(work_dir: Path, target: Path, **changes: object) -> Path:
-    """Copy a work directory, and change some keys of its config."""
+    """Copy a work directory, and change some keys in its config."""
     shutil.copytree(work_dir, target)
     file = target / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
@@ -260,7 +260,7 @@ def test_scores_are_given_by_entity_type(toy, bert_jax_here, evaluated, tmp_path
 
 @pytest.fixture
 def make_imported(whole, tmp_path):
-    """Return a function that saves the run's model as if imported, with other labels.
+    """Return a function that saves the run's model as if it had been imported, with other labels.
 
     The labels may also be in a different order.
     """

@@ -16,7 +16,7 @@ from .conftest import sentence
 
 @pytest.fixture
 def predict_twice(bert_jax_here, monkeypatch, tmp_path):
-    """Return a function that returns (evaluated, predicted): both commands' predictions."""
+    """Return a function that returns the predictions of both commands: (evaluated, predicted)."""
     monkeypatch.setattr(predict, "enable_compilation_cache", lambda: None)
 
     def run(work_dir: Path, data: Path, lines: list[dict], ending: str) -> tuple[str, list[dict]]:
@@ -35,7 +35,7 @@ def predict_twice(bert_jax_here, monkeypatch, tmp_path):
 
 
 def test_labels_of_a_single_score_are_the_same(toy, bert_jax_here, predict_twice, tmp_path):
-    """Use texts that get both labels, some of them longer than the run's rows."""
+    """Use texts that cover both labels, some of them longer than the run's rows."""
     work_dir, rng = tmp_path / "run", random.Random(1)
     words = toy.words("sigmoid", work_dir, "max_length=10")
     assert bert_jax_here(*words).code == 0

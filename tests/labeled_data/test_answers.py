@@ -1,4 +1,4 @@
-"""Compare answers with an exhaustive search, and test that correct answers are recovered."""
+"""Compare answers with those of an exhaustive search, and test that correct answers are found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test which rows are held out for validation, and which rows are skipped for their label."""
+"""Test which rows are held out for validation, and which are skipped because of their labels."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_train_and_validation_are_parts_of_one_file(tmp_path: Path) -> None:
     assert len(validation) == pytest.approx(300, abs=45)  # three standard deviations
     assert [texts[int(i)] for i in validation.ids] == validation.firsts
     assert validation.locations[0] == f"{path}:{int(validation.ids[0]) + 2}"
-    for share in (0.2, 0.1):  # a smaller share holds out a subset
+    for share in (0.2, 0.1):  # a smaller fraction holds out a subset
         smaller = split(path, "validation", validation_share=share)
         assert 0 < len(smaller) < len(validation) and set(smaller.firsts) < set(validation.firsts)
 

@@ -188,7 +188,7 @@ def test_invalid_arguments_are_rejected(tokenizer: Tokenizer) -> None:
     sentences = sentences_of("b c")
     with pytest.raises(ValueError, match="f: document_context=True, but no line marks"):
         tag_features(sentences, tokenizer, 8, ("X",), document_context=True)
-    # In an evaluation, context is left out instead of causing an error.
+    # For evaluation, context is left out and does not cause an error.
     with_context, without_context = (
         tag_features(sentences, tokenizer, 8, ("X",), document_context=context, for_evaluation=True)
         for context in (True, False)
