@@ -6,9 +6,9 @@
 # NAME is a TPU VM. Each of its hosts needs this repository in ~/bert_jax, installed with
 #   python3 -m venv .venv && .venv/bin/pip install -e '.[tpu]'
 # All hosts must share a file system for the corpora and the work directory: Filestore, or another
-# one that can rename directories (such as gcsfuse with a hierarchical namespace). The script adds
-# the option --distributed, with which the hosts find each other through the metadata server. After
-# a maintenance event, repeat the command to resume the run.
+# file system that can rename directories (such as gcsfuse with a hierarchical namespace). The
+# script adds the option --distributed, which lets the hosts find each other through the metadata
+# server. After a maintenance event, repeat the command to resume the run.
 #
 # This script is an untested example.
 

@@ -30,8 +30,8 @@ def get_config() -> ConfigDict:
                     train="data/table/train.csv",
                     validation="",
                     test="",
-                    # If validation is "", this share of the training rows is held out, chosen by a
-                    # hash of the texts.
+                    # If validation is "", this fraction of the training rows is held out, chosen by
+                    # a hash of the texts.
                     validation_share=0.1,
                     # If the extension does not show the format, set kind="csv", "tsv" (tabs without
                     # quotes), "jsonl" or "parquet". For files without a header, set header=False

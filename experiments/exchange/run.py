@@ -55,7 +55,7 @@ def make(directory: Path, size: str) -> int:
 
 
 def run(*words: str | Path) -> dict[str, float | str]:
-    """Run a `bert-jax` command; return its time in seconds, peak memory in bytes and last line."""
+    """Run a `bert-jax` command; return its time (s), peak memory (bytes) and last output line."""
     code = (
         "import sys\n"
         "from bert_jax.cli.main import main\n"

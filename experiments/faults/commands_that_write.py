@@ -1,4 +1,4 @@
-"""Define all commands that write output, and how to compare it with that of an undisturbed run."""
+"""Define all commands that write output, and how to compare it with undisturbed output."""
 
 from __future__ import annotations
 

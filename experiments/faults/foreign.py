@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-# Patterns of Hugging Face's names, with Google's names from 2018; a "kernel" is transposed.
+# Patterns for Hugging Face's tensor names, each with the corresponding name in Google's release of
+# 2018; a "kernel" is transposed.
 _NAMES = (
     (r"\.layer\.(\d+)\.", r"/layer_\1/"),
     (r"_embeddings\.weight$", "_embeddings"),

@@ -29,7 +29,7 @@ _POLL_SECONDS = 0.02
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 # A process that exceeds this limit is killed, so that a fault cannot exhaust the machine's memory.
 _KILL_MEMORY = 4 << 30
-_KEPT_CHARACTERS = 20_000  # of a process's output
+_KEPT_CHARACTERS = 20_000  # how much of a process's output is kept
 # Modules that commands import on demand.
 _MODULES = (
     "bert_jax.cli.main",
@@ -95,7 +95,7 @@ def warm_up(cache: Path) -> None:
 
 
 def run_cases(cases: Iterator[Case], work: Path, lanes: int) -> Iterator[Outcome]:
-    """Run the cases, `lanes` at a time and each in its own folder, and yield their outcomes."""
+    """Run `lanes` cases at a time, each in its own folder, and yield their outcomes."""
     free, active = set(range(lanes)), list[_Active]()
     more = True
     try:

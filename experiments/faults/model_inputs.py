@@ -58,7 +58,7 @@ def _import_case(
 
     def steps(here: Path) -> Steps:
         shutil.copytree(assets / source, here / "given")
-        (here / "given/SHA256SUMS").unlink(missing_ok=True)  # which would reveal any damage
+        (here / "given/SHA256SUMS").unlink(missing_ok=True)  # the checksums would reveal any damage
         damage(here / "given")
         ended = yield Job(imported(here), seconds=seconds)
         problems = problems_of(ended, expectation, "given")

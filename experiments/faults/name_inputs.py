@@ -198,5 +198,5 @@ def _inputs(assets: Assets, rng: random.Random) -> Iterator[tuple[str, Words, st
     for verb, words in commands.items():
         for name in rng.sample(names, 14):
             if verb == "prepare --input" and name in ("/etc/passwd", ".", "..", "/", "*", "~"):
-                continue  # readable text, or different on every machine
+                continue  # either readable text or different on every machine
             yield f"{verb} {name[:40]!r}", tuple(word.replace("{in}", name) for word in words), ""

@@ -11,7 +11,7 @@ _NOT_COMPUTED = {"tokens_per_second", "stall", "seconds", "compiling", "utilisat
 
 
 def digest(work_dir: Path, step: int | None = None) -> str:
-    """Return a hash of a checkpoint's parameters, by default the checkpoint that commands use."""
+    """Return a hash of the parameters in a checkpoint (default: the one that commands use)."""
     import numpy as np
 
     from bert_jax.models.config import ComputeConfig

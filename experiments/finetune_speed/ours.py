@@ -68,7 +68,7 @@ def train(run: FinetuneRun) -> float:
 
 
 def predict(run: FinetuneRun, features: Features) -> tuple[float, float]:
-    """Return the seconds for a pass over the set, and the extra seconds for the first pass."""
+    """Return the time for a pass over the set and the extra time for the first pass, in seconds."""
     params, seconds = first_state(run).params, []
     for _ in range(2):
         start = time.perf_counter()

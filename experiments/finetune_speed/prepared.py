@@ -40,7 +40,7 @@ class Work:
 
 
 def write_model(work: Work, data: Path, directory: Path) -> None:
-    """Write a random Hugging Face model to the directory `theirs`, and import it to `ours`."""
+    """Write a random Hugging Face model to the directory `theirs`, and import it into `ours`."""
     import transformers
 
     layers, hidden_dim, heads = SIZES[work.size]

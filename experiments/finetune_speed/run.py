@@ -9,7 +9,7 @@ runs first in one round and last in the next. On a CPU, each library runs in flo
 (bf16=True), and a round's ratio compares the faster modes. On a GPU, both run only in bfloat16. On
 a CPU, bert-jax configures malloc to keep freed buffers; --same-malloc does the same for the
 Trainer. The first round compiles the programs, and later rounds load them from a cache. The script
-writes results.json, or results_cuda.json.
+writes results.json, or results_cuda.json on a GPU.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def theirs(directory: Path, work: Work, args: argparse.Namespace) -> Iterator[tu
 def measure(work: Work, directory: Path, number: int, args: argparse.Namespace) -> dict:
     """Measure every mode of both libraries once, and compute the ratios of the faster modes."""
     row: dict = {"task": work.task, "size": work.size, "round": number}
-    row["load"] = os.getloadavg()[0]  # if above the number of cores, other programs are running
+    row["load"] = os.getloadavg()[0]  # above the number of cores if other programs are running
     if number % 2 == 0:
         row["ours"] = dict(ours(directory, args))
     row["theirs"] = dict(theirs(directory, work, args))

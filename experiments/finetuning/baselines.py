@@ -299,7 +299,7 @@ def _places(
 
 
 def _kinds_of_question(question: Sequence[str]) -> list[str]:
-    """Return the question word, by itself and with the word after it, such as "how many"."""
+    """Return the question word, on its own and with the word after it, such as "how many"."""
     place = next((place for place, word in enumerate(question) if word in _ASKING), None)
     if place is None:
         return ["?"]

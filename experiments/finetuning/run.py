@@ -9,8 +9,8 @@ baselines. MRPC and WNUT-17 have test sets with public answers
 (glue/MRPC/msr_paraphrase_test.txt, ner_wnut17/emerging.test.annotated): models are trained again
 with the learning rate and epoch that are best on the validation set, and scored on these sets. If
 the command is killed, repeat it to resume. The script prints the table, and writes results.json and
-a plot per task to --output. The default output is this file's folder or, with --fast, a check that
-takes minutes, the --work folder.
+a plot per task to --output. The default output is this file's folder; with --fast (a check that
+takes minutes), it is the --work folder.
 
 Each task has its own epochs, batch size and learning rates (tasks.py), which can be overridden. The
 experiment can be run in parts. Earlier results for other tasks are kept if they are for the same

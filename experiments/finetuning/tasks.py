@@ -24,7 +24,7 @@ class Task:
     metric: the metric to report.
     baselines: a dict from each baseline's name to its description.
     glue: the task's official name in GLUE; "" for tasks outside GLUE.
-    test: the file with a test set with public answers; "" if there is none.
+    test: the file that contains a test set with public answers; "" if there is none.
     epochs, batch_size, learning_rates: the training defaults.
     """
 

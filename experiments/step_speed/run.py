@@ -7,11 +7,11 @@ r"""Compare the speed of bert_jax's train step with Hugging Face's BERT in PyTor
 The peer is `yardsticks/peer_torch_bert.py` in the folder BERT_JAX_SHARED (default: `shared` next to
 the repository). It trains `BertForPreTraining`, whose masked-LM head runs only at the masked
 positions, with AdamW and clipping, both eager and compiled. In every round, each program runs once
-in a separate process. A round's ratio is bert_jax's tokens/s divided by those of the peer's faster
-mode in that round. The peer also has dropout on attention probabilities;
---without-attention-dropout measures bert_jax with and without it. On a CPU, bert-jax configures
-malloc to keep freed buffers; --same-malloc also measures the peer with this setting. The script
-writes results.json, or results_cuda.json.
+in a separate process. A round's ratio is bert_jax's tokens/s divided by the peer's tokens/s in its
+faster mode in that round. The peer also applies dropout to attention probabilities;
+--without-attention-dropout measures bert_jax with and without this dropout. On a CPU, bert-jax
+configures malloc to keep freed buffers; --same-malloc also measures the peer with this setting. The
+script writes results.json, or results_cuda.json on a GPU.
 """
 
 from __future__ import annotations

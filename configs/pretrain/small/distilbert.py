@@ -1,7 +1,7 @@
 """../distilbert.py scaled down for two CPU cores: 2 layers, distilled from a teacher with 4 layers.
 
 As published (Sanh et al. 2019, section 3): the student has half as many layers as the teacher and
-is initialized with every second layer of the teacher, without segments and sentence pairs. The loss
+is initialized with every second layer of the teacher, without segments or sentence pairs. The loss
 combines the cross-entropy with the teacher's predictions at temperature 2, the masked-LM loss, and
 the cosine distance to the teacher's last hidden states, with weights 5, 2 and 1. Scaled down: the
 teacher is the model trained with bert_base.py in this directory, and the student takes 500 steps
