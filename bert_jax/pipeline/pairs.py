@@ -232,9 +232,9 @@ def draw_orders(
       spaces_are_text: whether a sentence's tokens depend on whether a space precedes it.
 
     Returns:
-      (segments, tokens): the segments of all fragments, and the tokens that their offsets refer to,
-      which are the pool's with the halves of swapped fragments exchanged. A fragment without two
-      complete sentences is not split.
+      (segments, tokens): the segments of all fragments, and the tokens that their offsets refer to.
+      These are the pool's tokens with the halves of swapped fragments exchanged. A fragment without
+      two complete sentences is not split.
     """
     key = fragment_keys(pool, record_key)
     begin, end = _whole_sentences(pool, capacity, spaces_are_text=spaces_are_text)

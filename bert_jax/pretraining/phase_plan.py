@@ -62,7 +62,7 @@ class PhasePlan:
         return self.step is not None and (limit is None or self.step.memory <= limit)
 
     def roofline(self, devices: Sequence[jax.Device]) -> Roofline | None:
-        """Return a lower bound on the step time; None if not compiled or the chip is unknown."""
+        """Return a lower bound on the step time; None without a compiled step or a known chip."""
         chip_figures = chip(devices[0].device_kind)
         peak = peak_flops(devices[0].device_kind, self.dtype)
         if self.step is None or chip_figures is None or peak is None:

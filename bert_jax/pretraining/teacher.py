@@ -165,7 +165,7 @@ def load_teacher(
       spec: the description of the teacher.
       mesh: the device mesh.
       tokenizer: the student's tokenizer.
-      corpus: a corpus that was prepared with that tokenizer, named in the error message.
+      corpus: a corpus that was prepared with that tokenizer; the error message names it.
       identity: the `teacher_identity` in the checkpoint that the run resumes from; {} for a new
         run. It records the teacher's step, so that a resumed run loads the same checkpoint even if
         the teacher has been trained further.

@@ -168,8 +168,8 @@ def check_same(inputs: Mapping[str, object]) -> None:
       inputs: plain JSON values, keyed by names that are the same on all processes.
 
     Raises:
-      ValueError: the inputs differ. The error is raised on every process and lists the inputs and
-        processes that differ from the first process.
+      ValueError: the inputs differ. The error is raised on every process. It lists each input that
+        differs, and the processes on which it differs from the first process's.
     """
     texts = [json.dumps(value, sort_keys=True) for value in inputs.values()]
     digests = [np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8) for text in texts]
@@ -226,7 +226,7 @@ class StopRequested(Exception):
 
 
 class StopRequest:
-    """A request to save and stop a run, made by `request` or by a signal in a `with` block.
+    """A request to save and stop a run, made by calling `request` or by a signal in a `with` block.
 
     The signals are SIGTERM, SIGHUP and SIGINT (Ctrl-C). Python allows signal handlers only in the
     main thread. In any other thread, the block does not handle signals, and only `request` stops

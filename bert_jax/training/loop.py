@@ -212,8 +212,8 @@ class Trainer:
           phases: the phases of the run, in order.
 
         Returns:
-          The last state, and whether the run is finished. If it is not, it was asked to stop: the
-          state has been saved, and the same command resumes from it.
+          The last state, and whether the run is finished. If not, the run was asked to stop: its
+          state has been saved, and the same command resumes from there.
 
         Raises:
           TrainingDiverged: a metric or the state to save became NaN or infinite; the message
@@ -288,7 +288,8 @@ class Trainer:
 
         If saving fails too, this logs `error` and raises the error from saving instead.
         """
-        # With multiple processes, the others have begun the next step and cannot join the save.
+        # With multiple processes, the other processes have already begun the next step, so they
+        # cannot join the save.
         if step <= self._saved or jax.process_count() > 1:
             return
         try:

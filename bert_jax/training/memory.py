@@ -180,7 +180,7 @@ _OF_BERT_LARGE = {
 def model_size_keys(encoder: EncoderConfig) -> str:
     """Return the config keys that set the size of the embeddings or layers, whichever is larger.
 
-    Keys whose values do not exceed BERT-large's are left out, unless that would leave none.
+    Keys whose values do not exceed BERT-large's are left out, unless no keys would be left.
     """
     counts = parameter_counts(ModelConfig(encoder, "encoder", pooler=False))
     names = ["hidden_dim", "ffn_dim", "num_layers"]

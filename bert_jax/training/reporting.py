@@ -152,7 +152,7 @@ class Progress:
 
     Args:
       steps_and_costs: for each phase in order, the number of steps and the cost of one step. Costs
-        may be in any unit that is proportional to time: longer sequences cost more.
+        may be in any unit that is proportional to time; steps with longer sequences cost more.
       clock: returns the time in seconds, from any fixed origin.
     """
 
