@@ -109,8 +109,8 @@ def to_dataclass(cls: type[T], values: Mapping[str, Any], path: str = "config") 
 def without_absent_sections(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a stored config without empty sections whose kind is no longer registered.
 
-    A stored config contains None for all sections that were registered when it was written, except
-    for its own.
+    A stored config contains None for every section that was registered when it was written, except
+    for the one that it uses.
     """
     keys = config_keys(cls)
     has_sections = any(_SECTIONS in field.metadata for field in dataclasses.fields(cls))

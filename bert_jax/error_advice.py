@@ -1,4 +1,4 @@
-"""Turn the error that ended a command into a short message that advises which options to change."""
+"""Turn the error that ended a command into a short message with advice on what to change."""
 
 from __future__ import annotations
 

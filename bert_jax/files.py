@@ -23,11 +23,11 @@ _MAX_HOST_LENGTH = 32  # a file system allows 255 bytes for the whole name
 def temporary_beside(path: Path, *, directory: bool = False) -> Iterator[Path]:
     """Create an empty file or directory next to `path`, to be filled and then renamed to `path`.
 
-    If it has not been renamed when the block ends, it is removed. It stays locked until then, so
-    that an unlocked one can be recognized as a leftover from a killed process on this machine;
-    leftovers for the same path are removed first. The name includes the host name, because locks on
-    a shared file system may be visible to only one machine. A lock is used because, unlike a
-    process ID, it cannot be taken over by an unrelated process.
+    If the file or directory has not been renamed when the block ends, it is removed. It stays
+    locked until then, so an unlocked one must be left over from a killed process on this machine.
+    Such leftovers for the same path are removed first. The name includes the host name, because
+    locks on a shared file system may be visible to only one machine. A lock is used because, unlike
+    a process ID, it cannot be taken over by an unrelated process.
 
     Raises:
         OSError: the file or directory cannot be created.

@@ -1,8 +1,8 @@
 """Draw random numbers as a pure function of where they are used, by vectorized hashing.
 
 Each number is a hash of (seed, purpose, epoch, record, position, ...) and does not depend on
-numbers drawn before, so any example from any epoch can be generated on its own, in any process and
-in any order. The mixing function is the finalizer of SplitMix64 with Stafford's "variant 13"
+previously drawn numbers, so any example from any epoch can be generated on its own, in any process
+and in any order. The mixing function is the finalizer of SplitMix64 with Stafford's "variant 13"
 constants (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
 
 Changing any constant in this module changes all data drawn for a given corpus and seed.

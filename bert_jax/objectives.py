@@ -1,4 +1,4 @@
-"""Name the pretraining objectives for segment pairs, for use in data pipelines and losses."""
+"""Define names for the segment-pair objectives, for use in data pipelines and losses."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def format_bytes(size: int) -> str:
 
 
 def check_workers(key: str, workers: int) -> None:
-    """Check that worker processes fit into memory.
+    """Check that worker processes fit in memory.
 
     Args:
       key: the option or config key that sets the number of workers.
@@ -135,7 +135,8 @@ def _is_tunable() -> bool:
 def largest_block(memory: int) -> int:
     """Return the size in bytes of the largest freed block to keep.
 
-    It is 1/16 of the memory, so that kept blocks do not exhaust it, but always less than 2 GiB.
+    This size is 1/16 of the memory, so that kept blocks do not exhaust the memory, but always less
+    than 2 GiB.
     """
     return min(memory // 16, _LARGEST_INT)  # mallopt takes an int
 

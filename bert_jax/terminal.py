@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from io import TextIOWrapper
 from typing import Literal, TextIO, get_args
 
-# Seconds between two updates of a progress line, and of a line that shows the elapsed time.
+# Seconds between updates of a progress line, and between updates of a line that shows the elapsed
+# time.
 _PROGRESS_ON_A_TERMINAL, _PROGRESS_IN_A_FILE = 0.2, 10.0
 _ELAPSED_ON_A_TERMINAL, _ELAPSED_IN_A_FILE = 1.0, 60.0
 
@@ -35,7 +36,7 @@ def write_line(line: str, stream: TextIO) -> None:
     """Write a line, or discard all output to the stream from now on if its reader has exited.
 
     The reader may be a `tee` that received the same Ctrl-C, or the terminal of a connection that
-    was lost. A run that reports to it must still save its checkpoint.
+    was lost. In both cases, a run must still save its checkpoint.
 
     Raises:
       OSError: the line cannot be written for any other reason.

@@ -33,8 +33,8 @@ def xla_flags(devices: int) -> str:
     """Return XLA flags that set the number of CPU devices and make compilation fast.
 
     Compilation takes less than half the usual time. The compiled programs are slower, which does
-    not matter for tests this small. By default, XLA splits code generation into parts, which takes
-    10% longer if every core runs its own test, so it is not split here.
+    not matter for tests this small. By default, XLA splits code generation into parts. This takes
+    10% longer if every core runs its own test, so splitting is disabled here.
     """
     flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
     if version("jaxlib").startswith("0.10."):  # XLA exits on unknown flags
@@ -87,7 +87,7 @@ class Command:
     def start(
         self, *words: str | Path, devices: int = 1, killed: bool = False, launcher: int = 0
     ) -> subprocess.Popen[str]:
-        """Start a command in a session of its own.
+        """Start a command in its own session.
 
         Args:
           words: the arguments for `bert-jax`.

@@ -51,7 +51,7 @@ SLOW_FILES = (
 
 
 def pytest_collection_finish() -> None:
-    """Exempt the millions of objects created by importing the tests from garbage collection."""
+    """Let the garbage collector ignore the millions of objects created by importing the tests."""
     gc.collect()
     gc.freeze()
 

@@ -160,7 +160,7 @@ def test_a_run_can_be_initialized_from_another_run(bert_jax_here, trained, tmp_p
 def test_differences_in_heads_are_reported(bert_jax_here, trained, tmp_path):
     """Initialize a run without sentence pairs from a run with pairs, and vice versa.
 
-    The first is common when BERT is adapted to a domain.
+    The first case is common when BERT is adapted to a domain.
     """
     without_pairs, with_pairs = tmp_path / "without_pairs", tmp_path / "with_pairs"
     cases = (

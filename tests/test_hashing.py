@@ -60,8 +60,8 @@ def test_flipping_any_bit_of_a_part_flips_half_of_the_hash(part):
         flipped_share[bit] = [
             ((changed >> np.uint64(out)) & np.uint64(1)).mean() for out in range(64)
         ]
-    # Each of the 4,096 shares is estimated from 4,000 samples, so its standard deviation is 0.0079.
-    # The tolerance is six times that.
+    # Each of the 4,096 fractions is estimated from 4,000 samples, so its standard deviation is
+    # 0.0079. The tolerance is six times that.
     assert np.abs(flipped_share - 0.5).max() < 0.047
 
 

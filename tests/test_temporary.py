@@ -1,4 +1,4 @@
-"""Test that temporary files are removed if their process was killed, and kept if it is alive."""
+"""Test that temporary files are removed if their process was killed, and kept if it is running."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def writer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subproces
 
 
 def write(output: Path, temporary: Path) -> None:
-    """Write a file or a directory, whichever the temporary one is."""
+    """Write a directory if `temporary` is a directory, or else a file."""
     if temporary.is_dir():
         with new_directory(output) as directory:
             (directory / "whole").write_text("whole")

@@ -53,8 +53,9 @@ def measure_preparation(
       inputs: files, directories or patterns.
       tokenizer: the tokenizer that both use.
       sources: the options for reading the inputs.
-      workers: the number of processes for preparation, and of threads for the plain loop.
-      repeat: how many times to run each of them. Only the fastest run counts.
+      workers: the number of processes for preparation, and the number of threads for the plain
+        loop.
+      repeat: how many times to run preparation and the loop. Only the fastest run of each counts.
 
     Raises:
       ValueError: an input is unusable.

@@ -28,9 +28,9 @@ class Corpus:
 
     Opening a corpus checks the size of every shard without opening any. A shard is opened, and its
     record count checked, when a record in it is first read (about 1 ms); it then stays open. If
-    there are many shards, the process's soft limit on open files is raised by their number. If the
-    hard limit is too low, the least recently read shards are closed. Instances can be pickled and
-    read from multiple threads.
+    there are many shards, the process's soft limit on open files is raised by the number of shards.
+    If the hard limit is too low, the least recently read shards are closed. Instances can be
+    pickled and read from multiple threads.
     """
 
     def __init__(self, directory: str | os.PathLike[str], split: Split):

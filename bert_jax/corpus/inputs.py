@@ -20,7 +20,7 @@ from bert_jax.text.files import expand_inputs, is_tfds
 from bert_jax.text.sources import read_documents, source_name, total_bytes
 
 MIN_LENGTH = 8
-MAX_LENGTH = 65_535  # a record counts tokens in 16 bits
+MAX_LENGTH = 65_535  # a record stores token counts in 16 bits
 _LIBRARIES = ("sentencex", "tokenizers", "array_record")  # their versions affect a corpus's bytes
 
 
@@ -41,7 +41,7 @@ class PrepareOptions:
       max_length: the length of a training sequence, including special tokens.
       max_documents_per_record: the maximum number of documents in one sequence. If None, it is
         max_length / 32, but at least 1.
-      heldout_fraction: the share of the documents held out for evaluation, selected by hash.
+      heldout_fraction: the fraction of documents held out for evaluation, selected by hash.
       language: the language whose sentence rules are used.
       unit_bytes: the amount of text in one shard, counting 256 extra bytes for every document. A
         worker used 170 MiB of memory for 32 MiB of English, and 570 MiB for two 16 MiB documents
@@ -149,7 +149,7 @@ class PrepareInputs:
     def documents(
         self, options: SourceOptions, counts: SourceCounts
     ) -> tuple[Iterator[Document], Iterator[Document]]:
-        """Return (held-out documents, documents to split). Read the held-out documents first."""
+        """Return (held-out documents, documents to split). The former must be read first."""
         heldout = read_documents(self.heldout, options, counts) if self.heldout else iter(())
         return heldout, read_documents(self.split, options, counts)
 

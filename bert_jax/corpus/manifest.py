@@ -24,7 +24,7 @@ _FIELD_NAMES = {json_name: field for field, json_name in _JSON_NAMES.items()}
 
 
 def json_fields(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Key fields by their names in JSON, as a `dict_factory` for `dataclasses.asdict`."""
+    """Build a dict keyed by fields' JSON names, as a `dict_factory` for `dataclasses.asdict`."""
     return {_JSON_NAMES.get(name, name): value for name, value in fields}
 
 
@@ -61,8 +61,8 @@ class SplitInfo:
       num_documents: the number of documents with at least one token.
       num_sentences: the number of sentences with at least one token.
       num_tokens: the number of tokens, excluding special tokens.
-      fill_rate: the share of the records' positions that are used if every fragment is written as
-        `[CLS] A [SEP] B [SEP]`; 0 if there are no records.
+      fill_rate: the fraction of the records' positions that are used if every fragment is written
+        as `[CLS] A [SEP] B [SEP]`; 0 if there are no records.
       num_unknown: the number of tokens that the tokenizer does not know; None in older corpora, for
         which they were not counted.
     """
@@ -78,7 +78,7 @@ class SplitInfo:
 
     @property
     def unknown_share(self) -> float | None:
-        """The share of unknown tokens, or None if they were not counted."""
+        """The fraction of tokens that are unknown, or None if unknown tokens were not counted."""
         return None if self.num_unknown is None else self.num_unknown / max(1, self.num_tokens)
 
 

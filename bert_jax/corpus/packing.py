@@ -29,8 +29,8 @@ LANGUAGES = (
 # After an unclosed quotation, sentencex joins all following text into one sentence, in time
 # quadratic in the length of the text. In whole novels, 14% of the text ended up in sentences of
 # over 2,000 characters (one of 86,334). Text is therefore segmented in blocks. A block ends at a
-# blank line, or at a line end after sentence-ending punctuation, which is right for paragraphs on
-# single lines and harmless for hard-wrapped ones.
+# blank line, or at a line end after sentence-ending punctuation, which is right for text with one
+# paragraph per line and harmless for hard-wrapped text.
 _BLOCK_END = re.compile(r"""[.!?…。．｡！？।॥؟۔։።፧။]["'”’»›」』)\]]*[^\S\n]*\n\s*|\n[^\S\n]*\n\s*""")
 _MAX_BLOCK = 16_384  # characters; at this size, even the quadratic case runs at 7 MB/s
 _LAST_GAP = re.compile(r".*\s", re.DOTALL)
@@ -51,7 +51,7 @@ def check_language(language: str) -> None:
 def split_sentences(text: str, language: str) -> list[str]:
     """Split a text into sentences whose concatenation is exactly the text.
 
-    White space between two sentences belongs to the first one or is a sentence by itself.
+    White space between two sentences belongs to the first one or is a sentence on its own.
     """
     sentences: list[str] = []
     start = 0
@@ -118,7 +118,8 @@ def tokenize_document(
 
     Sentences without tokens (white space, control characters) are omitted. If spaces are part of
     tokens, any run of white space counts as one space, and white space between two sentences
-    belongs to the second one. A sentence then has the same tokens as in the middle of a line.
+    belongs to the second one. A sentence is therefore tokenized in the same way everywhere, as if
+    it were in the middle of a line.
 
     Args:
       text: the text.
@@ -157,8 +158,8 @@ def _with_space(part: str, *, first: bool) -> str:
 def _parts(sentence: str) -> Iterator[str]:
     """Split an overlong sentence at white space, or anywhere if it has none.
 
-    Only a cut that is not at white space can change tokens. Without the cut, WordPiece would turn
-    such a long run of letters into a single [UNK].
+    Only a cut that is not at white space can change tokens, but without one, WordPiece would turn
+    the whole run of letters into a single [UNK].
     """
     begin = 0
     while len(sentence) - begin > _MAX_CALL:
@@ -190,7 +191,7 @@ def default_max_fragments(max_length: int) -> int:
 
 
 def fill_rate(num_tokens: int, num_fragments: int, num_records: int, max_length: int) -> float:
-    """Return the share of record positions that fragments use, or 0 if there are no records."""
+    """Return the fraction of record positions that fragments use, or 0 if there are no records."""
     positions = num_records * max_length
     used = num_tokens + SPECIAL_TOKENS_PER_FRAGMENT * num_fragments
     return used / positions if positions else 0.0
@@ -218,7 +219,7 @@ def pack_documents(
 
     A document's tokens are split at exactly the capacity of a record, even within a sentence. What
     remains at the end of a document is packed together with the remainders of other documents and
-    never split again. Full records come first, in the order of their documents, followed by the
+    is never split again. Full records come first, in the order of their documents, followed by the
     packed ones. Source: best-fit packing, Ding et al. 2024, "Fewer Truncations Improve Language
     Modeling", section 3, with an additional limit on the number of fragments.
 

@@ -42,7 +42,8 @@ class Progress:
 
     Attributes:
       seconds: the time since this call began.
-      fraction: the finished share of the inputs, estimated from the bytes read; None if unknown.
+      fraction: the fraction of the inputs that is finished, estimated from the bytes read; None if
+        unknown.
       shards: the number of finished shards.
       new_shards: the number of shards made by this call.
       text_bytes: the amount of text in finished shards, in UTF-8 bytes.

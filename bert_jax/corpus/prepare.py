@@ -87,11 +87,11 @@ def prepare(
       output: a new directory, or one with a preparation to resume. A finished corpus is not
         changed.
       lowercase: whether the vocabulary is uncased, if `tokenizer` is a path. Defaults to the
-        setting in its files or, for a vocab.txt without settings, to a guess based on its entries.
+        setting in its files or, for a vocab.txt without settings, to a guess based on its tokens.
       max_length: the length of a training sequence, including special tokens.
       max_documents_per_record: the maximum number of documents packed into one sequence. Defaults
         to max_length / 32.
-      held_out: the share of the documents held out for evaluation, selected by hash. Defaults to
+      held_out: the fraction of documents held out for evaluation, selected by hash. Defaults to
         0.01, or to 0 if `held_out_inputs` are given.
       held_out_inputs: inputs that are held out completely.
       language: the ISO 639-1 code of the language whose sentence rules are used.
@@ -139,7 +139,7 @@ def prepare(
     return PreparedCorpus(Path(output), manifest)
 
 
-# Names that options, the manifest and `make_corpus` use, and what `prepare` calls them.
+# Maps names used by options, the manifest and `make_corpus` to the names used by `prepare`.
 _PARAMETERS = {
     "max_pieces": "max_documents_per_record",
     "heldout_fraction": "held_out",

@@ -195,7 +195,7 @@ def _tokenize(unit: Unit, encoder: Encoder, settings: ShardSettings) -> list[Tok
 
 @dataclass(frozen=True)
 class FinishedUnit:
-    """A finished unit, as its worker reports it.
+    """A finished unit, as reported by its worker.
 
     Attributes:
       name: the unit's name.
@@ -241,7 +241,7 @@ class WorkerPool:
         try:
             worker.connection.send(unit)
         except (BrokenPipeError, ConnectionResetError):
-            _receive(worker)  # raises the cause of its death
+            _receive(worker)  # raises the error that ended the worker
             raise
 
     def _idle(self) -> _Worker | None:

@@ -160,7 +160,7 @@ def temporary_corpus(num_tokens: int, *, max_length: int, vocab_size: int) -> It
     Args:
       num_tokens: the approximate number of tokens in the training split.
       max_length: the length of a record in tokens.
-      vocab_size: the number of entries in the `synthetic_vocabulary`.
+      vocab_size: the number of tokens in the `synthetic_vocabulary`.
     """
     with tempfile.TemporaryDirectory(prefix="bert-jax-bench-") as directory:
         write_corpus(

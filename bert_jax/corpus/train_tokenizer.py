@@ -42,7 +42,7 @@ class KindDefaults:
     """The defaults for a kind of vocabulary.
 
     Attributes:
-      vocab_size: the number of entries.
+      vocab_size: the number of tokens.
       max_bytes: the amount of text to train on.
       passes: what each of the two passes over the inputs is for.
     """
@@ -150,13 +150,13 @@ def train_tokenizer(
       inputs: files, directories, patterns or "tfds:NAME/CONFIG:SPLIT".
       kind: BERT's WordPiece, RoBERTa's byte-level BPE, or SentencePiece with ALBERT's normalization
         (a unigram model or BPE).
-      vocab_size: the number of entries, including special tokens; None for the size of BERT's,
+      vocab_size: the number of tokens, including special tokens; None for the size of BERT's,
         RoBERTa's or ALBERT's vocabulary.
       output: a new directory, or an existing one without a tokenizer; None to write no files.
       lowercase: whether text is lowercased and loses its accents; None for the kind's default,
         which is False for byte-level BPE and True for the other kinds.
       keep_accents: whether lowercased text keeps its accents.
-      num_unused: the number of [unusedN] entries (only for "wordpiece"); None for BERT's 99.
+      num_unused: the number of [unusedN] tokens (only for "wordpiece"); None for BERT's 99.
       min_frequency: how many times a piece must occur (not allowed for SentencePiece); None for 2.
       max_bytes: the amount of text to train on, in whole documents spread evenly over the inputs;
         None for the kind's default.
@@ -296,7 +296,7 @@ def _marked_words(options: _Options) -> MarkedWords | None:
 
 def _write(tokenizer: Tokenizer, files: Mapping[str, bytes], output: Path) -> None:
     """Write all of a tokenizer's files to `output`, or none if any of them cannot be written."""
-    output = output.absolute()  # "." has no name that a temporary one could be derived from
+    output = output.absolute()  # "." has no name from which a temporary name could be derived
     with writing(output):
         make_directory(output.parent)
         # An existing directory may be a mount point, so a temporary one is created inside it.

@@ -32,7 +32,7 @@ def document_digest(text: bytes) -> bytes:
 def folded_digest(text: str) -> bytes:
     """Return the `document_digest` of a text, ignoring case and differences in white space.
 
-    It never equals a `document_digest`, so a set may contain both.
+    The digest never equals a `document_digest`, so a set may contain both kinds.
     """
     folded = " ".join(text.casefold().split()).encode("utf-8")
     return b"folded" + document_digest(folded)
@@ -172,7 +172,7 @@ def build_units(
     Args:
       documents: the documents to split.
       unit_bytes: the size of a unit.
-      heldout_fraction: the share of documents to hold out.
+      heldout_fraction: the fraction of documents to hold out.
       seen: the digests of earlier documents. New digests are added to it.
       counts: the counts to update.
       heldout: documents that come first and are all held out. Documents with the same text,

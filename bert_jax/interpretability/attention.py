@@ -82,7 +82,7 @@ class Attention(Predictor):
     def guesses(
         self, text: Text, second: Text | None = None, *, top_k: int = 5
     ) -> list[MaskGuesses]:
-        """Return the best guesses for every mask of a text at every layer.
+        """Return the best guesses for every mask in a text at every layer.
 
         Args:
           text: the text.
@@ -289,7 +289,7 @@ class Attention(Predictor):
 
 
 def _arrays(row: Row, length: int) -> dict[str, Any]:
-    """Return the traced arrays in a row, cut to `length` tokens to remove the padding."""
+    """Return one row's traced arrays, cut to `length` tokens to remove the padding."""
     by_head = ("queries", "keys", "values", "head_outputs")
     segment = row["segment"][:length].copy() if "segment" in row else None
     return {

@@ -21,7 +21,7 @@ from bert_jax.models.model import Model, Problem
 from bert_jax.tasks.task import Batch
 
 Baseline = Literal["mask", "zero"]
-# The number of path points to compute at once: more are faster but need more memory.
+# The number of path points to compute at once. A larger number is faster but needs more memory.
 _POINTS_AT_ONCE = 8
 
 

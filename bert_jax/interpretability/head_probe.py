@@ -34,9 +34,9 @@ class BestHead(NamedTuple):
       layer: the layer, counted from 0.
       head: the attention head, counted from 0.
       direction: whether dependents attend to their syntactic heads, or the other way around.
-      accuracy: the share of dependents whose syntactic head is predicted correctly.
+      accuracy: the fraction of dependents whose syntactic head is predicted correctly.
       offset: the best fixed offset from a dependent to its syntactic head, in words.
-      offset_accuracy: the share of dependents whose syntactic head is at this offset.
+      offset_accuracy: the fraction of dependents whose syntactic head is at this offset.
     """
 
     relation: str

@@ -1,10 +1,10 @@
 """Train linear probes on every layer, and compare them with controls.
 
-A probe is a linear classifier of word vectors, such as of their part of speech. Its accuracy alone
-says little: a wide random vector also identifies many words. Two controls show how much of it comes
-from the model's training and how much from the probe: the same model with random weights, and
-labels that are shuffled among word types (Hewitt and Liang 2019, "Designing and Interpreting Probes
-with Control Tasks").
+A probe is a linear classifier that predicts a property of a word, such as its part of speech, from
+the word's vector. The accuracy of a probe alone says little, because even wide random vectors
+identify many words. Two controls show how much of the accuracy comes from the model's training and
+how much from the probe: the same model with random weights, and labels that are shuffled among word
+types (Hewitt and Liang 2019, "Designing and Interpreting Probes with Control Tasks").
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class LayerProbe:
     Attributes:
       target: what the probes predict.
       labels: the labels, the most frequent in training first.
-      accuracies: float64 [conditions, layers + 1, seeds], for the `CONDITIONS`; layer 0 is the
-        embeddings.
+      accuracies: float64 [conditions, layers + 1, seeds]; the first axis is `CONDITIONS`, and layer
+        0 is the embeddings.
       most_frequent: the accuracy of always predicting the most frequent label.
-      num_train: the number of words in training.
-      num_test: the number of words in the test.
+      num_train: the number of words in the training set.
+      num_test: the number of words in the test set.
     """
 
     target: ProbeTarget
@@ -114,7 +114,7 @@ def probe_layers(
     step: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> LayerProbe:
-    """Measure how well a linear classifier reads a property of words off every layer.
+    """Measure how well a linear classifier can read a property of words from each layer.
 
     Args:
       model: the work directory of a run or of `bert-jax import`.
@@ -200,7 +200,7 @@ def _words(states: WordStates, sentences: Sequence[ParsedSentence], target: Prob
 
 
 def _indices(labels: Sequence[str], index: dict[str, int]) -> NDArray[np.int32]:
-    """Return label indices; -1 for a label that does not occur in training, never predicted."""
+    """Return label indices, or -1 for labels not in the training set, which are never predicted."""
     return np.array([index.get(label, -1) for label in labels], np.int32)
 
 

@@ -20,7 +20,7 @@ def look(
     """Return a page that shows what happens inside a model when it reads a text.
 
     Args:
-      model: the work directory of a run or of `bert-jax import`, or an `Attention`, so that
+      model: the work directory of a run or of `bert-jax import`, or an `Attention`, which lets
         multiple calls share one loaded model.
       text: the text, or a tuple of its words.
       second: the second text of a pair.

@@ -1,4 +1,4 @@
-"""Compute the vectors and the attention of the words of sentences, in batches."""
+"""Compute the vectors of the words in sentences, and the attention between them, in batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class WordReader(Predictor):
     """Runs a model on sentences that are split into words.
 
     Attributes:
-      skipped: the number of sentences that were skipped so far, keyed by reason.
+      skipped: the number of sentences that have been skipped so far, keyed by reason.
     """
 
     heads = None
@@ -74,7 +74,7 @@ class WordReader(Predictor):
 
 
 class WordAttention(WordReader):
-    """Computes the attention between the words of sentences."""
+    """Computes the attention between the words in each sentence."""
 
     def __call__(
         self, sentences: Sequence[ParsedSentence]
@@ -90,7 +90,7 @@ class WordAttention(WordReader):
 
 
 class WordStates(WordReader):
-    """Computes the vectors of the words of sentences at every layer."""
+    """Computes the vectors of the words in each sentence at every layer."""
 
     def __call__(
         self, sentences: Sequence[ParsedSentence]

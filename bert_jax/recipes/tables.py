@@ -51,7 +51,7 @@ def config_tables(
 
 
 def model_tables(name: str, *, shapes: bool = False) -> Iterator[str]:
-    """Yield the lines of a table of parameters, after the settings in the case of a work directory.
+    """Yield the lines of a parameter table, preceded by the settings for a work directory.
 
     Args:
       name: a work directory, or a published encoder such as "base" or "albert-base-v2".
@@ -113,7 +113,7 @@ def _own_layers(model: ModelConfig) -> str:
 
 
 def _named(name: str) -> tuple[ModelConfig, SentencePairs | None]:
-    """Return a model and the kind of its sentence pairs in pretraining; None if it is unknown."""
+    """Return a model and its kind of sentence pairs in pretraining, or None for an unknown kind."""
     if Path(name).is_dir() or name not in VARIANTS:
         if not Path(name).is_dir():
             raise ValueError(

@@ -43,8 +43,8 @@ class SourceOptions:
         and counted ("skip"). A truncated file or a missing column is always an error.
       max_document_bytes: the maximum size of a document in UTF-8 bytes, which limits how much
         memory a reader needs. Longer documents are split.
-      tfds_data_dir: the TFDS data directory. If None, it is the environment variable TFDS_DATA_DIR
-        or, if that is not set, TFDS's default.
+      tfds_data_dir: the TFDS data directory. If None, it is taken from the environment variable
+        TFDS_DATA_DIR or, if that is not set, TFDS's default is used.
     """
 
     text_field: str = "text"
@@ -186,8 +186,8 @@ def counted_document(text: str, place: str, counts: SourceCounts) -> Iterator[Do
 def cut_point(data: bytes, start: int, limit: int) -> int:
     """Return where to cut UTF-8 text so that the part from `start` has at most `limit` bytes.
 
-    The cut is after the last line end in this part. Without a line end, it is after the last space,
-    and without a space, it is between two characters.
+    The cut is after the last line end in this part. If there is no line end, it is after the last
+    space, and if there is no space either, it is between two characters.
     """
     end = start + limit
     if end >= len(data):
@@ -252,7 +252,7 @@ def read_text(path: Path, options: SourceOptions, counts: SourceCounts) -> Itera
 def _decoded_lines(
     path: Path, options: SourceOptions, counts: SourceCounts
 ) -> Iterator[tuple[int, str | None]]:
-    """Yield (line number, text) for each line or part of a long line; blank lines give None."""
+    """Yield (line number, text) for each line or part of a long line, with None for blank lines."""
     decoder = codecs.getincrementaldecoder(options.encoding)()
     skipping = False  # whether to skip the rest of a line that could not be decoded
     with open_stream(path, counts) as stream:

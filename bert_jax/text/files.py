@@ -181,9 +181,9 @@ def expand_inputs(inputs: Sequence[str]) -> list[str]:
     """Return the files and TFDS datasets that the inputs refer to, in reading order.
 
     A file or `tfds:...` is returned as it is. A directory is replaced by all files below it that
-    have a supported suffix, and a pattern (`*`, `?`, `[...]`, `**`) by the files it matches, both
-    sorted by path. Inside a directory, names that begin with "." or "_" are skipped, as in Spark
-    and Hadoop. A file that is found more than once is returned only once.
+    have a supported suffix, and a pattern (`*`, `?`, `[...]`, `**`) by the files it matches; in
+    both cases, the files are sorted by path. Inside a directory, names that begin with "." or "_"
+    are skipped, as in Spark and Hadoop. A file that is found more than once is returned only once.
 
     Raises:
       ValueError: an input does not exist, contains or matches no file, or has an unsupported

@@ -77,7 +77,7 @@ def write_python_docs(path: str | Path) -> PythonDocs:
 
 
 def _documents() -> Iterator[tuple[str, str]]:
-    seen: set[str] = set()  # inherited methods, and C and Python versions, repeat docstrings
+    seen: set[str] = set()  # inherited methods and C versions repeat docstrings
     for source, docstrings in _sections():
         new = []
         for docstring in docstrings:

@@ -1,7 +1,7 @@
 """Inspect and adapt the parts of a tokenizer.
 
-The normalizer rewrites characters, the pre-tokenizer splits text into words and determines offsets,
-and the post-processor adds special tokens to a text or a pair of texts.
+The normalizer rewrites characters, the pre-tokenizer splits text into words and records their
+offsets, and the post-processor adds special tokens to a text or a pair of texts.
 """
 
 from __future__ import annotations
@@ -137,7 +137,8 @@ def _special_tokens_around(
 _LAST_SPACE = 0x3000
 _IS_SPACE = np.array([chr(code).isspace() for code in range(_LAST_SPACE + 2)])
 # The pattern that ByteLevel uses to find words before it maps bytes to letters. If ByteLevel adds a
-# space at the beginning of a text, a suffix there is not treated as a suffix.
+# space at the beginning of a text, a suffix at the beginning, such as "'s", is not treated as a
+# suffix.
 _SUFFIXES = "'s|'t|'re|'ve|'m|'ll|'d"
 _BYTE_LEVEL_WORDS = r"| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 # Pre-tokenizers that split text the same way before and after ByteLevel, except at non-ASCII
@@ -148,9 +149,9 @@ _AFTER_BYTE_LEVEL = ("BertPreTokenizer", "Digits", "Punctuation", "Whitespace", 
 def with_raw_offsets(backend: Any) -> Any:
     """Return a backend whose post-processor does not change offsets.
 
-    If the backend's own post-processor does not change them either, the backend itself is returned.
-    The post-processors of byte-level BPE exclude the first character of a token that begins with a
-    space, even if the text has no such space.
+    If the backend's own post-processor already leaves offsets unchanged, the backend itself is
+    returned. The post-processors of byte-level BPE exclude the first character of a token that
+    begins with a space, even if the text has no such space.
     """
     state = json.loads(backend.to_str())
     if not _trims(state["post_processor"]):
@@ -174,8 +175,8 @@ def word_finder(backend: Any) -> Any:
 def splitting_characters(splitter: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return an equivalent pre-tokenizer that splits characters instead of bytes.
 
-    Both are in tokenizer.json's format. A pre-tokenizer that runs after ByteLevel sees letters that
-    stand for bytes. For example, it treats the second byte of "á" as punctuation.
+    Both pre-tokenizers are in tokenizer.json's format. A pre-tokenizer that runs after ByteLevel
+    sees letters that stand for bytes. For example, it treats the second byte of "á" as punctuation.
 
     Raises:
       ValueError: a pre-tokenizer that runs after ByteLevel has no equivalent for characters.

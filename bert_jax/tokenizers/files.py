@@ -65,9 +65,9 @@ def read_backend(path: Path, lowercase: bool | None) -> Any:
 
     In a directory, tokenizer.json takes precedence over other files. `lowercase` sets whether text
     is lowercased and defaults to `do_lower_case` in tokenizer_config.json in the same directory.
-    If neither is set, a tokenizer.json keeps its own setting, a vocab.txt is uncased if no entry
-    contains an uppercase ASCII letter, and a spiece.model is uncased, like ALBERT's. Byte-level
-    BPE is always cased.
+    If neither is set, a tokenizer.json keeps its own setting, a vocab.txt is treated as uncased if
+    no token contains an uppercase ASCII letter, and a spiece.model is treated as uncased, like
+    ALBERT's. Byte-level BPE is always cased.
 
     Raises:
       ValueError: a file is missing, damaged or unsupported, or `lowercase` contradicts it.
@@ -222,8 +222,8 @@ def _read_config(directory: Path) -> dict[str, Any]:
         if not isinstance(config.get(name, kind()), kind):
             expected = "true or false" if kind is bool else "a string"
             raise ValueError(f"{file}: {name}={config[name]!r}: expected {expected}.")
-    # For strip_accents, null is more than a default: it overrides tokenizer.json, and means that
-    # accents are stripped if text is lowercased.
+    # For strip_accents, null does not simply mean the default. It overrides tokenizer.json, and
+    # means that accents are stripped if text is lowercased.
     return config | {name: content[name] for name in ("strip_accents",) if name in content}
 
 

@@ -46,7 +46,7 @@ ROBERTA = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 def special_tokens_of(vocabulary: Container[str]) -> SpecialTokens | None:
     """Return a vocabulary's special tokens, or None if it does not contain a complete set.
 
-    The sets are those of BERT, ALBERT and RoBERTa.
+    The recognized sets are those of BERT, ALBERT and RoBERTa.
     """
     for specials in (BERT, ALBERT, ROBERTA):
         if all(token in vocabulary for token in specials.tokens):
@@ -55,7 +55,7 @@ def special_tokens_of(vocabulary: Container[str]) -> SpecialTokens | None:
 
 
 def split_specials(text: str, tokens: tuple[str, ...]) -> str:
-    """Break up any of `tokens` that a text spells out by inserting a space, ignoring case."""
+    """Insert a space into any of `tokens` that a text spells out, ignoring case."""
     return _spelled(tokens).sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
 
 

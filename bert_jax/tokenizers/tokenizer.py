@@ -78,8 +78,8 @@ class Tokenizer:
         merges.txt in the same directory and is always cased. For any other file, `lowercase` sets
         whether text is lowercased and stripped of accents, and defaults to `do_lower_case` in
         tokenizer_config.json in the same directory. If neither is set, a tokenizer.json keeps its
-        own setting, a vocab.txt is uncased if no entry contains an uppercase ASCII letter, and a
-        spiece.model is uncased.
+        own setting, a vocab.txt is treated as uncased if no token contains an uppercase ASCII
+        letter, and a spiece.model is treated as uncased.
 
         Raises:
           ValueError: the file does not exist or is not a vocabulary of the BERT family.
@@ -119,8 +119,8 @@ class Tokenizer:
         """Return the token ids of each text, as `encode_batch` does, along with their offsets.
 
         Characters that the tokenizer drops (white space, stripped accents) belong to no token. If
-        one character is decomposed into multiple tokens (Hangul, if accents are stripped), they all
-        have the character's offsets.
+        one character is decomposed into multiple tokens (Hangul, if accents are stripped), all of
+        these tokens have the character's offsets.
         """
         encodings = self._encode(self._offset_backend, texts, specials_as_text)
         located = self._offsets(encodings, texts, specials_as_text)
@@ -197,7 +197,7 @@ class Tokenizer:
         return self._backend.decode(list(ids), skip_special_tokens=False)
 
     def readable(self, token_id: int) -> str:
-        """Return a vocabulary entry in readable form.
+        """Return a token in readable form.
 
         For example, "##ing" is returned unchanged, and "Ġcity" and "▁city" become "city".
         """
@@ -212,16 +212,16 @@ class Tokenizer:
                 assert_never(self.kind)
 
     def token_to_id(self, token: str) -> int | None:
-        """Return the id of a vocabulary entry, or None if the vocabulary does not contain it."""
+        """Return the id of a token, or None if the vocabulary does not contain it."""
         return self._backend.token_to_id(token)
 
     def id_to_token(self, token_id: int) -> str | None:
-        """Return the vocabulary entry with the given id, or None if there is none."""
+        """Return the token with the given id, or None if there is none."""
         return self._backend.id_to_token(token_id)
 
     @cached_property
     def vocabulary(self) -> dict[str, int]:
-        """A dict from entry to id, in ascending order of ids."""
+        """A dict from token to id, in ascending order of ids."""
         vocabulary = self._backend.get_vocab(with_added_tokens=True)
         return dict(sorted(vocabulary.items(), key=lambda item: item[1]))
 
@@ -297,12 +297,12 @@ class Tokenizer:
 
     @cached_property
     def random_ids(self) -> NDArray[np.int32]:
-        """Ids of all entries except special and unused tokens, in ascending order."""
+        """Ids of all tokens except special and unused ones, in ascending order."""
         return self._ids_where(is_used)
 
     @cached_property
     def continuation_ids(self) -> NDArray[np.int32]:
-        """Ids of entries that continue a word, in ascending order."""
+        """Ids of tokens that continue a word, in ascending order."""
         return self._ids_where(lambda token: continues_word(token, self.kind))
 
     def _ids_where(self, condition: Callable[[str], bool]) -> NDArray[np.int32]:

@@ -1,4 +1,4 @@
-"""Load and check tokenizer.json, and determine which vocabulary entries continue a word."""
+"""Load and check tokenizer.json, and determine which tokens continue a word."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def fingerprint_of(
 
     Args:
       state: the tokenizer in tokenizer.json's format.
-      vocabulary: a dict from entry to id, in ascending order of ids.
+      vocabulary: a dict from token to id, in ascending order of ids.
       separators_between: the number of separators between two texts; None for the kind's default.
     """
     model = {key: value for key, value in state["model"].items() if key != "vocab"}
@@ -264,8 +264,8 @@ def continues_word(piece: str, kind: Kind) -> bool:
 
     WordPiece marks such pieces. In the other kinds of vocabulary, a word begins with a space or
     with punctuation, and pieces that follow without a space continue it, as in the n-gram masking
-    of ALBERT's release. In scripts without spaces between words, every piece counts as a word,
-    since otherwise a whole line would be one word.
+    of ALBERT's release. In scripts without spaces between words, every piece counts as a word;
+    otherwise, a whole line would be treated as a single word.
     """
     match kind:
         case "wordpiece":

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 MAX_SAMPLE_BYTES = 1 << 30  # takes three to five minutes on two cores
 # Ten times the size of the largest published vocabularies. The libraries allocate memory for all
-# entries up front.
+# tokens up front.
 MAX_VOCAB_SIZE = 10_000_000
 MAX_COUNT = 2**63 - 1  # the largest value of the libraries' integer type
 NO_TEXT = "documents: no text to train a vocabulary on."
@@ -70,8 +70,8 @@ def warn_if_smaller(size: int, requested: int) -> None:
 def even_sample(documents: Iterable[str], num_bytes: int, max_bytes: int) -> Iterator[str]:
     """Yield documents spread evenly over the text, up to a total size.
 
-    A document is taken as long as the share of `max_bytes` used stays at or below the share of the
-    text seen so far.
+    A document is taken if taking it does not make the used fraction of `max_bytes` larger than the
+    fraction of the text that has been read so far.
 
     Args:
       documents: the documents.
@@ -79,7 +79,7 @@ def even_sample(documents: Iterable[str], num_bytes: int, max_bytes: int) -> Ite
       max_bytes: the maximum total size of the documents taken, in UTF-8 bytes.
 
     Raises:
-      ValueError: there is text, but no document fits into `max_bytes`.
+      ValueError: there is text, but no document fits in `max_bytes`.
     """
     seen = taken = smallest = 0
     for text in documents:
@@ -210,15 +210,15 @@ def train_byte_bpe(
     max_bytes: int = MAX_SAMPLE_BYTES,
     show_progress: bool = False,
 ) -> Tokenizer:
-    """Train a byte-level BPE vocabulary of at most `vocab_size` entries.
+    """Train a byte-level BPE vocabulary of at most `vocab_size` tokens.
 
-    The entries are <s>, <pad>, </s>, <unk>, <mask>, the 256 bytes, and then trained pieces. Any
-    run of white space counts as one space, as in `prepare`. Source: Liu et al. 2019, "RoBERTa",
-    section 4.4.
+    The tokens are <s>, <pad>, </s>, <unk>, <mask>, the 256 bytes, and then trained pieces. Any run
+    of white space counts as one space, as in `prepare`. Source: Liu et al. 2019, "RoBERTa", section
+    4.4.
 
     Args:
       documents: the text, which is read twice and therefore must not be an iterator.
-      vocab_size: the maximum number of entries.
+      vocab_size: the maximum number of tokens.
       min_frequency: how many times a pair of pieces must occur to be merged.
       max_bytes: the maximum size, in UTF-8 bytes, of the sample in which words are counted. The
         sample consists of whole documents spread evenly over the text.
@@ -281,8 +281,8 @@ def _word_limit() -> WordLimit:
 
 ModelType = Literal["unigram", "bpe"]
 ALBERT_VOCAB_SIZE = 30_000
-# The library keeps the sample and its suffixes in memory, which takes about 20 bytes per byte of
-# text.
+# The library keeps the sample and all of its suffixes in memory, which takes about 20 bytes per
+# byte of text.
 MAX_SENTENCEPIECE_BYTES = 1 << 27
 _SENTENCE_CHARACTERS = 2_000
 _SENTENCE_BYTES = 4 * _SENTENCE_CHARACTERS  # UTF-8 has at most four bytes per character
@@ -299,9 +299,9 @@ def train_sentencepiece(
     keep_accents: bool = False,
     max_bytes: int = MAX_SENTENCEPIECE_BYTES,
 ) -> tuple[Tokenizer, bytes]:
-    """Train a SentencePiece vocabulary of at most `vocab_size` entries.
+    """Train a SentencePiece vocabulary of at most `vocab_size` tokens.
 
-    The entries are <pad>, <unk>, [CLS], [SEP], [MASK], ALBERT's punctuation, and then trained
+    The tokens are <pad>, <unk>, [CLS], [SEP], [MASK], ALBERT's punctuation, and then trained
     pieces. Text is normalized as in ALBERT's release: quotes are unified, accents are stripped
     after NFKD, letters are lowercased, and SentencePiece's nmt_nfkc is applied. With
     `keep_accents`, text keeps its accents; without `lowercase`, it keeps both its accents and its

@@ -25,7 +25,8 @@ from bert_jax.tokenizers.special_tokens import ALBERT, BERT, ROBERTA
 
 # A hundred times the combined size of RoBERTa's vocab.json and merges.txt.
 MAX_FILE_BYTES = 128 << 20
-# The maximum number of ids without an entry. Their rows in the embedding table are never trained.
+# The maximum number of ids without a token. The rows for these ids in the embedding table are never
+# trained.
 MAX_UNUSED_IDS = 1_000
 
 
@@ -133,8 +134,8 @@ def wordpiece_backend(
 ) -> Any:
     """Build BERT's tokenizer.
 
-    It cleans the text, splits it into words at spaces, punctuation and CJK characters, and splits
-    the words with WordPiece. Source: Devlin et al. 2018, section 3 ("Input/Output
+    The tokenizer cleans the text, splits it into words at spaces, punctuation and CJK characters,
+    and splits the words with WordPiece. Source: Devlin et al. 2018, section 3 ("Input/Output
     Representations"), and its released code.
 
     Args:
@@ -206,9 +207,9 @@ def _fault(line: str, vocabulary: Mapping[str, int], lines: Container[str]) -> s
 
 
 def has_upper_case(vocabulary: Mapping[str, int]) -> bool:
-    """Return whether any entry contains an uppercase ASCII letter.
+    """Return whether any token contains an uppercase ASCII letter.
 
-    Special and unused entries are ignored.
+    Special and unused tokens are ignored.
     """
     return any(
         "A" <= character <= "Z"

@@ -60,9 +60,9 @@ def train_wordpiece(
     max_bytes: int = MAX_SAMPLE_BYTES,
     show_progress: bool = False,
 ) -> Tokenizer:
-    """Train a WordPiece vocabulary of at most `vocab_size` entries, with ids in BERT's order.
+    """Train a WordPiece vocabulary of at most `vocab_size` tokens, with ids in BERT's order.
 
-    The entries are [PAD], `num_unused` entries [unusedN], [UNK], [CLS], [SEP], [MASK], then the
+    The tokens are [PAD], `num_unused` tokens [unusedN], [UNK], [CLS], [SEP], [MASK], then the
     characters, and then trained pieces. The 1,000 most frequent characters are included. A small
     vocabulary includes fewer, so that characters and their continuations take up at most half of
     it. Lowercased text loses its accents and other marks, unless `keep_accents` is set. Training
@@ -74,10 +74,10 @@ def train_wordpiece(
 
     Args:
       documents: the text, which is read twice and therefore must not be an iterator.
-      vocab_size: the maximum number of entries.
+      vocab_size: the maximum number of tokens.
       lowercase: whether text is lowercased.
       keep_accents: whether lowercased text keeps its accents.
-      num_unused: the number of [unusedN] entries.
+      num_unused: the number of [unusedN] tokens.
       min_frequency: how many times a character or a pair of pieces must occur to be included.
       max_bytes: the maximum size, in UTF-8 bytes, of the sample in which words are counted. The
         sample consists of whole documents spread evenly over the text. Characters are counted in

@@ -86,7 +86,7 @@ def _split_at_punctuation(text: str, tokens: NDArray[np.int32]) -> NDArray[np.in
     split = BertPreTokenizer().pre_tokenize_str(text)
     words = np.array([span for _, span in split], np.int32).reshape(-1, 2)
     starts, ends = tokens[tokens[:, 0] < tokens[:, 1]].T
-    # Tokens are in order. A word contains a token if the first token that ends after the word's
+    # The tokens are in order. A word contains a token if the first token that ends after the word's
     # start begins before the word's end.
     first = np.searchsorted(ends, words[:, 0], side="right")
     begin = np.append(starts, len(text))[first]
@@ -114,7 +114,7 @@ def end_of_marks(text: str, end: int) -> int:
     """Return the position after the marks at `end`, which belong to the letter before them.
 
     Marks are accents, vowel signs, and the vowels and final consonants of a Hangul syllable.
-    Tokenizers strip them or compose them with their letter.
+    Tokenizers strip marks or combine them with their letter.
     """
     while end < len(text) and _is_mark(text[end]):
         end += 1
@@ -157,10 +157,10 @@ class UnknownCounts:
     """Running counts of tokens and unknown tokens.
 
     Attributes:
-      allowed: whether any share of unknown tokens is accepted.
+      allowed: whether any fraction of unknown tokens is accepted.
       tokens: the number of tokens.
       unknown: the number of unknown tokens.
-      checks: how many times the share has been checked.
+      checks: how many times the fraction of unknown tokens has been checked.
     """
 
     allowed: bool
@@ -170,7 +170,7 @@ class UnknownCounts:
 
     @property
     def share(self) -> float:
-        """The share of unknown tokens, or 0 if there are no tokens."""
+        """The fraction of tokens that are unknown, or 0 if there are no tokens."""
         return self.unknown / max(1, self.tokens)
 
     def add(self, tokens: int, unknown: int | None) -> None:
@@ -180,8 +180,8 @@ class UnknownCounts:
           TooManyUnknownError: there are enough tokens for a check, and too many are unknown.
         """
         if unknown is None:
-            # An earlier version made these tokens and did not count unknown ones. This counts as a
-            # check, so that finished work is kept if the corpus is rejected later.
+            # These tokens were made by an earlier version, which did not count unknown tokens. This
+            # counts as a check, so that finished work is kept if the corpus is rejected later.
             self.checks += 1
             return
         self.tokens += tokens
@@ -211,7 +211,7 @@ def count_unknown(token_ids: NDArray[np.integer], tokenizer: Tokenizer) -> Unkno
 def describe_unknown(
     tokenizer: Tokenizer, unknown: int, tokens: int, texts: Iterable[str] = (), where: str = ""
 ) -> str:
-    """Return a message with the share of unknown tokens, some examples and the likely cause.
+    """Return a message with the percentage of unknown tokens, some examples and the likely cause.
 
     Args:
       tokenizer: the tokenizer.

@@ -98,7 +98,7 @@ def test_a_plan_for_eight_absent_devices(config_file: Path) -> None:
 
 
 def test_a_plan_suggests_changes_for_a_run_that_does_not_fit(config_file: Path) -> None:
-    # The activations of 32 rows per device need about 17 MiB, and the state 1 MiB.
+    # The activations of 32 rows per device need about 17 MiB, and the state needs 1 MiB.
     words = ["--topology", "cpu:2", "--config.phases.phase1.batch_size=64", "--hbm", "0.01"]
     result = plan(*words, config=config_file)
     assert result.returncode == 1, result.stderr

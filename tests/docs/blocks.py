@@ -59,7 +59,7 @@ class Page:
 
 @dataclass
 class _Directives:
-    """The directives read since the last block."""
+    """The directives that have been read since the last block."""
 
     line: int = 0
     run: bool = False

@@ -63,7 +63,7 @@ class Runner:
       directory: the directory in which blocks run.
       environment: the environment variables for their processes.
       tools: the directory to create for the `bert-jax` that blocks find on their PATH.
-      name: what messages call the page.
+      name: the page's name in messages.
     """
 
     def __init__(self, directory: Path, environment: dict[str, str], tools: Path, name: str):

@@ -210,7 +210,7 @@ def _check_equal(recorded: Any, measured: Any, where: str) -> None:
 def _with_new_lines(recorded: list[str], measured: list[str]) -> list[str]:
     """Return the measured lines, but keep recorded ones that differ only in decimals and spacing.
 
-    If a line differs only in its indentation, it is the measured one.
+    If a line differs only in its indentation, the measured line is returned.
     """
     keys = [
         ["".join(_DECIMAL.sub("#", x).split()) for x in lines] for lines in (recorded, measured)

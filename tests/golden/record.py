@@ -6,8 +6,8 @@
 
 The first command writes frozen/values. The second records only texts and works on any machine: it
 keeps all recorded numbers, and fails if one of them has changed. The third writes the directories
-in frozen/kept, which serve to test that newer code reads older files. Run it only if their format
-must change, and record all values afterward.
+in frozen/kept, which are used to test that newer code can read older files. Run it only if their
+format must change, and record all values afterward.
 """
 
 from __future__ import annotations

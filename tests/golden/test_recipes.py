@@ -36,7 +36,7 @@ NUM_STEPS = 20
 # All recipes run with a quarter of their sequence length.
 REDUCED = {"hidden_dim": 32, "num_heads": 2, "ffn_dim": 64}
 # The losses of small/bert_base changed by 3e-7 when it was compiled without optimization or for
-# four devices, by 9e-5 when the learning rate was 0.1 % higher, and by 0.14 with a different seed.
+# four devices, by 9e-5 when the learning rate was 0.1% higher, and by 0.14 with a different seed.
 TOLERANCE = 1e-5
 
 

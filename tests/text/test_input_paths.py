@@ -51,7 +51,7 @@ def test_a_directory_that_cannot_be_listed_is_not_skipped(tmp_path, monkeypatch)
     (tmp_path / "closed").mkdir()
     scandir = os.scandir
 
-    def refuse(path):  # like a directory without read permission, but for root as well
+    def refuse(path):  # imitates a directory without read permission, even for root
         if str(path).endswith("closed"):
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return scandir(path)

@@ -1,4 +1,4 @@
-"""Test that the layout of texts and pairs comes from the tokenizer's own file, not its kind."""
+"""Test that the layout of texts and pairs is read from the tokenizer's file, whatever its kind."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def albert(shared_data: Path) -> Path:
 
 
 def reference_roberta(file: Path) -> transformers.RobertaTokenizer:
-    # As in the release's tokenizer_config.json, the mask includes the space before it.
+    # As in the release's tokenizer_config.json, the mask token includes the space before it.
     mask = AddedToken("<mask>", lstrip=True, special=True)
     merges = str(file.with_name("merges.txt"))
     return transformers.RobertaTokenizer(vocab=str(file), merges=merges, mask_token=mask)
@@ -43,8 +43,8 @@ def reference_roberta(file: Path) -> transformers.RobertaTokenizer:
 def reference_albert(file: Path, **settings: bool) -> transformers.AlbertTokenizer:
     proto = sentencepiece_model_pb2.ModelProto()
     proto.ParseFromString(file.read_bytes())
-    # Score "2," the way transformers' AlbertConverter does, which converted the release to a
-    # tokenizer.json.
+    # Scores such as that of "2," are changed in the same way as by transformers' AlbertConverter,
+    # which was used to convert the release to a tokenizer.json.
     scored = [
         (p.piece, p.score - 100 * (p.piece[-1:] == "," and p.piece[-2:-1].isdigit()))
         for p in proto.pieces
@@ -172,7 +172,7 @@ def test_words_begin_at_spaces_and_at_punctuation(name, request):
 
 @pytest.mark.parametrize("kind", ["byte_bpe", "sentencepiece"])
 def test_pieces_are_words_in_scripts_without_spaces(kind):
-    """Split these scripts the way BERT splits ideographs, so that a line is not one word."""
+    """Split these scripts as BERT splits ideographs, so that no line becomes a single word."""
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False)
 
     def continues(text: str) -> bool:

@@ -108,7 +108,7 @@ def test_the_error_for_a_directory_says_so(models, refused, predicted, tmp_path)
     (tmp_path / "dev").mkdir()
     error = refused(models["classification"], "--input", tmp_path / "dev")
     assert f"{tmp_path / 'dev'} is a directory" in error
-    # A compressed file next to it is still found.
+    # A compressed file next to the directory is still found.
     (tmp_path / "dev.xz").write_bytes(lzma.compress(b"a\n"))
     assert len(predicted(models["classification"], "--input", tmp_path / "dev")) == 1
 
