@@ -252,7 +252,7 @@ def test_the_directory_of_a_killed_save_is_not_a_checkpoint(
     tmp_path: Path, task: Task, mesh: Mesh, state: TrainState
 ) -> None:
     save(tmp_path, state, steps={1: None, 2: None})
-    # Orbax writes to a directory with such a name, and renames it when it is complete.
+    # Orbax writes to a directory with a temporary name, and renames it when it is complete.
     left = tmp_path / "5.orbax-checkpoint-tmp-1712345678"
     (tmp_path / "2").rename(left)
     (left / "_CHECKPOINT_METADATA").unlink(missing_ok=True)
