@@ -57,7 +57,7 @@ def random_probe(
 ) -> ProbeInput:
     """Return a batch of random tokens whose rows have different lengths.
 
-    The first row fills all positions, up to 512; the last one is a quarter as long.
+    The first row fills all positions (at most 512), and the last row is a quarter as long.
 
     Args:
       vocab_size: the exclusive upper bound on token ids.
@@ -125,7 +125,8 @@ class ComparableModel(Protocol):
     Attributes:
       title: a description of the model for messages.
       sizes: the limits on the model's inputs, or None if its file does not record them.
-      labels: the names of the model's scores, or () if it has none or does not record them.
+      labels: the names of the model's scores, or () if the model has no scores or does not record
+        their names.
     """
 
     title: str
@@ -221,7 +222,7 @@ def _same_bits(first: NDArray[np.float32], second: NDArray[np.float32]) -> bool:
 
 
 def _order(name: str) -> tuple[int, int]:
-    """Return a key that sorts outputs: embeddings, then layers by number, then heads."""
+    """Return a sort key that puts embeddings first, then layers by number, then heads."""
     number = re.fullmatch(r"hidden_(\d+)", name)
     if number:
         return 0, int(number.group(1))

@@ -150,7 +150,7 @@ def _check_options(format: Format, dtype: ExportDType | None, hidden_states: boo
 
 
 def _lacks_pooler(config: ModelConfig) -> bool:
-    """Return whether a bare encoder has a pooler that Hugging Face's class for it lacks."""
+    """Return whether a bare encoder has a pooler although its Hugging Face class has none."""
     family = family_of(config.encoder)
     return config.head == "encoder" and config.pooler and not family.pooler
 

@@ -1,4 +1,4 @@
-"""Define the export formats: how each is written, and Python code that loads the result."""
+"""Define the export formats: how to write each one, and Python code that loads the result."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def usage(form: Format, config: ModelConfig, *, mask: str, pairs: bool, sentence
 
 
 def _text(config: ModelConfig, mask: str, pairs: bool) -> str:
-    """Return example arguments for the tokenizer as Python source."""
+    """Return Python source for example arguments to the tokenizer."""
     if config.head in ("pretraining", "masked_lm"):
         return f'"The {mask} of the sea."'
     if pairs:

@@ -19,7 +19,7 @@ from bert_jax.runs.ownership import RESOLVED_NAME
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 from bert_jax.version import __version__
 
-# The pipeline on the hub that matches each pretraining head.
+# The hub's name for the pipeline that matches each pretraining head.
 _PRETRAINING_PIPELINES = {
     "encoder": "feature-extraction",
     "pretraining": "fill-mask",
@@ -144,7 +144,7 @@ def _run_lines(work_dir: Path, step: int, run: Mapping[str, Any]) -> list[str]:
 
 
 def _objective(run: Mapping[str, Any]) -> list[str]:
-    """Return lines on the objective of a pretraining run, or [] for a fine-tuning run."""
+    """Return lines about the objective of a pretraining run, or [] for a fine-tuning run."""
     if "sentence_pairs" not in run:
         return []
     masking = run["masking"]
@@ -165,7 +165,7 @@ def _objective(run: Mapping[str, Any]) -> list[str]:
 
 
 def _task(run: Mapping[str, Any]) -> list[str]:
-    """Return lines on the task, epochs and batches of a fine-tuning run."""
+    """Return lines about the task, epochs and batches of a fine-tuning run."""
     (kind,) = (kind for kind in task_kinds() if run.get(kind.section) is not None)
     task: TaskConfig = to_dataclass(kind.config, run[kind.section], kind.section)
     name = f" ({task.official_name})" if task.official_name else ""
@@ -177,7 +177,7 @@ def _task(run: Mapping[str, Any]) -> list[str]:
 
 
 def _measured(log: Path, step: int, what: str) -> list[str]:
-    """Return lines on the last evaluation at or before `step`; `what` is a remark to include."""
+    """Return lines about the last evaluation at or before `step`; `what` is a remark to include."""
     entries = read_metrics(log) if log.is_file() else []
     evaluations = [e for e in entries if e["kind"] == "evaluation" and e["step"] <= step]
     if not evaluations:

@@ -2,7 +2,7 @@
 
 The graph is written by hand, so that it uses operators for which runtimes have optimized kernels
 and fusions (LayerNormalization, Gelu, BERT's attention pattern); a traced graph would consist of
-elementary arithmetic. Tests compare its outputs with the model's.
+elementary arithmetic. Tests compare the graph's outputs with the model's.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class GraphBuilder:
         return self.initializers[name]
 
     def table(self, name: str, values: NDArray[np.float32]) -> ir.Value:
-        """Add a table of fixed values that are not a model parameter, and return it."""
+        """Add a table of fixed values, which is not a model parameter, and return it."""
         self._add(name, values)
         return self.initializers[name]
 

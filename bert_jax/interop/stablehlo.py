@@ -1,4 +1,4 @@
-"""Export a model as a StableHLO program that needs only JAX to run, with separate weights."""
+"""Export a model as separate weights and a StableHLO program that needs only JAX to run."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _names(program: export.Exported) -> list[str]:
 
 
 class StableHLOModel:
-    """An artifact written by `write_stablehlo`, loaded to be compared with another model."""
+    """An artifact written by `write_stablehlo`, loaded for comparison with another model."""
 
     title: str
     sizes: Sizes | None

@@ -57,7 +57,7 @@ class Account:
     Attributes:
       taken: the origin of each imported parameter, keyed by the parameter's name.
       fresh: the names of the parameters to initialize randomly.
-      left_out: why each unneeded tensor is left out, keyed by the tensor's name.
+      left_out: the reason why each unneeded tensor is left out, keyed by the tensor's name.
       missing: one message for each parameter that has no tensor.
       unexpected: one message for each tensor that has no parameter.
       misshapen: one message for each tensor with the wrong shape.

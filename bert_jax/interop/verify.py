@@ -76,7 +76,7 @@ def verify(
     Args:
       first: a work directory, a Hugging Face directory, a TensorFlow checkpoint from Google's BERT
         release, an ONNX file or a StableHLO artifact.
-      second: the model to compare it with, which may be of any of these kinds.
+      second: the model to compare the first one with, which may be of any of the same kinds.
       tolerance: the largest relative difference that passes; 0 requires bitwise equal outputs.
       seed: the seed for the random tokens.
       on_report: called with a `Message` for each remark about the models and for each input.
@@ -124,7 +124,7 @@ class _Outputs:
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two models to compare, with their tokenizers and any differences in how they pool."""
+    """Two models to compare, with their tokenizers and any differences in how the models pool."""
 
     models: Sequence[ComparableModel]
     tokenizers: Sequence[Tokenizer | None]
@@ -149,7 +149,7 @@ class _Pair:
         return cls(models, tokenizers, sizes, pooling, report)
 
     def tokenizer_problem(self) -> str:
-        """Return why the models get different ids for the same text, or "" if they do not."""
+        """Return why the models get different ids for the same text, or "" if the ids agree."""
         tokenizers = [tokenizer for tokenizer in self.tokenizers if tokenizer is not None]
         alike = len(tokenizers) < 2 or same_ids(*tokenizers)
         read_alike = True
@@ -263,8 +263,8 @@ def same_ids(first: Tokenizer, second: Tokenizer) -> bool:
 def tokenization_difference(model: HuggingFaceModel, tokenizer: Tokenizer) -> str:
     """Return how transformers' tokenization of the sentences differs, or "" if it does not.
 
-    The text begins with "ids" if the token ids differ, and with "segments" if only the segment ids
-    differ.
+    The result begins with "ids" if the token ids differ, and with "segments" if only the segment
+    ids differ.
     """
     assert model.sizes is not None
     num_segments = model.sizes.num_segments

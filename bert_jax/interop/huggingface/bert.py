@@ -22,7 +22,7 @@ from bert_jax.interop.huggingface.family import (
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig
 
-# Maps from our names to Hugging Face's.
+# Dicts from our names to Hugging Face's names.
 BERT_LAYER = {
     "attention.query": "attention.self.query",
     "attention.key": "attention.self.key",

@@ -26,8 +26,8 @@ from bert_jax.objectives import SentencePairs
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.validation import check_label_names
 
-# A map from Hugging Face's names to ours. The tanh variants differ only in how a constant is
-# rounded.
+# A dict from Hugging Face's names for activations to ours. The tanh variants differ only in how a
+# constant is rounded.
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -35,7 +35,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
 }
-# A map from Hugging Face's names to ours.
+# A dict from Hugging Face's names for the meanings of scores to ours.
 PROBLEMS: dict[str, Problem] = {
     "single_label_classification": "single_label",
     "multi_label_classification": "multi_label",
@@ -102,7 +102,7 @@ def _check_names(content: Mapping[str, Any], where: str) -> None:
 
 
 def _number(content: Mapping[str, Any], hf_name: str, name: str, where: str) -> Any:
-    """Return a value converted to our field's type; 32.0 does not count as a whole number."""
+    """Return a value converted to our field's type; whole-number fields reject 32.0."""
     # embedding_dim is a whole number too, although it defaults to None.
     value, whole = content[hf_name], not isinstance(getattr(EncoderConfig, name), float)
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
@@ -119,7 +119,7 @@ def _as_float(value: float, place: str) -> float:
 
 
 def read_labels(content: Mapping[str, Any], scores: int) -> tuple[str, ...]:
-    """Return names for a classifier's scores, taken from `id2label` where it has them.
+    """Return names for a classifier's scores, taken from `id2label` where possible.
 
     Scores that are not in `id2label` are called LABEL_0, LABEL_1 and so on. A repeated name gets
     its score's number as a suffix, so that all names are unique.
@@ -144,7 +144,7 @@ def read_labels(content: Mapping[str, Any], scores: int) -> tuple[str, ...]:
 
 
 def head_dropout(content: Mapping[str, Any], family: Family, head: str) -> float:
-    """Return the dropout rate before a classifier, by default the rate used inside the layers."""
+    """Return the dropout rate before a classifier, which defaults to the rate inside the layers."""
     content = {**family.defaults, **content}
     key = family.dropout_before(head)
     own = content.get(key)
@@ -167,7 +167,7 @@ def read_problem(content: Mapping[str, Any], scores: int) -> Problem:
 
 
 def read_pairs(content: Mapping[str, Any], family: Family) -> SentencePairs:
-    """Return the task of a sentence-pair head, which by default is the family's usual one."""
+    """Return the task of a sentence-pair head, which defaults to the family's usual task."""
     pairs: SentencePairs = content.get(PAIRS_KEY, family.pairs_are)
     if pairs not in get_args(SentencePairs):
         raise ValueError(
@@ -187,8 +187,8 @@ def positions_fit(encoder: EncoderConfig, tokenizer: Tokenizer) -> bool:
 def write_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the content of a config.json from which transformers builds the same model.
 
-    It omits two things that the model.json of a fine-tuning run records: the name of the negative
-    class if there is a single label, and how texts were read.
+    The file omits two things that the model.json of a fine-tuning run records: the name of the
+    negative class if there is only one label, and how texts were read.
 
     Args:
       config: the model's config.
@@ -390,7 +390,7 @@ def _another_task(content: Mapping[str, Any], head: str, family: Family) -> bool
 
 
 def holds_pooler(family: Family, shapes: Collection[str]) -> bool:
-    """Return whether tensors with these names include the pooler of the family's bare encoder."""
+    """Return whether these tensor names include the pooler of the family's bare encoder."""
     return bool(family.pooler) and any(name.startswith(family.pooler) for name in shapes)
 
 

@@ -13,8 +13,9 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig
 
 FAMILIES = (BERT, ROBERTA, ALBERT, DISTILBERT)
-# Model types that are equivalent to a family, each with its class-name prefix and that family.
-# Equivalent models compute the same function from tensors with the same names.
+# Model types that are equivalent to one of the families. Each is mapped to the prefix of its class
+# names and to the equivalent family. Equivalent models compute the same function from tensors with
+# the same names.
 OTHER_NAMES: Mapping[str, tuple[str, Family]] = {
     "xlm-roberta": ("XLMRoberta", ROBERTA),
     "camembert": ("Camembert", ROBERTA),

@@ -22,7 +22,7 @@ def _nothing(content: Mapping[str, Any]) -> dict[str, Any]:
 class Family:
     """A model family in Hugging Face's library, with the names it uses in weights and configs.
 
-    HF stands for Hugging Face below.
+    Below, HF stands for Hugging Face.
 
     Attributes:
       model_type: the family's `model_type` in config.json.
@@ -46,7 +46,8 @@ class Family:
       classifier_dropout: HF's key for the dropout rate before a classifier.
       tagger_dropout: HF's key for the dropout rate before a token classifier, if it differs.
       constants: values of our config fields that config.json has no key for.
-      only: the only value that we support for each key, where HF's class supports more.
+      only: the only value that we support for a key, for keys where HF's class supports several
+        values.
       read: a function that returns additional fields for our config from a parsed config.json.
       write: a function that returns additional keys to write to config.json.
     """
@@ -154,7 +155,7 @@ def classifier(config: ModelConfig) -> dict[str, str]:
 
 
 def odd_encoder(config: ModelConfig) -> Refusal | None:
-    """Return an encoder setting that no family supports, or None if all are supported."""
+    """Return an encoder setting that no family supports, or None if there is no such setting."""
     for name, supported in (("norm", "post"), ("positions", "learned")):
         value = getattr(config.encoder, name)
         if value != supported:

@@ -163,8 +163,8 @@ def load_tokenizer(given: Path | None, source: Path) -> Tokenizer:
     """Load the tokenizer at `given`, or the one in the model's directory if `given` is None.
 
     Raises:
-      ValueError: the tokenizer cannot be read. For a directory's own tokenizer, the message names
-        the option that specifies a different one.
+      ValueError: the tokenizer cannot be read. If the directory's own tokenizer cannot be read, the
+        message names the option that specifies a different one.
     """
     if given is not None:
         return _load_tokenizer(given)
@@ -284,7 +284,7 @@ def match_model(
             return f"not part of a model with the head {config.head!r}"
         return None
 
-    # A part that has only some of its tensors is damaged, so it is not initialized.
+    # If a part has only some of its tensors, the file is damaged, so do not initialize the rest.
     existing = {family.part_of(name) for name in tensors.shapes}
 
     def may_be_fresh(name: str) -> bool:

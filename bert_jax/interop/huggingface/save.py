@@ -85,9 +85,9 @@ def write_directory(
     assert not parameters, f"not exported: {sorted(parameters)}"
     save_file(tensors, target / SAFETENSORS, metadata={"format": "pt"})
     # The tokenizer must return segment ids only if the model has more than one segment. BERT's
-    # returns them by default, ALBERT's only if configured to. If the model has no segments, Hugging
-    # Face's class does not accept segment ids, and if it has only one, the class has no row for
-    # segment 1, which tokenizers assign to the second text.
+    # tokenizer returns them by default, but ALBERT's does so only if configured to. If the model
+    # has no segments, Hugging Face's class does not accept segment ids; if the model has only one,
+    # the class has no row for segment 1, which tokenizers assign to the second text.
     segments = ["token_type_ids"] if config.encoder.num_segments > 1 else []
     save_tokenizer(
         tokenizer, target, config.encoder, inputs=["input_ids", *segments, "attention_mask"]

@@ -31,7 +31,7 @@ SENTENCE_FILES = (MODULES_NAME, MODEL_NAME, *ENCODER_NAMES, f"[0-9]*_*/{CONFIG_N
 # The name of the library's package up to version 5, which later versions also accept.
 _PACKAGE = "sentence_transformers.models"
 _SENTENCE = "sentence_embedding"
-# Before version 0.3, a Transformer module had one of the names after the first.
+# The names of the Transformer module. All names except the first were used only before version 0.3.
 _ENCODERS = ("Transformer", "BERT", "RoBERTa", "DistilBERT", "ALBERT", "CamemBERT", "XLMRoBERTa")
 # Before version 6, Pooling had one flag per mode. Modes are concatenated in this order.
 _FLAGS: Mapping[str, PoolingMode] = {
@@ -77,7 +77,7 @@ class _Module:
 
 
 def read_sentence_model(directory: Path, options: ImportOptions) -> SentenceModel:
-    """Read modules.json and the files it lists, or treat a directory without it as an encoder.
+    """Read modules.json and the files it lists; without it, the directory is just an encoder.
 
     Raises:
       ValueError: a file is damaged, or the model has an unsupported module or setting and no head
@@ -159,7 +159,7 @@ def _of_encoder(directory: Path) -> dict[str, Any]:
 def _length(directory: Path, content: Mapping[str, Any]) -> int | None:
     """Return the maximum number of tokens per text, or None if it is not limited.
 
-    It is in the encoder's settings file or, since version 6, in the tokenizer's.
+    The maximum is stored in the encoder's settings file or, since version 6, in the tokenizer's.
     """
     file, key, value = directory / ENCODER_NAMES[0], "max_seq_length", content.get("max_seq_length")
     if value is None:
@@ -237,7 +237,7 @@ def within(settings: SentenceEmbedding, positions: int, shortest: int) -> Senten
 
 
 def write_sentence_model(settings: SentenceEmbedding, hidden_dim: int, target: Path) -> None:
-    """Add modules.json and its modules to an exported encoder, in a form all versions can read."""
+    """Add modules.json and its modules to an exported encoder, for all versions if possible."""
     flags = {flag: mode in settings.pooling for flag, mode in _FLAGS.items()}
     pooling: dict[str, Any] = {"word_embedding_dimension": hidden_dim, **flags}
     pooling["include_prompt"] = settings.include_prompt

@@ -1,4 +1,4 @@
-"""Run a Hugging Face directory's model with transformers, to compare it with another model."""
+"""Run the model in a Hugging Face directory with transformers, to compare it with another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bert_jax.interop.huggingface.weights import NewestNames, open_weights
 from bert_jax.json_files import read_json_object
 from bert_jax.models.model import PretrainingHead, scores_choices
 
-# For each head, a map from the names of its scores in transformers to those that `infer` uses.
+# For each head, a dict from the names of its scores in transformers to the names in `infer`.
 LOGITS: dict[PretrainingHead, dict[str, str]] = {
     "pretraining": {
         "prediction_logits": "token_logits",
@@ -72,7 +72,7 @@ class HuggingFaceModel:
             )
         self._head = heads[architecture]
         self._torch, self.directory = torch, directory
-        # If a family has poolers, its bare model has one by default.
+        # By default, a bare model has a pooler if its family has poolers.
         bare = self._head == "encoder" and family.pooler and not _has_pooler(directory, family)
         options = {"add_pooling_layer": False} if bare else {}
         try:
@@ -106,10 +106,10 @@ class HuggingFaceModel:
 
     @property
     def specifies_tokenizer(self) -> bool:
-        """Whether the directory's files specify the tokenizer completely.
+        """Whether the directory's files fully specify the tokenizer.
 
-        For other files (spiece.model, vocab.json), transformers 5 applies rules of its own, which
-        do not always match those used in training.
+        If there are only other files (spiece.model, vocab.json), transformers 5 applies rules of
+        its own, which do not always match the rules used in training.
         """
         plain = self._family.model_type in ("bert", "distilbert")
         names = ("tokenizer.json", *(["vocab.txt"] if plain else []))

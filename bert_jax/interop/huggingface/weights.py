@@ -24,12 +24,12 @@ from bert_jax.json_files import read_json
 SAFETENSORS = "model.safetensors"
 PICKLE = "pytorch_model.bin"
 INDEX = ".index.json"
-# Weights that only transformers 4 can read, with the argument of `from_pretrained` that reads them.
+# Files that only transformers 4 can read, each with the `from_pretrained` argument that it needs.
 OF_TRANSFORMERS_4 = {"flax_model.msgpack": "from_flax", "tf_model.h5": "from_tf"}
 
 
 class SafetensorsFiles:
-    """Tensors in .safetensors files, each of which is open only while a tensor is read.
+    """Tensors in .safetensors files, each of which is open only while a tensor is being read.
 
     If a memory-mapped file stayed open, every page read from it would count towards this process's
     memory, like a second copy of all weights.
@@ -60,9 +60,9 @@ class SafetensorsFiles:
 class PickleFiles:
     """Tensors in PyTorch's .bin files, which PyTorch loads without executing code in them.
 
-    As in `SafetensorsFiles`, a file is mapped only while a tensor is read. Files written by
-    versions before PyTorch 1.6 (2020) cannot be mapped, so they are first copied to a temporary
-    file in the current format.
+    As in `SafetensorsFiles`, a file is mapped only while a tensor is being read. Files written by
+    PyTorch before version 1.6 (2020) cannot be mapped, so they are first copied to a temporary file
+    in the current format.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -201,7 +201,7 @@ def _unpickled(file: Path) -> dict[str, Any]:
 
 
 class NewestNames:
-    """Foreign tensors under the names that the current classes in transformers use.
+    """Foreign tensors under the names used by the current classes in transformers.
 
     Raises:
       ValueError: two tensors have the same current name.
@@ -220,7 +220,7 @@ class NewestNames:
                     "Remove one of them"
                 )
             self._stored_names[newest] = name
-        for copy, original in family.tied.items():  # the file may contain only the copy
+        for copy, original in family.tied.items():  # some files contain only the copy
             if copy in self._stored_names and original not in self._stored_names:
                 self._stored_names[original] = self._stored_names.pop(copy)
         self.shapes = {name: tensors.shapes[stored] for name, stored in self._stored_names.items()}
@@ -231,7 +231,7 @@ class NewestNames:
 
 
 def _newest(name: str, family: Family) -> str:
-    if name.endswith(("LayerNorm.gamma", "LayerNorm.beta")):  # TensorFlow's names, until 2019
+    if name.endswith(("LayerNorm.gamma", "LayerNorm.beta")):  # TensorFlow's names, used until 2019
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
         name = name.replace("LayerNorm.beta", "LayerNorm.bias")
     bare = name.startswith(("embeddings.", "encoder.", "pooler.", "transformer."))
