@@ -39,7 +39,7 @@ def peak_flops(device_kind: str, dtype: str) -> float | None:
         depends on the matmul precision.
     """
     if re.search(r"\bMIG\b", device_kind):
-        return None  # a slice of a chip, whose name does not reveal its share of the peak
+        return None  # a slice of a chip, whose name does not reveal its fraction of the peak
     for pattern, by_type, _ in _DENSE_TFLOPS:
         if re.search(pattern, device_kind):
             return by_type[dtype] * 1e12 if dtype in by_type else None
@@ -101,7 +101,7 @@ def chip(device_kind: str) -> Chip | None:
 
 @dataclass(frozen=True)
 class Roofline:
-    """The minimum time that a step needs for each of a chip's resources (Williams et al. 2009).
+    """The minimum time that a step needs on each of a chip's resources (Williams et al. 2009).
 
     Attributes:
       compute: seconds that matmuls take at peak FLOP/s.

@@ -27,7 +27,7 @@ _CHANNEL = re.compile(r"\bchannel_id=(\d+)")
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one device communicates through one kind of collective when a program runs once.
+    """One device's communication through one kind of collective in a single run of a program.
 
     Attributes:
       count: the number of collectives.

@@ -172,7 +172,7 @@ def counts_by_part(shapes: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, int]
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Parameter counts for the embeddings, for all layers, and for everything above them."""
+    """Parameter counts for the embeddings, for all layers, and for everything above the layers."""
 
     embeddings: int
     layers: int

@@ -18,7 +18,7 @@ _LEAVES = ("kernel", "scale", "bias")
 
 
 def shape_table(shapes: Shapes) -> list[str]:
-    """Format each part of a model: its size, a formula for it, and the shapes of its parameters.
+    """Format the size of each part of a model, a formula for it, and its parameters' shapes.
 
     All layers have the same shapes, so only one is listed, with the number of layers that have
     their own parameters.

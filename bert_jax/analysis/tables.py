@@ -32,7 +32,7 @@ def flops_table(
     predictions: int,
     next_sentence: bool,
 ) -> list[str]:
-    """Format the FLOPs per part for one sequence, and the FLOPs in a train step and in a phase.
+    """Format each part's FLOPs for one sequence, and the FLOPs in a train step and in a phase.
 
     Args:
       encoder: the encoder's architecture.

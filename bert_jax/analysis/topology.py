@@ -1,4 +1,4 @@
-"""Provide devices to compile for, which need not exist: CPUs (`cpu:8`) or a named TPU slice."""
+"""Provide devices to compile for, whether present or not: CPUs (`cpu:8`) or a named TPU slice."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class AnswerQuestion(Predictor):
         ]
 
     def _logits(self, windows: SpanWindows) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return (start logits, end logits), each [windows, length], with zeros in padding."""
+        """Return (start logits, end logits), each [windows, length], with zeros for padding."""
         lengths = windows.features.lengths
         shape = (len(windows), int(lengths.max(initial=0)))
         starts, ends = np.zeros(shape, np.float32), np.zeros(shape, np.float32)

@@ -38,8 +38,8 @@ class Classification:
         probability above 0.5, in the model's order.
       scores: each label's probability (from a softmax if exactly one label applies, from a sigmoid
         if any number may apply) or, for regression, the predicted numbers. A model that was
-        fine-tuned with one score for two labels yields both labels' probabilities, unless it was
-        imported from another format: then its negative label has no name and is left out.
+        fine-tuned with one score for two labels yields both labels' probabilities. If it was
+        imported from another format, its negative label has no name and is left out.
       truncated: whether the text was truncated because it was too long.
     """
 
@@ -181,8 +181,8 @@ class Choose(Predictor):
     ) -> Choice | list[Choice]:
         """Choose a continuation for one context, or for each context in a list.
 
-        Each choice is the whole second segment that the model reads. For SWAG, it is the given
-        beginning of the second sentence followed by an ending. Pairs that are too long are
+        Each choice is the whole second segment that the model reads. For SWAG, a choice is the
+        given beginning of the second sentence followed by an ending. Pairs that are too long are
         truncated as in training: the longer text is shortened first.
 
         Args:

@@ -30,8 +30,8 @@ from bert_jax.models.model import Model, infer
 from bert_jax.runs.work_dir import PAIRS
 from bert_jax.tasks.task import Batch
 
-# A text with more masks than this is run once for every 4 masks. For BERT-base and rows of 16
-# tokens, scoring the vocabulary at 4 positions costs 7 % of the encoder's time.
+# The number of masks to fill in one run; a text with more masks is run several times. For BERT-base
+# and rows of 16 tokens, scoring the vocabulary at 4 positions costs 7% of the encoder's time.
 _MASKS_AT_ONCE = 4
 
 

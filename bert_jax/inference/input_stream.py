@@ -24,9 +24,10 @@ USE_EVALUATE = (
     "For a test file of the task, run bert-jax evaluate WORKDIR --unlabelled --data FILE "
     "--predictions DIR (for GLUE, FILE is the directory of the test file)"
 )
-# Maximum size of a line, and of the lines computed together or read ahead: 32 full batches of 32
-# rows of 512 tokens. Classifying a line of this size took 0.6 GB, tagging it 1.0 GB, and answering
-# a question about it 1.7 GB (with a model that has 40 positions, on 2 CPU cores, 2026-11-25).
+# The maximum size of a line, and of all lines that are processed together or read ahead: 32 full
+# batches of 32 rows of 512 tokens. Classifying a line of this size took 0.6 GB, tagging it 1.0 GB,
+# and answering a question about it 1.7 GB (with a model that has 40 positions, on 2 CPU cores,
+# 2026-11-25).
 MAX_BYTES = 2 << 20
 Line = TypeVar("Line")
 # A line, None at the end of the input, or the exception that stopped reading.

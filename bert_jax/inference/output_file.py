@@ -36,7 +36,7 @@ def open_output(path: str | None, source: Input, standard_output: TextIO) -> Ite
         return
     target = Path(path)
     source.check_not_overwritten(target)
-    if target.exists() and not target.is_file():  # keep devices and pipes
+    if target.exists() and not target.is_file():  # do not replace devices or pipes
         with open(target, "w", encoding="utf-8", errors="backslashreplace") as file:
             yield file
         return

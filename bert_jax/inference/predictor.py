@@ -64,8 +64,8 @@ class TruncatedTexts(NamedTuple):
 def as_list(values: Any, expected: str = "a string or a list of strings") -> list[Any]:
     """Return the items of a list, any other sequence or an array as a list.
 
-    Other iterables are rejected, since iterating over a dict yields its keys, and
-    iterating over bytes yields numbers.
+    Other iterables are rejected, since iterating over a dict yields its keys, and iterating over
+    bytes yields numbers.
 
     Raises:
       ValueError: the value has a different type; the message names the `expected` type.
@@ -245,7 +245,7 @@ class BatchRunner:
         yield _fetch(*pending)
 
     def _check_fits(self, rows: int) -> None:
-        """Raise a ValueError if not even a batch of the shortest rows fits into memory."""
+        """Raise a ValueError if not even a batch of the shortest rows fits in memory."""
         needed, memory = rows * self._row_lengths[0] * _BYTES_OF_A_TOKEN, memory_bytes()
         if needed > memory:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Answer streamed lines with the predictor that suits a model's head."""
+"""Run the predictor that suits a model's head on input lines as they arrive."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ class _Pair:
 
 
 def _describe(models: Sequence[ComparableModel], sizes: Sizes, report: OnReport) -> None:
-    """Report differences in the models' sizes and labels, which do not fail the comparison."""
+    """Report differences in the models' sizes and labels, which do not make the comparison fail."""
     if len({model.sizes for model in models if model.sizes is not None}) > 1:
         report(
             Message(

@@ -94,7 +94,7 @@ def open_model(path: Path) -> ComparableModel:
     """Return the model at `path`.
 
     Raises:
-      ValueError: the path has no model of a supported kind, or the model cannot be loaded.
+      ValueError: there is no model of a supported kind at the path, or the model cannot be loaded.
     """
     check_local(path)
     check_checksums(path if path.is_dir() else path.parent)

@@ -96,8 +96,9 @@ def cudnn_attention(
 ) -> jax.Array:
     """Compute attention with cuDNN's fused kernel, without dropout.
 
-    The kernel needs only the length of a row with one document, but the full mask of a `packed`
-    row. For the shapes, see `xla_attention`; `query` and `key` have the same shape as `value`.
+    For a row with one document, the kernel needs only the row's length; for a `packed` row, it
+    needs the full mask. For the shapes, see `xla_attention`; `query` and `key` have the same shape
+    as `value`.
     """
     if document_ids is None:
         return jax.nn.dot_product_attention(query, key, value, implementation="cudnn")
@@ -145,9 +146,9 @@ class SelfAttention(nnx.Module):
 
         Args:
           x: [batch, length, hidden_dim].
-          document_ids: [batch, length]; 0 for padding, and one positive number for all tokens of a
-            document. An ordinary 0/1 attention mask is the special case in which each row holds one
-            document followed by padding.
+          document_ids: [batch, length]; 0 for padding, and the same positive number for all tokens
+            of a document. An ordinary 0/1 attention mask is the special case in which each row
+            holds one document followed by padding.
           packed: whether a row may contain multiple documents.
           dropout_key: None during evaluation.
           return_scores: whether to also return the attention scores.

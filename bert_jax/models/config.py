@@ -333,7 +333,7 @@ TRAINING_KEYS = ("hidden_dropout", "attention_dropout", "initializer_range")
 
 
 def incompatible_fields(first: EncoderConfig, second: EncoderConfig) -> list[str]:
-    """Return one line per difference that changes the outputs computed from the same parameters.
+    """Return one line for each difference that changes the outputs, given the same parameters.
 
     Dropout rates and the initializer are ignored because they matter only during training.
     """
@@ -361,8 +361,8 @@ _ROBERTA: dict[str, Any] = dict(
     pooler_dropout=True,
 )
 _ALBERT: dict[str, Any] = dict(vocab_size=30_000, embedding_dim=128, sharing="all")
-# The second release. The first uses the erf form of GELU, and a dropout rate of 0.1 in all sizes up
-# to xlarge.
+# The values in the second release. The first release uses the erf form of GELU, and a dropout rate
+# of 0.1 in all sizes up to xlarge.
 _ALBERT_2 = _ALBERT | dict(activation="gelu_tanh", hidden_dropout=0.0, attention_dropout=0.0)
 _DISTILBERT: dict[str, Any] = dict(num_segments=0, pooler_activation="relu")
 

@@ -33,7 +33,7 @@ def sinusoidal_positions(num_positions: int, dim: int) -> np.ndarray:
     return np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(num_positions, dim)
 
 
-# Logical axes of the token table: as it is used, and as it is stored.
+# The logical axes of the token table when it is used and when it is stored.
 _USED = ("vocab", None)
 _STORED = ("vocab", "embed")
 
@@ -43,7 +43,7 @@ def look_up(table: jax.Array, token_ids: jax.Array, dtype: jnp.dtype) -> jax.Arr
     """Look up rows [..., dim] of a float32 `table` [vocab, dim] and return them in `dtype`.
 
     Gradients are accumulated in float32: a batch contains thousands of `[MASK]` tokens, and after
-    4,096 additions in bfloat16, the gradient was off by 6 % to 77 %.
+    4,096 additions in bfloat16, the gradient was off by 6% to 77%.
     """
     rounded = constrain(table.astype(dtype), *_USED)
     return jnp.take(rounded, token_ids, axis=0, mode="clip")

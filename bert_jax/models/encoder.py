@@ -210,9 +210,9 @@ class Encoder(nnx.Module):
           token_ids: [batch, length] integers.
           segment_ids: [batch, length], or None for all zeros.
           position_ids: [batch, length], or None for 0, 1, 2, ...
-          document_ids: [batch, length]; 0 for padding, and one positive number for all tokens of a
-            document, which attend only to each other. May be an ordinary 0/1 attention mask, or
-            None to let every token attend to every token.
+          document_ids: [batch, length]; 0 for padding, and the same positive number for all tokens
+            of a document, which attend only to each other. This may be an ordinary 0/1 attention
+            mask, or None to let every token attend to every token.
           packed: whether a row may contain multiple documents. If False, each row must be one
             document followed by padding, so that no attention backend needs a full mask.
           dropout_key: None during evaluation; the same key gives the same dropout masks.

@@ -24,7 +24,7 @@ _LAYOUT: ContextVar[Layout | None] = ContextVar("layout", default=None)
 
 @contextlib.contextmanager
 def use_layout(layout: Layout | None) -> Iterator[None]:
-    """Make `constrain` apply `layout` within the block; None leaves arrays unchanged."""
+    """Make `constrain` apply `layout` inside the `with` block; None leaves arrays unchanged."""
     token = _LAYOUT.set(layout)
     try:
         yield

@@ -46,7 +46,7 @@ def _keys(key: jax.Array) -> nnx.Rngs:
 
 @dataclass(frozen=True)
 class ModelDefinition(Generic[ModuleT]):
-    """How to build a module, and the names and shapes of its parameters, without any arrays.
+    """A function that builds a module, and the names and shapes of the module's parameters.
 
     Attributes:
       build: function that builds the module.
@@ -89,7 +89,7 @@ def define(
       build: function that returns the module, initialized from the given source of keys.
       replicate_others: whether to allow parameters without `logical_axes` metadata, which are
         replicated on all devices, and parameters used in multiple places. This package's own
-        modules have neither.
+        modules contain neither kind.
 
     Raises:
       ValueError: the module has variables other than parameters.
@@ -119,7 +119,7 @@ def define(
 
 
 def check_names(names: Iterable[str], expected: Iterable[str]) -> None:
-    """Raise a ValueError that lists any missing (-) and unexpected (+) names."""
+    """Raise a ValueError that lists the missing (-) and unexpected (+) names, if there are any."""
     missing = [f"  - {name}" for name in sorted(set(expected) - set(names))]
     unexpected = [f"  + {name}" for name in sorted(set(names) - set(expected))]
     if missing or unexpected:

@@ -64,8 +64,8 @@ def hidden_loss(student: Sequence[jax.Array], teacher: jax.Array, real: jax.Arra
 def attention_loss(student: Sequence[jax.Array], teacher: jax.Array, pairs: jax.Array) -> Metric:
     """Return the mean squared error over heads and visible pairs, summed over the layers.
 
-    The error is computed from attention scores before the softmax, which converges faster than
-    using probabilities (Jiao et al. 2020, equation 7).
+    The error is computed from attention scores before the softmax, because training on scores
+    converges faster than training on probabilities (Jiao et al. 2020, equation 7).
 
     Args:
       student: the attention scores in each of the student's layers, each [batch, heads, from, to].

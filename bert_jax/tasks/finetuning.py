@@ -26,8 +26,8 @@ class ClassifierTask(abc.ABC):
 
     `bert_jax.labeled_data.features.Features.batch` returns the batches, which contain int32
     `token_ids`, `segment_ids` and `attention_mask` (1 for tokens, 0 for padding), each [batch,
-    length]; float32 `example_weights` [batch], which are 0 for padding rows, so that
-    these rows are ignored; and the targets that the subclass documents.
+    length]; float32 `example_weights` [batch], which are 0 for padding rows, so that these rows are
+    ignored; and the targets that the subclass documents.
     """
 
     definition: ModelDefinition[Classifier]

@@ -1,4 +1,4 @@
-"""Score predictions, one per example, against labels in the same way as GLUE's scorer.
+"""Compare predictions, one per example, with labels, and compute scores like GLUE's scorer.
 
 A prediction is a class, a number, or a set of labels.
 """
@@ -47,7 +47,7 @@ METRICS: Mapping[str, Needs] = {
 def sentence_scores(
     metrics: Sequence[str], predictions: ArrayLike, labels: ArrayLike
 ) -> dict[str, float]:
-    """Score predictions and return a dict from metric name to score, as a fraction.
+    """Return a dict from metric name to the predictions' score, as a fraction.
 
     `f1` is the F1 score for class 1, with class 0 as the negative class; `macro_f1` is the mean F1
     over all classes that occur in predictions or labels. A score that would divide by zero is 0:
@@ -87,7 +87,8 @@ def _score(name: str, predictions: NDArray[Any], labels: NDArray[Any]) -> float:
     if name == "matthews" and (_all_equal(predictions) or _all_equal(labels)):
         return 0.0
 
-    # Import it here, like SciPy below: each import takes a second, which would delay every command.
+    # Import scikit-learn here (and SciPy below), since each import takes a second, which would
+    # delay every command.
     from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
     score = {
@@ -133,7 +134,7 @@ LABEL_SET_METRICS = ("micro_f1", "macro_f1", "exact_match")
 def label_set_scores(
     metrics: Sequence[str], predictions: ArrayLike, labels: ArrayLike
 ) -> dict[str, float]:
-    """Score predicted label sets and return a dict from metric name to score, as a fraction.
+    """Return a dict from metric name to the score of the predicted label sets, as a fraction.
 
     `micro_f1` is the F1 over all labels of all examples; `macro_f1` is the mean of the labels' F1
     scores, where a label that never occurs scores 0; `exact_match` is the fraction of examples for
@@ -152,7 +153,7 @@ def label_set_scores(
             raise ValueError(f"metric {name!r} is unknown; {nearest(name, LABEL_SET_METRICS)}")
     predicted, expected = _booleans(predictions, labels)
 
-    # Import it here: the import takes a second, which would delay every command.
+    # Import scikit-learn here: the import takes a second, which would delay every command.
     from sklearn.metrics import accuracy_score, f1_score
 
     score = {
@@ -177,7 +178,8 @@ def best_constant(metric: str, labels: ArrayLike) -> float:
     """Return the best score that is possible if all examples get the same predicted label set.
 
     For both F1 metrics, the best set consists of the most common labels, since no other set of the
-    same size makes more correct predictions. For exact_match, it is the most common set.
+    same size makes more correct predictions. For exact_match, the best set is the most common one
+    in the data.
     """
     _, expected = _booleans(labels, labels)
     order = np.argsort(-expected.sum(axis=0), kind="stable")

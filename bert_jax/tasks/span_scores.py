@@ -1,4 +1,4 @@
-"""Score entities in tagged sequences, and answers that are spans of a passage.
+"""Compute scores for entities in tagged sequences, and for answers that are spans of a passage.
 
 Entities are counted as in conlleval and seqeval. Answers are compared by the rules of SQuAD v1.1's
 official evaluation script.
@@ -22,7 +22,7 @@ PREFIXES: Mapping[Scheme, str] = {
     "BILOU": "BILU",
     "BMES": "BMES",
 }
-# Map other schemes' letters for "inside", "last" and "single" to those used by BIOES.
+# A dict from other schemes' letters for "inside", "last" and "single" to the letters in BIOES.
 _IN_BIOES = {"M": "I", "L": "E", "U": "S"}
 # The type of a tag that consists of only a prefix, as in seqeval.
 NO_TYPE = "_"
@@ -31,7 +31,7 @@ Tags = Sequence[str]
 
 
 def scheme_of(labels: Sequence[str]) -> Scheme | None:
-    """Return the scheme that uses these labels' prefixes, or None if they do not mark entities.
+    """Return the scheme with these labels' prefixes, or None if the labels do not mark entities.
 
     If multiple schemes have all the prefixes, they all yield the same entities. The result is IOB2
     even for IOB1 (see `entities_of`), and BIOES for labels with B, E and S but without I or M.

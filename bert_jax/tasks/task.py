@@ -240,7 +240,7 @@ def _soft_backward(
     temperature: float, logits: tuple[jax.Array, jax.Array], cotangent: jax.Array
 ) -> tuple[jax.Array, None]:
     # Compute the difference of two softmaxes. JAX's own derivative would hold more arrays as large
-    # as the logits, which takes 50 % more memory.
+    # as the logits, which takes 50% more memory.
     student, teacher = (jax.nn.softmax(values / temperature, axis=-1) for values in logits)
     return temperature * (student - teacher) * cotangent[..., None], None
 

@@ -64,13 +64,13 @@ def make(directory: Path, head: str, **changes: object) -> transformers.PreTrain
 
 @pytest.fixture(autouse=True)
 def quiet() -> None:
-    """Disable the progress bars of transformers."""
+    """Disable the progress bars that transformers shows."""
     transformers.logging.disable_progress_bar()
 
 
 @pytest.fixture
 def make_bert(tmp_path: Path) -> Maker:
-    """Return a function that writes a model directory for a head, with any settings changed."""
+    """Return a function that writes a model directory for a head, with the given settings."""
 
     def made(head: str = "pretraining", name: str = "theirs", **changes: object) -> Path:
         make(tmp_path / name, head, **changes)
@@ -108,7 +108,7 @@ def card_code(exported: Path) -> str:
 
 
 def run_card(exported: Path, more: str) -> str:
-    """Run the code in an export's model card and then `more`, and return what they print.
+    """Run the code in an export's model card, followed by `more`, and return the printed text.
 
     The code runs in the export directory, without any predefined names.
     """

@@ -155,13 +155,13 @@ def test_prompts(build, imported, bert_jax_here):
         embed.sentences(["a"], prompt_name="long", prompt="x")
     with pytest.raises(UnusableText, match="text 1 of 2: a lone surrogate"):
         embed(["a", "\udc00"], prompt_name="long")
-    # The prompt has five tokens, but prompt and text together form a single unknown word.
+    # The prompt has five tokens, but the prompt and the text together form a single unknown word.
     with pytest.raises(UnusableText, match="text 1 of 2: no tokens are left to pool"):
         embed.sentences(["a", "\u00df"], prompt="query")
 
 
 def old_layout(directory: Path, target: Path, **encoder: object) -> None:
-    """Convert to the layout before version 1, which has an encoder subdirectory and mode flags."""
+    """Convert a model to the layout before version 1: an encoder subdirectory and mode flags."""
     shutil.copytree(directory, target / "0_Transformer")
     shutil.copytree(directory / "1_Pooling", target / "1_Pooling")
     for name in ("modules.json", "config_sentence_transformers.json"):

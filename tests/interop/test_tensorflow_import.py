@@ -130,7 +130,7 @@ def test_a_release_is_compared_without_being_imported(path, make_release, bert_j
     compared = bert_jax_here("verify", release / path, theirs)
     assert compared.code == 0, compared.output + compared.errors
     assert "(TensorFlow checkpoint, pretraining)" in compared.output
-    assert "sentences: " in compared.output  # tokenized with its vocab.txt
+    assert "sentences: " in compared.output  # tokenized with the release's vocab.txt
 
     def change(tensors):
         tensors["bert.pooler.dense.bias"] = tensors["bert.pooler.dense.bias"] + 0.1

@@ -55,7 +55,7 @@ def mask(rate: float) -> np.ndarray:
 def test_the_keep_rate_is_right_everywhere(mask: np.ndarray, rate: float) -> None:
     assert mask.size >= 10**6
     for dims in [(0, 1, 2), (1, 2), (0, 2), (0, 1), (2,)]:
-        # Count over the whole mask, then per row, token, feature and vector.
+        # Count elements over the whole mask, then per row, token, feature and vector.
         counts = mask.sum(axis=dims)
         size = mask.size // counts.size
         deviations = (counts - size * (1 - rate)) ** 2 / (size * rate * (1 - rate))
@@ -78,8 +78,8 @@ def test_patterns_of_eight_neighbors_have_the_expected_frequencies(
     for dim in (1, 2):
         bits = np.moveaxis(mask, dim, -1).reshape(-1, 8)
         kept = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1)
-        # Pool patterns that are expected only rarely, such as eight drops in a row (once in 10^8 at
-        # rate 0.1).
+        # Combine patterns that are expected only rarely, such as eight drops in a row (once in 10^8
+        # at rate 0.1).
         expected = len(bits) * (1 - rate) ** kept * rate ** (8 - kept)
         observed = np.bincount(np.packbits(bits, axis=1).ravel(), minlength=256)
         common = expected >= 50
@@ -91,7 +91,7 @@ def test_patterns_of_eight_neighbors_have_the_expected_frequencies(
 
 
 def test_keys_are_independent(mask: np.ndarray, rate: float) -> None:
-    # Test keys that may occur together: from consecutive steps, from a split, and from consecutive
+    # These keys may occur together: keys from consecutive steps, from a split, and from consecutive
     # seeds.
     others = [key_of(0, 1), key_of(0, 2), key_of(1), *jax.random.split(key_of(0), 2)]
     others += [jax.random.key(0), jax.random.key(1)]

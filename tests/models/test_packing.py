@@ -1,4 +1,4 @@
-"""Test that documents packed into one row do not affect each other, and that padding is inert.
+"""Test that documents packed into one row do not affect each other, and that padding has no effect.
 
 A packed row contains multiple documents.
 """
@@ -30,7 +30,7 @@ CONFIG = EncoderConfig(
 )
 COMPUTE = ComputeConfig(dtype="float32", attention="xla")
 LENGTH = 24
-# Document lengths in each row; the rows end with different amounts of padding.
+# The lengths of the documents in each row; the rows end with different amounts of padding.
 ROWS = [[7, 5, 9], [12, 12], [20]]
 
 Batch = dict[str, np.ndarray]

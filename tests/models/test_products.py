@@ -69,8 +69,8 @@ def test_bfloat16_products_are_rounded_once(case: str, shape: tuple[int, int, in
     expected = pulled(formula, wide[:-1], wide[-1])
     assert [one.dtype for one in found[1:]] == [one.dtype for one in operands]
     assert found[0].dtype == (jnp.float32 if case == "scores" else jnp.bfloat16)
-    # Rounding once errs by up to half a unit in the last of bfloat16's eight bits. `affine` also
-    # rounds its product before adding the bias.
+    # A single rounding changes a value by up to half a unit in the last of bfloat16's eight bits.
+    # `affine` also rounds its product before adding the bias.
     added = jnp.abs(wide[2]).max() if case in ("affine", "rows") else None
     for number, (one, exact) in enumerate(zip(found, expected, strict=True)):
         rounding = jnp.abs(exact)

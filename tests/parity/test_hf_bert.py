@@ -34,7 +34,7 @@ SMALL = EncoderConfig(
     hidden_dropout=0.0,
     attention_dropout=0.0,
 )
-# For each case: the config, what Hugging Face calls the activation, and the row length.
+# For each case: the config, Hugging Face's name for the activation, and the row length.
 GRID = {
     "erf-gelu": (SMALL, "gelu", 16),
     "tanh-gelu-large-epsilon": (

@@ -25,7 +25,7 @@ from bert_jax.training.sharding import make_mesh
 pytest.importorskip("accelerate", reason="Hugging Face's Trainer needs accelerate")
 
 EXAMPLES, BATCH, EPOCHS, PEAK = 204, 16, 4, 1e-3
-STEPS, WARMUP = 52, 6  # 13 per epoch, the last with 12 rows; a tenth of 52, rounded up
+STEPS, WARMUP = 52, 6  # 13 steps per epoch, the last with 12 rows; 6 is a tenth of 52, rounded up
 CONFIG = """
 from ml_collections import ConfigDict
 

@@ -46,8 +46,7 @@ class Family:
       classifier_dropout: HF's key for the dropout rate before a classifier.
       tagger_dropout: HF's key for the dropout rate before a token classifier, if it differs.
       constants: values of our config fields that config.json has no key for.
-      only: the only value that we support for a key, for keys where HF's class supports several
-        values.
+      only: for each key where HF's class supports several values, the only one that we support.
       read: a function that returns additional fields for our config from a parsed config.json.
       write: a function that returns additional keys to write to config.json.
     """

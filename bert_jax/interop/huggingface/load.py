@@ -163,8 +163,8 @@ def load_tokenizer(given: Path | None, source: Path) -> Tokenizer:
     """Load the tokenizer at `given`, or the one in the model's directory if `given` is None.
 
     Raises:
-      ValueError: the tokenizer cannot be read. If the directory's own tokenizer cannot be read, the
-        message names the option that specifies a different one.
+      ValueError: the tokenizer cannot be read. If it is the directory's own, the message names the
+        option that specifies a different one.
     """
     if given is not None:
         return _load_tokenizer(given)

@@ -237,7 +237,7 @@ def within(settings: SentenceEmbedding, positions: int, shortest: int) -> Senten
 
 
 def write_sentence_model(settings: SentenceEmbedding, hidden_dim: int, target: Path) -> None:
-    """Add modules.json and its modules to an exported encoder, for all versions if possible."""
+    """Add modules.json and its modules to an exported encoder, in a form most versions can read."""
     flags = {flag: mode in settings.pooling for flag, mode in _FLAGS.items()}
     pooling: dict[str, Any] = {"word_embedding_dimension": hidden_dim, **flags}
     pooling["include_prompt"] = settings.include_prompt
