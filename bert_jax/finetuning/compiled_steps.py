@@ -106,7 +106,7 @@ def make_steps(
 
 
 def _check_scan(compute: ComputeConfig, tuning: Tuning) -> None:
-    """Reject a scan, which differentiates all layers, if only some of them are trainable."""
+    """Reject `compute.scan_layers`, which differentiates all layers, if some are not trainable."""
     if compute.scan_layers and 0 < tuning.num_trainable_layers < tuning.num_layers:
         raise ValueError(
             f"compute.scan_layers=True: a scan differentiates all {tuning.num_layers} layers, but "

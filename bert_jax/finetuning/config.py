@@ -157,7 +157,7 @@ class FinetuneConfig:
     mesh: MeshConfig = field(default_factory=MeshConfig)
 
     def __post_init__(self) -> None:
-        kind_of_task(self.task)  # raises for an unknown task, which config.json would omit
+        kind_of_task(self.task)  # reject an unknown task, which config.json would omit
         check_config_paths(self)
         for name in ("work_dir", "init_from"):
             if not getattr(self, name):

@@ -89,7 +89,7 @@ class GlueConfig(TaskConfig):
         return _open(self, tokenizer, max_length, splits)
 
     def inference_defaults(self, max_length: int, data: TaskData) -> InferenceDefaults:
-        """See `TaskConfig.inference_defaults`; the settings also say if texts are pairs."""
+        """See `TaskConfig.inference_defaults`; the settings also say whether texts are pairs."""
         return with_pairs(super().inference_defaults(max_length, data), data)
 
     def with_file(self, path: str, split: Split) -> GlueConfig:

@@ -8,7 +8,7 @@ GROUP = "bert_jax.task_kinds"
 
 
 def register_plugins() -> None:
-    """Register the `TaskKind` that each entry point in the group `GROUP` names.
+    """Register the `TaskKind` named by each entry point in the group `GROUP`.
 
     JAX is not imported if there are no entry points.
 

@@ -202,7 +202,7 @@ class SentencesConfig(FilesTaskConfig):
             raise ValueError(f"config.sentences: {error}") from error
 
     def inference_defaults(self, max_length: int, data: TaskData) -> InferenceDefaults:
-        """See `TaskConfig.inference_defaults`; the settings also say if texts are pairs."""
+        """See `TaskConfig.inference_defaults`; the settings also say whether texts are pairs."""
         return with_pairs(super().inference_defaults(max_length, data), data)
 
 

@@ -68,7 +68,7 @@ class Source:
         return load_parameters(self.directory / CHECKPOINTS_NAME, definition, shardings, self.step)
 
     def hold(self) -> Source:
-        """Return the source with its parameters in memory, so that the checkpoint may go away."""
+        """Return the source with its parameters in memory, so that the checkpoint is not needed."""
         if self.step is None:
             return self
         held = {name: np.array(x) for name, x in self.parameters().items()}

@@ -145,9 +145,9 @@ class TagsConfig(FilesTaskConfig):
     ) -> TaskData:
         """See `TaskConfig.open`.
 
-        The labels are `labels` if given, otherwise the config's, otherwise the training file's
-        tags. Unless the config names the labels of a new model, an evaluation file may contain
-        other tags, which count as errors.
+        The labels are taken from `labels` if given, otherwise from the config, and otherwise from
+        the training file's tags. Unless the config names the labels of a new model, an evaluation
+        file may contain other tags, which count as errors.
         """
         files = self.files
         if labels:
@@ -205,7 +205,7 @@ class TagsConfig(FilesTaskConfig):
         return self
 
     def inference_defaults(self, max_length: int, data: TaskData) -> InferenceDefaults:
-        """See `TaskConfig.inference_defaults`; the settings also say if windows get context."""
+        """See `TaskConfig.inference_defaults`; the settings also cover document context."""
         defaults = super().inference_defaults(max_length, data)
         return replace(defaults, document_context=self.document_context)
 

@@ -21,7 +21,7 @@ class Candidate:
     """A possible answer to a question.
 
     Attributes:
-      text: the answer itself, which is characters `start` to `end` of the passage.
+      text: the text of the answer, from character `start` to `end` of the passage.
       start: the offset of its first character.
       end: the offset just past its last character.
       start_logit: the start logit of its first token.

@@ -294,9 +294,9 @@ def check_no_header(
 ) -> None:
     """Reject a file that is read without a header if its label column shows that there is one.
 
-    The first line is a header if it is the only one whose cell in the label column contains letters
-    and is not a label. In a test set, the other cells may be labels, numbers or placeholders such
-    as "?" or "-1", or they may be empty or missing.
+    The first line is a header if it is the only line whose cell in the label column contains
+    letters and is not a label. In a test set, the other cells may be labels, numbers or
+    placeholders such as "?" or "-1", or they may be empty or missing.
 
     Args:
       path: the file.

@@ -278,7 +278,7 @@ class ByLength:
 
     If the examples of one row length do not fill their last batch, the leftovers join the examples
     of the next longer row length. An epoch therefore has at most one incomplete batch, which is
-    filled up with rows of padding and whose row length fits its longest example.
+    filled up with rows of padding and has a row length that fits its longest example.
 
     Args:
       lengths: [examples] token counts.

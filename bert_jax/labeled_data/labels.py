@@ -26,7 +26,7 @@ def check_labels(
         header: whether the file's first line was read as column names.
 
     Raises:
-        ValueError: a label is not among those expected. The message gives the file, line and value.
+        ValueError: a label fails the check. The message gives the file, line and value.
     """
     expected_set = frozenset(expected)
     invalid = [i for i, label in enumerate(labels) if not is_label(label, expected_set)]

@@ -49,8 +49,8 @@ def column_events(lines: Lines, column: int, comment: str) -> Iterator[Word | En
         comment: the prefix of lines to skip, or "" to skip none.
 
     Raises:
-        ValueError: a line has no word, or its number of columns differs from that of the lines
-            before it. The message gives the file and line.
+        ValueError: a line has no word, or has more or fewer columns than the lines before it. The
+            message gives the file and line.
     """
     width = 0
     for line_with_spaces, location in lines:
@@ -264,7 +264,8 @@ def to_closed(tags: Sequence[str], scheme: ClosedScheme) -> list[str]:
     """Convert a sentence's tags to a scheme that marks where entities end.
 
     Args:
-        tags: the tags in IOB2 or IOB1. An I- that does not follow an entity of its type begins one.
+        tags: the tags in IOB2 or IOB1. An I- that does not follow an entity of its type begins a
+            new entity.
         scheme: the target scheme.
     """
     letters, iob2 = _CLOSED[scheme], to_iob2(tags, "IOB1")
@@ -289,7 +290,7 @@ def _split_prefix(tag: str) -> tuple[str, str]:
 
 
 def _first_of_prefix(sentences: Iterable[Sequence[_Mark]]) -> dict[str, _Mark]:
-    """Find the first mark that has each prefix."""
+    """Find the first mark with each prefix."""
     first: dict[str, _Mark] = {}
     for sentence in sentences:
         for mark in sentence:

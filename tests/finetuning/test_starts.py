@@ -171,7 +171,7 @@ def test_the_reported_padding_is_that_of_the_training_batches(opened, task):
     masks = [batches[step]["attention_mask"] for step in range(len(batches))]
     assert (
         masks[0].ndim == (3 if task == "choices" else 2) and len(masks) == 5
-    )  # the last one is not full
+    )  # the last batch is not full
     share = 1 - sum(mask.sum() for mask in masks) / sum(mask.size for mask in masks)
     assert run.describe()[-1].endswith(f" {share:.1%} padding")
 

@@ -124,7 +124,7 @@ def test_a_task_can_be_learned_and_evaluate_gives_the_runs_scores(
 
 @pytest.mark.parametrize("letters", ["IES", "ILU", "MES"])
 def test_entities_are_scored_in_every_scheme(toy, tmp_path: Path, letters: str) -> None:
-    """Check that BIOES, BILOU and BMES entities get the same scores as in IOB2."""
+    """Check that BIOES, BILOU and BMES entities get the same scores as IOB2 entities."""
     inside, last, single = letters
     text = f"matt\t{single}-PER\nwent\tO\nnew\tB-LOC\nyork\t{inside}-LOC\ncity\t{last}-LOC\n\n"
     text += f"rome\t{single}-LOC\n"
