@@ -5,7 +5,7 @@ the command line. Ambiguous files are rejected. If there is no validation file, 
 held out for validation.
 Command:
     bert-jax finetune --config configs/finetune/table.py --init DIR --data reviews.csv
-The same with explicit files and columns, and skipping unlabeled rows, for SNLI's official files:
+For SNLI's official files, with explicit files and columns, skipping unlabeled rows:
     bert-jax finetune --config configs/finetune/table.py --init DIR \
       --data snli_1.0_train.txt --config.sentences.files.validation=snli_1.0_dev.txt \
       --config.sentences.files.form.kind=tsv --config.sentences.files.skip_labels="('-',)" \

@@ -1,7 +1,7 @@
 """Universal Dependencies: tag each word with its part of speech (UPOS), using CoNLL-U files.
 
 Data: a treebank from https://universaldependencies.org, here English EWT. To predict another
-column, set --config.tags.files.tag=XPOS, for example; for another language, set its files.
+column, set --config.tags.files.tag=XPOS, for example; to use another language, set its files.
 Command:
     bert-jax finetune --config configs/finetune/ud_pos.py --init DIR
 Hardware: any. The BERT paper does not report a score for this task.

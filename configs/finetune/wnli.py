@@ -1,4 +1,4 @@
-"""WNLI (GLUE): decide whether a sentence entails a copy of it in which a pronoun is replaced.
+"""WNLI (GLUE): decide whether a sentence entails a copy of itself with a pronoun replaced.
 
 Data: train.tsv, dev.tsv and, optionally, test.tsv from https://gluebenchmark.com; or
 --config.glue.directory=tfds:glue/wnli.

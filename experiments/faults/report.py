@@ -98,7 +98,7 @@ def table(results: Results) -> str:
 
 
 def processor() -> str:
-    """Return the processor's name according to Linux."""
+    """Return the processor's name as reported by Linux."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()

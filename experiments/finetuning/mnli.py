@@ -1,4 +1,4 @@
-"""Fine-tune the pretrained and the randomly initialized model on MNLI before their task.
+"""Fine-tune the pretrained and the randomly initialized model on MNLI before the main task.
 
 Method: Phang et al. 2018, "Sentence Encoders on STILTs", https://arxiv.org/abs/1811.01088.
 """
