@@ -41,8 +41,8 @@ class Embedding:
 
     Attributes:
       text: the text.
-      vector: float32 [dimension], the model's sentence embedding, pooled as its work directory
-        specifies (by default, the mean).
+      vector: float32 [dimension], the model's sentence embedding, pooled as specified in the
+        model's work directory (by default, the mean).
       tokens: `[CLS]`, the words' pieces, and `[SEP]`.
       offsets: int32 [tokens, 2], where each token starts and ends in `text`, in characters; (0, 0)
         for `[CLS]`, a prompt's tokens and `[SEP]`.

@@ -99,7 +99,7 @@ def open_input(path: str | None, form: Format, max_lines: int) -> Input:
     """
     if path is None or path == "-":
         name = "standard input"
-        if sys.stdin is None:  # Python sets it to None if it was closed
+        if sys.stdin is None:  # Python sets sys.stdin to None if it was closed
             raise ValueError("standard input is closed. Add --input FILE, or pipe the lines in")
         # Open a separate stream: Python aborts if it exits while a thread is reading from
         # sys.stdin.

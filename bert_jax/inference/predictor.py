@@ -196,7 +196,7 @@ def row_lengths(max_length: int) -> tuple[int, ...]:
 
 
 class BatchRunner:
-    """Runs programs that apply one model to sequences, which it sorts by length.
+    """Runs programs that apply one model to sequences, which are sorted by length.
 
     Each row has one of the lengths in `row_lengths`, and a batch has 1, 8 or `batch_size` rows. All
     batches in a call have the same number of rows, except for batches of long rows on a CPU, which

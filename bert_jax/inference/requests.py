@@ -92,8 +92,8 @@ class LineRequest:
           tasks: all tasks, keyed by name.
           name: the name of the task; None for the task that uses the model's head.
           top_k: how many alternatives to return; None for the task's default.
-          prompt_name: the name of one of a sentence-transformers model's prompts; None for its
-            default.
+          prompt_name: the name of a prompt stored with a sentence-transformers model; None for the
+            model's default prompt.
 
         Raises:
           ValueError: there is no such model, or an option does not apply to the task.

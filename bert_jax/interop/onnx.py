@@ -70,7 +70,7 @@ def write_onnx(
     model.metadata_props[_METADATA] = json.dumps(metadata)
     ir.save(model, target / MODEL, external_data=WEIGHTS)
     # The graph needs all inputs, but some tokenizers leave one out by default. For example,
-    # ALBERT's returns no segment ids.
+    # ALBERT's tokenizer returns no segment ids.
     names = ("input_ids", "token_type_ids", "attention_mask")
     save_tokenizer(tokenizer, target, config.encoder, inputs=names)
     # Write a config.json only if it can describe the model.

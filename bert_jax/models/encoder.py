@@ -53,7 +53,7 @@ class Layer(nnx.Module):
 
     Args:
       config: the architecture.
-      compute: how to compute it.
+      compute: options for the computation.
       rngs: the keys for randomly initialized parameters.
       attention: whether the layer has its own attention. If not, it uses another layer's.
       ffn: whether the layer has its own feed-forward block. If not, it uses another layer's.
@@ -165,7 +165,7 @@ class Encoder(nnx.Module):
 
     Args:
       config: the architecture.
-      compute: how to compute it.
+      compute: options for the computation.
       rngs: the keys for randomly initialized parameters.
     """
 

@@ -62,7 +62,7 @@ class PretrainingModel(nnx.Module):
 
     Args:
       config: the encoder's architecture.
-      compute: how to compute it.
+      compute: options for the computation.
       rngs: the keys for randomly initialized parameters.
       next_sentence: whether the model has a pooler and a sentence-pair head.
     """

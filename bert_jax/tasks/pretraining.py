@@ -70,7 +70,7 @@ class Pretraining:
 
     Args:
       config: the encoder's architecture.
-      compute: how to compute it.
+      compute: options for the computation.
       sentence_pairs: "next_sentence" or "sentence_order" for a sentence-pair head with its loss;
         "none" for masked language modeling only.
       teacher_dim: the dimension to which a `StudentModel` projects its states; None for a model

@@ -80,7 +80,7 @@ def test_frozen_layers_have_no_backward_pass(num_trainable: int) -> None:
     ]
     text = jax.jit(jax.value_and_grad(loss)).lower(*params).as_text()
     # The lowest trainable layer skips the gradient with respect to the inputs of its query, key and
-    # value projections, which only the layers below would need.
+    # value projections, since only the layers below would need this gradient.
     skipped = layer_flops(config, 128).projections if num_trainable else 0
     assert products_of(text) == encoder_training_flops(config, 128, num_trainable) - skipped
 

@@ -78,7 +78,7 @@ def test_entities_match_the_groups_of_hugging_face(tag, pipeline):
 def test_document_gives_sentences_their_context(tag):
     sentences = ["Matt lives in Canada.", "", "And Sinan in California,", ("since", "May", ".")]
     words = [[word.text for word in tagged.words] for tagged in tag(sentences)]
-    # The whole document fits into one window, which scores each word once.
+    # The whole document fits in one window, which scores each word once.
     together = tag(tuple(word for each in words for word in each))
     found = tag.document(sentences)
     assert [[word.text for word in tagged.words] for tagged in found] == words

@@ -1,4 +1,4 @@
-"""Test importing, exporting, extracting and comparing models from Python, which prints nothing."""
+"""Test importing, exporting, extracting and comparing models from Python, without any output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .families import make as make_family
 
 @pytest.fixture(scope="module")
 def directories(tmp_path_factory):
-    """Return (theirs, imported): a directory written by transformers and its `ImportResult`."""
+    """Return (theirs, imported): a directory from transformers, and the result of importing it."""
     root = tmp_path_factory.mktemp("models")
     make(root / "theirs", "pretraining")
     return root / "theirs", import_model(root / "theirs", root / "ours")
