@@ -69,8 +69,8 @@ class Command:
         Args:
           devices: the number of CPU devices.
           killed: whether the process is going to be killed. If so, it only reads from the
-            compilation cache: JAX writes entries in place, and a half-written one would break later
-            commands.
+            compilation cache: JAX writes entries in place, and a half-written entry would break
+            later commands.
         """
         return {
             **os.environ,

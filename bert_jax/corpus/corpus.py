@@ -112,7 +112,7 @@ class Corpus:
         return f"{self.directory / self.info.shards[shard].name}: record {within}"
 
     def close(self) -> None:
-        """Close the open shards. Reading opens them again."""
+        """Close the open shards. Reading a record reopens its shard."""
         with self._lock:
             while self._readers:
                 self._readers.popitem()[1].close()

@@ -93,7 +93,7 @@ Split = Literal["train", "heldout"]
 SPLITS: tuple[Split, Split] = ("train", "heldout")
 
 # The first units of a split are small, so that even a small corpus uses all cores: eight units of
-# 1/32 of the configured size, then eight of 1/16, 1/8, 1/4 and 1/2.
+# 1/32 of the configured size, then eight each of 1/16, 1/8, 1/4 and 1/2.
 _RAMP_DOUBLINGS = 5
 _RAMP_UNITS = 8
 # How many bytes of memory a worker needs for each document, in addition to its text.

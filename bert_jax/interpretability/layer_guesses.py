@@ -64,7 +64,7 @@ def guess_at_layers(
 
 
 def _as_last_layer(encoder: Encoder, states: Sequence[jax.Array]) -> list[jax.Array]:
-    """Apply the final norm, if there is one, to all states but the last, which has it already."""
+    """Apply any final norm to all states but the last, which is already normalized."""
     match encoder.config.norm:
         case "post":
             return list(states)

@@ -48,7 +48,8 @@ def open_stream(path: Path, counter: ReadCounter) -> Iterator[IO[bytes]]:
 
     The number of bytes read from disk is added to `counter.bytes_read`, and the bytes themselves to
     `counter.hashing` if it is set. Reading from a truncated or damaged archive always raises one of
-    `BROKEN_ARCHIVE`. Reading from an archive that needs too much memory raises ValueError.
+    the exceptions in `BROKEN_ARCHIVE`. Reading from an archive that needs too much memory raises
+    ValueError.
     """
     with ExitStack() as stack:
         raw: io.RawIOBase = stack.enter_context(_CountingFile(path, counter))

@@ -34,7 +34,8 @@ FILE_NAMES = (
     vocabulary_files.BYTE_BPE_VOCABULARY_NAME,
 )
 # The tokenizer classes in transformers that split text the way this package does (with "Tokenizer"
-# or "TokenizerFast" removed from their names). The files themselves do not say how to split text.
+# or "TokenizerFast" removed from their names). The files themselves do not record how text is
+# split.
 _CLASSES = {
     "vocab.txt": ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "SqueezeBert"),
     vocabulary_files.SENTENCEPIECE_NAME: ("Albert",),

@@ -310,7 +310,7 @@ def train_sentencepiece(
     Args:
       documents: the text, which is read twice and therefore must not be an iterator.
       model_type: "unigram" for SentencePiece's unigram model, or "bpe" for its variant of BPE.
-      vocab_size: the maximum number of entries.
+      vocab_size: the maximum number of tokens.
       lowercase: whether text is lowercased.
       keep_accents: whether lowercased text keeps its accents.
       max_bytes: the maximum size, in UTF-8 bytes, of the sample to train on. The sample consists of

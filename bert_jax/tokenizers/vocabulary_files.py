@@ -139,7 +139,7 @@ def wordpiece_backend(
     Representations"), and its released code.
 
     Args:
-      vocabulary: the entries and their ids.
+      vocabulary: the tokens and their ids.
       lowercase: whether text is lowercased.
       strip_accents: whether accents are stripped. If None, they are stripped only if text is
         lowercased.
@@ -174,7 +174,8 @@ def read_vocabulary(file: Path) -> dict[str, int]:
     """Read a vocab.txt into a dict from piece to id.
 
     White space around a piece is stripped, as in BERT's released code, unless the line contains
-    nothing else or the stripped piece is also on another line. Such lines are kept as they are.
+    only white space or the stripped piece also occurs on another line. Such lines are left
+    unchanged.
 
     Raises:
       ValueError: the file is damaged, or is not a BERT vocabulary.
@@ -236,7 +237,7 @@ def byte_bpe_backend(
     Liu et al. 2019, "RoBERTa", section 4.4.
 
     Args:
-      vocabulary: the entries and their ids.
+      vocabulary: the tokens and their ids.
       merges: the pairs of pieces to merge, in order of priority.
       add_prefix_space: whether the first word of a text is encoded with a space before it.
     """

@@ -68,9 +68,9 @@ def train_wordpiece(
     it. Lowercased text loses its accents and other marks, unless `keep_accents` is set. Training
     uses at most 1 GiB of memory for any text (see `WordLimit`).
 
-    On its own, the library would number "##" characters in the order of a hash table, whose seed
-    differs between processes, and break ties by these numbers. With the alphabet given beforehand,
-    the result depends only on the text.
+    By default, the library numbers "##" characters in the order of a hash table, whose seed differs
+    between processes, and breaks ties by these numbers. Because the alphabet is passed to the
+    library beforehand, the result depends only on the text.
 
     Args:
       documents: the text, which is read twice and therefore must not be an iterator.

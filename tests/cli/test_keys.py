@@ -35,7 +35,7 @@ def test_every_key_that_can_be_set_is_listed(name: str) -> None:
 
 
 def test_defaults_depend_on_the_section(capsys: pytest.CaptureFixture[str]) -> None:
-    """Fine-tuning changes the optimizer's default warm-up, which the list must show."""
+    """Fine-tuning changes the optimizer's default warm-up, so the list must show the new one."""
     assert main(["keys", "finetune", "optimizer"]) == 0
     output = capsys.readouterr().out
     default = FinetuneConfig.__dataclass_fields__["optimizer"].default_factory()

@@ -50,7 +50,7 @@ REFUSAL = "gs:// is not supported"
 TEXTS = {
     "bench prepare --text-field",
     "fill-mask sentence",
-    "fill-mask work_dir",  # may be a sentence, after --work-dir; a path is checked when opened
+    "fill-mask work_dir",  # a sentence if --work-dir is given; a path is checked when opened
     "import --labels",
     "look second",
     "look text",

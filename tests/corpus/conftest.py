@@ -106,7 +106,7 @@ def finished(corpus, tokenizer, prepare_options, tmp_path_factory) -> Path:
 
 
 def _random_texts(seed: int, count: int) -> list[str]:
-    """Return texts of up to 60 sentences (every tenth: 600). One text spells out special tokens.
+    """Return texts of up to 60 sentences (600 for every tenth). One text spells out special tokens.
 
     No sentence ends in anything that could be an abbreviation or an initial.
     """

@@ -29,7 +29,7 @@ class Setup:
 SETUPS = {
     # books/tales.txt: 500 short documents, 120 KB
     "books": Setup((), 'mkdir books; cp "$TALES" books/tales.txt'),
-    # tokenizer/: a WordPiece vocabulary with 300 entries, trained on these texts
+    # tokenizer/: a WordPiece vocabulary of 300 tokens, trained on these texts
     "tokenizer": Setup(
         ("books",),
         "bert-jax train-tokenizer --input books --output tokenizer --vocab-size 300 --num-unused 0",

@@ -43,7 +43,7 @@ def reference_roberta(file: Path) -> transformers.RobertaTokenizer:
 def reference_albert(file: Path, **settings: bool) -> transformers.AlbertTokenizer:
     proto = sentencepiece_model_pb2.ModelProto()
     proto.ParseFromString(file.read_bytes())
-    # Scores such as that of "2," are changed in the same way as by transformers' AlbertConverter,
+    # The scores of pieces such as "2," are lowered as they are in transformers' AlbertConverter,
     # which was used to convert the release to a tokenizer.json.
     scored = [
         (p.piece, p.score - 100 * (p.piece[-1:] == "," and p.piece[-2:-1].isdigit()))

@@ -69,7 +69,7 @@ def test_words_are_found_after_normalization(trained):
 
 
 def test_words_of_sentencepiece_are_split_as_berts(shared_data: Path):
-    """Separate punctuation, unlike SentencePiece, because tagged datasets separate it."""
+    """Split off punctuation marks, unlike SentencePiece, because tagged datasets separate them."""
     albert = Tokenizer.load(shared_data / "vocab/albert-30k/spiece.model")
     text = "Matt's  (really) in Canada. [MASK]"
     (words,) = split_words(albert, [text])
