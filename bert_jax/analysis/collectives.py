@@ -56,10 +56,10 @@ def collectives(hlo: str, num_devices: int) -> dict[str, Traffic]:
     """Return the traffic for each kind of collective in a program, in the order of `KINDS`.
 
     A collective in a loop is counted once per iteration. The number of iterations is the trip count
-    that the compiler annotates, or else the bound in the loop's condition (loop counters from
-    `lax.scan` and the compiler start at 0 and increase by 1), or else 1. If the TPU compiler splits
-    a collective across several fusions to overlap it with matmuls, it appears in each of them with
-    the same channel number, but is counted only once.
+    that the compiler annotates. Without an annotation, it is the bound in the loop's condition
+    (loop counters from `lax.scan` and the compiler start at 0 and increase by 1) or, if no bound is
+    found, 1. If the TPU compiler splits a collective across several fusions to overlap it with
+    matmuls, it appears in each of them with the same channel number, but is counted only once.
 
     Args:
       hlo: the text of a compiled, partitioned module, as returned by `compiled.as_text()`. Shapes

@@ -306,7 +306,7 @@ def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
     The probability is accurate to within 2^-32. Each element depends only on the key and the
     element's *global* index, so the mask is the same under any sharding. The index over the last
     two dims has 32 bits. Each index over the leading dims is hashed into 64 bits of state, which
-    enter in two places so that the counters do not overlap.
+    are mixed in at two points so that the counters do not overlap.
 
     Args:
       key: a typed JAX key (`jax.random.key`).

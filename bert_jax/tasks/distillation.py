@@ -206,10 +206,14 @@ class PretrainingTeacher:
     def annotate(self, model: PretrainingModel, batch: Batch) -> Batch:
         """Return the batch extended with the teacher outputs that the losses need.
 
-        The outputs are `teacher_logits` (float32 [batch, count, vocab_size], at `soft_positions`);
-        `teacher_hidden` [batch, length, dim] and, for the embeddings and `layers`, `teacher_states`
-        [batch, layers + 1, length, dim], both in the compute dtype; and the attention scores
-        `teacher_scores` (float32 [batch, layers, heads, length, length]).
+        The following arrays may be added:
+
+        - `teacher_logits`: float32 [batch, count, vocab_size], the logits at `soft_positions`.
+        - `teacher_hidden`: [batch, length, dim], the last layer's output in the compute dtype.
+        - `teacher_states`: [batch, layers + 1, length, dim], the embeddings and the outputs of
+          `layers` in the compute dtype.
+        - `teacher_scores`: float32 [batch, layers, heads, length, length], the attention scores in
+          `layers`.
         """
         positions = soft_positions(batch, self.config.soft_targets)
         output = run(model, batch, positions, None, **_requested_outputs(self.config))
