@@ -37,7 +37,7 @@ from bert_jax.tasks.span_scores import squad_scores
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 _METRICS = ("f1", "exact_match")
-# `SpanSet.chance` tries this many words from the start of a passage as the answer.
+# The numbers of words from the start of a passage that `SpanSet.chance` tries as the answer.
 _FIRST_WORDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 

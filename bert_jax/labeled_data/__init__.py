@@ -1,1 +1,1 @@
-"""Read labeled examples for fine-tuning, build features and batch them, without importing JAX."""
+"""Read labeled examples and convert them to batches for fine-tuning, without importing JAX."""

@@ -133,9 +133,9 @@ def read_choices(files: ChoiceFiles, split: Split, *, labeled: bool) -> ChoiceEx
         labeled: whether to read and check labels.
 
     Raises:
-        ValueError: for the reasons given in `read_table`, `check_ids` and `check_no_header`, or
-            because a label is not one of `files.choice_labels`. The message gives the file, line
-            and value.
+        ValueError: for the reasons given in `read_table`, `check_ids` and `check_no_header`; also
+            if a label is not one of `files.choice_labels`. The message gives the file, line and
+            value.
     """
     texts = [files.context, *([files.beginning] if files.beginning else []), *files.endings]
     scalars = [*([files.label] if labeled else []), *([files.index] if files.index else [])]

@@ -187,10 +187,10 @@ def read_sentences(files: SentenceFiles, split: Split, *, labeled: bool) -> Sent
         labeled: whether to read and check labels.
 
     Raises:
-        ValueError: for the reasons given in `read_table`, `check_ids` and `check_no_header`, or
-            because a label is not one of `files.labels` (or, if that is empty, is not a finite
-            number), because columns or labels have not been detected yet, or because either none or
-            all of the rows are held out. The message gives the file, line and value.
+        ValueError: for the reasons given in `read_table`, `check_ids` and `check_no_header`; also
+            if a label is not one of `files.labels` (or not a finite number if `files.labels` is
+            empty), if columns or labels have not been detected yet, or if none or all of the rows
+            are held out. The message gives the file, line and value.
     """
     if files.needs_detection:
         raise ValueError("first, second, label or labels is 'auto'. Call detect_columns first")

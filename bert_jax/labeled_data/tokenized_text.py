@@ -78,7 +78,7 @@ class TokenizedText:
         )
 
     def lines(self, *, color: bool = False) -> Iterator[str]:
-        """Yield a line and a table of the tokens; if `color`, each word gets an ANSI color."""
+        """Yield a line and a table of the tokens, in ANSI colors if `color` is true."""
         shades: Sequence[Color] = get_args(Color)
         names = []
         for number, word in enumerate(self.words):

@@ -18,7 +18,7 @@ from bert_jax.labeled_data.tags import TagFiles
 
 
 def test_files_with_one_stem_have_separate_predictions(toy, make_source, bert_jax_here, tmp_path):
-    """Use files with the same stem, like CoNLL-2003's test sets, or the same name."""
+    """Use files with the same name, or with the same stem, like CoNLL-2003's test sets."""
     model, out = make_source("tagging", ("O", "B-PER", "B-LOC")), tmp_path / "out"
     (tmp_path / "other").mkdir()
     first, second, elsewhere = (

@@ -1,4 +1,4 @@
-"""Test that columns and labels are detected in typical tables, and ambiguous tables rejected."""
+"""Test detecting columns and labels in typical tables, and rejecting ambiguous tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test that questions and answers are read from SQuAD files, and malformed files rejected."""
+"""Test reading questions and answers from SQuAD files, and rejecting malformed files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test that entity tagging schemes are recognized and converted, and mixed schemes rejected."""
+"""Test recognizing and converting entity tagging schemes, and rejecting mixed schemes."""
 
 from __future__ import annotations
 
