@@ -7,7 +7,7 @@ The model is trained for 1,000,000 steps, with batches of 256 sequences: 900,000
 are masked and 10% replaced (section 3.1, task 1, and A.1). In half of the pairs, the second segment
 follows the first (section 3.1, task 2).
 
-Differences from the released code: masks and pairs are drawn again in each epoch (the released code
+Differences from the released code: new masks and pairs are drawn in each epoch (the released code
 draws ten versions in advance: --config.masking.num_maskings=10), Adam uses bias correction, and all
 rows are filled, with several short documents if necessary (the released code shortens 10% of the
 rows at random).

@@ -3,7 +3,7 @@ r"""DistilBERT as published (Sanh et al. 2019, section 3): six layers distilled 
 The loss combines the cross-entropy with the teacher's predictions at temperature 2, the masked-LM
 loss, and the cosine distance to the teacher's last hidden states, with weights 5, 2 and 1. There
 are no sentence pairs and no segments. The student is initialized with every second layer of the
-teacher. Batches have 4,000 examples, and masks are drawn again in each epoch (section 3). The
+teacher. Batches have 4,000 examples, and new masks are drawn in each epoch (section 3). The
 released code provides the remaining settings: three epochs on the teacher's text, predictions
 compared at all tokens, warm-up over 5% of the steps, a peak learning rate of 5e-4 with linear
 decay, a beta2 of 0.98, no weight decay, gradient clipping at 5, and gradient accumulation over 50

@@ -26,7 +26,7 @@ masked, a vocabulary of 16,000 and peak learning rates of 1e-3 and 1.5e-3, the l
 at 6.4 nats (accuracy 14%) after 1,400 steps of 64 rows. A model reaches this level from word
 frequencies and topics. In rows of 32, an attention head that learns to look at the next word has
 only 32 positions to distinguish, and masking 40% yields more predictions per row. With both
-changes, and a vocabulary of 8,000, the loss left such a plateau after 500 steps of 64 rows. With a
+changes, and a vocabulary of 8,000, the loss left this plateau after 500 steps of 64 rows. With a
 peak learning rate of 2e-3 (and an initializer range of 0.06), it never did. There is no dropout,
 since no text is seen twice.
 """

@@ -1,7 +1,7 @@
 r"""RoBERTa-base as published (Liu et al. 2019, "RoBERTa").
 
-The model is trained for 500,000 steps, with batches of 8,192 sequences of up to 512 tokens. Masks
-are drawn again in each epoch (section 4.1), there are no sentence pairs (4.2), and the vocabulary
+The model is trained for 500,000 steps, with batches of 8,192 sequences of up to 512 tokens. New
+masks are drawn in each epoch (section 4.1), there are no sentence pairs (4.2), and the vocabulary
 is a byte-level BPE with 50,265 tokens (4.4). According to table 9, the peak learning rate is 6e-4
 after 24,000 warm-up steps, with linear decay, betas of 0.9 and 0.98 (section 3.1), an epsilon of
 1e-6, a weight decay of 0.01, a dropout of 0.1 and no gradient clipping. The model predicts 15% of

@@ -64,8 +64,8 @@ from bert_jax.training.metrics_log import read_metrics  # noqa: E402
 EPOCHS = {"SST-2": 1, "STS-B": 4}
 # The size of the fixed sample of SST-2 training sentences.
 SENTENCES = 16_000
-# The fraction of documents to hold out. The text has few documents, and one of those held out is a
-# whole book.
+# The fraction of documents to hold out. The text has few documents, and one of the held-out
+# documents is a whole book.
 HELD_OUT = "0.07"
 # For each of these models, a randomly initialized model of the same size is also fine-tuned.
 NOT_PRETRAINED = ("bert", "student")

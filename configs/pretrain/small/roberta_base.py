@@ -1,6 +1,6 @@
 r"""../roberta_base.py scaled down for two CPU cores: 4 layers of 128 features.
 
-As published (Liu et al. 2019): masks are drawn again in each epoch (section 4.1), attention crosses
+As published (Liu et al. 2019): new masks are drawn in each epoch (section 4.1), attention crosses
 document boundaries and there are no sentence pairs (4.2), the vocabulary is a byte-level BPE (4.4),
 the betas are 0.9 and 0.98 (3.1), and the weight decay is 0.01, without gradient clipping (table 9).
 Scaled down: a vocabulary of 8,000, 500 steps (10% of them warm-up) with batches of 32 rows of 128
