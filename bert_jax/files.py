@@ -76,7 +76,7 @@ def _remove_leftovers(path: Path) -> None:
 
 def _remove_unlocked(leftover: Path) -> None:
     directory = leftover.is_dir()
-    with suppress(OSError):  # raised if its process is alive or another user owns it
+    with suppress(OSError):  # raised if the leftover's process is alive or another user owns it
         # NFS grants an exclusive lock on a file only if it is open for writing.
         descriptor = os.open(leftover, (os.O_RDONLY if directory else os.O_RDWR) | os.O_NOFOLLOW)
         try:

@@ -21,7 +21,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 # If a flag is repeated, its last value takes effect.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {xla_flags(devices=8)}".strip()
-os.environ.pop("BERT_JAX_TRACEBACK", None)  # would make user errors raise exceptions
+os.environ.pop("BERT_JAX_TRACEBACK", None)  # if set, user errors would raise exceptions
 if "JAX_COMPILATION_CACHE_DIR" in os.environ:
     # JAX writes cache entries in place, so concurrent processes must not share a cache.
     worker = os.environ.get("PYTEST_XDIST_WORKER", "main")

@@ -38,7 +38,7 @@ from bert_jax.tokenizers.words import UnknownCounts
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a preparation. "New" excludes work from an earlier, interrupted call.
+    """The progress of a preparation. "New" values exclude work from an interrupted earlier call.
 
     Attributes:
       seconds: the time since this call began.

@@ -301,7 +301,7 @@ def _death(worker: _Worker) -> OSError:
 
 
 def _serve(requests: Connection, tokenizer: Path, settings: ShardSettings, directory: Path) -> None:
-    """Process units and send back their results, or an exception, until the parent ends."""
+    """Handle the parent's units, sending back results or an exception, until the parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # handled by the parent
     # A worker that outlives a killed preparation could replace a shard of the next preparation.
     end_with_parent()

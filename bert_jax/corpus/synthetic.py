@@ -39,7 +39,7 @@ _VOCAB_SIZE = 30_522
 
 
 def synthetic_vocabulary(vocab_size: int) -> Vocabulary:
-    """Return a vocabulary of words after [PAD], [UNK], [CLS], [SEP] and [MASK] (ids 0 to 4)."""
+    """Return a vocabulary of [PAD], [UNK], [CLS], [SEP] and [MASK] (ids 0 to 4), then words."""
     return Vocabulary(
         vocab_size=vocab_size,
         pad_id=0,
@@ -86,7 +86,7 @@ def write_corpus(
     token_bytes: int = 2,
     num_shards: int = 1,
 ) -> Manifest:
-    """Pack documents as `bert-jax prepare` does and write a finished corpus.
+    """Pack documents as `bert-jax prepare` does, and write a finished corpus.
 
     Args:
       directory: the corpus directory, which is created.
@@ -140,7 +140,7 @@ def corpus_to_measure(
     """Yield the directory and vocabulary of the given corpus, or of a temporary one.
 
     Args:
-      directory: a prepared corpus; None makes a `temporary_corpus`.
+      directory: a prepared corpus. If None, a `temporary_corpus` is made.
       max_length: the length of a record in the temporary corpus; defaults to `MAX_LENGTH`.
       million_tokens: the size of the temporary corpus; defaults to `MILLION_TOKENS`.
     """

@@ -162,7 +162,7 @@ def probe_heads(
     Args:
       model: the work directory of a run or of `bert-jax import`.
       treebank: the sentences.
-      step: the step of the checkpoint; None for the best or the newest.
+      step: the step of the checkpoint; if None, the best or newest one.
       batch_size: the number of sentences to compute at once.
       dtype: the dtype to compute in; see `ComputeConfig`.
       on_progress: called with the number of finished sentences and the total number of sentences.

@@ -1,4 +1,4 @@
-"""Complete a config with the keys of its dataclass, and override keys."""
+"""Fill in a config's missing keys from its dataclass, and override keys."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _FORM = "a tokenizer.json of the tokenizers library"
 
 
 def kind_of(state: Mapping[str, Any]) -> Kind | None:
-    """Return a tokenizer's kind, given its tokenizer.json; None if it is not supported."""
+    """Return a tokenizer's kind, given its tokenizer.json, or None if the kind is not supported."""
     splitters = types_of(state["pre_tokenizer"])
     match state["model"]["type"]:
         case "WordPiece":

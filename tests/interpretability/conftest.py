@@ -17,7 +17,7 @@ ImportModel = Callable[[str, str], tuple[Path, Path]]
 
 @pytest.fixture(scope="session")
 def import_pair(tmp_path_factory: pytest.TempPathFactory) -> ImportModel:
-    """Return a function from (family, head) to (Hugging Face directory, work directory)."""
+    """Return a function that maps (family, head) to (Hugging Face directory, work directory)."""
     created: dict[tuple[str, str], tuple[Path, Path]] = {}
 
     def create(family: str, head: str) -> tuple[Path, Path]:

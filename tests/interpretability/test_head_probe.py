@@ -34,7 +34,7 @@ def treebank(tmp_path_factory) -> Treebank:
 
 
 def word_attention(directory, words):
-    """Compute Hugging Face's attention between words [layers, heads, words, words] in loops."""
+    """Compute Hugging Face's attention between words [layers, heads, words, words] using loops."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     model = transformers.AutoModel.from_pretrained(directory, attn_implementation="eager")
     inputs = tokenizer(list(words), is_split_into_words=True, return_tensors="pt")
