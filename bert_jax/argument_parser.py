@@ -186,7 +186,8 @@ def check_paths(parser: argparse.ArgumentParser, args: argparse.Namespace) -> No
     """Reject arguments that begin with `scheme://`, since only local paths can be read or written.
 
     Raises:
-      ValueError: an argument begins with `scheme://`. The message begins with its option.
+      ValueError: an argument begins with `scheme://`. The message begins with the argument's
+        option.
     """
     for action in parser._actions:
         if action.type is free_text:

@@ -64,7 +64,7 @@ class SplitInfo:
       fill_rate: the fraction of the records' positions that are used if every fragment is written
         as `[CLS] A [SEP] B [SEP]`; 0 if there are no records.
       num_unknown: the number of tokens that the tokenizer does not know; None in older corpora, for
-        which they were not counted.
+        which unknown tokens were not counted.
     """
 
     shards: tuple[ShardInfo, ...]

@@ -108,7 +108,7 @@ def verification_line(num_bytes: int, total: int) -> str:
 
 
 def describe_tokenizer(tokenizer: Tokenizer) -> str:
-    """Return the size, the treatment of case and accents, and the fingerprint of a tokenizer."""
+    """Describe a tokenizer: its size, how it treats case and accents, and its fingerprint."""
     case = "uncased" if tokenizer.lowercase else "cased"
     accents = " with accents" if tokenizer.lowercase and not tokenizer.strips_accents else ""
     return (

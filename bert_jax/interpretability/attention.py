@@ -35,8 +35,8 @@ from bert_jax.validation import check_choice
 class Attention(Predictor):
     """Shows what happens inside a model when it reads a text.
 
-    It accepts models with any head, trained with any attention backend. A text can also be given as
-    a tuple of words.
+    The model may have any head and may have been trained with any attention backend. A text can
+    also be given as a tuple of words.
 
     >>> attention = Attention("runs/mine")                                    # doctest: +SKIP
     >>> trace = attention("I love my pet Python")                             # doctest: +SKIP

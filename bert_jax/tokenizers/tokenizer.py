@@ -239,7 +239,7 @@ class Tokenizer:
 
     @cached_property
     def separators_between(self) -> int:
-        """Number of [SEP]s between the texts of a pair, with a default for each kind."""
+        """Number of [SEP]s between the texts of a pair; each kind of tokenizer has a default."""
         separators = separators_between(self._backend, self.specials)
         return DEFAULT_SEPARATORS[self.kind] if separators is None else separators
 

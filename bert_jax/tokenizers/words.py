@@ -111,7 +111,7 @@ def find_words(tokenizer: Tokenizer, text: str, phrase: str) -> list[tuple[int, 
 
 
 def end_of_marks(text: str, end: int) -> int:
-    """Return the position after the marks at `end`, which belong to the letter before them.
+    """Return the position after any marks at `end`, which belong to the letter before them.
 
     Marks are accents, vowel signs, and the vowels and final consonants of a Hangul syllable.
     Tokenizers strip marks or combine them with their letter.

@@ -1,4 +1,4 @@
-"""Test that a preparation that is killed, interrupted or out of disk space never looks finished."""
+"""Test that a killed, interrupted or out-of-space preparation never looks finished."""
 
 import multiprocessing
 import os

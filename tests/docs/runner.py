@@ -96,7 +96,7 @@ class Runner:
         """Execute a block and return its output.
 
         Raises:
-          BlockFailed: its exit status or output differs from what its directives say.
+          BlockFailed: the block's exit status or output differs from what its directives say.
         """
         if block.file:
             path = self._directory / block.file
