@@ -1,4 +1,4 @@
-"""Test that a killed, interrupted or out-of-space preparation never looks finished."""
+"""Test that a preparation stopped by a signal or a full disk never looks finished."""
 
 import multiprocessing
 import os
