@@ -90,6 +90,10 @@ class ProgressLine:
             self._shown_at = time.monotonic()
             self._write("")
 
+    def show_text(self, text: str) -> None:
+        """Show a text like `show`, when it costs nothing to make."""
+        self.show(lambda: text)
+
     def end(self) -> None:
         """Leave the latest text on the terminal, so that the next `show` starts a new line."""
         if self._terminal and self._latest is not None:

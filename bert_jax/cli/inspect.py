@@ -33,14 +33,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the tables, without using a device or reading a corpus."""
     if bool(args.models) == (args.config is not None):
-        raise ValueError("expected either a work directory or --config FILE.py")
+        raise ValueError("expected either a work directory or --config RECIPE")
     if args.config is not None:
         lines = config_tables(args.config, args.config_overrides, shapes=args.shapes)
     elif args.config_overrides:
-        raise ValueError(
-            f"{args.config_overrides[0]}: a work directory has no config to override. Omit the "
-            "option"
-        )
+        raise ValueError(f"{args.config_overrides[0]}: applies only with --config. Omit it")
     elif len(args.models) == 1:
         lines = model_tables(args.models[0], shapes=args.shapes)
     elif args.shapes:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import get_args
 
 from bert_jax.argument_parser import ArgumentParser
 from bert_jax.cli.arguments import add_config_argument, add_text_arguments, add_work_dir_argument
 from bert_jax.corpus.workspace import check_outside_corpora
-from bert_jax.interpretability.head_probe import probe_heads
+from bert_jax.interpretability.head_probe import HeadProbe, probe_heads
+from bert_jax.interpretability.layer_probe import LayerProbe, ProbeTarget, probe_layers
 from bert_jax.interpretability.look import check_page_path, look
 from bert_jax.labeled_data.treebank import find_treebank, read_treebank
 from bert_jax.recipes.show_batch import show_batch
@@ -71,36 +73,49 @@ def show_rows(args: argparse.Namespace) -> int:
 def add_probe_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `probe`."""
     add_work_dir_argument(parser)
-    treebank = "CoNLL-U file, or directory that contains one"
+    treebank = "directory of a treebank in CoNLL-U files, or with --target heads a single file"
     parser.add_option("--treebank", "PATH", treebank, required=True)
-    count = "print only relations with at least this many occurrences"
+    targets = ("heads", *get_args(ProbeTarget))
+    target = "attention heads that follow relations, or linear probes for tags or relations"
+    parser.add_choice("--target", targets, target, default="heads")
+    count = "minimum number of occurrences for a relation to be printed (with --target heads)"
     parser.add_number("--min-count", count, default=100)
     parser.add_number("--step", "step of the checkpoint (default: the best or newest one)")
-    parser.add_option("--output", "FILE", "JSON file to write, with the accuracies of all heads")
+    parser.add_option("--output", "FILE", "JSON file for all accuracies")
 
 
 def probe(args: argparse.Namespace) -> int:
-    """Find out which attention heads follow which dependency relations.
+    """Find out what a model's attention heads and layers know about syntax.
 
         bert-jax probe runs/mine --treebank UD_English-EWT
+        bert-jax probe runs/mine --treebank UD_English-EWT --target tags
 
-    For every relation in a Universal Dependencies treebank, prints the head that predicts it best
-    and its accuracy, next to the best fixed offset (Clark et al. 2019, section 4.2). Layers and
-    heads are counted from 1. In a directory, the command reads the file whose name ends in
-    test.conllu.
+    With --target heads, prints the attention head that best predicts each dependency relation in
+    the treebank's test set and its accuracy, next to the best fixed offset (Clark et al. 2019,
+    section 4.2). Layers and heads are counted from 1. With --target tags or relations, trains
+    linear classifiers of the word vectors at every layer on the training set and prints their
+    accuracy on the test set, next to that of a model with random weights and of shuffled labels.
     """
-    treebank = read_treebank(find_treebank(args.treebank, "test"))
+    test = read_treebank(find_treebank(args.treebank, "test"))
     if args.output:
         check_outside_corpora(Path(args.output), "--output")
     enable_compilation_cache()
     line = ProgressLine(sys.stderr)
-
-    def show(done: int, total: int) -> None:
-        line.show(lambda: f"{done:,} of {total:,} sentences")
-
-    result = probe_heads(args.work_dir, treebank, step=args.step, on_progress=show)
+    result: HeadProbe | LayerProbe
+    if args.target == "heads":
+        result = probe_heads(args.work_dir, test, step=args.step, on_progress=line.show_text)
+        lines = result.lines(args.min_count)
+    else:
+        train = read_treebank(find_treebank(args.treebank, "train"))
+        result = probe_layers(
+            *(args.work_dir, train, test),
+            target=args.target,
+            step=args.step,
+            on_progress=line.show_text,
+        )
+        lines = result.lines()
     line.end()
-    print("\n".join([*result.lines(args.min_count), *treebank.notes]))
+    print("\n".join([*lines, *test.notes]))
     if args.output:
         result.save(args.output)
     return 0

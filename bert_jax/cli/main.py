@@ -89,9 +89,7 @@ VERBS = {
     "show-batch": Verb(
         "show a pretraining batch in words: masks, pairs, padding", "bert_jax.cli.look", "show_rows"
     ),
-    "probe": Verb(
-        "find attention heads that follow dependency relations", "bert_jax.cli.look", "probe"
-    ),
+    "probe": Verb("find out what heads and layers know about syntax", "bert_jax.cli.look", "probe"),
     "fill-mask": Verb(
         "predict the masked words of a sentence", "bert_jax.cli.predict", "fill_mask", mixed=True
     ),

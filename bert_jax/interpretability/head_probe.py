@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bert_jax.files import write_file
 from bert_jax.interpretability.traced_text import FloatArray
-from bert_jax.interpretability.word_states import WordAttention
+from bert_jax.interpretability.word_states import WordAttention, describe_skipped
 from bert_jax.labeled_data.treebank import ParsedSentence, Treebank
 from bert_jax.models.config import DTypeName
 
@@ -97,7 +97,7 @@ class HeadProbe:
         width = max(map(len, self.relations))
         yield (
             f"{'relation':{width}}  {'count':>7}  {'head':>6}  {'accuracy':>8}  {'offset':>6}  "
-            f"{'accuracy':>8}  direction"
+            f"{'baseline':>8}  direction"
         )
         for best in self.best(min_count):
             name = f"{best.layer + 1}-{best.head + 1}"
@@ -107,8 +107,8 @@ class HeadProbe:
             )
         yield ""
         yield f"{self.num_sentences:,} sentences with {self.counts[0]:,} words"
-        for reason, count in self.skipped.items():
-            yield f"skipped: {count:,} sentences {reason}"
+        if self.skipped:
+            yield describe_skipped(self.skipped)
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -141,7 +141,7 @@ class HeadProbe:
         }
 
 
-OnProgress = Callable[[int, int], None]
+OnProgress = Callable[[str], None]
 
 
 def probe_heads(
@@ -165,7 +165,7 @@ def probe_heads(
       step: the step of the checkpoint; if None, the best or newest one.
       batch_size: the number of sentences to compute at once.
       dtype: the dtype to compute in; see `ComputeConfig`.
-      on_progress: called with the number of finished sentences and the total number of sentences.
+      on_progress: called with a line about the progress after each sentence.
 
     Raises:
       ValueError: there is no such model, or none of the sentences can be used.
@@ -176,11 +176,10 @@ def probe_heads(
     for sentence, weights in attention(treebank.sentences):
         counts.add(sentence, weights)
         if on_progress is not None:
-            on_progress(counts.num_sentences, len(treebank))
+            on_progress(f"{counts.num_sentences:,} of {len(treebank):,} sentences")
     if not counts.num_sentences:
-        raise ValueError(
-            f"{treebank.path}: none of the sentences can be used: {dict(attention.skipped)}"
-        )
+        reasons = describe_skipped(attention.skipped)
+        raise ValueError(f"{treebank.path}: none of the sentences can be used; {reasons}")
     return counts.result(dict(attention.skipped))
 
 

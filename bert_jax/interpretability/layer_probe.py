@@ -23,7 +23,7 @@ import optax
 from numpy.typing import NDArray
 
 from bert_jax.files import write_file
-from bert_jax.interpretability.word_states import WordStates
+from bert_jax.interpretability.word_states import WordStates, describe_skipped
 from bert_jax.labeled_data.treebank import ParsedSentence, Treebank
 from bert_jax.validation import check_choice
 
@@ -195,7 +195,7 @@ def _words(states: WordStates, sentences: Sequence[ParsedSentence], target: Prob
             case _:
                 assert_never(target)
     if not vectors:
-        raise ValueError(f"none of the sentences can be used: {dict(states.skipped)}")
+        raise ValueError(f"none of the sentences can be used; {describe_skipped(states.skipped)}")
     return _Words(np.concatenate(vectors, axis=1), words, labels)
 
 

@@ -43,7 +43,7 @@ def look(
         attention, title = model, "bert-jax look"
     else:
         attention = Attention(model, max_length=max_length)
-        title = Path(model).name
+        title = Path(model).resolve().name
     trace = attention(text, second)
     views = collect_views(attention, trace, text, second)
     return render_page(trace, views, title, attention.tokenizer.specials.sep)

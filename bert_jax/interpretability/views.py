@@ -190,8 +190,9 @@ def _answer(trace: TracedText, logits: FloatArray) -> AnswerScores:
     joint = np.triu(np.outer(start * inside, end * inside))
     joint -= np.triu(joint, _MAX_ANSWER_TOKENS)
     first, last = np.unravel_index(int(joint.argmax()), joint.shape)
-    words = [word.text for word in trace.words if word.start <= last and word.stop > first]
-    return AnswerScores(start, end, " ".join(words))
+    assert trace.second is not None
+    text = trace.second[int(trace.offsets[first, 0]) : int(trace.offsets[last, 1])]
+    return AnswerScores(start, end, text)
 
 
 def repeated_words(trace: TracedText) -> list[Occurrences]:
@@ -208,7 +209,7 @@ def repeated_words(trace: TracedText) -> list[Occurrences]:
         Occurrences(
             word,
             {
-                f"{_ordinal(number)} and {_ordinal(number + 1)} occurrence": cosine_similarity(
+                f"{_ordinal(number)} and {_ordinal(number + 1)} occurrences": cosine_similarity(
                     vectors[:, first], vectors[:, second]
                 )
                 for number, (first, second) in enumerate(pairwise(indices[: _MAX_PAIRS + 1]), 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -113,3 +113,8 @@ class WordStates(WordReader):
         params = jax.jit(definition.init)(jax.random.key(seed))
         other._runner = BatchRunner(definition.module(params), self.max_length, batch_size=32)
         return other
+
+
+def describe_skipped(skipped: Mapping[str, int]) -> str:
+    """Return a line with the number of skipped sentences for each reason."""
+    return "skipped sentences: " + ", ".join(f"{count:,} {name}" for name, count in skipped.items())

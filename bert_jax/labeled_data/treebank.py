@@ -63,11 +63,11 @@ class Treebank:
     def notes(self) -> list[str]:
         """A line that says what was skipped in the file; empty if nothing was skipped."""
         counts = {
-            "multiword tokens": self.num_multiword_tokens,
-            "empty nodes": self.num_empty_nodes,
+            "for multiword tokens": self.num_multiword_tokens,
+            "for empty nodes": self.num_empty_nodes,
         }
         skipped = [f"{count:,} {name}" for name, count in counts.items() if count]
-        return [f"skipped: {' and '.join(skipped)}"] if skipped else []
+        return [f"skipped lines: {' and '.join(skipped)}"] if skipped else []
 
     def relation_counts(self) -> Counter[str]:
         """Count how often each relation occurs."""

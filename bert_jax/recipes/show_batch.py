@@ -28,7 +28,22 @@ def show_batch(
       ValueError: `load_config` fails, the run has no such step, or a corpus is missing, unfinished,
         damaged or incompatible with the config.
     """
-    if isinstance(source, str | Path) and (Path(source) / RESOLVED_NAME).is_file():
-        source = read_json_object(Path(source) / RESOLVED_NAME)
+    if isinstance(source, str | Path) and Path(source).is_dir():
+        if overrides:
+            raise ValueError(
+                f"{source}: the batches of a run follow from its own config, so no key can be "
+                "changed. Omit the changes, or give a recipe instead of the run."
+            )
+        source = _config_of_run(Path(source))
     config = load_config(source, overrides, kind="pretrain")
     return view_batch(config.ordered_phases(), config.examples, step=step, num_rows=num_rows)
+
+
+def _config_of_run(work_dir: Path) -> dict[str, object]:
+    file = work_dir / RESOLVED_NAME
+    if not file.is_file():
+        raise ValueError(
+            f"{work_dir}: contains no {RESOLVED_NAME}. Give the work directory of a pretraining "
+            "run, or a recipe."
+        )
+    return read_json_object(file)

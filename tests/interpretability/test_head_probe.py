@@ -111,7 +111,7 @@ def test_sentences_that_cannot_be_used_are_counted(import_pair, treebank):
         "with a word for which the tokenizer has no token": 1,
     }
     with pytest.raises(
-        ValueError, match="none of the sentences can be used: .*longer than the model's 40"
+        ValueError, match="none of the sentences can be used; .*longer than the model's 40"
     ):
         probe_heads(work_dir, Treebank(treebank.path, [long], 0, 0))
 

@@ -27,7 +27,7 @@ def test_words_heads_and_relations_are_read(tmp_path):
     assert first.heads.tolist() == [2, 2, -1]
     assert first.relations == ("aux", "advmod", "root")
     assert first.tags == ("AUX", "PART", "VERB")
-    assert treebank.notes == ["skipped: 1 multiword tokens and 1 empty nodes"]
+    assert treebank.notes == ["skipped lines: 1 for multiword tokens and 1 for empty nodes"]
     assert (len(treebank), treebank.num_words) == (2, 4)
 
 

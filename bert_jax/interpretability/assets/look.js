@@ -170,7 +170,9 @@ function describe() {
   const { names, rows } = matrix();
   const reading = byId("reading");
   if (state.token === null || state.token >= names.length) {
-    reading.textContent = "Point at a token, or move to it with the Tab key, to see its attention.";
+    reading.textContent = byId("drawing").querySelector(".token")
+      ? "Point at a token, or move to it with the Tab key, to see what it attends to."
+      : "Point at a square to see its weight.";
     return;
   }
   const order = names.map((_, to) => to);
@@ -372,7 +374,7 @@ function drawAttribution() {
     element("span", {}, element("i", { style: tint("warm", 0.75) }), "lowers the score"));
   const text = `Score for “${target}”: ${score.toFixed(3)}; with all words masked: ` +
     `${baseline.toFixed(3)}. Integrated gradients distribute the difference over the words.`;
-  panel(`Why “${target}”?`, text, words, key);
+  panel(data.probabilities ? `Why “${target}”?` : "Why this value?", text, words, key);
 }
 
 function drawScores() {
