@@ -26,7 +26,9 @@ MAY_IMPORT = {
     "training": {"analysis", "models", "tasks"},
     "runs": {"corpus", "models", "tasks", "tokenizers", "training"},
     "inference": {"labeled_data", "models", "runs", "tasks", "text", "tokenizers"},
-    "interpretability": {"inference", "labeled_data", "models", "runs", "tasks", "tokenizers"},
+    "interpretability": {
+        *("inference", "labeled_data", "models", "runs", "tasks", "tokenizers", "training"),
+    },
     "pretraining": {
         *("analysis", "corpus", "models", "pipeline", "runs", "tasks", "tokenizers", "training"),
     },

@@ -7,16 +7,15 @@ import sys
 from pathlib import Path
 from typing import get_args
 
-from bert_jax.argument_parser import ArgumentParser
+from bert_jax.argument_parser import ArgumentParser, option_name
 from bert_jax.cli.arguments import add_config_argument, add_text_arguments, add_work_dir_argument
 from bert_jax.corpus.workspace import check_outside_corpora
-from bert_jax.interpretability.head_probe import HeadProbe, probe_heads
-from bert_jax.interpretability.layer_probe import LayerProbe, ProbeTarget, probe_layers
 from bert_jax.interpretability.look import check_page_path, look
-from bert_jax.labeled_data.treebank import find_treebank, read_treebank
+from bert_jax.interpretability.probe import Target, probe
 from bert_jax.recipes.show_batch import show_batch
 from bert_jax.runs.runtime import enable_compilation_cache
 from bert_jax.terminal import ProgressLine, shows_color, use_utf8
+from bert_jax.validation import renamed_in_errors
 
 
 def add_look_at_text_arguments(parser: ArgumentParser) -> None:
@@ -70,21 +69,22 @@ def show_rows(args: argparse.Namespace) -> int:
     return 0
 
 
-def add_probe_arguments(parser: ArgumentParser) -> None:
+def add_probe_model_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `probe`."""
     add_work_dir_argument(parser)
     treebank = "directory of a treebank in CoNLL-U files, or with --target heads a single file"
     parser.add_option("--treebank", "PATH", treebank, required=True)
-    targets = ("heads", *get_args(ProbeTarget))
     target = "attention heads that follow relations, or linear probes for tags or relations"
-    parser.add_choice("--target", targets, target, default="heads")
-    count = "minimum number of occurrences for a relation to be printed (with --target heads)"
+    parser.add_choice("--target", get_args(Target), target, default="heads")
+    count = "minimum number of occurrences for a relation to be listed (with --target heads)"
     parser.add_number("--min-count", count, default=100)
     parser.add_number("--step", "step of the checkpoint (default: the best or newest one)")
+    parser.add_flag("--every-checkpoint", "probe the heads of every checkpoint of a run")
+    parser.add_option("--plot", "FILE", "PNG image of the accuracies at every checkpoint")
     parser.add_option("--output", "FILE", "JSON file for all accuracies")
 
 
-def probe(args: argparse.Namespace) -> int:
+def probe_model(args: argparse.Namespace) -> int:
     """Find out what a model's attention heads and layers know about syntax.
 
         bert-jax probe runs/mine --treebank UD_English-EWT
@@ -95,27 +95,25 @@ def probe(args: argparse.Namespace) -> int:
     section 4.2). Layers and heads are counted from 1. With --target tags or relations, trains
     linear classifiers of the word vectors at every layer on the training set and prints their
     accuracy on the test set, next to that of a model with random weights and of shuffled labels.
+    With --every-checkpoint, shows when the heads of a run began to follow the relations.
     """
-    test = read_treebank(find_treebank(args.treebank, "test"))
-    if args.output:
-        check_outside_corpora(Path(args.output), "--output")
+    for name in ("output", "plot"):
+        if getattr(args, name):
+            check_outside_corpora(Path(getattr(args, name)), f"--{name}")
     enable_compilation_cache()
     line = ProgressLine(sys.stderr)
-    result: HeadProbe | LayerProbe
-    if args.target == "heads":
-        result = probe_heads(args.work_dir, test, step=args.step, on_progress=line.show_text)
-        lines = result.lines(args.min_count)
-    else:
-        train = read_treebank(find_treebank(args.treebank, "train"))
-        result = probe_layers(
-            *(args.work_dir, train, test),
-            target=args.target,
+    options = ("target", "every_checkpoint", "plot")
+    with renamed_in_errors({name: option_name(name) for name in options}):
+        probed = probe(
+            *(args.work_dir, args.treebank, args.target),
             step=args.step,
+            every_checkpoint=args.every_checkpoint,
+            plot=args.plot,
+            min_count=args.min_count,
             on_progress=line.show_text,
         )
-        lines = result.lines()
     line.end()
-    print("\n".join([*lines, *test.notes]))
+    print("\n".join(probed.lines))
     if args.output:
-        result.save(args.output)
+        probed.result.save(args.output)
     return 0

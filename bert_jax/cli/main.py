@@ -89,7 +89,7 @@ VERBS = {
     "show-batch": Verb(
         "show a pretraining batch in words: masks, pairs, padding", "bert_jax.cli.look", "show_rows"
     ),
-    "probe": Verb("find out what heads and layers know about syntax", "bert_jax.cli.look", "probe"),
+    "probe": Verb("measure what a model knows about syntax", "bert_jax.cli.look", "probe_model"),
     "fill-mask": Verb(
         "predict the masked words of a sentence", "bert_jax.cli.predict", "fill_mask", mixed=True
     ),

@@ -96,6 +96,6 @@ def add_workers_argument(parser: ArgumentParser) -> None:
 def _at_least_one(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of processes. Specify at least 1"
+            f"{text!r} is not a valid number of processes. Specify at least 1"
         )
     return int(text)

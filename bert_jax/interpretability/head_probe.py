@@ -92,6 +92,13 @@ class HeadProbe:
             float(self.offset_accuracies[number, offset]),
         )
 
+    def accuracy_of(self, best: BestHead) -> float:
+        """Return the accuracy of a given head for its relation; 0 if the relation is absent."""
+        if best.relation not in self.relations:
+            return 0.0
+        index = DIRECTIONS.index(best.direction), self.relations.index(best.relation)
+        return float(self.accuracies[(*index, best.layer, best.head)])
+
     def lines(self, min_count: int = _MIN_COUNT) -> Iterator[str]:
         """Yield a table of the best heads as lines of text, counting layers and heads from 1."""
         width = max(map(len, self.relations))

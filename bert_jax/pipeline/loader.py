@@ -192,8 +192,8 @@ class Loader:
         """
         if num_workers < 0 or prefetch < (1 if num_workers else 0):
             raise ValueError(
-                f"num_workers={num_workers}, prefetch={prefetch}: each must be at least 0, and "
-                "prefetch must be at least 1 with workers."
+                f"num_workers={num_workers}, prefetch={prefetch}: both must be at least 0, "
+                "and prefetch must be at least 1 if there are workers."
             )
         if not 0 <= start_step <= len(source):
             raise ValueError(f"start_step={start_step}: expected 0 to {len(source)}.")

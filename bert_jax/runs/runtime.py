@@ -138,7 +138,7 @@ def versions() -> dict[str, str]:
 
 
 def _processor() -> str:
-    """Return the processor's name as reported by Linux, or by Python if Linux has no name."""
+    """Return the processor's name as reported by Linux, or else by Python."""
     file = Path("/proc/cpuinfo")
     for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
         if line.startswith("model name"):

@@ -281,8 +281,8 @@ def read_json_lines(path: Path, options: SourceOptions, counts: SourceCounts) ->
     Blank lines are ignored.
 
     Raises:
-      ValueError: a line is not a JSON object with a text and `options` do not say to skip it, or
-        no object in the file has the field. The message names the file and line.
+      ValueError: a line is not a JSON object with a text field (unless `options` say to skip such
+        lines), or no object in the file has the field. The message names the file and line.
     """
     num_objects = num_with_field = 0
     fields: list[str] = []

@@ -55,7 +55,7 @@ def special_tokens_of(vocabulary: Container[str]) -> SpecialTokens | None:
 
 
 def split_specials(text: str, tokens: tuple[str, ...]) -> str:
-    """Insert a space into any of `tokens` that a text spells out, ignoring case."""
+    """Insert a space into any of `tokens` that appear literally in a text, ignoring case."""
     return _spelled(tokens).sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
 
 

@@ -136,7 +136,7 @@ def saving_context(directory: Path, step: int, metadata: Mapping[str, Any]) -> A
 
 
 def require_intact_everywhere(directory: Path, step: int, *parts: str) -> None:
-    """Raise DamagedCheckpoint on every process if the first one finds a checkpoint damaged."""
+    """Raise DamagedCheckpoint on every process if the first one finds damage."""
     error = None
     if jax.process_index() == 0:
         try:

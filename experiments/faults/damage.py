@@ -1,4 +1,4 @@
-"""Damage bytes, JSON values and lines, deterministically for a given random generator."""
+"""Corrupt bytes, JSON values and lines, deterministically for a given random generator."""
 
 from __future__ import annotations
 

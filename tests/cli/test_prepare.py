@@ -97,7 +97,10 @@ def test_the_share_of_unknown_tokens_is_printed_and_refused(files, tmp_path, cap
     ("extra", "message"),
     [
         (["--language", "xx"], "language='xx': there are no sentence rules"),
-        (["--workers", "0"], "--workers: '0' is not a number of processes. Specify at least 1"),
+        (
+            ["--workers", "0"],
+            "--workers: '0' is not a valid number of processes. Specify at le",
+        ),
         (["--held-out", "2"], "error: --held-out=2.0: expected a fraction"),
         (["--max-length", "1"], "error: --max-length=1: expected 8"),
         (["--max-length", "9", "--max-documents-per-record", "5"], "per-record=5: .* of 9 pos"),

@@ -78,7 +78,7 @@ def test_the_command_determines_the_kind_of_ambiguous_names(
 
 
 def test_config_files_can_import_each_other(tmp_path: Path) -> None:
-    """Resolve imports relative to the file, rerun them at each load and keep no modules."""
+    """Resolve imports relative to the file, rerun them on every load, and do not cache modules."""
     directory = tmp_path / "my.configs"
     (directory / "small").mkdir(parents=True)
     shutil.copy(CONFIGS / "pretrain/tiny.py", directory / "base.py")

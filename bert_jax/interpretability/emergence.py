@@ -1,0 +1,148 @@
+"""Probe every checkpoint of a run, to see when its attention heads start to follow relations."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from bert_jax.files import write_file
+from bert_jax.interpretability.head_probe import BestHead, HeadProbe, OnProgress, probe_heads
+from bert_jax.labeled_data.treebank import Treebank
+from bert_jax.runs.work_dir import CHECKPOINTS_NAME
+from bert_jax.training.checkpoint_files import steps_in
+from bert_jax.training.metrics_log import LOG_NAME, read_metrics
+
+_MIN_COUNT = 100
+_NUM_DRAWN = 8
+_LOSSES = ("mlm_loss", "loss")
+
+
+@dataclass(frozen=True, eq=False)
+class Emergence:
+    """The accuracy of attention heads at every checkpoint of a run.
+
+    Attributes:
+      name: the name of the run.
+      steps: the steps of the checkpoints, in ascending order.
+      probes: the probe of each checkpoint.
+      losses: a dict from step to held-out loss, from the run's log.
+    """
+
+    name: str
+    steps: tuple[int, ...]
+    probes: tuple[HeadProbe, ...] = field(repr=False)
+    losses: dict[int, float] = field(repr=False)
+
+    def heads(self, min_count: int = _MIN_COUNT) -> list[BestHead]:
+        """Return the best head of the last checkpoint for each frequent relation."""
+        return self.probes[-1].best(min_count)
+
+    def history(self, best: BestHead) -> list[float]:
+        """Return the accuracy of a head for its relation at every checkpoint."""
+        return [probe.accuracy_of(best) for probe in self.probes]
+
+    def lines(self, min_count: int = _MIN_COUNT) -> Iterator[str]:
+        """Yield a table with a row for each relation and a column for each checkpoint."""
+        heads = self.heads(min_count)
+        width = max((len(best.relation) for best in heads), default=8)
+        cells = "  ".join(f"{f'step {step:,}':>12}" for step in self.steps)
+        yield f"{'relation':{width}}  {'head':>6}  {'baseline':>8}  {cells}"
+        for best in heads:
+            row = "  ".join(f"{accuracy:12.1%}" for accuracy in self.history(best))
+            name = f"{best.layer + 1}-{best.head + 1}"
+            yield f"{best.relation:{width}}  {name:>6}  {best.offset_accuracy:8.1%}  {row}"
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all values as plain JSON values."""
+        return {
+            "name": self.name,
+            "losses": {str(step): loss for step, loss in self.losses.items()},
+            "steps": {
+                str(step): probe.to_json()
+                for step, probe in zip(self.steps, self.probes, strict=True)
+            },
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write all values to a JSON file."""
+        write_file(Path(path), json.dumps(self.to_json(), indent=1) + "\n")
+
+    def plot(self, path: str | Path, min_count: int = _MIN_COUNT) -> None:
+        """Plot the accuracies and the loss against the step, as a PNG image.
+
+        The relations drawn are those whose best head beats the best fixed offset by most.
+        """
+        figure = Figure(figsize=(9, 6), dpi=110, layout="constrained")
+        figure.suptitle(self.name, fontsize=14, fontweight="bold")
+        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+        gains = sorted(self.heads(min_count), key=lambda best: best.offset_accuracy - best.accuracy)
+        for best in [best for best in gains if best.relation != "all"][:_NUM_DRAWN]:
+            _draw(top, self.steps, self.history(best), best)
+        top.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        top.set_ylabel("accuracy of the head\n(dotted: best fixed offset)")
+        top.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
+        if self.losses:
+            bottom.plot(list(self.losses), list(self.losses.values()), color="#333333")
+        bottom.set_ylabel("held-out loss")
+        bottom.set_xlabel("step")
+        image = io.BytesIO()
+        figure.savefig(image, format="png")
+        write_file(Path(path), image.getvalue())
+
+
+def _draw(axis: Axes, steps: Sequence[int], accuracies: Sequence[float], best: BestHead) -> None:
+    label = f"{best.relation} ({best.layer + 1}-{best.head + 1})"
+    (line,) = axis.plot(steps, accuracies, marker="o", markersize=3, label=label)
+    axis.axhline(best.offset_accuracy, color=line.get_color(), linestyle=":", linewidth=0.8)
+
+
+def probe_checkpoints(
+    work_dir: str | Path, treebank: Treebank, *, on_progress: OnProgress | None = None
+) -> Emergence:
+    """Probe the attention heads of every checkpoint that a run has kept.
+
+    Args:
+      work_dir: the work directory of the run; `checkpoint.keep_every` keeps its checkpoints.
+      treebank: the sentences.
+      on_progress: called with a line about the progress after each sentence.
+
+    Raises:
+      ValueError: the run has kept fewer than two checkpoints, or `probe_heads` fails.
+    """
+    directory = Path(work_dir)
+    steps = sorted(steps_in(directory / CHECKPOINTS_NAME))
+    if len(steps) < 2:
+        raise ValueError(
+            f"{directory}: has kept {len(steps)} checkpoints, but at least two are needed. Train "
+            "with checkpoint.keep_every, which keeps a checkpoint at regular intervals."
+        )
+
+    def report(step: int) -> OnProgress | None:
+        if on_progress is None:
+            return None
+        return lambda text: on_progress(f"step {step:,}: {text}")
+
+    probes = [
+        probe_heads(directory, treebank, step=step, on_progress=report(step)) for step in steps
+    ]
+    losses = _losses(directory / LOG_NAME)
+    return Emergence(directory.resolve().name, tuple(steps), tuple(probes), losses)
+
+
+def _losses(log: Path) -> dict[int, float]:
+    """Return the held-out masked-LM loss (or the loss) at each evaluated step."""
+    entries = read_metrics(log) if log.is_file() else []
+    evaluations = [entry for entry in entries if entry["kind"] == "evaluation"]
+    name = next((name for name in _LOSSES if any(name in entry for entry in evaluations)), "")
+    return {int(entry["step"]): float(entry[name]) for entry in evaluations if name in entry}

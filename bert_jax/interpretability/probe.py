@@ -1,0 +1,82 @@
+"""Choose the probe that a command asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol, assert_never, get_args
+
+from bert_jax.interpretability.emergence import Emergence, probe_checkpoints
+from bert_jax.interpretability.head_probe import HeadProbe, OnProgress, probe_heads
+from bert_jax.interpretability.layer_probe import probe_layers
+from bert_jax.labeled_data.treebank import find_treebank, read_treebank
+from bert_jax.validation import check_choice
+
+Target = Literal["heads", "tags", "relations"]
+
+
+class Saved(Protocol):
+    """The result of a probe, which can be saved."""
+
+    def save(self, path: str | Path) -> None:
+        """Write the result to a JSON file."""
+
+
+class Probed(NamedTuple):
+    """A probe's result, and the same as the lines of a table."""
+
+    result: Saved
+    lines: Sequence[str]
+
+
+def probe(
+    model: str | Path,
+    treebank: str | Path,
+    target: Target,
+    *,
+    step: int | None = None,
+    every_checkpoint: bool = False,
+    plot: str | Path | None = None,
+    min_count: int = 100,
+    on_progress: OnProgress | None = None,
+) -> Probed:
+    """Probe the attention heads or the layers of a model.
+
+    Args:
+      model: the work directory of a run or of `bert-jax import`.
+      treebank: a CoNLL-U file, or a directory with the files of a treebank.
+      target: "heads" for `probe_heads`; "tags" or "relations" for `probe_layers`.
+      step: the step of the checkpoint; if None, the best or newest one.
+      every_checkpoint: whether to probe the heads of every checkpoint of a run.
+      plot: the path of a PNG image of the accuracies at every checkpoint; None for no image.
+      min_count: the minimum number of occurrences for a relation to be listed, for "heads".
+      on_progress: called with lines about the progress.
+
+    Raises:
+      ValueError: the arguments contradict each other, a file is missing or malformed, or the probe
+        fails.
+    """
+    check_choice("target", target, get_args(Target))
+    if every_checkpoint and (target != "heads" or step is not None):
+        raise ValueError("every_checkpoint=True: probes heads at all steps. Omit target and step.")
+    if plot is not None and not every_checkpoint:
+        raise ValueError(f"plot={plot}: plots every checkpoint. Set every_checkpoint.")
+    test = read_treebank(find_treebank(treebank, "test"))
+    match target:
+        case "heads":
+            heads: HeadProbe | Emergence
+            if every_checkpoint:
+                heads = probe_checkpoints(model, test, on_progress=on_progress)
+                if plot is not None:
+                    heads.plot(plot, min_count)
+            else:
+                heads = probe_heads(model, test, step=step, on_progress=on_progress)
+            return Probed(heads, [*heads.lines(min_count), *test.notes])
+        case "tags" | "relations":
+            train = read_treebank(find_treebank(treebank, "train"))
+            layers = probe_layers(
+                model, train, test, target=target, step=step, on_progress=on_progress
+            )
+            return Probed(layers, [*layers.lines(), *test.notes])
+        case _:
+            assert_never(target)

@@ -1,0 +1,88 @@
+"""Test probes of every checkpoint of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bert_jax import load_config, pretrain
+from bert_jax.interpretability.emergence import Emergence, probe_checkpoints
+from bert_jax.interpretability.head_probe import probe_heads
+from bert_jax.labeled_data.treebank import read_treebank
+from bert_jax.training.metrics_log import read_metrics
+
+SENTENCE = [
+    "1\tthe\t_\tDET\t_\t_\t2\tdet\t_\t_",
+    "2\train\t_\tNOUN\t_\t_\t3\tnsubj\t_\t_",
+    "3\tfalls\t_\tVERB\t_\t_\t0\troot\t_\t_",
+    "",
+]
+
+
+@pytest.fixture(scope="module")
+def run(tiny_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the work directory of a run that kept the checkpoints of steps 10, 20, 30 and 32."""
+    work_dir = tmp_path_factory.mktemp("emergence") / "run"
+    pretrain(load_config(tiny_config, {"work_dir": str(work_dir)}, kind="pretrain"))
+    return work_dir
+
+
+@pytest.fixture(scope="module")
+def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("treebank") / "en-ud-test.conllu"
+    file.write_text("\n".join(SENTENCE * 4) + "\n", encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def emergence(run: Path, treebank: Path) -> Emergence:
+    return probe_checkpoints(run, read_treebank(treebank))
+
+
+def test_every_checkpoint_is_probed(run, treebank, emergence):
+    assert emergence.steps[:2] == (10, 20) and emergence.steps[-1] == 32
+    sentences = read_treebank(treebank)
+    for step, probe in zip(emergence.steps, emergence.probes, strict=True):
+        expected = probe_heads(run, sentences, step=step)
+        assert (probe.accuracies == expected.accuracies).all()
+    for best in emergence.heads(1):
+        assert emergence.history(best)[-1] == best.accuracy
+    logged = {
+        entry["step"]: entry["mlm_loss"]
+        for entry in read_metrics(run / "metrics.jsonl")
+        if entry["kind"] == "evaluation"
+    }
+    assert emergence.losses == logged and 32 in logged
+
+
+def test_the_result_is_written_as_a_table_a_file_and_a_plot(emergence, tmp_path):
+    header, *rows = emergence.lines(1)
+    assert header.split()[:3] == ["relation", "head", "baseline"] and header.endswith("step 32")
+    assert [row.split()[0] for row in rows] == [best.relation for best in emergence.heads(1)]
+    emergence.save(tmp_path / "emergence.json")
+    saved = json.loads((tmp_path / "emergence.json").read_text(encoding="utf-8"))
+    assert list(saved["steps"]) == [str(step) for step in emergence.steps]
+    emergence.plot(tmp_path / "emergence.png", 1)
+    assert (tmp_path / "emergence.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_probes_every_checkpoint(bert_jax_here, run, treebank, emergence, tmp_path):
+    plot = tmp_path / "plot.png"
+    words = ["--treebank", treebank, "--every-checkpoint", "--min-count", "1", "--plot", plot]
+    printed = bert_jax_here("probe", run, *words)
+    assert printed.code == 0, printed.errors
+    assert printed.output == "\n".join(emergence.lines(1)) + "\n"
+    assert plot.is_file()
+
+
+def test_requests_that_make_no_sense_are_rejected(bert_jax_here, import_pair, run, treebank):
+    given = ["--treebank", treebank]
+    refused = bert_jax_here("probe", run, *given, "--plot", "x.png")
+    assert refused.code == 2 and "--plot=x.png: plots every checkpoint" in refused.errors
+    refused = bert_jax_here("probe", run, *given, "--every-checkpoint", "--step", "10")
+    assert refused.code == 2 and "probes heads at all steps" in refused.errors
+    work_dir = import_pair("Bert", "encoder")[1]
+    refused = bert_jax_here("probe", work_dir, *given, "--every-checkpoint")
+    assert refused.code == 2 and "has kept 1 checkpoints, but at least two" in refused.errors
