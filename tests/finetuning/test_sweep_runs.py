@@ -313,7 +313,7 @@ def test_reports_are_written_again_from_the_results(
     assert bert_jax_here("sweep", "--report-only", output).code == 0
     assert (output / "report.html").read_text() == page
     both = ("sweep", "--report-only", output, output)
-    assert "--output is missing: a report on several sweeps" in bert_jax_here(*both).errors
+    assert "--output is missing: a report on multiple sweeps" in bert_jax_here(*both).errors
     assert bert_jax_here(*both, "--output", tmp_path).code == 0
     assert (tmp_path / "report.html").read_text().count("<img") == 2
 
