@@ -1,0 +1,114 @@
+"""Compare the vectors of layers, checkpoints and models with centered kernel alignment (CKA)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_jax.files import write_file
+from bert_jax.interpretability.traced_text import FloatArray
+from bert_jax.interpretability.word_states import WordStates, describe_skipped
+from bert_jax.labeled_data.treebank import ParsedSentence, Treebank
+
+
+@dataclass(frozen=True, eq=False)
+class Similarity:
+    """The similarity of every layer of one model to every layer of another.
+
+    Attributes:
+      cka: float64 [layers + 1, layers + 1], from 0 to 1; row and column 0 are the embeddings.
+      num_words: the number of words whose vectors were compared.
+    """
+
+    cka: NDArray[np.float64] = field(repr=False)
+    num_words: int
+
+    def lines(self) -> Iterator[str]:
+        """Yield a table with a row for each layer of the first model."""
+        names = ["emb.", *map(str, range(1, self.cka.shape[1]))]
+        yield f"{'layer':>5}  " + "  ".join(f"{name:>5}" for name in names)
+        for layer, row in enumerate(self.cka):
+            cells = "  ".join(f"{value:5.2f}" for value in row)
+            yield f"{str(layer) if layer else 'emb.':>5}  {cells}"
+        yield ""
+        yield f"linear CKA of {self.num_words:,} word vectors"
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def save(self, path: str | Path) -> None:
+        """Write all values to a JSON file."""
+        values = {"words": self.num_words, "cka": self.cka.round(4).tolist()}
+        write_file(Path(path), json.dumps(values, indent=1) + "\n")
+
+
+def compare_layers(
+    first: str | Path,
+    second: str | Path,
+    treebank: Treebank,
+    *,
+    first_step: int | None = None,
+    second_step: int | None = None,
+    max_sentences: int = 500,
+) -> Similarity:
+    """Measure how similar the word vectors of two models are, layer by layer.
+
+    Linear CKA ignores rotations and scales, so it can compare models of different sizes, and two
+    training runs whose dimensions have no correspondence (Kornblith et al. 2019, "Similarity of
+    Neural Network Representations Revisited", section 3).
+
+    Args:
+      first: the work directory of a run or of `bert-jax import`.
+      second: another one, or the same for the layers or checkpoints of one model.
+      treebank: the sentences, whose words both models read.
+      first_step: the step of the first model's checkpoint; if None, the best or newest one.
+      second_step: the step of the second model's checkpoint.
+      max_sentences: the maximum number of sentences, from the beginning of the treebank.
+
+    Raises:
+      ValueError: there is no such model, or none of the sentences can be used by both.
+    """
+    if max_sentences < 1:
+        raise ValueError(f"max_sentences={max_sentences}: expected at least 1.")
+    sentences = treebank.sentences[:max_sentences]
+    readers = WordStates(first, step=first_step), WordStates(second, step=second_step)
+    states = [_by_sentence(reader, sentences) for reader in readers]
+    shared = [index for index in states[0] if index in states[1]]
+    if not shared:
+        reasons = "; ".join(describe_skipped(reader.skipped) for reader in readers)
+        raise ValueError(f"{treebank.path}: none of the sentences can be used; {reasons}")
+    left, right = (
+        np.concatenate([each[index] for index in shared], axis=1).astype(np.float64)
+        for each in states
+    )
+    return Similarity(linear_cka(left, right), left.shape[1])
+
+
+def _by_sentence(reader: WordStates, sentences: Sequence[ParsedSentence]) -> dict[int, FloatArray]:
+    """Return a dict from the index of each usable sentence to its word vectors."""
+    numbers = {id(sentence): number for number, sentence in enumerate(sentences)}
+    return {numbers[id(sentence)]: vectors for sentence, vectors in reader(sentences)}
+
+
+def linear_cka(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the linear CKA of every pair of layers.
+
+    Args:
+      left: [layers, examples, dim].
+      right: [other layers, examples, other dim], for the same examples.
+
+    Returns:
+      float64 [layers, other layers].
+    """
+    left, right = (x - x.mean(axis=1, keepdims=True) for x in (left, right))
+    norms = [
+        np.array([np.linalg.norm(layer.T @ layer) for layer in each]) for each in (left, right)
+    ]
+    cross = np.array([[np.linalg.norm(b.T @ a) ** 2 for b in right] for a in left])
+    products: NDArray[np.float64] = cross / np.maximum(norms[0][:, None] * norms[1], 1e-12)
+    return products

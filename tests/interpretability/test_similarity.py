@@ -1,0 +1,58 @@
+"""Compare linear CKA with its definition by Gram matrices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bert_jax.interpretability.similarity import compare_layers, linear_cka
+from bert_jax.labeled_data.treebank import ParsedSentence, Treebank
+
+SENTENCES = [("it", "rains", "on", "roads"), ("the", "dog", "runs"), ("rain", "falls", ".")]
+
+
+@pytest.fixture(scope="module")
+def treebank(tmp_path_factory) -> Treebank:
+    sentences = [
+        ParsedSentence(words, np.zeros(len(words), int), ("dep",) * len(words), ("X",) * len(words))
+        for words in SENTENCES
+    ]
+    return Treebank(tmp_path_factory.mktemp("treebank"), sentences, 0, 0)
+
+
+def cka_of_gram_matrices(x: np.ndarray, y: np.ndarray) -> float:
+    """Return equations 2 and 3 of Kornblith et al. 2019 for linear kernels."""
+    center = np.eye(len(x)) - 1 / len(x)
+
+    def hsic(k: np.ndarray, other: np.ndarray) -> float:
+        return float(np.trace(k @ center @ other @ center))
+
+    k, other = x @ x.T, y @ y.T
+    return hsic(k, other) / np.sqrt(hsic(k, k) * hsic(other, other))
+
+
+def test_cka_equals_its_definition():
+    rng = np.random.default_rng(0)
+    left, right = rng.normal(size=(2, 20, 5)), rng.normal(size=(3, 20, 7))
+    expected = [[cka_of_gram_matrices(x, y) for y in right] for x in left]
+    np.testing.assert_allclose(linear_cka(left, right), expected, rtol=1e-10)
+
+
+def test_cka_ignores_rotations_and_scales():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1, 30, 6))
+    rotation = np.linalg.qr(rng.normal(size=(6, 6)))[0]
+    np.testing.assert_allclose(linear_cka(x, 3 * x @ rotation + 1), 1, rtol=1e-10)
+
+
+def test_a_model_is_most_similar_to_itself(import_pair, treebank, tmp_path):
+    work_dir = import_pair("Bert", "encoder")[1]
+    same = compare_layers(work_dir, work_dir, treebank)
+    assert same.num_words == 10
+    np.testing.assert_allclose(np.diag(same.cka), 1, rtol=1e-6)
+    other = compare_layers(work_dir, import_pair("Albert", "encoder")[1], treebank)
+    assert other.cka.shape == (3, 3) and (other.cka < 1).all() and (other.cka >= 0).all()
+    assert len(list(other.lines())) == 6
+    other.save(tmp_path / "cka.json")
+    with pytest.raises(ValueError, match="^max_sentences=0: expected at least 1"):
+        compare_layers(work_dir, work_dir, treebank, max_sentences=0)
