@@ -27,7 +27,8 @@ MAY_IMPORT = {
     "runs": {"corpus", "models", "tasks", "tokenizers", "training"},
     "inference": {"labeled_data", "models", "runs", "tasks", "text", "tokenizers"},
     "interpretability": {
-        *("inference", "labeled_data", "models", "runs", "tasks", "tokenizers", "training"),
+        *("finetuning", "inference", "labeled_data", "models", "runs", "tasks", "tokenizers"),
+        "training",
     },
     "pretraining": {
         *("analysis", "corpus", "models", "pipeline", "runs", "tasks", "tokenizers", "training"),

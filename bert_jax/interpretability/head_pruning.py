@@ -1,0 +1,200 @@
+"""Measure how important each attention head is to a task, and prune heads one by one.
+
+A head is pruned by zeroing the rows of the output projection that read it, so a pruned model is an
+ordinary set of parameters. The importance of a head is the expected absolute gradient of the loss
+with respect to a factor by which the head's output is multiplied (Michel et al. 2019, "Are Sixteen
+Heads Really Better than One?", equation 2).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_jax.files import write_file
+from bert_jax.finetuning.config import EvaluationConfig
+from bert_jax.finetuning.evaluation import Evaluation, open_evaluation
+from bert_jax.finetuning.task_data import ExampleSet
+from bert_jax.labeled_data.features import FeatureBatches, InOrder
+from bert_jax.models.config import EncoderConfig
+from bert_jax.models.parameters import Parameters
+from bert_jax.tasks.finetuning import ClassifierTask
+from bert_jax.tasks.task import Batch
+
+OnProgress = Callable[[str], None]
+_ROWS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class HeadPruning:
+    """The importance of every head, and the scores of the model with heads pruned.
+
+    Heads are identified as (layer, head), counted from 0. If layers share attention parameters, a
+    head is pruned in all of them, and only the layers that own parameters are listed.
+
+    Attributes:
+      metric: the name of the score.
+      layers: the layers that own attention parameters.
+      importance: float64 [layers, heads], divided by the L2 norm of each layer.
+      without: float64 [layers, heads], the score with only this head pruned.
+      order: the heads in the order in which they are pruned, the least important first.
+      scores: the score with the first 0, 1, 2, ... heads of `order` pruned.
+    """
+
+    metric: str
+    layers: tuple[int, ...]
+    importance: NDArray[np.float64] = field(repr=False)
+    without: NDArray[np.float64] = field(repr=False)
+    order: tuple[tuple[int, int], ...] = field(repr=False)
+    scores: tuple[float, ...] = field(repr=False)
+
+    def lines(self) -> Iterator[str]:
+        """Yield a table of single heads and a table of pruned heads; both count from 1."""
+        heads = range(1, self.without.shape[1] + 1)
+        yield f"{self.metric} without one head (all heads: {self.scores[0]:.4f})"
+        yield f"{'layer':>5}  " + "  ".join(f"{head:>7}" for head in heads)
+        for layer, row in zip(self.layers, self.without, strict=True):
+            cells = "  ".join(f"{score - self.scores[0]:+7.4f}" for score in row)
+            yield f"{layer + 1:>5}  {cells}"
+        yield ""
+        yield f"{'pruned':>6}  {self.metric:>10}  last pruned head"
+        for count, score in enumerate(self.scores):
+            last = self.order[count - 1] if count else None
+            name = f"{last[0] + 1}-{last[1] + 1}" if last else ""
+            yield f"{count:>6}  {score:10.4f}  {name}"
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def save(self, path: str | Path) -> None:
+        """Write all values to a JSON file."""
+        values = {
+            "metric": self.metric,
+            "layers": list(self.layers),
+            "importance": self.importance.tolist(),
+            "without": self.without.tolist(),
+            "order": [list(head) for head in self.order],
+            "scores": list(self.scores),
+        }
+        write_file(Path(path), json.dumps(values, indent=1) + "\n")
+
+
+def prune_heads(
+    work_dir: str | os.PathLike[str],
+    *,
+    data: str | os.PathLike[str] | None = None,
+    config: EvaluationConfig | None = None,
+    on_progress: OnProgress | None = None,
+) -> HeadPruning:
+    """Measure the importance of a fine-tuned model's heads, and prune them one by one.
+
+    This evaluates the model twice per head, so use a small set for a large model.
+
+    Args:
+      work_dir: the work directory of a fine-tuning run, or of an import with `config`.
+      data: a labeled file in the format of the validation file; None for the validation set.
+      config: the task, for an imported model; see `bert_jax.evaluate`.
+      on_progress: called with a line about the progress before each evaluation.
+
+    Raises:
+      ValueError: see `bert_jax.evaluate`.
+    """
+    report = on_progress or (lambda text: None)
+    opened = open_evaluation(Path(work_dir), config, data=None if data is None else os.fspath(data))
+    name, examples = next(iter(opened.sets.items()))
+    encoder = opened.scorer.task.config.encoder
+    kernels = output_kernels(encoder)
+    report(f"importance of {len(kernels) * encoder.num_heads} heads")
+    importance = head_importance(opened, examples)
+    norms = np.linalg.norm(importance, axis=1, keepdims=True)
+    importance = importance / np.maximum(norms, 1e-30)
+
+    def score(mask: NDArray[np.float32]) -> float:
+        params = with_heads(opened.params, encoder, mask)
+        logits, _ = opened.scorer.answers(params, examples, name)
+        return float(examples.scores(logits)[examples.metrics[0]])
+
+    without = np.zeros_like(importance)
+    for row, column in np.ndindex(*importance.shape):
+        report(f"without head {row + 1}-{column + 1}")
+        mask = np.ones(importance.shape, np.float32)
+        mask[row, column] = 0
+        without[row, column] = score(mask)
+    order = np.argsort(importance, axis=None, kind="stable")
+    mask = np.ones(importance.shape, np.float32)
+    scores = [score(mask)]
+    for number, index in enumerate(order, 1):
+        report(f"{number} of {len(order)} heads pruned")
+        mask.reshape(-1)[index] = 0
+        scores.append(score(mask))
+    layers = tuple(kernels)
+    places = [np.unravel_index(int(index), importance.shape) for index in order]
+    heads = tuple((layers[int(row)], int(column)) for row, column in places)
+    return HeadPruning(examples.metrics[0], layers, importance, without, heads, tuple(scores))
+
+
+def output_kernels(encoder: EncoderConfig) -> Mapping[int, str]:
+    """Return a dict from each layer that owns attention parameters to its output kernel's name."""
+    owners = sorted({encoder.parameter_owners(n)[0] for n in range(encoder.num_layers)})
+    return {owner: f"encoder.layers.{owner}.attention.output.kernel" for owner in owners}
+
+
+def with_heads(params: Parameters, encoder: EncoderConfig, mask: Any) -> Parameters:
+    """Return parameters with the output of every head multiplied by `mask` [layers, heads]."""
+    changed = dict(params)
+    for row, name in enumerate(output_kernels(encoder).values()):
+        kernel = params[name]
+        rows = jnp.repeat(jnp.asarray(mask[row]), encoder.head_dim)
+        changed[name] = kernel * rows[:, None].astype(kernel.dtype)
+    return changed
+
+
+def head_importance(opened: Evaluation, examples: ExampleSet) -> NDArray[np.float64]:
+    """Return the mean absolute gradient of the loss for the heads' factors, [layers, heads].
+
+    Args:
+      opened: the model.
+      examples: the labeled examples to average over.
+    """
+    task, features = opened.scorer.task, examples.features
+    lengths = tuple(opened.scorer.row_lengths)
+    if features.lengths.max() > lengths[-1]:
+        lengths = (*lengths[:-1], int(features.lengths.max()))
+    plan = InOrder(features.lengths, lengths, [_ROWS] * len(lengths))
+    batches = FeatureBatches(features, plan)
+    encoder = task.config.encoder
+    total = np.zeros((len(output_kernels(encoder)), encoder.num_heads))
+    params = jax.device_get(opened.params)
+    for step in range(len(batches)):
+        batch = batches[step]
+        gradients = np.abs(np.asarray(_mask_gradients(params, batch, task=task), np.float64))
+        total += gradients[batch["example_weights"] > 0].sum(axis=0)
+    return total / len(features)
+
+
+@partial(jax.jit, static_argnames="task")
+def _mask_gradients(params: Parameters, batch: Batch, *, task: ClassifierTask) -> jax.Array:
+    """Return the gradient of each example's loss, [rows, layers, heads]."""
+    encoder = task.config.encoder
+    ones = jnp.ones((len(output_kernels(encoder)), encoder.num_heads))
+
+    def loss(mask: jax.Array, row: Batch) -> jax.Array:
+        one = {name: array[None] for name, array in row.items()}
+        model = task.definition.module(with_heads(params, encoder, mask))
+        metrics = task.metrics(model, one, None)
+        return sum(
+            (coefficient * metrics[name].mean() for name, coefficient in task.loss_terms.items()),
+            jnp.zeros(()),
+        )
+
+    return jax.vmap(jax.grad(loss), in_axes=(None, 0))(ones, batch)

@@ -1,0 +1,95 @@
+"""Compare head importance and pruned scores with PyTorch."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from numpy.testing import assert_allclose
+
+from bert_jax import EvaluationConfig, evaluate
+from bert_jax.finetuning.sentences import SentencesConfig
+from bert_jax.interpretability.head_pruning import HeadPruning, prune_heads
+from bert_jax.labeled_data.sentences import SentenceFiles
+
+ROWS = [("it rains", "no"), ("wet roads", "maybe"), ("the dog runs", "yes"), ("rain, rain", "yes")]
+LABELS = ["no", "maybe", "yes"]
+HEADS, SIZE = 4, 8
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory) -> EvaluationConfig:
+    file = tmp_path_factory.mktemp("data") / "dev.csv"
+    lines = ["text,label", *(f'"{text}",{label}' for text, label in ROWS)]
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    files = SentenceFiles(
+        *(str(file), str(file)), first="text", label="label", labels=tuple(LABELS)
+    )
+    return EvaluationConfig(SentencesConfig(files), max_length=24)
+
+
+@pytest.fixture(scope="module")
+def pruning(import_pair, config) -> HeadPruning:
+    return prune_heads(import_pair("Bert", "classification")[1], config=config)
+
+
+def hugging_face(directory, mask):
+    """Return the loss of every row and the accuracy, with heads multiplied by `mask`."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(directory)
+    for layer, factors in zip(model.bert.encoder.layer, mask, strict=True):
+        layer.attention.output.dense.register_forward_pre_hook(
+            lambda _, inputs, factors=factors: (inputs[0] * factors.repeat_interleave(SIZE),)
+        )
+    losses, correct = [], 0
+    for text, label in ROWS:
+        logits = model(**tokenizer(text, return_tensors="pt")).logits
+        target = torch.tensor([LABELS.index(label)])
+        losses.append(torch.nn.functional.cross_entropy(logits, target))
+        correct += int(logits.argmax()) == int(target)
+    return losses, correct / len(ROWS)
+
+
+def test_importance_is_the_mean_absolute_gradient(import_pair, pruning):
+    mask = torch.ones(2, HEADS, requires_grad=True)
+    losses, _ = hugging_face(import_pair("Bert", "classification")[0], mask)
+    gradients = [torch.autograd.grad(loss, mask, retain_graph=True)[0].abs() for loss in losses]
+    expected = torch.stack(gradients).mean(dim=0).numpy()
+    expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+    assert_allclose(pruning.importance, expected, rtol=1e-3)
+
+
+def test_scores_equal_pytorch_with_heads_switched_off(import_pair, pruning):
+    source = import_pair("Bert", "classification")[0]
+    assert pruning.metric == "accuracy" and pruning.layers == (0, 1)
+    for layer, head in np.ndindex(2, HEADS):
+        mask = torch.ones(2, HEADS)
+        mask[layer, head] = 0
+        assert pruning.without[layer, head] == hugging_face(source, mask)[1]
+    mask = torch.ones(2, HEADS)
+    expected = [hugging_face(source, mask)[1]]
+    for layer, head in pruning.order:
+        mask[layer, head] = 0
+        expected.append(hugging_face(source, mask)[1])
+    assert list(pruning.scores) == expected
+
+
+def test_nothing_is_pruned_at_first_and_everything_at_last(import_pair, config, pruning, tmp_path):
+    work_dir = import_pair("Bert", "classification")[1]
+    (scores,) = evaluate(work_dir, config=config).sets.values()
+    assert pruning.scores[0] == scores.scores["accuracy"]
+    assert sorted(pruning.order) == [(layer, head) for layer in range(2) for head in range(HEADS)]
+    flat = [pruning.importance[layer, head] for layer, head in pruning.order]
+    assert flat == sorted(flat)
+    assert len(list(pruning.lines())) == 2 + 2 + 1 + 1 + 9
+    pruning.save(tmp_path / "pruning.json")
+    saved = json.loads((tmp_path / "pruning.json").read_text(encoding="utf-8"))
+    assert saved["scores"] == list(pruning.scores)
+
+
+def test_shared_layers_are_pruned_together(import_pair, config):
+    pruning = prune_heads(import_pair("Albert", "classification")[1], config=config)
+    assert pruning.importance.shape == (2, HEADS)  # two groups of one layer each
