@@ -322,7 +322,7 @@ def test_numbers_out_of_range_are_refused(examples, source):
         Loader(source, start_step=41)
     with pytest.raises(ValueError, match="num_workers=-1, prefetch=2: both must be at least 0"):
         Loader(source, num_workers=-1)
-    with pytest.raises(ValueError, match="num_workers=1, prefetch=0: each must be at least 0"):
+    with pytest.raises(ValueError, match="num_workers=1, prefetch=0: both must be at least 0"):
         Loader(source, num_workers=1, prefetch=0)
     with pytest.raises(IndexError):
         source[40]
