@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import jax
 
 from bert_jax.files import write_checksums
 from bert_jax.interop.formats import (
@@ -107,16 +111,17 @@ def export(
             title = family_of(config.encoder).title
             notes.append(f"the pooler is left out, since {title}'s bare encoder has none")
         tokenizer = read_tokenizer(work_dir, config.encoder)
-        write(
-            format,
-            config,
-            parameters,
-            tokenizer,
-            target,
-            hidden_states=hidden_states,
-            dtype=stored,
-            sentence_embedding=settings,
-        )
+        with _without_source_paths():
+            write(
+                format,
+                config,
+                parameters,
+                tokenizer,
+                target,
+                hidden_states=hidden_states,
+                dtype=stored,
+                sentence_embedding=settings,
+            )
         if PAIRS in origin and config.head in ("pretraining", "next_sentence"):
             _record_pairs(target, origin[PAIRS])
         code = _loading_code(work_dir, format, config, tokenizer, settings)
@@ -132,6 +137,22 @@ def export(
         )
     num_bytes = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
     return ExportResult(output, config, step, num_bytes, tuple(notes))
+
+
+@contextmanager
+def _without_source_paths() -> Iterator[None]:
+    """Keep the directories of source files out of exported programs.
+
+    JAX records the file of every operation, so a program would contain this machine's paths, and
+    its bytes would depend on where the package is installed.
+    """
+    name = "jax_hlo_source_file_canonicalization_regex"
+    former = getattr(jax.config, name)
+    jax.config.update(name, ".*/")
+    try:
+        yield
+    finally:
+        jax.config.update(name, former)
 
 
 def _check_options(format: Format, dtype: ExportDType | None, hidden_states: bool) -> None:

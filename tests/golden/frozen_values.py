@@ -28,8 +28,6 @@ _MASKS = (
     (re.compile(r" \(\d+ of them from the cache\)"), ""),
     (re.compile(rf"\b{_NUMBER}(?= s\b)"), "#"),
     (re.compile(rf"(?<=at most ){_NUMBER}(?= MiB)"), "#"),
-    # A SavedModel contains the paths of source files, so its size depends on the checkout's path.
-    (re.compile(rf"(?<=exported/savedmodel: )(.*), {_NUMBER}(?= MiB)"), r"\1, #"),
 )
 _DECIMAL = re.compile(r"-?\d[\d,]*\.\d+(?:e[+-]?\d+)?%?")
 # Tolerances for machines that round differently. With SSE 4.2 instead of AVX-512, all logged values

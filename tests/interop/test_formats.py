@@ -15,6 +15,7 @@ from bert_jax.interop.comparison import differences, random_probe
 from bert_jax.interop.onnx_graph import OPSET
 from bert_jax.interop.verify_backends import open_model
 
+from ..commands import REPOSITORY
 from .conftest import ARCHITECTURES, WORDS, run_card
 
 VOCABULARY = len(WORDS)
@@ -153,6 +154,17 @@ print(program.platforms)
         [sys.executable, "-c", code], cwd=out, capture_output=True, text=True, check=False
     )
     assert finished.stdout == "('cpu', 'cuda', 'tpu')\n", finished.stderr
+
+
+@pytest.mark.parametrize("form", ["stablehlo", "savedmodel"])
+def test_programs_do_not_contain_paths_of_this_machine(form, exported):
+    _, out = exported(form, "masked_lm")
+    programs = [
+        file.read_bytes() for file in out.rglob("*") if file.suffix in (".stablehlo", ".pb")
+    ]
+    assert any(b"attention.py" in program for program in programs)
+    for directory in (REPOSITORY, sys.prefix):
+        assert not any(str(directory).encode() in program for program in programs)
 
 
 def test_more_tokens_than_positions_are_refused(exported):
