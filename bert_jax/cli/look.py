@@ -76,8 +76,10 @@ def add_probe_model_arguments(parser: ArgumentParser) -> None:
     parser.add_option("--treebank", "PATH", treebank, required=True)
     target = "attention heads that follow relations, or linear probes for tags or relations"
     parser.add_choice("--target", get_args(Target), target, default="heads")
-    count = "minimum number of occurrences for a relation to be listed (with --target heads)"
-    parser.add_number("--min-count", count, default=100)
+    count = (
+        "minimum number of occurrences for a relation to be listed (only for heads; default: 100)"
+    )
+    parser.add_number("--min-count", count)
     parser.add_number("--step", "step of the checkpoint (default: the best or newest one)")
     parser.add_flag("--every-checkpoint", "probe the heads of every checkpoint of a run")
     parser.add_option("--plot", "FILE", "PNG image of the accuracies at every checkpoint")
@@ -102,7 +104,7 @@ def probe_model(args: argparse.Namespace) -> int:
             check_outside_corpora(Path(getattr(args, name)), f"--{name}")
     enable_compilation_cache()
     line = ProgressLine(sys.stderr)
-    options = ("target", "every_checkpoint", "plot")
+    options = ("target", "every_checkpoint", "plot", "min_count")
     with renamed_in_errors({name: option_name(name) for name in options}):
         probed = probe(
             *(args.work_dir, args.treebank, args.target),

@@ -14,13 +14,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from bert_jax.files import write_file
-from bert_jax.interpretability.head_probe import BestHead, HeadProbe, OnProgress, probe_heads
+from bert_jax.interpretability.head_probe import (
+    MIN_COUNT,
+    BestHead,
+    HeadProbe,
+    OnProgress,
+    probe_heads,
+)
 from bert_jax.labeled_data.treebank import Treebank
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME
 from bert_jax.training.checkpoint_files import steps_in
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 
-_MIN_COUNT = 100
 _NUM_DRAWN = 8
 _LOSSES = ("mlm_loss", "loss")
 
@@ -41,7 +46,7 @@ class Emergence:
     probes: tuple[HeadProbe, ...] = field(repr=False)
     losses: dict[int, float] = field(repr=False)
 
-    def heads(self, min_count: int = _MIN_COUNT) -> list[BestHead]:
+    def heads(self, min_count: int = MIN_COUNT) -> list[BestHead]:
         """Return the best head of the last checkpoint for each frequent relation."""
         return self.probes[-1].best(min_count)
 
@@ -49,7 +54,7 @@ class Emergence:
         """Return the accuracy of a head for its relation at every checkpoint."""
         return [probe.accuracy_of(best) for probe in self.probes]
 
-    def lines(self, min_count: int = _MIN_COUNT) -> Iterator[str]:
+    def lines(self, min_count: int = MIN_COUNT) -> Iterator[str]:
         """Yield a table with a row for each relation and a column for each checkpoint."""
         heads = self.heads(min_count)
         width = max((len(best.relation) for best in heads), default=8)
@@ -78,7 +83,7 @@ class Emergence:
         """Write all values to a JSON file."""
         write_file(Path(path), json.dumps(self.to_json(), indent=1) + "\n")
 
-    def plot(self, path: str | Path, min_count: int = _MIN_COUNT) -> None:
+    def plot(self, path: str | Path, min_count: int = MIN_COUNT) -> None:
         """Plot the accuracies and the loss against the step, as a PNG image.
 
         The relations drawn are those whose best head beats the best fixed offset by most.

@@ -22,7 +22,7 @@ DIRECTIONS: tuple[Direction, ...] = ("dependent to head", "head to dependent")
 ALL = "all"
 # Candidates for the fixed-offset baseline of Clark et al.; few syntactic heads are farther away.
 OFFSETS = range(-3, 4)
-_MIN_COUNT = 100
+MIN_COUNT = 100
 
 
 class BestHead(NamedTuple):
@@ -69,7 +69,7 @@ class HeadProbe:
     num_sentences: int
     skipped: dict[str, int]
 
-    def best(self, min_count: int = _MIN_COUNT) -> list[BestHead]:
+    def best(self, min_count: int = MIN_COUNT) -> list[BestHead]:
         """Return the best head for each relation with at least `min_count` occurrences."""
         return [
             self._best(number)
@@ -99,7 +99,7 @@ class HeadProbe:
         index = DIRECTIONS.index(best.direction), self.relations.index(best.relation)
         return float(self.accuracies[(*index, best.layer, best.head)])
 
-    def lines(self, min_count: int = _MIN_COUNT) -> Iterator[str]:
+    def lines(self, min_count: int = MIN_COUNT) -> Iterator[str]:
         """Yield a table of the best heads as lines of text, counting layers and heads from 1."""
         width = max(map(len, self.relations))
         yield (

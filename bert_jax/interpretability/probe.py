@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, assert_never, get_args
 
 from bert_jax.interpretability.emergence import Emergence, probe_checkpoints
-from bert_jax.interpretability.head_probe import HeadProbe, OnProgress, probe_heads
+from bert_jax.interpretability.head_probe import MIN_COUNT, HeadProbe, OnProgress, probe_heads
 from bert_jax.interpretability.layer_probe import probe_layers
 from bert_jax.labeled_data.treebank import find_treebank, read_treebank
 from bert_jax.validation import check_choice
@@ -37,7 +37,7 @@ def probe(
     step: int | None = None,
     every_checkpoint: bool = False,
     plot: str | Path | None = None,
-    min_count: int = 100,
+    min_count: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> Probed:
     """Probe the attention heads or the layers of a model.
@@ -49,7 +49,8 @@ def probe(
       step: the step of the checkpoint; if None, the best or newest one.
       every_checkpoint: whether to probe the heads of every checkpoint of a run.
       plot: the path of a PNG image of the accuracies at every checkpoint; None for no image.
-      min_count: the minimum number of occurrences for a relation to be listed, for "heads".
+      min_count: the minimum number of occurrences for a relation to be listed, only for "heads";
+        defaults to 100.
       on_progress: called with lines about the progress.
 
     Raises:
@@ -61,17 +62,22 @@ def probe(
         raise ValueError("every_checkpoint=True: probes heads at all steps. Omit target and step.")
     if plot is not None and not every_checkpoint:
         raise ValueError(f"plot={plot}: plots every checkpoint. Set every_checkpoint.")
+    if min_count is not None and target != "heads":
+        raise ValueError(
+            f"min_count={min_count}: selects relations to list only if target='heads'. Omit it."
+        )
     test = read_treebank(find_treebank(treebank, "test"))
     match target:
         case "heads":
             heads: HeadProbe | Emergence
+            listed = MIN_COUNT if min_count is None else min_count
             if every_checkpoint:
                 heads = probe_checkpoints(model, test, on_progress=on_progress)
                 if plot is not None:
-                    heads.plot(plot, min_count)
+                    heads.plot(plot, listed)
             else:
                 heads = probe_heads(model, test, step=step, on_progress=on_progress)
-            return Probed(heads, [*heads.lines(min_count), *test.notes])
+            return Probed(heads, [*heads.lines(listed), *test.notes])
         case "tags" | "relations":
             train = read_treebank(find_treebank(treebank, "train"))
             layers = probe_layers(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -48,6 +49,7 @@ class WordReader(Predictor):
         """
         super().__init__(work_dir, batch_size=batch_size, dtype=dtype, step=step)
         self.skipped: Counter[str] = Counter()
+        self._batch_size, self._dtype = batch_size, dtype
 
     def _rows(
         self, program: Program, sentences: Sequence[ParsedSentence]
@@ -105,13 +107,13 @@ class WordStates(WordReader):
 
     def with_random_weights(self, seed: int) -> WordStates:
         """Return the same model with randomly initialized parameters."""
-        other = WordStates.__new__(WordStates)
-        other.__dict__.update(self.__dict__)
+        other = copy.copy(self)
         other.skipped = Counter()
-        compute = ComputeConfig(dtype="float32").resolve(jax.devices()[0], self.config.encoder)
+        compute = ComputeConfig(dtype=self._dtype).resolve(jax.devices()[0], self.config.encoder)
         definition = define_model(self.config, compute)
         params = jax.jit(definition.init)(jax.random.key(seed))
-        other._runner = BatchRunner(definition.module(params), self.max_length, batch_size=32)
+        model = definition.module(params)
+        other._runner = BatchRunner(model, self.max_length, self._batch_size)
         return other
 
 
