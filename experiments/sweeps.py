@@ -27,5 +27,5 @@ def after_epochs(run: RunResult, output: Path) -> list[dict[str, float]]:
 
 
 def at_the_end(run: RunResult, output: Path) -> dict[str, float]:
-    """Return a run's scores after its last epoch, for a run of the sweep in `output`."""
+    """Return a run's scores after its last epoch; `output` is the directory of its sweep."""
     return after_epochs(run, output)[-1]

@@ -79,7 +79,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Return the directory with public datasets next to the checkout, or skip the test."""
+    """Return the directory of public datasets next to the checkout; skip the test without it."""
     root = Path(os.environ.get("BERT_JAX_SHARED", REPOSITORY.parent / "shared"))
     if not (root / "data").is_dir():
         pytest.skip(f"no datasets in {root} (set BERT_JAX_SHARED to the directory with data/)")

@@ -1,4 +1,4 @@
-"""Test that temporary files are removed if their process was killed, and kept if it is running."""
+"""Test that temporary files are kept while their process runs, and removed if it was killed."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_files_of_other_machines_and_outputs_are_kept(tmp_path: Path) -> None:
 def test_leftovers_on_a_file_system_without_locks_are_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a container, the killed process often had the same process ID as this one."""
+    """Use this process's own ID, since processes in containers often have the same ID."""
 
     def without_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")

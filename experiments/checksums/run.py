@@ -2,9 +2,9 @@
 
     python experiments/checksums/run.py --work DIR
 
-Unless DIR already contains it, save a BERT-base checkpoint with AdamW's state there (1.2 GB). Then
-alternate between restoring and verifying it. Restoring works as in a resumed run, except that it
-does not verify the checkpoint.
+If DIR does not contain a BERT-base checkpoint with AdamW's state yet, save one there (1.2 GB). Then
+alternate between restoring and verifying it. Restoring works as in a resumed run, except that the
+checkpoint is not verified.
 """
 
 from __future__ import annotations

@@ -3,14 +3,14 @@ r"""Compare the accuracy that bert_jax and Hugging Face's Trainer reach with dro
     python experiments/dropout_agreement/run.py MODEL --data DATA --work runs/agreement
 
 MODEL is a work directory written by `bert-jax pretrain` or `import`. DATA contains glue/SST-2. Both
-libraries start from MODEL's weights, and train on the same sentences with the same hyperparameters
-and seeds 0, 1, ... Each uses its own tokenizer, classifiers, dropout and example order. A run's
-result is its accuracy and loss on the development set after the last epoch. There are two more
-variants: the Trainer on bert_jax's batches, which differs from bert_jax only in its classifiers,
-dropout and code; and bert_jax without dropout, which shows how much difference missing dropout
-would make. If the command is killed, repeat it to resume; each model and each set of options needs
-its own --work folder. The script prints the table and writes results.json. With --check, which uses
-fewer sentences and seeds, it writes to --work instead.
+libraries start from MODEL's weights and train on the same sentences with the same hyperparameters
+and seeds 0, 1, ... Each library uses its own tokenizer, classifiers, dropout and example order. A
+run's result is its accuracy and loss on the development set after the last epoch. There are two
+more variants: the Trainer on bert_jax's batches, which differs from bert_jax only in its
+classifiers, dropout and code; and bert_jax without dropout, which shows how much difference missing
+dropout would make. If the command is killed, repeat it to resume; each model and each set of
+options needs its own --work folder. The script prints the table and writes results.json. With
+--check, which uses fewer sentences and seeds, the script writes to --work instead.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Scores = Mapping[str, Sequence[float]]
 
 
 def difference(one: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
-    """Return the difference between the means with its 95 % interval (Welch's t-test)."""
+    """Return the difference between the means and its 95% confidence interval (Welch's t-test)."""
     found = ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
     return statistics.mean(one) - statistics.mean(other), float(found.low), float(found.high)
 
@@ -152,7 +152,7 @@ def main() -> None:
 
 
 def compared(*sides: Sequence[float]) -> dict[str, float]:
-    """Return the difference between two means, its 95 % interval, and the pooled deviation.
+    """Return the difference between two means, its 95% interval, and the pooled deviation.
 
     The pooled deviation is the standard deviation of a run's score around its variant's mean.
     """

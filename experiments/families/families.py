@@ -24,8 +24,8 @@ class Family:
     changes: the model's changes to the recipe's config.
     teacher: the name of the model to distill from; "" if there is none.
     init_from_teacher: whether to initialize the model with every second layer of the teacher.
-    at_equal_flops: whether to also train the model with the reference's FLOPs, since its steps
-      have a different cost.
+    at_equal_flops: whether to train the model a second time, with as many FLOPs as the first
+      model. This is useful if its steps have a different cost.
     """
 
     name: str

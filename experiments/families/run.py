@@ -4,10 +4,10 @@ r"""Compare BERT-family objectives and architectures, at equal tokens and at equ
 
 DATA contains corpus_small/ and glue/. Models with the same vocabulary and recipe are pretrained on
 the same number of tokens. Models whose steps have a different cost are also pretrained with as many
-FLOPs as the first model. All models are then fine-tuned on two tasks, and so are models that were
-not pretrained. If the command is killed, repeat it to resume; each set of options needs its own
---work folder. The script prints the table, and writes results.json and comparison.png; with --fast
-(a check that takes minutes), it writes both to the --work folder. Results for other models are
+FLOPs as the first model. All models are then fine-tuned on two tasks, as are randomly initialized
+models. If the command is killed, repeat it to resume; each set of options needs its own --work
+folder. The script prints the table, and writes results.json and comparison.png; with --fast (a
+check that takes minutes), it writes both files to the --work folder. Results for other models are
 kept, so several commands can measure different models at the same time:
 
     taskset -c 0 run.py ... --models bert bert_static & taskset -c 1 run.py ... --models bert_again

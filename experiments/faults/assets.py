@@ -35,7 +35,7 @@ class Assets:
         return self.root / name
 
     def words(self, verb: str, config: str, *overrides: str) -> tuple[str, ...]:
-        """Return the arguments of a `pretrain` command, or of `finetune` from the tiny run."""
+        """Return the arguments of `pretrain`, or of a `finetune` that starts from the tiny run."""
         init = () if verb == "pretrain" else ("--init", str(self / "run"))
         values = (f"--config.{word}" for word in overrides)
         return (verb, "--config", str(self / f"{config}.py"), *init, *values)

@@ -1,4 +1,4 @@
-"""Define all commands that write output, and how to compare it with undisturbed output."""
+"""Define all commands that write output, and how to read each output for a comparison."""
 
 from __future__ import annotations
 

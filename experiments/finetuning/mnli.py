@@ -16,8 +16,8 @@ from tasks import FAST_TRAIN, FAST_VALIDATION, table_text
 # The available parts of the training set, and the number of rows taken from the matched dev set.
 _TRAINING = ("train_part1k", "train_part9k", "train_extra_llmsknow")
 _VALIDATION, _VALIDATED = "dev_matched", 2_000
-# These values are not tuned: the batch size and rate are the ones that the pretrained side uses for
-# SST-2, and the number of epochs is BERT's.
+# These values are not tuned: the batch size and learning rate are the ones that the pretrained side
+# uses for SST-2, and the number of epochs is from the BERT paper.
 _BATCH_SIZE, _RATE, _EPOCHS = 32, 3e-4, 3
 
 

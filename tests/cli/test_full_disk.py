@@ -14,7 +14,7 @@ from bert_jax.training.metrics_log import MetricsLog
 from bert_jax.training.reporting import Reporter, TensorBoard
 from bert_jax.training.reports import Message
 
-# How TensorStore, array_record and SQLite report a full disk.
+# The messages with which TensorStore, array_record and SQLite report a full disk.
 WORDS = (
     'RESOURCE_EXHAUSTED: Error writing local file "x": [OS error 28: ENOSPC No space left on '
     "device]",

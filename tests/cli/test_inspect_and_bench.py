@@ -61,7 +61,7 @@ def test_inspect_compares_models(tmp_path, bert_jax_here) -> None:
         title, *cells = re.split(r" {2,}", line)
         rows[title] = cells
     parameters = sum(array.size for array in tensors_of(tmp_path / "theirs").values())
-    # The sizes that transformers counts for the pretraining classes of the releases.
+    # The parameter counts of the released models, loaded with transformers' pretraining classes.
     published = ["110,106,428", "124,697,433", "11,813,810", "66,985,530"]
     assert rows["parameters"] == [*published, f"{parameters:,}"]
     assert rows["layers with their own parameters"] == ["12", "12", "1", "6", "2"]

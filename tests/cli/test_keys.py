@@ -15,7 +15,7 @@ from bert_jax.recipes.load import CONFIGS
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_key_that_can_be_set_is_listed(name: str) -> None:
-    """Compare the listed keys with those that overrides are checked against."""
+    """Compare the listed keys with the keys that overrides can set."""
     listed = {
         match[1]
         for section in sections(CONFIGS[name])
@@ -35,7 +35,7 @@ def test_every_key_that_can_be_set_is_listed(name: str) -> None:
 
 
 def test_defaults_depend_on_the_section(capsys: pytest.CaptureFixture[str]) -> None:
-    """Fine-tuning changes the optimizer's default warm-up, so the list must show the new one."""
+    """Check that the list shows fine-tuning's own default for the optimizer's warm-up."""
     assert main(["keys", "finetune", "optimizer"]) == 0
     output = capsys.readouterr().out
     default = FinetuneConfig.__dataclass_fields__["optimizer"].default_factory()

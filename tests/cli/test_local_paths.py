@@ -50,7 +50,7 @@ REFUSAL = "gs:// is not supported"
 TEXTS = {
     "bench prepare --text-field",
     "fill-mask sentence",
-    "fill-mask work_dir",  # a sentence if --work-dir is given; a path is checked when opened
+    "fill-mask work_dir",  # a sentence, or a path that is checked when it is opened
     "import --labels",
     "look second",
     "look text",
@@ -114,7 +114,7 @@ def words_for(action: argparse.Action, value: str | None = None) -> list[str]:
 def test_every_argument_of_every_verb_is_checked(
     words: str, verb: Verb, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """New options are tested automatically; values are rejected before the module is imported."""
+    """Take the arguments from the parsers, so that new options are tested automatically."""
     actions = make_parser(verb, words)._actions
     (chosen,) = (action for action in actions if name_of(action) == name)
     if f"{words} {name}" in TEXTS:

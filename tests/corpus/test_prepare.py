@@ -72,8 +72,8 @@ def test_no_token_is_lost_and_the_manifest_has_the_right_counts(corpus, finished
         assert starts == [0, *stops[:-1]]
     assert manifest.duplicates_removed == corpus.num_repeated
     assert manifest.empty_documents == manifest.bad_lines_skipped == manifest.documents_split == 0
-    # About a tenth of the documents is selected by hash. The tolerance is three standard deviations
-    # of a binomial distribution.
+    # A hash selects about a tenth of the documents. The tolerance is three standard deviations of a
+    # binomial distribution.
     assert abs(manifest.heldout.num_documents - 30) < 16
 
 
@@ -184,7 +184,7 @@ def test_held_out_inputs_are_held_out_completely(
         )
     assert checksums(outputs[0]) == checksums(outputs[1])
     manifest = read_manifest(outputs[0])
-    # Documents that are in both the held-out input and another one are removed from training.
+    # Documents that also occur in the held-out input are removed from the training set.
     assert (manifest.heldout.num_documents, manifest.train.num_documents) == (3, 298)
     assert (manifest.duplicates_removed, manifest.heldout_repeats) == (1 + corpus.num_repeated, 2)
     paths = [Path(heldout_input), *map(Path, corpus.inputs)]
@@ -195,7 +195,7 @@ def test_held_out_inputs_are_held_out_completely(
     for number, text in enumerate(own):
         expected = plain.encode(text, add_special_tokens=False).ids
         assert documents[number][0].tolist() == expected
-    # The same call accepts the finished corpus, but calls with a different held-out input do not.
+    # Repeating the call accepts the finished corpus; a different held-out input is rejected.
     repeated = make_corpus(
         corpus.inputs, tokenizer, outputs[0], options, 1, heldout_inputs=[heldout_input]
     )

@@ -73,7 +73,7 @@ def keep_checkpoints(source: Path, target: Path, last: int) -> None:
             shutil.rmtree(checkpoint)
 
 
-# The second process opens the directory after the first has created it.
+# A program whose second process opens the directory after the first has created it.
 LATE = """
 import sys, time
 from pathlib import Path

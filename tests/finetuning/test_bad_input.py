@@ -185,7 +185,7 @@ def test_the_initial_model_is_checked(refused, make_source, tmp_path):
 def test_a_model_with_a_different_tokenizer_is_refused(
     refused, bert_jax_here, make_source, words, message
 ):
-    """Check the tokenizer up front, since looking up a wrong or too large ID raises no error."""
+    """Check the tokenizer up front, since looking up a wrong token ID raises no error."""
     work_dir = make_source()
     shutil.rmtree(work_dir / "tokenizer")
     vocabulary = work_dir / "other.txt"

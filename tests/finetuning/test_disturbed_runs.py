@@ -200,7 +200,7 @@ def test_a_run_killed_while_training_for_longer_has_a_usable_checkpoint(
 def test_the_best_checkpoint_is_kept_if_its_step_is_no_longer_evaluated(
     worsening, disturbed, bert_jax_here, tmp_path
 ):
-    # Step 2, the best one, is saved before it is evaluated; the evaluation runs before step 4.
+    # Step 2, which will be the best, is saved first and evaluated only after the restart.
     for stop_step in (1, 3):
         stopped = disturbed(worsening, stop_step)
         assert stopped.code == 143 and f"saved step {stop_step + 1}" in stopped.output

@@ -39,7 +39,7 @@ PARAMETERS = 1e-3
 _WITHOUT_GRADIENT = re.compile(
     r"attention\.self\.key\.bias$|/qa_outputs\.bias$|exported/choices/.*/classifier\.bias$"
 )
-# The names of the data files in a checkpoint are random, and so is their number.
+# A checkpoint's data files have random names, and their number varies.
 _RANDOM_NAME = re.compile(r"(?<=/d/)[0-9a-f]{32}\b")
 
 

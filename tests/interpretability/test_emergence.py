@@ -1,4 +1,4 @@
-"""Test probes of every checkpoint of a run."""
+"""Test probing every checkpoint of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare linear CKA with its definition by Gram matrices."""
+"""Compare linear CKA with its definition in terms of Gram matrices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def treebank(tmp_path_factory) -> Treebank:
 
 
 def cka_of_gram_matrices(x: np.ndarray, y: np.ndarray) -> float:
-    """Return equations 2 and 3 of Kornblith et al. 2019 for linear kernels."""
+    """Compute linear CKA with equations 2 and 3 of Kornblith et al. 2019."""
     center = np.eye(len(x)) - 1 / len(x)
 
     def hsic(k: np.ndarray, other: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""Test that batches grouped by length contain each example once, have few shapes and never vary."""
+"""Test that batches grouped by length contain each example once and have few shapes."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def without_dropout(batches: list[Batch]) -> Result:
         MeshConfig(data=8),
         MeshConfig(data=1, fsdp=8),
         MeshConfig(data=2, fsdp=2, tensor=2),
-        # With more devices than heads, every device has whole heads with split projections.
+        # There are more devices than heads, so every device has whole heads and split projections.
         MeshConfig(data=2, fsdp=1, tensor=4),
     ],
     ids=str,
@@ -135,7 +135,7 @@ def test_accumulation_equals_the_step_of_the_whole_batch(
 
 @pytest.fixture(scope="module")
 def frozen() -> tuple[Any, Callable[[int], TrainState]]:
-    """Return a (train step with learning rate 0, function from a step to a state) tuple."""
+    """Return a train step with learning rate 0, and a function that makes a step's state."""
     task = Pretraining(CONFIG, COMPUTE)
     optimizer = make_optimizer(OPTIMIZER)
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])

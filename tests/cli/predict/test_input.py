@@ -127,7 +127,7 @@ def test_an_unusable_line_keeps_the_partial_output(models, refused, tmp_path):
     assert "word to predict (--unusable report writes the error" in errors
     assert not target.exists()
     partial = (tmp_path / "out.jsonl.partial").read_text().splitlines()
-    assert len(partial) == 2  # the chunk of 2 lines, not the chunk of 4
+    assert len(partial) == 2  # the first chunk has 2 lines; the second one failed
 
 
 def test_a_dash_is_standard_output(models, predicted, monkeypatch, tmp_path):
@@ -149,7 +149,7 @@ def test_the_output_cannot_be_the_input(models, refused, monkeypatch, tmp_path, 
     (tmp_path / "link.txt").hardlink_to(source)
     error = refused(models["classification"], "--input", source, "--output", written)
     assert f"--output={Path(written)}: this is the input file ({source})" in error
-    # The same applies to the temporary name of an incomplete output.
+    # The temporary name of an incomplete output must not be the input file either.
     source = source.rename("out.jsonl.partial")
     refused(models["classification"], "--input", source, "--output", "out.jsonl")
     assert source.read_text() == "a\nb\n"
@@ -245,7 +245,7 @@ def conversation(bert_jax, *words):
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        bufsize=0,  # data that cannot be written is not retried when the pipe is closed
+        bufsize=0,  # otherwise, closing the pipe would retry a failed write
     )
     hangs = threading.Timer(TIMEOUT, process.kill)
     hangs.start()

@@ -90,7 +90,7 @@ def test_documents_and_choices(models, predicted):
         for sentence in lines[0]["sentences"]
     ] == [[(word.text, word.tag) for word in sentence.words] for sentence in expected]
     assert [word["text"] for word in lines[1]["words"]] == ["He", "left", "."]
-    # The words take precedence over the text.
+    # If an object has both a text and words, the words are used.
     (line,) = predicted(
         models["tagging"], text=objects({"text": "He left.", "words": ["He left."]})
     )
@@ -237,7 +237,7 @@ def test_report_puts_errors_in_the_output(models, bert_jax_here, monkeypatch, tm
 
 
 def test_unusable_lines_cost_no_more_than_usable_lines(models, monkeypatch):
-    """Each text is encoded at most twice, no matter how many lines are unusable."""
+    """Encode each text at most twice, no matter how many lines are unusable."""
     model, encoded = FillMask(models["pretraining"]), []
     encode = Tokenizer.encode_batch
 
