@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 _TPU = re.compile(r"v[2-9][a-z]*|tpu.*")  # does not match NVIDIA's V100
 EXAMPLES = "cpu:8, v5e:4x4, v6e:2x4, v5p:2x2x2 or v4:2x2x4"
 
-# If these variables are not set, libtpu requests them from a Cloud TPU host's metadata server and
-# waits for an answer. Any values will do for compiling, and several processes may load libtpu.
+# Without the first three variables, libtpu requests its settings from a Cloud TPU host's metadata
+# server and waits for an answer. Any settings will do for compiling. The last variable lets several
+# processes load libtpu.
 _NO_TPU_HOST = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",

@@ -149,7 +149,7 @@ class PrepareInputs:
     def documents(
         self, options: SourceOptions, counts: SourceCounts
     ) -> tuple[Iterator[Document], Iterator[Document]]:
-        """Return (held-out documents, documents to split). The former must be read first."""
+        """Return (held-out documents, documents to split), which must be read in this order."""
         heldout = read_documents(self.heldout, options, counts) if self.heldout else iter(())
         return heldout, read_documents(self.split, options, counts)
 

@@ -158,8 +158,8 @@ def _with_space(part: str, *, first: bool) -> str:
 def _parts(sentence: str) -> Iterator[str]:
     """Split an overlong sentence at white space, or anywhere if it has none.
 
-    Only a cut that is not at white space can change tokens, but without one, WordPiece would turn
-    the whole run of letters into a single [UNK].
+    Only a cut that is not at white space can change tokens, but without such a cut, WordPiece would
+    turn the whole run of letters into a single [UNK].
     """
     begin = 0
     while len(sentence) - begin > _MAX_CALL:
@@ -260,8 +260,8 @@ def _pack_tails(
     """Pack fragments by best fit in three different orders, and return the smallest packing.
 
     The first order is by length, longest first, which is best if fragments are few or long. If many
-    are short, this order leaves the shortest ones for the end, where records reach `max_fragments`
-    long before they are full (up to 30% more records than needed). The other two orders sort only
+    fragments are short, the shortest ones come at the end, where records reach `max_fragments` long
+    before they are full (up to 30% more records than needed). The other two orders sort only
     the fragments longer than a quarter or half of a record, and append the rest in their given
     order (within 1% of the minimum, or 6% if `max_fragments` limits half of the records).
     """

@@ -96,7 +96,7 @@ SPLITS: tuple[Split, Split] = ("train", "heldout")
 # 1/32 of the configured size, then eight each of 1/16, 1/8, 1/4 and 1/2.
 _RAMP_DOUBLINGS = 5
 _RAMP_UNITS = 8
-# How many bytes of memory a worker needs for each document, in addition to its text.
+# The memory in bytes that a worker needs for each document, in addition to the document's text.
 _DOCUMENT_OVERHEAD = 256
 
 

@@ -37,7 +37,8 @@ _IGNORED_IF_UNFINISHED = ("on_bad_line", "size in bytes of ")
 _LOCK = "lock"
 
 
-# Copied from `runs.work_dir`, `finetuning.sweep_directory` and `interop`, which import JAX.
+# These names are copied, because the modules that define them (`runs.work_dir`,
+# `finetuning.sweep_directory` and `interop`) import JAX.
 MODEL_NAME, SWEEP_NAME = "model.json", "sweep.json"
 PROGRAM_NAMES = ("model.onnx", "model.stablehlo", "saved_model.pb")
 

@@ -65,8 +65,8 @@ class Hyperparameters(Combination):
 class Grid:
     """A grid of runs: every combination of hyperparameters with every seed.
 
-    The default batch sizes and epoch counts are those in appendix A.3 of Devlin et al. 2019; the
-    default learning rates are those in section 4.1 of that paper, which adds 4e-5.
+    The default batch sizes and epoch counts are from appendix A.3 of Devlin et al. 2019. The
+    default learning rates are from section 4.1 of that paper, which includes 4e-5 as well.
 
     Attributes:
       batch_sizes: the batch sizes.

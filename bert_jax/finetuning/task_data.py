@@ -52,7 +52,7 @@ class ExampleSet(abc.ABC):
 
     @property
     def fingerprint(self) -> str:
-        """A checksum of the model's inputs and of all data that its scores depend on."""
+        """A checksum of the model's inputs and of any other data that affects the scores."""
         return self.features.fingerprint
 
     @property

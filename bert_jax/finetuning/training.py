@@ -97,7 +97,7 @@ def finetune(
     Args:
       config: the run's config.
       from_step: the step of a kept checkpoint to resume from; later checkpoints are set aside.
-      on_report: called with every message, progress report and evaluation; None for silence.
+      on_report: called with every message, progress report and evaluation; None for no callback.
       stop: a request to stop; any thread may call its `request()`, which ends the run the way the
         signals do.
 
@@ -149,7 +149,7 @@ def train(
       run: the opened run.
       stop: a request to stop, which saves a checkpoint at the next step.
       from_step: the step of a kept checkpoint to resume from; see `recover`.
-      on_report: called with every message, progress report and evaluation; None for silence.
+      on_report: called with every message, progress report and evaluation; None for no callback.
     """
     report = on_first_process(on_report)
     rates = LearningRates(run.optimizer, run.total_steps)

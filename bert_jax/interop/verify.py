@@ -261,7 +261,7 @@ def same_ids(first: Tokenizer, second: Tokenizer) -> bool:
 
 
 def tokenization_difference(model: HuggingFaceModel, tokenizer: Tokenizer) -> str:
-    """Return how transformers' tokenization of the sentences differs, or "" if it does not.
+    """Describe how transformers tokenizes the sentences differently; return "" if it does not.
 
     The result begins with "ids" if the token ids differ, and with "segments" if only the segment
     ids differ.

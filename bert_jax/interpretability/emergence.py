@@ -86,7 +86,7 @@ class Emergence:
     def plot(self, path: str | Path, min_count: int = MIN_COUNT) -> None:
         """Plot the accuracies and the loss against the step, as a PNG image.
 
-        The relations drawn are those whose best head beats the best fixed offset by most.
+        The plot shows the relations whose best head beats the best fixed offset by the most.
         """
         figure = Figure(figsize=(9, 6), dpi=110, layout="constrained")
         figure.suptitle(self.name, fontsize=14, fontweight="bold")

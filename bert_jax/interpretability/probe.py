@@ -23,7 +23,7 @@ class Saved(Protocol):
 
 
 class Probed(NamedTuple):
-    """A probe's result, and the same as the lines of a table."""
+    """A probe's result, and the lines of a table that shows it."""
 
     result: Saved
     lines: Sequence[str]

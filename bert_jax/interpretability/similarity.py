@@ -64,14 +64,14 @@ def compare_layers(
 
     Args:
       first: the work directory of a run or of `bert-jax import`.
-      second: another one, or the same for the layers or checkpoints of one model.
+      second: another work directory, or the same one to compare a model's layers or checkpoints.
       treebank: the sentences, whose words both models read.
       first_step: the step of the first model's checkpoint; if None, the best or newest one.
       second_step: the step of the second model's checkpoint.
       max_sentences: the maximum number of sentences, from the beginning of the treebank.
 
     Raises:
-      ValueError: there is no such model, or none of the sentences can be used by both.
+      ValueError: there is no such model, or no sentence can be used by both models.
     """
     if max_sentences < 1:
         raise ValueError(f"max_sentences={max_sentences}: expected at least 1.")

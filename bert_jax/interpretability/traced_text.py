@@ -1,4 +1,4 @@
-"""The tokens and words of a text, together with a model's intermediate results for them."""
+"""Define a traced text: its tokens and words, and a model's intermediate results for them."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class WordStates(WordReader):
             yield sentence, mean_of_words(states, text.words)[:, 1:-1]
 
     def with_random_weights(self, seed: int) -> WordStates:
-        """Return the same model with randomly initialized parameters."""
+        """Return a copy that runs the model with randomly initialized parameters."""
         other = copy.copy(self)
         other.skipped = Counter()
         compute = ComputeConfig(dtype=self._dtype).resolve(jax.devices()[0], self.config.encoder)

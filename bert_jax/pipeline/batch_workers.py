@@ -23,7 +23,7 @@ from typing import Protocol
 from bert_jax.pipeline.examples import Batch
 from bert_jax.processes import STOP_SIGNALS, cause_of_death, end_with_parent, ignore_stop_signals
 
-# How long a thread may take to finish its current batch before it is abandoned.
+# The time that a thread may take to finish its current batch before it is abandoned.
 _CLOSING_SECONDS = 5.0
 # Errors of these types can be fixed by users, so the type is kept. Any other error is a bug.
 _KEPT_TYPES = (ValueError, OSError, MemoryError)
@@ -167,7 +167,7 @@ def _receive(
     closing: threading.Event,
 ) -> None:
     """Start the process, then forward its messages until it ends."""
-    # The process inherits this signal mask, because it spends about a second importing modules
+    # Let the process inherit this signal mask, because it spends about a second importing modules
     # before it can ignore the signals itself.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:

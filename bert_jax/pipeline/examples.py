@@ -142,7 +142,7 @@ def join_documents(rows: Rows, vocabulary: Vocabulary) -> Rows:
 Batch = dict[str, NDArray]
 
 # The second segment of a pair comes from the same group of records as the first. A single example
-# therefore reads this many records, and a batch that consists of whole groups reads none twice.
+# therefore reads this many records, but a batch of whole groups reads each of its records once.
 GROUP_SIZE = 32
 
 

@@ -29,7 +29,7 @@ class BatchSource:
 
     Row r of step s is example (s * batch_size + r) in the endless sequence of epochs that starts
     with `first_epoch`. A step therefore does not depend on earlier steps, and a process makes only
-    the rows that its devices need, whatever the layout of the mesh.
+    the rows that its devices need, regardless of the mesh's layout.
     """
 
     def __init__(

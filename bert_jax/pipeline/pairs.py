@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from bert_jax.corpus.records import RecordBatch, ranges
 from bert_jax.hashing import Purpose, below, hash_of, low_half
 
-# How many splits of each fragment are drawn as candidate partners. More draws match lengths more
-# closely, so less text is cut off, but favor long fragments as partners, because these have more
-# sentence starts. With 2, 3 and 4 draws, 0.6%, 0.4% and 0.4% of the tokens are cut off in rows of
-# 128, and 0.8%, 0.6% and 0.5% in rows of 512. Boosted trees cannot predict the label from segment
-# lengths and endings any better than chance.
+# The number of splits of each fragment that are drawn as candidate partners. With more draws,
+# lengths match more closely, so less text is cut off, but long fragments become partners more
+# often, because they have more sentence starts. With 2, 3 and 4 draws, 0.6%, 0.4% and 0.4% of the
+# tokens are cut off in rows of 128, and 0.8%, 0.6% and 0.5% in rows of 512. Boosted trees cannot
+# predict the label from segment lengths and endings any better than chance.
 DRAWS_PER_FRAGMENT = 4
 
 IS_NEXT = 0

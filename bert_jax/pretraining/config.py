@@ -24,8 +24,9 @@ from bert_jax.validation import check_at_least, check_seed
 
 Vocabulary = Literal["any", "wordpiece", "byte_bpe", "sentencepiece"]
 
-# Incremented whenever the same seed samples different pairs than before or the loss weights pairs
-# differently, so that older runs fail to resume instead of training on a mixture of both.
+# This number is incremented whenever the same seed samples different pairs than before or the loss
+# weights pairs differently, so that older runs fail to resume instead of training on a mixture of
+# both.
 _PAIRS_VERSION = 3
 
 

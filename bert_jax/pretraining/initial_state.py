@@ -276,7 +276,7 @@ def student_parameters(
         if source is None:
             params[name] = initial[name]
             continue
-        # Copied, because the train step donates the student's buffers but not the teacher's.
+        # Make a copy, because the train step donates the student's buffers but not the teacher's.
         params[name] = jnp.copy(jax.device_put(teacher.params[source], initial[name].sharding))
         if layer := _LAYER.match(source):
             layers.add(int(layer[1]))

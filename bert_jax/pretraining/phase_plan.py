@@ -19,7 +19,7 @@ from bert_jax.pretraining.step_timing import random_batch
 from bert_jax.training.planning import CompiledStep, OutOfMemory, compile_step, state_bytes
 from bert_jax.training.sharding import undivided
 
-# Called with a step's name; returns a context manager that is active while the step compiles.
+# A function from a step's name to a context manager that is active while the step compiles.
 WhileCompiling = Callable[[str], AbstractContextManager[object]]
 
 

@@ -204,7 +204,8 @@ class PretrainRun:
             }
         )
         with ExitStack() as closing:
-            # Closed last, so that a signal can kill the process only after a save has finished.
+            # `StopRequest` exits last, so that a signal can kill the process only after a save has
+            # finished.
             stop = closing.enter_context(stop or StopRequest())
             if jax.process_index() == 0:
                 closing.enter_context(only_writer(self.work_dir))
@@ -317,7 +318,7 @@ class PretrainRun:
             return setup, None
         if setup.teacher.config.init_layers and not saved_identity:
             shapes = setup.task.definition.shapes
-            # Called only for its checks, which raise ValueError.
+            # Call this function only for its checks, which raise ValueError.
             teacher_sources(setup.teacher, setup.model, setup.sentence_pairs, shapes)
         first = self.corpora[0]
         return setup, load_teacher(

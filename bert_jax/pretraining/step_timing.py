@@ -76,7 +76,7 @@ def time_step(
     Args:
       setup: the train-step settings, with the teacher.
       mesh: the device mesh.
-      phase: the phase, of which only the batch size and sequence length are used.
+      phase: the phase; only its batch size and sequence length are used.
       steps: the number of steps per round.
       documents_per_row: the number of documents packed into a row.
       joined: whether the documents in a row attend to each other.

@@ -28,7 +28,7 @@ T = TypeVar("T")
 CHECKPOINTS_NAME = "checkpoints"
 TOKENIZER_NAME = "tokenizer"
 MODEL_NAME = "model.json"
-PAIRS = "sentence_pairs"  # the key in a pretrained model's origin that holds its kind of pairs
+PAIRS = "sentence_pairs"  # the key for the kind of pairs in a pretrained model's origin
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ def write_model(
       work_dir: the work directory.
       tokenizer: the model's tokenizer. The file records only its fingerprint; the caller saves the
         tokenizer itself next to the file.
-      best_step: the step of the checkpoint to use. If None, it is the best existing checkpoint
-        according to the log and `compared_by`, or the newest one if `compared_by` is None too.
+      best_step: the step of the checkpoint to use. If None, the best existing checkpoint according
+        to the log and `compared_by` is used, or the newest one if `compared_by` is None too.
       compared_by: the metric by which checkpoints are compared.
       inference_defaults: the settings that predictors use by default; None for a model that was
         not fine-tuned by this package.

@@ -1,6 +1,6 @@
-"""Compare predictions, one per example, with labels, and compute scores like GLUE's scorer.
+"""Score predictions against labels, as GLUE's scorer does.
 
-A prediction is a class, a number, or a set of labels.
+There is one prediction per example: a class, a number, or a set of labels.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ def content_suffix(path: Path) -> str:
 def expand_inputs(inputs: Sequence[str]) -> list[str]:
     """Return the files and TFDS datasets that the inputs refer to, in reading order.
 
-    A file or `tfds:...` is returned as it is. A directory is replaced by all files below it that
+    A file or `tfds:...` is returned unchanged. A directory is replaced by all files below it that
     have a supported suffix, and a pattern (`*`, `?`, `[...]`, `**`) by the files it matches; in
     both cases, the files are sorted by path. Inside a directory, names that begin with "." or "_"
     are skipped, as in Spark and Hadoop. A file that is found more than once is returned only once.

@@ -54,7 +54,7 @@ def lowercasing(backend: Any) -> Any:
     return copy
 
 
-# How many [SEP]s go between the two texts of a pair, for tokenizers that do not define this
+# The number of [SEP]s between the two texts of a pair, for tokenizers that do not define it
 # themselves. RoBERTa's release uses `<s> A </s></s> B </s>`.
 DEFAULT_SEPARATORS = {"wordpiece": 1, "byte_bpe": 2, "sentencepiece": 1}
 

@@ -70,8 +70,8 @@ def warn_if_smaller(size: int, requested: int) -> None:
 def even_sample(documents: Iterable[str], num_bytes: int, max_bytes: int) -> Iterator[str]:
     """Yield documents spread evenly over the text, up to a total size.
 
-    A document is taken if taking it does not make the used fraction of `max_bytes` larger than the
-    fraction of the text that has been read so far.
+    A document is taken only if, including this document, the fraction of `max_bytes` that is used
+    does not exceed the fraction of the text that has been read.
 
     Args:
       documents: the documents.

@@ -58,7 +58,7 @@ def write_checksums(checkpoint: Path, step: int, metadata: Mapping[str, Any]) ->
     """Record checksums of all files in a checkpoint just before it gets its final name.
 
     All files are flushed to disk except two that Orbax has not finished writing: an empty marker
-    file and `_METADATA_NAME`, of which only this package's part gets a checksum.
+    file and `_METADATA_NAME`. In `_METADATA_NAME`, only this package's part gets a checksum.
 
     Args:
       checkpoint: the checkpoint's directory.

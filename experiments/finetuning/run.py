@@ -92,7 +92,7 @@ def baselines(task: Task, sets: Sequence[Files], work: Path) -> dict:
 
 
 def measure(task: Task, files: Files, args: argparse.Namespace, mnli: dict[str, dict]) -> dict:
-    """Measure the requested sides and the baselines; `mnli` has the scores of their MNLI runs."""
+    """Measure the requested sides and the baselines; `mnli` has the scores of both MNLI runs."""
     result, settings = {}, {name: getattr(args, name) for name in SETTINGS}
     settings |= {"after_mnli": True} if args.after_mnli else {}
     sets = [files]
