@@ -63,7 +63,7 @@ def shared_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_paths(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an identity without file paths, since checksums identify files that move."""
+    """Return an identity without file paths, since files are identified by their checksums."""
     config = {name: x for name, x in identity["config"].items() if name != "init_from"}
     paths = {"directory", *get_args(Split)}
     for name in task_sections():

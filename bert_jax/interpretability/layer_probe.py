@@ -227,7 +227,7 @@ def _accuracy(
     num_labels: int,
     seed: int,
 ) -> float:
-    """Return the test accuracy of a linear classifier of standardized vectors."""
+    """Return the test accuracy of a linear classifier on standardized vectors."""
     mean, scale = train.mean(axis=0), train.std(axis=0) + 1e-6
     steps = max(1, len(train) // _BATCH_SIZE)
     rng = np.random.default_rng(seed)

@@ -86,8 +86,8 @@ def _split_at_punctuation(text: str, tokens: NDArray[np.int32]) -> NDArray[np.in
     split = BertPreTokenizer().pre_tokenize_str(text)
     words = np.array([span for _, span in split], np.int32).reshape(-1, 2)
     starts, ends = tokens[tokens[:, 0] < tokens[:, 1]].T
-    # The tokens are in order. A word contains a token if the first token that ends after the word's
-    # start begins before the word's end.
+    # The tokens are in order, so it is enough to check one token per word: the first one that ends
+    # after the word's start. The word contains a token if this one begins before the word's end.
     first = np.searchsorted(ends, words[:, 0], side="right")
     begin = np.append(starts, len(text))[first]
     return words[begin < words[:, 1]]

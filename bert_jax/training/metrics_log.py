@@ -51,7 +51,7 @@ class MetricsLog:
             self._last_step = {entry["kind"]: entry["step"] for entry in kept}
         self._path = path
         with writing(path):
-            # Unbuffered, since otherwise closing the file would retry a write that failed.
+            # Do not buffer, since closing a buffered file would retry a failed write.
             self._file = path.open("ab", buffering=0)
 
     def __call__(self, report: Report) -> None:

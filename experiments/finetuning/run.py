@@ -14,8 +14,8 @@ takes minutes), it is the --work folder.
 
 Each task has its own epochs, batch size and learning rates (tasks.py), which can be overridden. The
 experiment can be run in parts. Earlier results for other tasks are kept if they are for the same
-model. Earlier results for a task's other side are kept if that side was also trained in the same
-way:
+model. If only one side of a task is run, earlier results for the other side are kept, provided that
+both sides were trained in the same way:
 
     run.py MODEL ... --tasks SQuAD --learning-rates 3e-4 --epochs 4
     run.py MODEL ... --tasks SQuAD --sides from_scratch

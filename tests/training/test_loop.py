@@ -50,9 +50,9 @@ def test_the_order_of_operations(bench: Any) -> None:
     assert finished and int(state.step) == bench.num_steps
     expected = []
     for step in range(bench.num_steps):
-        # Batches and steps are numbered by how many updates came before them; for reports,
-        # evaluations and saves, the current update counts too. A step is reported while the next
-        # one runs, unless an evaluation or a save needs its metrics.
+        # The number of a batch or step is the number of updates before it; reports, evaluations and
+        # saves also count the current update. A step is reported while the next one runs, unless an
+        # evaluation or a save needs its metrics.
         decided = step % 3 == 0
         expected += [("batch", step), ("step", step)]
         expected += [("report", step)] if step and not decided else []
