@@ -1,4 +1,4 @@
-"""Look inside a model: trace a text, read guesses from every layer, attribute predictions."""
+"""Look inside a model: trace a text, read guesses from every layer, and attribute predictions."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ def define_model(config: ModelConfig, compute: ComputeConfig) -> ModelDefinition
 
 
 def part_of(config: ModelConfig, head: str | None) -> ModelConfig:
-    """Return the config of a model that keeps only `head`, or the whole model if `head` is None.
+    """Return the config of a model with only `head`, or of the whole model if `head` is None.
 
     Raises:
       ValueError: `head` needs parameters that the model does not have.

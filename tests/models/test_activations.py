@@ -74,8 +74,8 @@ def test_values_and_gradients_match_pytorch(computed) -> None:
     name, results = computed
     value, slope = expected(name, POINTS)
     assert_allclose(results["float32_value"], value, rtol=1e-6, atol=1e-6)
-    # In the left tail, 1 + tanh has few significant digits (it is a small multiple of 6e-8), and its
-    # error is multiplied by inner slopes of up to 5 (at x = -5).
+    # In the left tail, 1 + tanh has few significant digits (it is a small multiple of 6e-8), and
+    # its error is multiplied by inner slopes of up to 5 (at x = -5).
     assert_allclose(results["float32_slope"], slope, rtol=0, atol=5e-6)
 
 

@@ -1,4 +1,4 @@
-"""Compare rows of joined documents with the same rows before joining."""
+"""Compare rows whose documents are joined with the same rows before joining."""
 
 import numpy as np
 import pytest
