@@ -245,7 +245,7 @@ def test_a_teacher_with_another_vocabulary_is_rejected(
 
 
 def test_a_narrower_student_matches_hidden_states_and_attention(student, bert_jax_here, tmp_path):
-    """Train maps to the teacher's hidden dimension, which are not part of the model."""
+    """Check the maps to the teacher's hidden dimension, which are not part of the model."""
     words = ("model.hidden_dim=8", f"work_dir={tmp_path}/run", "distillation.init_layers=False")
     words += ("distillation.soft_weight=0", "distillation.cosine_weight=0")
     words += ("distillation.hidden_weight=1", "distillation.attention_weight=1")

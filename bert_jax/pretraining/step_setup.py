@@ -166,7 +166,10 @@ class StepSetup:
         return phase.batch_size * flops.forward
 
     def _comparison_flops(self, phase: PhaseConfig) -> int:
-        """Return the FLOPs to train the masked-LM head on all tokens, or 0 if not all are used."""
+        """Return the FLOPs to train the masked-LM head on all tokens.
+
+        The result is 0 unless the soft targets are for all tokens.
+        """
         if self.distillation is None or self.distillation.soft_targets != "all":
             return 0
         length = phase.sequence_length

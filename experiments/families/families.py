@@ -25,7 +25,7 @@ class Family:
     teacher: the name of the model to distill from; "" if there is none.
     init_from_teacher: whether to initialize the model with every second layer of the teacher.
     at_equal_flops: whether to train the model a second time, with as many FLOPs as the first
-      model. This is useful if its steps have a different cost.
+      model. This is useful for a model whose steps have a different cost.
     """
 
     name: str
