@@ -282,7 +282,7 @@ class ExampleSource:
         return hash_of(self.config.seed, purpose, epoch)
 
     def _pool(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the slots whose records are needed, in ascending order, and the group of each.
+        """Return the slots whose records are needed, in ascending order, and each slot's group.
 
         Groups are aligned runs of GROUP_SIZE slots; the last group includes the remainder.
         """

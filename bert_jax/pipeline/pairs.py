@@ -74,8 +74,8 @@ def draw_pairs(
 
     Returns:
       The segments of all fragments. A fragment is not split if no sentence starts inside it, or if
-      its group has no suitable partner. A partner must be from another document, must be possible
-      to split, and must fill its record if and only if this fragment does.
+      its group has no suitable partner. A partner must be from another document, must be splittable
+      itself, and must fill its record if and only if this fragment does.
     """
     key = fragment_keys(pool, record_key)
     group = 2 * record_group[pool.fragment_record] + (pool.fragment_length == capacity)

@@ -58,9 +58,9 @@ class CustomTask(abc.ABC):
     def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
         """Return each loss term's weight in the whole batch, which defaults to the number of rows.
 
-        Override this method if a metric is weighted differently, for example by tokens. The weights
-        may depend only on the batch: if a batch is processed in parts, each part's sum is divided
-        by the weight of the whole batch.
+        Override this method if a metric has a different weight, such as the number of tokens. The
+        weights may depend only on the batch: if a batch is processed in parts, each part's sum is
+        divided by the weight of the whole batch.
         """
         rows = jnp.float32(next(iter(batch.values())).shape[0])
         return dict.fromkeys(self.loss_terms, rows)

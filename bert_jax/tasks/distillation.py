@@ -303,7 +303,7 @@ def _requested_outputs(config: DistillationConfig) -> dict[str, bool]:
 
 
 def layer_losses(model: PretrainingModel, output: EncoderOutput, batch: Batch) -> Metrics:
-    """Return `hidden_loss` and `attention_loss`, omitting a loss whose inputs `output` lacks."""
+    """Return `hidden_loss` and `attention_loss`, if `output` has the inputs that each needs."""
     losses = {}
     if output.hidden_states is not None:
         states: Sequence[jax.Array] = output.hidden_states

@@ -89,7 +89,7 @@ class Checkpointer:
         try:
             self.close()
         except CheckpointNotSaved:
-            # If `kind` is set, the run is already ending because of this error or another one.
+            # If `kind` is set, an error is already ending the run.
             if kind is None:
                 raise
 
@@ -294,7 +294,7 @@ def _agreed_step(checkpointer: ocp.training.Checkpointer) -> int | None:
 
 
 def _as_tree(opt_state: Any) -> dict[str, Any]:
-    """Flatten the optimizer state into a dict, so that checkpoints do not name optax's classes."""
+    """Flatten the optimizer state into a dict, so that checkpoints do not use optax class names."""
     leaves = jax.tree.flatten_with_path(opt_state)[0]
     # Keys start with the leaf's index, so that the leaves keep their order when a dict is restored
     # with sorted keys.

@@ -154,7 +154,7 @@ def agreed(value: int) -> int:
 
 
 def on_first_process(on_report: OnReport | None) -> OnReport:
-    """Return `on_report` if it is given and this is process 0, and `discard` otherwise."""
+    """Return `on_report` if it is given and this is process 0; otherwise, return `discard`."""
     return on_report if on_report is not None and jax.process_index() == 0 else discard
 
 

@@ -115,7 +115,7 @@ def require_finite_state(state: TrainState, mesh: Mesh) -> None:
 def _finite_on(mesh: Mesh) -> Callable[[list[jax.Array]], jax.Array]:
     """Return a compiled function that checks many arrays; all runs of a sweep share it.
 
-    It takes 2 s to compile for the 612 arrays of a 12-layer model (CPU, 2 cores, 2026-11).
+    Compiling it for the 612 arrays of a 12-layer model takes 2 s (CPU, 2 cores, 2026-11).
     """
 
     def finite(leaves: list[jax.Array]) -> jax.Array:
