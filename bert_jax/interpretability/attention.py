@@ -17,7 +17,7 @@ from bert_jax.interpretability.attributions import (
     attribute_label,
     attribute_token,
 )
-from bert_jax.interpretability.layer_guesses import MaskGuesses, guess_at_layers, read_guesses
+from bert_jax.interpretability.layer_guesses import TextGuesses, guess_at_layers, read_guesses
 from bert_jax.interpretability.trace import head_outputs, trace
 from bert_jax.interpretability.traced_text import (
     EmbeddingSum,
@@ -79,9 +79,7 @@ class Attention(Predictor):
         row = self._run_once(trace, read)
         return TracedText(**vars(read), **_arrays(row, len(read.tokens)))
 
-    def guesses(
-        self, text: Text, second: Text | None = None, *, top_k: int = 5
-    ) -> list[MaskGuesses]:
+    def guesses(self, text: Text, second: Text | None = None, *, top_k: int = 5) -> TextGuesses:
         """Return the best guesses for every mask in a text at every layer.
 
         Args:
@@ -90,7 +88,8 @@ class Attention(Predictor):
           top_k: the number of guesses per layer.
 
         Returns:
-          One `MaskGuesses` per mask token, in order; an empty list if the text has no masks.
+          A list with one `MaskGuesses` per mask token, in order, which prints as tables; an empty
+          list if the text has no masks.
 
         Raises:
           ValueError: the model has no masked-LM head, or `top_k` is out of range.
@@ -106,7 +105,7 @@ class Attention(Predictor):
         read = self._read(text, second)
         positions = self._masks(read)
         if not positions:
-            return []
+            return TextGuesses()
         program = partial(guess_at_layers, vocab_size=vocab_size, top_k=top_k)
         row = self._run_once(program, read, masked_positions=positions)
         return read_guesses(row, positions, self.tokenizer)

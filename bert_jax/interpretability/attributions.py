@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, assert_never
@@ -14,6 +14,7 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from bert_jax.inference.predictor import Outputs
+from bert_jax.interpretability.notebook import Shaded, paragraph, words
 from bert_jax.labeled_data.tokenized_text import TextWord
 from bert_jax.models.encoder import Encoder
 from bert_jax.models.heads import PretrainingModel
@@ -28,6 +29,8 @@ _POINTS_AT_ONCE = 8
 @dataclass(frozen=True, eq=False)
 class Attribution:
     """The contribution of every input token to a prediction.
+
+    It prints as a table, and Jupyter shows the words in color.
 
     Attributes:
       target: the label or token whose score is explained.
@@ -57,6 +60,35 @@ class Attribution:
             self.scores, [word.start for word in self.words]
         )
         return scores
+
+    @property
+    def summary(self) -> str:
+        """A sentence with the scores of the text and of the baseline."""
+        return (
+            f"Score of {self.target!r}: {self.score:.3f}; with every word hidden: "
+            f"{self.baseline_score:.3f} (error of the contributions: {self.error:.0e})"
+        )
+
+    def lines(self) -> Iterator[str]:
+        """Yield a table with the contribution of each word."""
+        width = max(len(word.text) for word in self.words)
+        yield self.summary
+        yield ""
+        for word, score in zip(self.words, self.word_scores, strict=True):
+            yield f"{word.text:{width}}  {score:+.3f}"
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        scores = self.word_scores.tolist()
+        largest = max((abs(score) for score in scores), default=0.0) or 1.0
+        shown = [
+            Shaded(word.text, score / largest, f"{word.text}: {score:+.3f}")
+            for word, score in zip(self.words, scores, strict=True)
+        ]
+        key = [Shaded("raises the score", 1.0), Shaded("lowers the score", -1.0)]
+        return paragraph(self.summary) + words(shown) + words(key)
 
 
 @partial(jax.jit, static_argnames=("problem", "steps"))

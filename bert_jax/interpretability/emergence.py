@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,14 +11,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from bert_jax.files import write_file
 from bert_jax.interpretability.head_probe import (
     MIN_COUNT,
+    SHADES,
+    TOO_RARE,
     BestHead,
     HeadProbe,
     OnProgress,
     probe_heads,
 )
+from bert_jax.interpretability.notebook import Cell, Shaded, paragraph, picture, table
+from bert_jax.interpretability.plots import png_of
+from bert_jax.interpretability.result_files import write_json, write_result
 from bert_jax.labeled_data.treebank import Treebank
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME
 from bert_jax.training.checkpoint_files import steps_in
@@ -33,6 +35,8 @@ _LOSSES = ("mlm_loss", "loss")
 @dataclass(frozen=True, eq=False)
 class Emergence:
     """The accuracy of attention heads at every checkpoint of a run.
+
+    It prints as a table, and Jupyter shows the table and the plot.
 
     Attributes:
       name: the name of the run.
@@ -62,11 +66,25 @@ class Emergence:
         yield f"{'relation':{width}}  {'head':>6}  {'baseline':>8}  {cells}"
         for best in heads:
             row = "  ".join(f"{accuracy:12.1%}" for accuracy in self.history(best))
-            name = f"{best.layer + 1}-{best.head + 1}"
-            yield f"{best.relation:{width}}  {name:>6}  {best.offset_accuracy:8.1%}  {row}"
+            yield f"{best.relation:{width}}  {best.name:>6}  {best.offset_accuracy:8.1%}  {row}"
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        header = ["relation", "head", "baseline", *(f"step {step:,}" for step in self.steps)]
+        rows: list[list[Cell]] = []
+        for best in self.heads():
+            cells = [
+                Shaded(f"{accuracy:.1%}", 2 * (accuracy - best.offset_accuracy))
+                for accuracy in self.history(best)
+            ]
+            rows.append([best.relation, best.name, f"{best.offset_accuracy:.1%}", *cells])
+        if not rows:
+            return paragraph(TOO_RARE)
+        description = f"accuracies of attention heads at every checkpoint of {self.name}"
+        image = picture(png_of(self._figure(MIN_COUNT)), description)
+        return table(header, rows) + paragraph(SHADES) + image
 
     def to_json(self) -> dict[str, Any]:
         """Return all values as plain JSON values."""
@@ -81,13 +99,16 @@ class Emergence:
 
     def save(self, path: str | Path) -> None:
         """Write all values to a JSON file."""
-        write_file(Path(path), json.dumps(self.to_json(), indent=1) + "\n")
+        write_json(path, self.to_json())
 
     def plot(self, path: str | Path, min_count: int = MIN_COUNT) -> None:
         """Plot the accuracies and the loss against the step, as a PNG image.
 
         The plot shows the relations whose best head beats the best fixed offset by the most.
         """
+        write_result(path, png_of(self._figure(min_count)))
+
+    def _figure(self, min_count: int) -> Figure:
         figure = Figure(figsize=(9, 6), dpi=110, layout="constrained")
         figure.suptitle(self.name, fontsize=14, fontweight="bold")
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
@@ -101,13 +122,11 @@ class Emergence:
             bottom.plot(list(self.losses), list(self.losses.values()), color="#333333")
         bottom.set_ylabel("held-out loss")
         bottom.set_xlabel("step")
-        image = io.BytesIO()
-        figure.savefig(image, format="png")
-        write_file(Path(path), image.getvalue())
+        return figure
 
 
 def _draw(axis: Axes, steps: Sequence[int], accuracies: Sequence[float], best: BestHead) -> None:
-    label = f"{best.relation} ({best.layer + 1}-{best.head + 1})"
+    label = f"{best.relation} ({best.name})"
     (line,) = axis.plot(steps, accuracies, marker="o", markersize=3, label=label)
     axis.axhline(best.offset_accuracy, color=line.get_color(), linestyle=":", linewidth=0.8)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
@@ -12,6 +12,8 @@ import jax.numpy as jnp
 
 from bert_jax.inference.fill_mask import Guess
 from bert_jax.inference.predictor import Outputs, Row
+from bert_jax.interpretability.notebook import Cell, Shaded, paragraph, table
+from bert_jax.interpretability.traced_text import layer_names
 from bert_jax.models.encoder import Encoder
 from bert_jax.models.heads import PretrainingModel
 from bert_jax.models.layers import select_rows
@@ -34,6 +36,49 @@ class MaskGuesses:
 
     position: int
     layers: tuple[tuple[Guess, ...], ...]
+
+    @property
+    def title(self) -> str:
+        """The name of the mask, whose position counts from 1."""
+        return f"guesses for the mask at token {self.position + 1}"
+
+    def lines(self) -> Iterator[str]:
+        """Yield a table with a row for the embeddings and for each layer."""
+        yield self.title
+        width = max(len(guess.token) for layer in self.layers for guess in layer)
+        for name, layer in zip(layer_names(len(self.layers)), self.layers, strict=True):
+            cells = (f"{guess.token:>{width}} {guess.probability:6.1%}" for guess in layer)
+            yield f"{name:10}  {'  '.join(cells)}"
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        rows: list[list[Cell]] = []
+        for name, layer in zip(layer_names(len(self.layers)), self.layers, strict=True):
+            cells = [
+                Shaded(f"{guess.token} {guess.probability:.1%}", guess.probability**0.5)
+                for guess in layer
+            ]
+            rows.append([name, *cells])
+        header = ["layer", *(f"guess {number}" for number in range(1, len(rows[0])))]
+        return paragraph(self.title) + table(header, rows)
+
+
+class TextGuesses(list[MaskGuesses]):
+    """A list with the guesses for each mask in a text, which Jupyter shows as tables."""
+
+    def lines(self) -> Iterator[str]:
+        """Yield a table for each mask."""
+        for number, mask in enumerate(self):
+            yield from [""] if number else []
+            yield from mask.lines()
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        return "".join(mask._repr_html_() for mask in self) or paragraph("The text has no masks.")
 
 
 @partial(jax.jit, static_argnames=("vocab_size", "top_k"))
@@ -74,9 +119,9 @@ def _as_last_layer(encoder: Encoder, states: Sequence[jax.Array]) -> list[jax.Ar
             assert_never(encoder.config.norm)
 
 
-def read_guesses(row: Row, positions: Sequence[int], tokenizer: Tokenizer) -> list[MaskGuesses]:
+def read_guesses(row: Row, positions: Sequence[int], tokenizer: Tokenizer) -> TextGuesses:
     """Return the guesses for the masks at `positions` from a row of `guess_at_layers` outputs."""
-    return [
+    return TextGuesses(
         MaskGuesses(
             position,
             tuple(
@@ -92,4 +137,4 @@ def read_guesses(row: Row, positions: Sequence[int], tokenizer: Tokenizer) -> li
             ),
         )
         for number, position in enumerate(positions)
-    ]
+    )

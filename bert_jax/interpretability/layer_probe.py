@@ -9,7 +9,6 @@ types (Hewitt and Liang 2019, "Designing and Interpreting Probes with Control Ta
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +21,9 @@ import numpy as np
 import optax
 from numpy.typing import NDArray
 
-from bert_jax.files import write_file
+from bert_jax.interpretability.notebook import Cell, Shaded, paragraph, table
+from bert_jax.interpretability.result_files import write_json
+from bert_jax.interpretability.traced_text import layer_names
 from bert_jax.interpretability.word_states import WordStates, describe_skipped
 from bert_jax.labeled_data.treebank import ParsedSentence, Treebank
 from bert_jax.validation import check_choice
@@ -41,6 +42,8 @@ _LEARNING_RATE = 1e-3
 @dataclass(frozen=True, eq=False)
 class LayerProbe:
     """The test accuracies of linear probes.
+
+    They print as a table, which Jupyter shows in color.
 
     Attributes:
       target: what the probes predict.
@@ -62,20 +65,33 @@ class LayerProbe:
     def lines(self) -> Iterator[str]:
         """Yield a table of mean accuracies with their standard deviations over seeds."""
         yield f"{'layer':>10}  " + "  ".join(f"{name:>15}" for name in CONDITIONS)
-        for layer in range(self.accuracies.shape[1]):
-            name = f"{layer}" if layer else "embeddings"
-            cells = (
-                f"{values.mean():.1%} ± {values.std():.1%}" for values in self.accuracies[:, layer]
-            )
-            yield f"{name:>10}  " + "  ".join(f"{cell:>15}" for cell in cells)
+        for name, cells in self._rows():
+            yield f"{name:>10}  " + "  ".join(f"{cell.text:>15}" for cell in cells)
         yield ""
-        yield (
+        yield self._note
+
+    def _rows(self) -> Iterator[tuple[str, list[Shaded]]]:
+        """Yield the name of each layer with its accuracies."""
+        for layer, name in enumerate(layer_names(self.accuracies.shape[1])):
+            cells = [
+                Shaded(f"{values.mean():.1%} ± {values.std():.1%}", float(values.mean()))
+                for values in self.accuracies[:, layer]
+            ]
+            yield name, cells
+
+    @property
+    def _note(self) -> str:
+        return (
             f"{len(self.labels)} {self.target}; {self.num_train:,} words in training, "
             f"{self.num_test:,} in the test; most frequent label: {self.most_frequent:.1%}"
         )
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        rows: Iterator[list[Cell]] = ([name, *cells] for name, cells in self._rows())
+        return table(["layer", *CONDITIONS], rows) + paragraph(self._note)
 
     def to_json(self) -> dict[str, Any]:
         """Return all values as plain JSON values."""
@@ -92,7 +108,7 @@ class LayerProbe:
 
     def save(self, path: str | Path) -> None:
         """Write all values to a JSON file."""
-        write_file(Path(path), json.dumps(self.to_json(), indent=1) + "\n")
+        write_json(path, self.to_json())
 
 
 class _Words(NamedTuple):

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.files import write_file
 from bert_jax.interpretability.head_patterns import head_patterns
+from bert_jax.interpretability.result_files import write_result
 from bert_jax.interpretability.traced_text import TracedText
 from bert_jax.interpretability.views import Views
 
@@ -37,7 +37,7 @@ class Page:
 
     def save(self, path: str | Path) -> None:
         """Write the page to a file, atomically."""
-        write_file(Path(path), self.html)
+        write_result(path, self.html)
 
     def _repr_html_(self) -> str:
         source = html.escape(self.html, quote=True)

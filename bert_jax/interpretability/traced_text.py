@@ -101,3 +101,8 @@ def mean_of_words(states: FloatArray, words: Sequence[TextWord]) -> FloatArray:
     sizes = np.array([word.stop - word.start for word in words], np.float32)
     summed: FloatArray = np.add.reduceat(states, starts, axis=1)
     return summed / sizes[:, None]
+
+
+def layer_names(count: int) -> list[str]:
+    """Return names for `count` rows of states: the embeddings and the layers, counted from 1."""
+    return ["embeddings", *map(str, range(1, count))]

@@ -1,0 +1,28 @@
+"""Write results to files, in directories that need not exist yet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bert_jax.files import write_file
+from bert_jax.local_paths import make_directory
+
+
+def write_result(path: str | Path, content: str | bytes) -> None:
+    """Write a file atomically, and create its directory if that does not exist.
+
+    Raises:
+      ValueError: the path has a scheme, such as gs://.
+      NotWritten: the file cannot be written.
+    """
+    file = Path(path)
+    make_directory(file.parent)
+    write_file(file, content)
+
+
+def write_json(path: str | Path, values: Mapping[str, Any]) -> None:
+    """Write values to a JSON file; see `write_result`."""
+    write_result(path, json.dumps(values, indent=1) + "\n")

@@ -1,0 +1,163 @@
+"""Test what notebooks show for results: content, escaping, and HTML that needs nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bert_jax.inference.fill_mask import Guess
+from bert_jax.interpretability.attributions import Attribution
+from bert_jax.interpretability.emergence import Emergence
+from bert_jax.interpretability.head_probe import DIRECTIONS, OFFSETS, HeadProbe
+from bert_jax.interpretability.layer_guesses import MaskGuesses, TextGuesses
+from bert_jax.interpretability.layer_probe import CONDITIONS, LayerProbe
+from bert_jax.interpretability.notebook import Shaded, folded, paragraph, picture, table, words
+from bert_jax.labeled_data.tokenized_text import TextWord
+
+EVIL = '<script>alert("1")</script>'
+VOID = {"img", "br"}
+
+
+def attribution() -> Attribution:
+    texts = ("[CLS]", "good", EVIL, "[SEP]")
+    positions = enumerate(texts)
+    return Attribution(
+        target="positive",
+        score=0.875,
+        baseline_score=0.5,
+        tokens=texts,
+        words=tuple(TextWord(text, 0, start, start + 1) for start, text in positions),
+        scores=np.array([0, 0.5, -0.125, 0], np.float32),
+        error=0.001,
+    )
+
+
+def guesses() -> TextGuesses:
+    layers = ((Guess("sea", 0.25), Guess(EVIL, 0.125)), (Guess("bank", 0.75), Guess("sea", 0.1)))
+    return TextGuesses([MaskGuesses(1, layers)])
+
+
+def head_probe(count: int = 400) -> HeadProbe:
+    accuracies = np.zeros((len(DIRECTIONS), 2, 2, 3))
+    accuracies[0, :, 1, 2] = 0.75
+    offsets = np.full((2, len(OFFSETS)), 0.25)
+    relations = ("all", EVIL)
+    return HeadProbe(relations, np.array([count] * 2), accuracies, offsets, 20, {"too long": 1})
+
+
+def layer_probe() -> LayerProbe:
+    accuracies = np.full((len(CONDITIONS), 3, 2), 0.5)
+    accuracies[0] = [[0.8, 0.8], [0.9, 0.9], [0.7, 0.7]]
+    return LayerProbe("tags", ("NOUN", EVIL), accuracies, 0.6, 1000, 100)
+
+
+def emergence() -> Emergence:
+    return Emergence(EVIL, (10, 20), (head_probe(), head_probe()), {10: 3.0, 20: 2.0})
+
+
+RESULTS: list[Callable[[], Any]] = [attribution, guesses, head_probe, layer_probe, emergence]
+
+
+class Tags(HTMLParser):
+    """Collects the elements of an HTML fragment, and checks that they are nested correctly."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(source)
+        self.close()
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += f"{data} "
+
+
+@pytest.mark.parametrize("make", RESULTS)
+def test_the_html_is_escaped_and_needs_nothing_else(make):
+    source = make()._repr_html_()
+    tags = Tags(source)
+    assert not {"script", "link", "style", "iframe"} & set(tags.names)
+    for name, value in tags.attributes:
+        assert not name.startswith("on")
+        assert name != "src" or value.startswith("data:image/png;base64,")
+    assert "http" not in re.sub(r"base64,[^\"]*", "", source)
+    assert all("color:" not in (value or "") for name, value in tags.attributes if name == "style")
+
+
+@pytest.mark.parametrize("make", [attribution, guesses, head_probe, emergence])
+def test_texts_appear_unchanged(make):
+    tags = Tags(make()._repr_html_())
+    assert EVIL in tags.text or EVIL in dict(tags.attributes).values()
+
+
+@pytest.mark.parametrize("make", RESULTS)
+def test_results_print_as_the_lines_of_a_table(make):
+    result = make()
+    assert str(result) == "\n".join(result.lines()) != repr(result)
+
+
+def test_words_are_colored_by_their_contribution():
+    shown = attribution()._repr_html_()
+    good = re.search(r'<span style="background: hsl\((\d+) 90% 50% / ([\d.]+)\)[^>]*>good<', shown)
+    bad = re.search(r'<span style="background: hsl\((\d+) 90% 50% / ([\d.]+)\)[^>]*>&lt;s', shown)
+    assert good[1] != bad[1] and float(good[2]) == pytest.approx(4 * float(bad[2]))
+    assert 'title="good: +0.500"' in shown
+    text = Tags(shown).text
+    assert "Score of 'positive': 0.875; with every word hidden: 0.500" in text
+    assert not re.search(r"background[^>]*>\[CLS\]", shown)
+    assert str(attribution()).splitlines()[3].split() == ["good", "+0.500"]
+
+
+def test_guesses_are_shown_by_layer():
+    (mask,) = guesses()
+    assert str(guesses()) == str(mask)
+    title, *rows = mask.lines()
+    assert title == "guesses for the mask at token 2"
+    assert [row.split()[0] for row in rows] == ["embeddings", "1"]
+    assert rows[1].split()[1:3] == ["bank", "75.0%"]
+    assert "bank 75.0%" in Tags(mask._repr_html_()).text
+    assert "no masks" in TextGuesses()._repr_html_()
+
+
+def test_probes_of_heads_are_shaded_by_their_gain():
+    shown = head_probe()._repr_html_()
+    assert "hsl(215 90% 50% / 0.60)" in shown and ">75.0%<" in shown and ">2-3<" in shown
+    assert "skipped sentences: 1 too long" in shown
+    assert "No relation occurs 100 times" in head_probe(count=99)._repr_html_()
+
+
+def test_probes_of_layers_are_shown_with_their_controls():
+    tags = Tags(layer_probe()._repr_html_())
+    for text in ("embeddings", "random weights", "90.0% ± 0.0%", "2 tags; 1,000 words"):
+        assert text in tags.text
+
+
+def test_emergence_includes_its_plot():
+    tags = Tags(emergence()._repr_html_())
+    assert "img" in tags.names and "step 20" in tags.text
+    assert any(name == "alt" and EVIL in value for name, value in tags.attributes)
+
+
+def test_the_parts_of_the_html_are_escaped():
+    evil = Shaded(EVIL, -1, EVIL)
+    parts = [table([EVIL], [[EVIL, evil]]), words([evil]), paragraph(EVIL), picture(b"", EVIL)]
+    for part in [*parts, folded(EVIL, "<b>bold</b>")]:
+        assert "<script" not in part and "script" in part
+        Tags(part)
