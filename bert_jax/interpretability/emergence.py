@@ -145,12 +145,7 @@ def probe_checkpoints(
       ValueError: the run has kept fewer than two checkpoints, or `probe_heads` fails.
     """
     directory = Path(work_dir)
-    steps = sorted(steps_in(directory / CHECKPOINTS_NAME))
-    if len(steps) < 2:
-        raise ValueError(
-            f"{directory}: has kept {len(steps)} checkpoints, but at least two are needed. Train "
-            "with checkpoint.keep_every, which keeps a checkpoint at regular intervals."
-        )
+    steps = checkpoint_steps(directory)
 
     def report(step: int) -> OnProgress | None:
         if on_progress is None:
@@ -162,6 +157,21 @@ def probe_checkpoints(
     ]
     losses = _losses(directory / LOG_NAME)
     return Emergence(directory.resolve().name, tuple(steps), tuple(probes), losses)
+
+
+def checkpoint_steps(work_dir: Path) -> list[int]:
+    """Return the steps of the checkpoints that a run has kept, in ascending order.
+
+    Raises:
+      ValueError: the run has kept fewer than two checkpoints.
+    """
+    steps = sorted(steps_in(work_dir / CHECKPOINTS_NAME))
+    if len(steps) < 2:
+        raise ValueError(
+            f"{work_dir}: has kept {len(steps)} checkpoints, but at least two are needed. Train "
+            "with checkpoint.keep_every, which keeps a checkpoint at regular intervals."
+        )
+    return steps
 
 
 def _losses(log: Path) -> dict[int, float]:

@@ -8,7 +8,6 @@ Heads Really Better than One?", equation 2).
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,12 +18,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from bert_jax.files import write_file
 from bert_jax.finetuning.config import EvaluationConfig
 from bert_jax.finetuning.evaluation import Evaluation, open_evaluation
 from bert_jax.finetuning.task_data import ExampleSet
+from bert_jax.interpretability.notebook import Cell, Shaded, folded, paragraph, picture, table
+from bert_jax.interpretability.plots import png_of
+from bert_jax.interpretability.result_files import write_json, write_result
 from bert_jax.labeled_data.features import FeatureBatches, InOrder
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.parameters import Parameters
@@ -40,7 +43,8 @@ class HeadPruning:
     """The importance of every head, and the scores of the model with heads pruned.
 
     Heads are identified as (layer, head), counted from 0. If layers share attention parameters, a
-    head is pruned in all of them, and only the layers that own parameters are listed.
+    head is pruned in all of them, and only the layers that own parameters are listed. The result
+    prints as two tables; Jupyter shows them in color, with a plot.
 
     Attributes:
       metric: the name of the score.
@@ -61,7 +65,7 @@ class HeadPruning:
     def lines(self) -> Iterator[str]:
         """Yield a table of single heads and a table of pruned heads; both count from 1."""
         heads = range(1, self.without.shape[1] + 1)
-        yield f"{self.metric} without one head (all heads: {self.scores[0]:.4f})"
+        yield self._title
         yield f"{'layer':>5}  " + "  ".join(f"{head:>7}" for head in heads)
         for layer, row in zip(self.layers, self.without, strict=True):
             cells = "  ".join(f"{score - self.scores[0]:+7.4f}" for score in row)
@@ -69,16 +73,44 @@ class HeadPruning:
         yield ""
         yield f"{'pruned':>6}  {self.metric:>10}  last pruned head"
         for count, score in enumerate(self.scores):
-            last = self.order[count - 1] if count else None
-            name = f"{last[0] + 1}-{last[1] + 1}" if last else ""
-            yield f"{count:>6}  {score:10.4f}  {name}"
+            yield f"{count:>6}  {score:10.4f}  {self._last_pruned(count)}"
+
+    @property
+    def _title(self) -> str:
+        return f"{self.metric} without one head (all heads: {self.scores[0]:.4f})"
+
+    def _last_pruned(self, count: int) -> str:
+        """Return the name of the last of the first `count` heads in `order`, such as "3-2"."""
+        return "{}-{}".format(*(number + 1 for number in self.order[count - 1])) if count else ""
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
-    def save(self, path: str | Path) -> None:
-        """Write all values to a JSON file."""
-        values = {
+    def _repr_html_(self) -> str:
+        changes = self.without - self.scores[0]
+        largest = float(np.abs(changes).max()) or 1.0
+        header = ["layer", *(f"head {head}" for head in range(1, changes.shape[1] + 1))]
+        single: list[list[Cell]] = []
+        for layer, row in zip(self.layers, changes.tolist(), strict=True):
+            cells = (Shaded(f"{change:+.4f}", change / largest) for change in row)
+            single.append([str(layer + 1), *cells])
+        pruned = table(
+            ("pruned", self.metric, "last pruned head"),
+            (
+                (str(count), f"{score:.4f}", self._last_pruned(count))
+                for count, score in enumerate(self.scores)
+            ),
+        )
+        return (
+            paragraph(f"Change in {self._title}:")
+            + table(header, single)
+            + picture(png_of(self._figure()), f"{self.metric} against the number of pruned heads")
+            + folded("The order in which heads are pruned", pruned)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all values as plain JSON values, counting layers and heads from 0."""
+        return {
             "metric": self.metric,
             "layers": list(self.layers),
             "importance": self.importance.tolist(),
@@ -86,7 +118,24 @@ class HeadPruning:
             "order": [list(head) for head in self.order],
             "scores": list(self.scores),
         }
-        write_file(Path(path), json.dumps(values, indent=1) + "\n")
+
+    def save(self, path: str | Path) -> None:
+        """Write all values to a JSON file."""
+        write_json(path, self.to_json())
+
+    def plot(self, path: str | Path) -> None:
+        """Plot the score against the number of pruned heads, as a PNG image."""
+        write_result(path, png_of(self._figure()))
+
+    def _figure(self) -> Figure:
+        figure = Figure(figsize=(7, 4), dpi=110, layout="constrained")
+        axes = figure.subplots()
+        axes.plot(range(len(self.scores)), self.scores, marker="o", markersize=3)
+        axes.axhline(self.scores[0], color="#777777", linestyle=":", linewidth=0.8)
+        axes.set_xlabel("pruned heads, the least important first (dotted: all heads kept)")
+        axes.set_ylabel(self.metric)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        return figure
 
 
 def prune_heads(

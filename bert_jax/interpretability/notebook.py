@@ -47,6 +47,23 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
     )
 
 
+def shaded_table(
+    header: Sequence[str], names: Sequence[str], values: Sequence[Sequence[float]]
+) -> str:
+    """Return an HTML table of values from 0 to 1, which are shown by color too.
+
+    Args:
+      header: the titles of the columns, including that of the names.
+      names: the names of the rows.
+      values: [rows, columns].
+    """
+    rows = (
+        [name, *(Shaded(f"{value:.2f}", value) for value in row)]
+        for name, row in zip(names, values, strict=True)
+    )
+    return table(header, rows)
+
+
 def _cells(row: Sequence[Cell]) -> Iterable[str]:
     for number, cell in enumerate(row):
         shaded = cell if isinstance(cell, Shaded) else Shaded(cell)

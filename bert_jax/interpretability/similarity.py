@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.files import write_file
-from bert_jax.interpretability.traced_text import FloatArray
+from bert_jax.interpretability.head_probe import OnProgress
+from bert_jax.interpretability.notebook import paragraph, shaded_table
+from bert_jax.interpretability.plots import heat_map, png_of
+from bert_jax.interpretability.result_files import write_json, write_result
+from bert_jax.interpretability.traced_text import FloatArray, layer_names
 from bert_jax.interpretability.word_states import WordStates, describe_skipped
 from bert_jax.labeled_data.treebank import ParsedSentence, Treebank
 
@@ -20,11 +23,18 @@ from bert_jax.labeled_data.treebank import ParsedSentence, Treebank
 class Similarity:
     """The similarity of every layer of one model to every layer of another.
 
+    It prints as a table, which Jupyter shows in color.
+
     Attributes:
-      cka: float64 [layers + 1, layers + 1], from 0 to 1; row and column 0 are the embeddings.
+      first: the name of the first model.
+      second: the name of the second model.
+      cka: float64 [layers + 1, layers + 1], from 0 to 1; row and column 0 are the embeddings. The
+        rows are the layers of the first model.
       num_words: the number of words whose vectors were compared.
     """
 
+    first: str
+    second: str
     cka: NDArray[np.float64] = field(repr=False)
     num_words: int
 
@@ -36,15 +46,48 @@ class Similarity:
             cells = "  ".join(f"{value:5.2f}" for value in row)
             yield f"{str(layer) if layer else 'emb.':>5}  {cells}"
         yield ""
-        yield f"linear CKA of {self.num_words:,} word vectors"
+        yield f"rows: {self.first}; columns: {self.second}"
+        yield self._note
+
+    @property
+    def _note(self) -> str:
+        return f"linear CKA of {self.num_words:,} word vectors"
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
+    def _repr_html_(self) -> str:
+        rows, columns = map(layer_names, self.cka.shape)
+        shown = paragraph(f"rows: {self.first}; columns: {self.second}") + paragraph(self._note)
+        return shaded_table(["layer", *columns], rows, self.cka.tolist()) + shown
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all values as plain JSON values; the layers are named in order."""
+        return {
+            "first": self.first,
+            "second": self.second,
+            "words": self.num_words,
+            "rows": layer_names(self.cka.shape[0]),
+            "columns": layer_names(self.cka.shape[1]),
+            "cka": self.cka.round(4).tolist(),
+        }
+
     def save(self, path: str | Path) -> None:
         """Write all values to a JSON file."""
-        values = {"words": self.num_words, "cka": self.cka.round(4).tolist()}
-        write_file(Path(path), json.dumps(values, indent=1) + "\n")
+        write_json(path, self.to_json())
+
+    def plot(self, path: str | Path) -> None:
+        """Draw the similarities as a heat map, a PNG image."""
+        rows, columns = map(layer_names, self.cka.shape)
+        figure = heat_map(
+            self.cka,
+            rows,
+            columns,
+            row_title=self.first,
+            column_title=self.second,
+            value_title=self._note,
+        )
+        write_result(path, png_of(figure))
 
 
 def compare_layers(
@@ -55,6 +98,7 @@ def compare_layers(
     first_step: int | None = None,
     second_step: int | None = None,
     max_sentences: int = 500,
+    on_progress: OnProgress | None = None,
 ) -> Similarity:
     """Measure how similar the word vectors of two models are, layer by layer.
 
@@ -69,15 +113,19 @@ def compare_layers(
       first_step: the step of the first model's checkpoint; if None, the best or newest one.
       second_step: the step of the second model's checkpoint.
       max_sentences: the maximum number of sentences, from the beginning of the treebank.
+      on_progress: called with a line about the progress before each model is read.
 
     Raises:
       ValueError: there is no such model, or no sentence can be used by both models.
     """
-    if max_sentences < 1:
-        raise ValueError(f"max_sentences={max_sentences}: expected at least 1.")
-    sentences = treebank.sentences[:max_sentences]
+    sentences = _first_sentences(treebank, max_sentences)
+    names = _name(first, first_step), _name(second, second_step)
     readers = WordStates(first, step=first_step), WordStates(second, step=second_step)
-    states = [_by_sentence(reader, sentences) for reader in readers]
+    states = []
+    for name, reader in zip(names, readers, strict=True):
+        if on_progress is not None:
+            on_progress(f"vectors of {name}")
+        states.append(_by_sentence(reader, sentences))
     shared = [index for index in states[0] if index in states[1]]
     if not shared:
         reasons = "; ".join(describe_skipped(reader.skipped) for reader in readers)
@@ -86,13 +134,46 @@ def compare_layers(
         np.concatenate([each[index] for index in shared], axis=1).astype(np.float64)
         for each in states
     )
-    return Similarity(linear_cka(left, right), left.shape[1])
+    return Similarity(*names, linear_cka(left, right), left.shape[1])
+
+
+def _name(model: str | Path, step: int | None) -> str:
+    name = Path(model).resolve().name
+    return name if step is None else f"{name}, step {step:,}"
 
 
 def _by_sentence(reader: WordStates, sentences: Sequence[ParsedSentence]) -> dict[int, FloatArray]:
     """Return a dict from the index of each usable sentence to its word vectors."""
     numbers = {id(sentence): number for number, sentence in enumerate(sentences)}
     return {numbers[id(sentence)]: vectors for sentence, vectors in reader(sentences)}
+
+
+def word_vectors(
+    model: str | Path, treebank: Treebank, *, step: int | None = None, max_sentences: int = 500
+) -> FloatArray:
+    """Return the vectors of the words in a treebank, float32 [layers + 1, words, hidden_dim].
+
+    Args:
+      model: the work directory of a run or of `bert-jax import`.
+      treebank: the sentences.
+      step: the step of the checkpoint; if None, the best or newest one.
+      max_sentences: the maximum number of sentences, from the beginning of the treebank.
+
+    Raises:
+      ValueError: there is no such model, or none of the sentences can be used.
+    """
+    reader = WordStates(model, step=step)
+    vectors = [each for _, each in reader(_first_sentences(treebank, max_sentences))]
+    if not vectors:
+        reasons = describe_skipped(reader.skipped)
+        raise ValueError(f"{treebank.path}: none of the sentences can be used; {reasons}")
+    return np.concatenate(vectors, axis=1)
+
+
+def _first_sentences(treebank: Treebank, max_sentences: int) -> Sequence[ParsedSentence]:
+    if max_sentences < 1:
+        raise ValueError(f"max_sentences={max_sentences}: expected at least 1.")
+    return treebank.sentences[:max_sentences]
 
 
 def linear_cka(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bert_jax import load_config, pretrain
+from bert_jax.interpretability.checkpoint_similarity import compare_checkpoints
 from bert_jax.interpretability.emergence import Emergence, probe_checkpoints
 from bert_jax.interpretability.head_probe import probe_heads
+from bert_jax.interpretability.similarity import compare_layers
 from bert_jax.labeled_data.treebank import read_treebank
 from bert_jax.training.metrics_log import read_metrics
 
@@ -86,3 +89,14 @@ def test_requests_that_make_no_sense_are_rejected(bert_jax_here, import_pair, ru
     work_dir = import_pair("Bert", "encoder")[1]
     refused = bert_jax_here("probe", work_dir, *given, "--every-checkpoint")
     assert refused.code == 2 and "has kept 1 checkpoints, but at least two" in refused.errors
+
+
+def test_checkpoints_are_compared_with_the_last_one(run, treebank, emergence):
+    sentences = read_treebank(treebank)
+    compared = compare_checkpoints(run, sentences)
+    assert compared.steps == emergence.steps and compared.num_words == sentences.num_words
+    for step, row in zip(compared.steps, compared.cka, strict=True):
+        expected = compare_layers(run, run, sentences, first_step=step, second_step=32).cka
+        np.testing.assert_allclose(row, np.diag(expected), rtol=1e-6)
+    np.testing.assert_allclose(compared.cka[-1], 1, rtol=1e-6)
+    assert (compared.cka[0] < 1).all()

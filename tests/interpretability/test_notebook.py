@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -12,11 +13,14 @@ import pytest
 
 from bert_jax.inference.fill_mask import Guess
 from bert_jax.interpretability.attributions import Attribution
+from bert_jax.interpretability.checkpoint_similarity import CheckpointSimilarity
 from bert_jax.interpretability.emergence import Emergence
 from bert_jax.interpretability.head_probe import DIRECTIONS, OFFSETS, HeadProbe
+from bert_jax.interpretability.head_pruning import HeadPruning
 from bert_jax.interpretability.layer_guesses import MaskGuesses, TextGuesses
 from bert_jax.interpretability.layer_probe import CONDITIONS, LayerProbe
 from bert_jax.interpretability.notebook import Shaded, folded, paragraph, picture, table, words
+from bert_jax.interpretability.similarity import Similarity
 from bert_jax.labeled_data.tokenized_text import TextWord
 
 EVIL = '<script>alert("1")</script>'
@@ -60,7 +64,24 @@ def emergence() -> Emergence:
     return Emergence(EVIL, (10, 20), (head_probe(), head_probe()), {10: 3.0, 20: 2.0})
 
 
-RESULTS: list[Callable[[], Any]] = [attribution, guesses, head_probe, layer_probe, emergence]
+def similarity() -> Similarity:
+    return Similarity(EVIL, "other", np.array([[1.0, 0.25], [0.5, 0.75]]), 12)
+
+
+def checkpoints() -> CheckpointSimilarity:
+    return CheckpointSimilarity(EVIL, (10, 2000), np.array([[0.25, 0.5], [1.0, 1.0]]), 12)
+
+
+def pruning() -> HeadPruning:
+    without = np.array([[0.75, 0.5], [0.75, 1.0]])
+    order = ((1, 1), (0, 0), (1, 0), (0, 1))
+    scores = (0.75, 1.0, 0.75, 0.5, 0.25)
+    return HeadPruning(EVIL, (0, 1), np.eye(2), without, order, scores)
+
+
+RESULTS: list[Callable[[], Any]] = [
+    *(attribution, guesses, head_probe, layer_probe, emergence, similarity, checkpoints, pruning),
+]
 
 
 class Tags(HTMLParser):
@@ -101,7 +122,7 @@ def test_the_html_is_escaped_and_needs_nothing_else(make):
     assert all("color:" not in (value or "") for name, value in tags.attributes if name == "style")
 
 
-@pytest.mark.parametrize("make", [attribution, guesses, head_probe, emergence])
+@pytest.mark.parametrize("make", [make for make in RESULTS if make is not layer_probe])
 def test_texts_appear_unchanged(make):
     tags = Tags(make()._repr_html_())
     assert EVIL in tags.text or EVIL in dict(tags.attributes).values()
@@ -153,6 +174,33 @@ def test_emergence_includes_its_plot():
     tags = Tags(emergence()._repr_html_())
     assert "img" in tags.names and "step 20" in tags.text
     assert any(name == "alt" and EVIL in value for name, value in tags.attributes)
+
+
+def test_similarities_are_shaded():
+    shown = similarity()._repr_html_()
+    assert "hsl(215 90% 50% / 0.60)" in shown and ">0.25<" in shown
+    assert "linear CKA of 12 word vectors" in Tags(shown).text
+    header, *rows = str(checkpoints()).splitlines()
+    assert header.split() == ["step", "emb.", "1"]
+    assert [row.split() for row in rows[:2]] == [["10", "0.25", "0.50"], ["2,000", "1.00", "1.00"]]
+
+
+def test_pruning_shows_what_each_head_changes():
+    shown = pruning()._repr_html_()
+    assert re.search(r"hsl\(215 90% 50% / 0\.60\)[^>]*>\+0\.2500<", shown)
+    assert re.search(r"hsl\(28 90% 50% / 0\.60\)[^>]*>-0\.2500<", shown)
+    tags = Tags(shown)
+    assert "img" in tags.names and "details" in tags.names and "2-2" in tags.text
+
+
+@pytest.mark.parametrize("make", [emergence, similarity, checkpoints, pruning])
+def test_plots_and_values_are_written_to_new_directories(make, tmp_path):
+    result = make()
+    result.plot(tmp_path / "plots" / "plot.png")
+    assert (tmp_path / "plots" / "plot.png").read_bytes().startswith(b"\x89PNG")
+    result.save(tmp_path / "values" / "values.json")
+    saved = json.loads((tmp_path / "values" / "values.json").read_text(encoding="utf-8"))
+    assert saved == json.loads(json.dumps(result.to_json()))
 
 
 def test_the_parts_of_the_html_are_escaped():

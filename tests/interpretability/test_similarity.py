@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -52,7 +54,11 @@ def test_a_model_is_most_similar_to_itself(import_pair, treebank, tmp_path):
     np.testing.assert_allclose(np.diag(same.cka), 1, rtol=1e-6)
     other = compare_layers(work_dir, import_pair("Albert", "encoder")[1], treebank)
     assert other.cka.shape == (3, 3) and (other.cka < 1).all() and (other.cka >= 0).all()
-    assert len(list(other.lines())) == 6
+    *_, names, words = other.lines()
+    assert len(list(other.lines())) == 7
+    assert names == f"rows: {other.first}; columns: {other.second}" and words.endswith("vectors")
     other.save(tmp_path / "cka.json")
+    saved = json.loads((tmp_path / "cka.json").read_text(encoding="utf-8"))
+    assert saved["rows"] == saved["columns"] == ["embeddings", "1", "2"]
     with pytest.raises(ValueError, match="^max_sentences=0: expected at least 1"):
         compare_layers(work_dir, work_dir, treebank, max_sentences=0)

@@ -1,0 +1,139 @@
+"""Compare the vectors in every checkpoint of a run with those in its last one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_jax.interpretability.emergence import checkpoint_steps
+from bert_jax.interpretability.head_probe import OnProgress
+from bert_jax.interpretability.notebook import paragraph, shaded_table
+from bert_jax.interpretability.plots import heat_map, png_of
+from bert_jax.interpretability.result_files import write_json, write_result
+from bert_jax.interpretability.similarity import linear_cka, word_vectors
+from bert_jax.interpretability.traced_text import FloatArray, layer_names
+from bert_jax.labeled_data.treebank import Treebank
+
+
+@dataclass(frozen=True, eq=False)
+class CheckpointSimilarity:
+    """The similarity of every layer in each checkpoint to the same layer in the last checkpoint.
+
+    It prints as a table, which Jupyter shows in color.
+
+    Attributes:
+      name: the name of the run.
+      steps: the steps of the checkpoints, in ascending order.
+      cka: float64 [checkpoints, layers + 1], from 0 to 1; column 0 is the embeddings. The last row
+        compares the last checkpoint with itself.
+      num_words: the number of words whose vectors were compared.
+    """
+
+    name: str
+    steps: tuple[int, ...]
+    cka: NDArray[np.float64] = field(repr=False)
+    num_words: int
+
+    def lines(self) -> Iterator[str]:
+        """Yield a table with a row for each checkpoint."""
+        names = ["emb.", *map(str, range(1, self.cka.shape[1]))]
+        width = max(len(name) for name in ("step", *self._step_names))
+        yield f"{'step':>{width}}  " + "  ".join(f"{name:>5}" for name in names)
+        for name, row in zip(self._step_names, self.cka, strict=True):
+            yield f"{name:>{width}}  " + "  ".join(f"{value:5.2f}" for value in row)
+        yield ""
+        yield self._note
+
+    @property
+    def _step_names(self) -> list[str]:
+        return [f"{step:,}" for step in self.steps]
+
+    @property
+    def _note(self) -> str:
+        return (
+            f"linear CKA of {self.num_words:,} word vectors, between each layer in a checkpoint of "
+            f"{self.name} and the same layer at step {self.steps[-1]:,}"
+        )
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        header = ["step", *layer_names(self.cka.shape[1])]
+        return shaded_table(header, self._step_names, self.cka.tolist()) + paragraph(self._note)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all values as plain JSON values; the layers are named in order."""
+        return {
+            "name": self.name,
+            "words": self.num_words,
+            "layers": layer_names(self.cka.shape[1]),
+            "steps": {
+                str(step): row.round(4).tolist()
+                for step, row in zip(self.steps, self.cka, strict=True)
+            },
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write all values to a JSON file."""
+        write_json(path, self.to_json())
+
+    def plot(self, path: str | Path) -> None:
+        """Draw the similarities as a heat map, a PNG image."""
+        figure = heat_map(
+            self.cka,
+            self._step_names,
+            layer_names(self.cka.shape[1]),
+            row_title=f"step of {self.name}",
+            column_title="layer",
+            value_title=f"linear CKA with step {self.steps[-1]:,}",
+        )
+        write_result(path, png_of(figure))
+
+
+def compare_checkpoints(
+    work_dir: str | Path,
+    treebank: Treebank,
+    *,
+    max_sentences: int = 500,
+    on_progress: OnProgress | None = None,
+) -> CheckpointSimilarity:
+    """Measure how similar the word vectors of every checkpoint are to those of the last one.
+
+    Args:
+      work_dir: the work directory of the run; `checkpoint.keep_every` keeps its checkpoints.
+      treebank: the sentences, whose words the model reads.
+      max_sentences: the maximum number of sentences, from the beginning of the treebank.
+      on_progress: called with a line about the progress before each checkpoint is read.
+
+    Raises:
+      ValueError: the run has kept fewer than two checkpoints, or none of the sentences can be used.
+    """
+    report = on_progress or (lambda text: None)
+    directory = Path(work_dir)
+    steps = checkpoint_steps(directory)
+
+    def vectors(step: int) -> FloatArray:
+        report(f"vectors of step {step:,}")
+        return word_vectors(directory, treebank, step=step, max_sentences=max_sentences)
+
+    last = vectors(steps[-1])
+    rows = [_of_same_layer(vectors(step), last) for step in steps[:-1]]
+    rows.append(_of_same_layer(last, last))
+    return CheckpointSimilarity(
+        directory.resolve().name, tuple(steps), np.array(rows), last.shape[1]
+    )
+
+
+def _of_same_layer(left: FloatArray, right: FloatArray) -> list[float]:
+    """Return the linear CKA of each layer with the same layer of other vectors."""
+    pairs = (
+        (a[None].astype(np.float64), b[None].astype(np.float64))
+        for a, b in zip(left, right, strict=True)
+    )
+    return [float(linear_cka(a, b)[0, 0]) for a, b in pairs]
