@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bert_jax.conversion import config_keys, values_of, without_none
+from bert_jax.validation import nearest
 
 _KINDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
 
@@ -51,6 +52,23 @@ def sections(cls: type, path: str = "", default: Any = None) -> Iterator[Section
             assert isinstance(inner, type)
             nested = f"{path}.{name}".lstrip(".") + (".NAME" if is_mapping else "")
             yield from sections(inner, nested, value if isinstance(value, inner) else None)
+
+
+def choose_sections(cls: type, path: str = "") -> list[Section]:
+    """Return one section of a config dataclass, or all of them.
+
+    Args:
+      cls: the config dataclass.
+      path: the dotted key of the section; "" for all sections.
+
+    Raises:
+      ValueError: there is no such section. The message suggests similar names.
+    """
+    by_path = {section.path: section for section in sections(cls)}
+    if path and path not in by_path:
+        hint = nearest(path, list(by_path)[1:])
+        raise ValueError(f"the config has no section {path!r}; {hint}")
+    return [by_path[path]] if path else list(by_path.values())
 
 
 def lines(section: Section) -> Iterator[str]:

@@ -15,9 +15,6 @@ were read or written recently and fit in memory.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import get_args
 
 from bert_jax.argument_parser import ArgumentParser, option_name
@@ -27,7 +24,7 @@ from bert_jax.objectives import SentencePairs
 from bert_jax.pipeline.benchmark import describe_examples, measure_inline, measure_loader
 from bert_jax.pipeline.examples import ExampleConfig, ExampleSource
 from bert_jax.processes import check_workers
-from bert_jax.tokenizers.special_tokens import Vocabulary
+from bert_jax.validation import renamed_in_errors
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -64,7 +61,13 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("--seconds and --batch-size must be positive")
     for num_workers in args.workers:
         check_workers("--workers", num_workers)
-    with _corpus(args) as (directory, vocabulary):
+    sizes = {"max_length": args.max_length, "million_tokens": args.million_tokens}
+    if not args.corpus:
+        print("no --corpus given: measuring on a temporary corpus of random documents", flush=True)
+    with (
+        renamed_in_errors({name: option_name(name) for name in sizes}),
+        corpus_to_measure(args.corpus, **sizes) as (directory, vocabulary),
+    ):
         config = ExampleConfig(seed=0, sentence_pairs=args.sentence_pairs)
         examples = ExampleSource(Corpus(directory, "train"), vocabulary, config)
         print("\n".join(describe_examples(examples, args.batch_size)))
@@ -74,19 +77,3 @@ def run(args: argparse.Namespace) -> int:
             speed = measure_loader(examples, args.batch_size, args.seconds, num_workers)
             print(f"{f'loader, {num_workers} workers':20}{speed}", flush=True)
     return 0
-
-
-@contextmanager
-def _corpus(args: argparse.Namespace) -> Iterator[tuple[Path, Vocabulary]]:
-    """Yield the directory and vocabulary of the given corpus, or of a temporary one."""
-    sizes = {"max_length": args.max_length, "million_tokens": args.million_tokens}
-    given = {option_name(name): value for name, value in sizes.items() if value is not None}
-    if args.corpus and given:
-        raise ValueError(
-            f"{next(iter(given))} applies only to the temporary corpus that is made without "
-            f"--corpus, not to {args.corpus}. Omit one of the two options"
-        )
-    if not args.corpus:
-        print("no --corpus given: measuring on a temporary corpus of random documents", flush=True)
-    with corpus_to_measure(args.corpus, **sizes) as opened:
-        yield opened

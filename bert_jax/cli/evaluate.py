@@ -27,7 +27,7 @@ from bert_jax.cli.arguments import (
 )
 from bert_jax.corpus.workspace import check_outside_corpora
 from bert_jax.finetuning.evaluation import evaluate
-from bert_jax.finetuning.score_report import check_scores_path, lines, write_scores
+from bert_jax.finetuning.score_report import check_outputs, lines, write_scores
 from bert_jax.recipes.command_line import evaluation_config
 from bert_jax.runs.runtime import enable_compilation_cache
 from bert_jax.training import distributed
@@ -60,11 +60,10 @@ def run(args: argparse.Namespace) -> int:
     """Score the model, print the scores, and write the requested files."""
     distributed.join(force=args.distributed)
     enable_compilation_cache()
-    _check(args)
     output = None if args.output is None else Path(args.output)
     if output is not None:
         check_outside_corpora(output, "--output")
-        check_scores_path(output, args.predictions)
+    check_outputs(output, args.predictions, labeled=not args.unlabelled)
     result = evaluate(
         args.work_dir,
         data=args.data,
@@ -78,11 +77,3 @@ def run(args: argparse.Namespace) -> int:
         if output is not None:
             write_scores(output, result, args.data)
     return 0
-
-
-def _check(args: argparse.Namespace) -> None:
-    if args.unlabelled and (args.output or not args.predictions):
-        raise ValueError(
-            "--unlabelled: without labels, there are predictions but no scores. Add --predictions "
-            "DIR, and omit --output"
-        )

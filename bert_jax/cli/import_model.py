@@ -64,10 +64,5 @@ def run(args: argparse.Namespace) -> int:
             revision=args.revision,
             seed=args.seed,
         )
-    for line in (*result.notes, *result.tensors):
-        print(line)
-    if result.sentence_embedding is not None:
-        rows = (f"{name} {value}" for name, value in result.sentence_embedding.described().items())
-        print(f"sentence embedding: {', '.join(rows)}")
-    print(f"{args.output}: {result.family} with the head {result.config.head!r}")
+    print("\n".join(result.lines()))
     return 0

@@ -15,7 +15,7 @@ import argparse
 
 from bert_jax.argument_parser import ArgumentParser
 from bert_jax.cli.arguments import add_config_argument
-from bert_jax.recipes.tables import comparison_table, config_tables, model_tables
+from bert_jax.recipes.tables import inspection
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -32,17 +32,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the tables, without using a device or reading a corpus."""
-    if bool(args.models) == (args.config is not None):
-        raise ValueError("expected either a work directory or --config RECIPE")
-    if args.config is not None:
-        lines = config_tables(args.config, args.config_overrides, shapes=args.shapes)
-    elif args.config_overrides:
-        raise ValueError(f"{args.config_overrides[0]}: applies only with --config. Omit it")
-    elif len(args.models) == 1:
-        lines = model_tables(args.models[0], shapes=args.shapes)
-    elif args.shapes:
-        raise ValueError("--shapes: lists the parameters of one model. Give one model")
-    else:
-        lines = comparison_table(args.models)
+    lines = inspection(args.models, args.config, args.config_overrides, shapes=args.shapes)
     print("\n".join(lines))
     return 0

@@ -12,9 +12,8 @@ from __future__ import annotations
 import argparse
 
 from bert_jax.argument_parser import ArgumentParser
-from bert_jax.config_keys import lines, sections
+from bert_jax.config_keys import choose_sections, lines
 from bert_jax.recipes.load import CONFIGS
-from bert_jax.validation import nearest
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -27,10 +26,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the config keys, section by section."""
-    by_path = {section.path: section for section in sections(CONFIGS[args.config])}
-    if args.section and args.section not in by_path:
-        hint = nearest(args.section, list(by_path)[1:])
-        raise ValueError(f"the config has no section {args.section!r}; {hint}")
-    chosen = [by_path[args.section]] if args.section else list(by_path.values())
+    chosen = choose_sections(CONFIGS[args.config], args.section)
     print("\n\n".join("\n".join(lines(section)) for section in chosen))
     return 0

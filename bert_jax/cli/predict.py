@@ -13,20 +13,11 @@ its result is an object with the field "error" instead. Results are written when
 is waiting, so that another program can send one line at a time (the first line may be blank only if
 --format is given).
 
-In addition to the "id", results have these fields:
-  classify       label, probability, scores (a score for each label, or the number that a regression
-                 model predicts), truncated, labels (all with a probability above 0.5)
-  tag            words (text, start, end, tag, probability), entities (type, text, start, end; null
-                 if the tags do not mark entities); for a document, sentences with these fields
-  answer         text, start, end, probability, candidates (with these four), question_truncated
-  choose         index, text, probability, probabilities, truncated
-  fill-mask      masks (the guesses for each mask: token, probability), truncated
-  next-sentence  probability, truncated
-  embed          vector (a sentence-transformers model's own embedding, otherwise the mean), cls and
-                 mean (computed from the last layer over the whole text), truncated
 The words of a "text" end at every space and punctuation mark. Files of tagged words are often split
 less finely; in that case, pass "words" split as in the files. A choice is everything that follows
 the context: in SWAG, sent2 and the ending.
+
+In addition to the "id", results have these fields:
 """
 
 from __future__ import annotations
@@ -45,6 +36,7 @@ from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.input_lines import UnusableLine
 from bert_jax.inference.input_stream import FORMATS
 from bert_jax.inference.output_file import open_output, write_answers
+from bert_jax.inference.predict_tasks import result_lines
 from bert_jax.inference.requests import LineRequest
 from bert_jax.models.config import DTypeName
 from bert_jax.runs.runtime import enable_compilation_cache
@@ -54,7 +46,9 @@ from bert_jax.terminal import ProgressLine, use_utf8
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `predict`."""
     add_work_dir_argument(parser)
-    tasks = list(predict_tasks())
+    tasks = predict_tasks()
+    results = "\n".join(result_lines(tasks.values()))
+    parser.description = f"{parser.description}{results}"
     parser.add_choice("--task", tasks, "kind of prediction (default: that of the model's head)")
     _add_stream_arguments(parser)
     _add_model_arguments(parser)

@@ -12,7 +12,6 @@ are checked against their checksums.
 from __future__ import annotations
 
 import argparse
-import platform
 import sys
 from pathlib import Path
 
@@ -150,12 +149,7 @@ def demo_corpus(args: argparse.Namespace) -> int:
     The corpus consists of the language reference and the docstrings of the standard library, 2.3 MB
     in all. No download is needed.
     """
-    if args.output.suffix != ".jsonl":
-        raise ValueError(f"--output={args.output}: expected a name that ends in .jsonl")
     check_outside_corpora(args.output, "--output")
-    written = write_python_docs(args.output)
-    print(
-        f"{args.output}: {written.num_documents} documents, {written.num_bytes / 1e6:.2f} MB of "
-        f"text from {platform.python_implementation()} {platform.python_version()}"
-    )
+    with renamed_in_errors({"path": "--output"}):
+        print(f"{args.output}: {write_python_docs(args.output)}")
     return 0

@@ -143,7 +143,17 @@ def corpus_to_measure(
       directory: a prepared corpus. If None, a `temporary_corpus` is made.
       max_length: the length of a record in the temporary corpus; defaults to `MAX_LENGTH`.
       million_tokens: the size of the temporary corpus; defaults to `MILLION_TOKENS`.
+
+    Raises:
+      ValueError: both a directory and a size are given, or there is no such corpus.
     """
+    sizes = {"max_length": max_length, "million_tokens": million_tokens}
+    given = [name for name, value in sizes.items() if value is not None]
+    if directory and given:
+        raise ValueError(
+            f"{given[0]} applies only to the temporary corpus, not to {directory}. Omit it, or "
+            "omit the corpus"
+        )
     if directory:
         yield Path(directory), Vocabulary.of(Tokenizer.load(Path(directory) / TOKENIZER))
         return

@@ -30,16 +30,27 @@ def lines(result: EvaluationResult) -> Iterator[str]:
         yield from (f"predictions: {file}" for file in scores.files)
 
 
-def check_scores_path(output: Path, predictions: str | os.PathLike[str] | None) -> None:
-    """Refuse to overwrite a file that does not hold scores, such as a file with labels.
+def check_outputs(
+    output: Path | None, predictions: str | os.PathLike[str] | None, *, labeled: bool
+) -> None:
+    """Check where `evaluate` writes its results, before any work is done.
 
     Args:
-      output: the JSON file given with `--output`.
-      predictions: the directory given with `--predictions`.
+      output: the JSON file given with `--output`, or None.
+      predictions: the directory given with `--predictions`, or None.
+      labeled: whether there are labels; False if `--unlabelled` is given.
 
     Raises:
-      ValueError: the file exists and does not hold scores, or is in the predictions directory.
+      ValueError: the outputs do not suit data without labels, or the file is in the predictions
+        directory, or exists and does not hold scores, such as a file with labels.
     """
+    if not labeled and (output or not predictions):
+        raise ValueError(
+            "--unlabelled: without labels, there are predictions but no scores. Add --predictions "
+            "DIR, and omit --output"
+        )
+    if output is None:
+        return
     if predictions and output.resolve().parent == Path(predictions).resolve():
         raise ValueError(
             f"--output={output}: the prediction files are written to {predictions}, and one of "

@@ -6,7 +6,8 @@ For all tasks, see `bert_jax.finetuning.registry.predict_tasks`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ class PredictTask:
       predict: a function that computes the results for one or more lines.
       list_fields: the fields that contain an array of strings; all other fields contain a string.
       top_k: the default number of alternatives; None if the task returns no alternatives.
+      results: the fields of its results, for a help text; "" if they are not described.
     """
 
     name: str
@@ -45,6 +47,18 @@ class PredictTask:
     predict: Predict
     list_fields: frozenset[str] = frozenset()
     top_k: int | None = None
+    results: str = ""
+
+
+def result_lines(tasks: Iterable[PredictTask]) -> Iterator[str]:
+    """Yield lines that list the fields in the results of each task."""
+    described = {task.name: task.results for task in tasks if task.results}
+    width = max(map(len, described), default=0)
+    for name, results in described.items():
+        first, following = f"  {name:{width}}  ", " " * (width + 4)
+        yield from textwrap.wrap(
+            results, 100, initial_indent=first, subsequent_indent=following, break_on_hyphens=False
+        )
 
 
 @dataclass(frozen=True)
@@ -81,20 +95,38 @@ def _columns(pairs: list[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
     return [first for first, _ in pairs], [second for _, second in pairs]
 
 
-EMBED = PredictTask("embed", Embed, [("text",)], lambda model, texts, _: model.sentences(texts))
+EMBED = PredictTask(
+    "embed",
+    Embed,
+    [("text",)],
+    lambda model, texts, _: model.sentences(texts),
+    results="vector (a sentence-transformers model's own embedding, otherwise the mean), cls and "
+    "mean (computed from the last layer over the whole text), truncated",
+)
 PRETRAINED = (
     PredictTask(
-        "fill-mask", FillMask, [("text",)], lambda model, texts, k: model(texts, k), top_k=5
+        "fill-mask",
+        FillMask,
+        [("text",)],
+        lambda model, texts, k: model(texts, k),
+        top_k=5,
+        results="masks (the guesses for each mask: token, probability), truncated",
     ),
     PredictTask(
         "next-sentence",
         NextSentence,
         [("first", "second")],
         lambda model, pairs, _: model(*_columns(pairs)),
+        results="probability, truncated",
     ),
 )
 CLASSIFY = PredictTask(
-    "classify", Classify, [("text",), ("first", "second")], lambda model, texts, _: model(texts)
+    "classify",
+    Classify,
+    [("text",), ("first", "second")],
+    lambda model, texts, _: model(texts),
+    results="label, probability, scores (a score for each label, or the number that a regression "
+    "model predicts), truncated, labels (all with a probability above 0.5)",
 )
 CHOOSE = PredictTask(
     "choose",
@@ -102,6 +134,7 @@ CHOOSE = PredictTask(
     [("context", "choices")],
     lambda model, pairs, _: model(*_columns(pairs)),
     list_fields=frozenset({"choices"}),
+    results="index, text, probability, probabilities, truncated",
 )
 TAG = PredictTask(
     "tag",
@@ -109,6 +142,8 @@ TAG = PredictTask(
     [("words",), ("sentences",), ("text",)],
     lambda model, values, _: _tag(model, values),
     list_fields=frozenset({"words"}),
+    results="words (text, start, end, tag, probability), entities (type, text, start, end; null if "
+    "the tags do not mark entities); for a document, sentences with these fields",
 )
 ANSWER = PredictTask(
     "answer",
@@ -116,6 +151,7 @@ ANSWER = PredictTask(
     [("question", "context")],
     lambda model, pairs, k: model(*_columns(pairs), k),
     top_k=1,
+    results="text, start, end, probability, candidates (with these four), question_truncated",
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +50,15 @@ class ImportResult:
     def family(self) -> str:
         """The name of the model family, such as "RoBERTa"."""
         return family_of(self.config.encoder).title
+
+    def lines(self) -> Iterator[str]:
+        """Yield lines that describe how every tensor was used, and the imported model."""
+        yield from self.notes
+        yield from self.tensors
+        if self.sentence_embedding is not None:
+            settings = self.sentence_embedding.described().items()
+            yield f"sentence embedding: {', '.join(f'{name} {value}' for name, value in settings)}"
+        yield f"{self.work_dir}: {self.family} with the head {self.config.head!r}"
 
 
 def import_model(

@@ -21,6 +21,33 @@ from bert_jax.tasks.pretraining import Pretraining
 _COMPUTE = ComputeConfig(dtype="float32", attention="xla")
 
 
+def inspection(
+    models: Sequence[str], config: str | None, overrides: Sequence[str] = (), *, shapes: bool
+) -> Iterator[str]:
+    """Return the lines of the tables that `bert-jax inspect` prints.
+
+    Args:
+      models: work directories or published encoders; empty to use `config` instead.
+      config: a recipe or a config file, or None.
+      overrides: arguments such as "--config.seed=1".
+      shapes: whether to list the shape of every parameter.
+
+    Raises:
+      ValueError: the arguments contradict each other, or a model or config cannot be read.
+    """
+    if bool(models) == (config is not None):
+        raise ValueError("expected either a work directory or --config RECIPE")
+    if config is not None:
+        return config_tables(config, overrides, shapes=shapes)
+    if overrides:
+        raise ValueError(f"{overrides[0]}: applies only with --config. Omit it")
+    if len(models) == 1:
+        return model_tables(models[0], shapes=shapes)
+    if shapes:
+        raise ValueError("--shapes: lists the parameters of one model. Give one model")
+    return comparison_table(models)
+
+
 def config_tables(
     source: Source, overrides: Overrides = (), *, shapes: bool = False
 ) -> Iterator[str]:

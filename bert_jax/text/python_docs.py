@@ -8,6 +8,7 @@ import inspect
 import json
 import logging
 import os
+import platform
 import re
 import sysconfig
 import warnings
@@ -46,6 +47,12 @@ class PythonDocs:
     num_documents: int
     num_bytes: int  # of text, as UTF-8
 
+    def __str__(self) -> str:
+        return (
+            f"{self.num_documents} documents, {self.num_bytes / 1e6:.2f} MB of text from "
+            f"{platform.python_implementation()} {platform.python_version()}"
+        )
+
 
 def write_python_docs(path: str | Path) -> PythonDocs:
     """Write this Python's prose as JSON Lines, with a "source" and a "text" for each document.
@@ -54,10 +61,13 @@ def write_python_docs(path: str | Path) -> PythonDocs:
     of a single class that has many. The order and the content depend only on the Python version.
 
     Raises:
-      ValueError: this Python was installed without its sources or docstrings.
+      ValueError: the path does not end in .jsonl, or this Python was installed without its sources
+        or docstrings.
     """
     check_local(path)
     path = Path(path)
+    if path.suffix != ".jsonl":
+        raise ValueError(f"path={path}: expected a name that ends in .jsonl")
     make_directory(path.parent)
     num_documents = num_bytes = 0
     with writing(path), temporary_beside(path) as temporary:
