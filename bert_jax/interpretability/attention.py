@@ -53,8 +53,9 @@ class Attention(Predictor):
         *,
         max_length: int | None = None,
         dtype: DTypeName = "float32",
+        step: int | None = None,
     ):
-        """Load the best checkpoint of a work directory, or else the newest.
+        """Load a checkpoint of a work directory.
 
         Args:
           work_dir: the work directory of a run or of `bert-jax import`.
@@ -62,8 +63,9 @@ class Attention(Predictor):
             to the maximum in the fine-tuning run; other models use all their positions (for
             questions, at most 384).
           dtype: the dtype to compute in; see `ComputeConfig`.
+          step: the step of the checkpoint; if None, the best one, or else the newest.
         """
-        super().__init__(work_dir, batch_size=1, max_length=max_length, dtype=dtype)
+        super().__init__(work_dir, batch_size=1, max_length=max_length, dtype=dtype, step=step)
 
     def __call__(self, text: Text, second: Text | None = None) -> TracedText:
         """Return the intermediate results of the encoder for a text or a pair of texts.

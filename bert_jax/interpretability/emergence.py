@@ -155,27 +155,13 @@ def probe_checkpoints(
     probes = [
         probe_heads(directory, treebank, step=step, on_progress=report(step)) for step in steps
     ]
-    losses = _losses(directory / LOG_NAME)
+    losses = held_out_losses(directory)
     return Emergence(directory.resolve().name, tuple(steps), tuple(probes), losses)
 
 
-def checkpoint_steps(work_dir: Path) -> list[int]:
-    """Return the steps of the checkpoints that a run has kept, in ascending order.
-
-    Raises:
-      ValueError: the run has kept fewer than two checkpoints.
-    """
-    steps = sorted(steps_in(work_dir / CHECKPOINTS_NAME))
-    if len(steps) < 2:
-        raise ValueError(
-            f"{work_dir}: has kept {len(steps)} checkpoints, but at least two are needed. Train "
-            "with checkpoint.keep_every, which keeps a checkpoint at regular intervals."
-        )
-    return steps
-
-
-def _losses(log: Path) -> dict[int, float]:
-    """Return the held-out masked-LM loss (or the loss) at each evaluated step."""
+def held_out_losses(work_dir: Path) -> dict[int, float]:
+    """Return a run's held-out masked-LM loss (or its loss) at each evaluated step."""
+    log = work_dir / LOG_NAME
     entries = read_metrics(log) if log.is_file() else []
     evaluations = [entry for entry in entries if entry["kind"] == "evaluation"]
     name = next((name for name in _LOSSES if any(name in entry for entry in evaluations)), "")
