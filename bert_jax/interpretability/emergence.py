@@ -159,6 +159,21 @@ def probe_checkpoints(
     return Emergence(directory.resolve().name, tuple(steps), tuple(probes), losses)
 
 
+def checkpoint_steps(work_dir: Path) -> list[int]:
+    """Return the steps of the checkpoints that a run has kept, in ascending order.
+
+    Raises:
+      ValueError: the run has kept fewer than two checkpoints.
+    """
+    steps = sorted(steps_in(work_dir / CHECKPOINTS_NAME))
+    if len(steps) < 2:
+        raise ValueError(
+            f"{work_dir}: has kept {len(steps)} checkpoints, but at least two are needed. Train "
+            "with checkpoint.keep_every, which keeps a checkpoint at regular intervals."
+        )
+    return steps
+
+
 def held_out_losses(work_dir: Path) -> dict[int, float]:
     """Return a run's held-out masked-LM loss (or its loss) at each evaluated step."""
     log = work_dir / LOG_NAME
