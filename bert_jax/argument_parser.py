@@ -30,12 +30,17 @@ def option_name(parameter: str) -> str:
     return f"--{parameter.replace('_', '-')}"
 
 
+def _destination(option: str) -> str:
+    return option.lstrip("-").replace("-", "_")
+
+
 class ArgumentParser(argparse.ArgumentParser):
     """A parser that raises ValueError instead of exiting, and collects config overrides."""
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
         self._current_names: dict[str, str] = {}
+        self._output_files: list[str] = []
 
     def error(self, message: str) -> NoReturn:
         """Raise argparse's error message as a ValueError."""
@@ -67,6 +72,18 @@ class ArgumentParser(argparse.ArgumentParser):
         self.add_argument(
             name, metavar=metavar, help=text, type=kind, default=default, required=required
         )
+
+    def add_output_file(
+        self, name: str, help: str, *, kind: Any = None, required: bool = False
+    ) -> None:
+        """Add an option for a file to write; see `output_files`."""
+        self._output_files.append(name)
+        self.add_option(name, "FILE", help, kind=kind, required=required)
+
+    def output_files(self, args: argparse.Namespace) -> dict[str, str | os.PathLike[str]]:
+        """Return a dict from option to path for the output files in the parsed arguments."""
+        given = {name: getattr(args, _destination(name)) for name in self._output_files}
+        return {name: path for name, path in given.items() if path not in (None, "-")}
 
     def accept_former_name(self, former: str, current: str) -> None:
         """Accept an option's former name, which the help text does not list."""

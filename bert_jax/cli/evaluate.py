@@ -25,7 +25,6 @@ from bert_jax.cli.arguments import (
     add_distributed_argument,
     add_work_dir_argument,
 )
-from bert_jax.corpus.workspace import check_outside_corpora
 from bert_jax.finetuning.evaluation import evaluate
 from bert_jax.finetuning.score_report import check_outputs, lines, write_scores
 from bert_jax.recipes.command_line import evaluation_config
@@ -50,7 +49,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "predict without scoring, for the task's test files or for --data without labels",
     )
     parser.add_number("--step", "step of the checkpoint (default: the best one)")
-    parser.add_option("--output", "FILE", "JSON file for the scores")
+    parser.add_output_file("--output", "JSON file for the scores")
     predictions = "directory for the predictions, in files named after the data sets"
     parser.add_option("--predictions", "DIR", predictions)
     add_distributed_argument(parser)
@@ -61,8 +60,6 @@ def run(args: argparse.Namespace) -> int:
     distributed.join(force=args.distributed)
     enable_compilation_cache()
     output = None if args.output is None else Path(args.output)
-    if output is not None:
-        check_outside_corpora(output, "--output")
     check_outputs(output, args.predictions, labeled=not args.unlabelled)
     result = evaluate(
         args.work_dir,

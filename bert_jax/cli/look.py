@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import get_args
 
 from bert_jax.argument_parser import ArgumentParser, option_name
 from bert_jax.cli.arguments import add_config_argument, add_text_arguments, add_work_dir_argument
-from bert_jax.corpus.workspace import check_outside_corpora
 from bert_jax.interpretability.look import check_page_path, look
 from bert_jax.interpretability.probe import Target, probe
 from bert_jax.recipes.show_batch import show_batch
@@ -22,7 +20,7 @@ def add_look_at_text_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `look`."""
     add_work_dir_argument(parser)
     add_text_arguments(parser)
-    parser.add_option("--output", "FILE", "HTML file to write", required=True)
+    parser.add_output_file("--output", "HTML file to write", required=True)
 
 
 def look_at_text(args: argparse.Namespace) -> int:
@@ -35,13 +33,11 @@ def look_at_text(args: argparse.Namespace) -> int:
     passage (the second), or how much every word contributes to a classification. The page loads
     nothing from the network.
     """
-    output = Path(args.output)
-    check_page_path(output)
-    check_outside_corpora(output, "--output")
+    check_page_path(args.output)
     enable_compilation_cache()
     page = look(args.work_dir, args.text, args.second, max_length=args.max_length)
-    page.save(output)
-    print("\n".join([*page.notes, f"{output}: {len(page.html.encode()):,} bytes"]))
+    page.save(args.output)
+    print("\n".join([*page.notes, f"{args.output}: {len(page.html.encode()):,} bytes"]))
     return 0
 
 
@@ -82,8 +78,8 @@ def add_probe_model_arguments(parser: ArgumentParser) -> None:
     parser.add_number("--min-count", count)
     parser.add_number("--step", "step of the checkpoint (default: the best or newest one)")
     parser.add_flag("--every-checkpoint", "probe the heads of every checkpoint of a run")
-    parser.add_option("--plot", "FILE", "PNG image of the accuracies at every checkpoint")
-    parser.add_option("--output", "FILE", "JSON file for all accuracies")
+    parser.add_output_file("--plot", "PNG image of the accuracies at every checkpoint")
+    parser.add_output_file("--output", "JSON file for all accuracies")
 
 
 def probe_model(args: argparse.Namespace) -> int:
@@ -99,9 +95,6 @@ def probe_model(args: argparse.Namespace) -> int:
     accuracy on the test set, next to that of a model with random weights and of shuffled labels.
     With --every-checkpoint, shows when the heads of a run began to follow the relations.
     """
-    for name in ("output", "plot"):
-        if getattr(args, name):
-            check_outside_corpora(Path(getattr(args, name)), f"--{name}")
     enable_compilation_cache()
     line = ProgressLine(sys.stderr)
     options = ("target", "every_checkpoint", "plot", "min_count")

@@ -194,7 +194,13 @@ def _run(verb: Verb, program: str, words: Sequence[str], own_process: bool) -> i
     if verb.on_cpu and own_process:
         os.environ.setdefault("JAX_PLATFORMS", "cpu")  # read when JAX is imported
     register_plugins()
-    args = make_parser(verb, program).parse_words(words, mixed=verb.mixed)
+    parser = make_parser(verb, program)
+    args = parser.parse_words(words, mixed=verb.mixed)
+    if files := parser.output_files(args):
+        from bert_jax.runs.outputs import check_output_file  # imports libraries that are slow
+
+        for name, path in files.items():
+            check_output_file(path, name)
     # JAX has been imported by now, but does not start threads until it is first used.
     if verb.repeats and own_process:
         tune_malloc_for_training()

@@ -25,12 +25,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from pathlib import Path
 from typing import get_args
 
 from bert_jax.argument_parser import ArgumentParser, free_text
 from bert_jax.cli.arguments import add_work_dir_argument
-from bert_jax.corpus.workspace import check_outside_corpora
 from bert_jax.finetuning.registry import predict_tasks
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.input_lines import UnusableLine
@@ -84,11 +82,8 @@ def _add_stream_arguments(parser: ArgumentParser) -> None:
         'blank begins with "{"',
         default="auto",
     )
-    parser.add_option(
-        "--output",
-        "FILE",
-        "output file, named FILE.partial until it is complete (default: -, standard output)",
-    )
+    output = "output file, named FILE.partial until it is complete (default: -, standard output)"
+    parser.add_output_file("--output", output)
 
 
 def _add_model_arguments(parser: ArgumentParser) -> None:
@@ -134,8 +129,6 @@ def _predict(args: argparse.Namespace) -> tuple[int, int]:
         top_k=args.top_k,
         prompt_name=args.prompt_name,
     )
-    if args.output not in (None, "-"):
-        check_outside_corpora(Path(args.output), "--output")
     # From here on, input lines are read in the background while the model is loading.
     source = request.open(args.input, args.format, args.batch_size)
     if args.input in (None, "-") and sys.stdin.isatty():

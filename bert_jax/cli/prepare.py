@@ -32,7 +32,6 @@ from bert_jax.corpus.report import (
     preparation_speed,
     verification_line,
 )
-from bert_jax.corpus.workspace import check_outside_corpora
 from bert_jax.terminal import ProgressLine
 from bert_jax.text.python_docs import write_python_docs
 from bert_jax.validation import renamed_in_errors
@@ -138,7 +137,7 @@ def _prepare(args: argparse.Namespace, show: ProgressCallback) -> PreparedCorpus
 def add_demo_corpus_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `demo-corpus`."""
     name = "corpus file to write, whose name ends in .jsonl"
-    parser.add_option("--output", "FILE", name, kind=Path, required=True)
+    parser.add_output_file("--output", name, kind=Path, required=True)
 
 
 def demo_corpus(args: argparse.Namespace) -> int:
@@ -149,7 +148,6 @@ def demo_corpus(args: argparse.Namespace) -> int:
     The corpus consists of the language reference and the docstrings of the standard library, 2.3 MB
     in all. No download is needed.
     """
-    check_outside_corpora(args.output, "--output")
     with renamed_in_errors({"path": "--output"}):
         print(f"{args.output}: {write_python_docs(args.output)}")
     return 0

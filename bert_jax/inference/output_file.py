@@ -12,6 +12,7 @@ from bert_jax.files import NotWritten, full_disk
 from bert_jax.inference.input_lines import UnusableLine
 from bert_jax.inference.input_stream import Input
 from bert_jax.inference.requests import Answer, json_line
+from bert_jax.local_paths import make_directory
 from bert_jax.terminal import use_utf8
 
 
@@ -22,12 +23,13 @@ def open_output(path: str | None, source: Input, standard_output: TextIO) -> Ite
     Until the body of the `with` statement ends without an error, the file is named PATH.partial.
 
     Args:
-      path: the file; None or "-" for standard output.
+      path: the file, whose directory is created if it does not exist; None or "-" for standard
+        output.
       source: the input, which must not be overwritten.
       standard_output: the stream to yield for standard output.
 
     Raises:
-      ValueError: the file is the input, or its directory does not exist.
+      ValueError: the file is the input.
       NotWritten: the disk is full.
     """
     if path in (None, "-"):
@@ -40,11 +42,7 @@ def open_output(path: str | None, source: Input, standard_output: TextIO) -> Ite
         with open(target, "w", encoding="utf-8", errors="backslashreplace") as file:
             yield file
         return
-    if not target.parent.is_dir():
-        raise ValueError(
-            f"--output={path}: the directory {target.parent} does not exist. Create it, or use "
-            "another path"
-        )
+    make_directory(target.parent)
     partial = target.with_name(f"{target.name}.partial")
     source.check_not_overwritten(partial)
     try:

@@ -49,13 +49,11 @@ def look(
     return render_page(trace, views, title, attention.tokenizer.specials.sep)
 
 
-def check_page_path(path: Path) -> None:
+def check_page_path(path: str | Path) -> None:
     """Check that a path is suitable for a page, before any work is done.
 
     Raises:
-      ValueError: the path is a directory, or its name does not end in .html or .htm.
+      ValueError: the name does not end in .html or .htm.
     """
-    if path.is_dir():
-        raise ValueError(f"--output={path}: is a directory. Give a file, such as page.html.")
-    if path.suffix.lower() not in (".html", ".htm"):
+    if Path(path).suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"--output={path}: not an HTML file. Give a name that ends in .html.")

@@ -1,15 +1,16 @@
-"""Reject output directories that contain something else, and create new ones atomically.
+"""Check output files and directories, and create new directories atomically.
 
 This module does not import JAX.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from bert_jax.corpus.workspace import MODEL_NAME, Kind, check_output
+from bert_jax.corpus.workspace import MODEL_NAME, Kind, check_output, check_outside_corpora
 from bert_jax.files import NotWritten, full_disk, sync_directory, temporary_beside
 from bert_jax.local_paths import check_local, make_directory
 
@@ -26,6 +27,25 @@ def check_work_dir_kind(path: Path, *, may_be: Collection[Kind] = ()) -> None:
     """
     if not (path / MODEL_NAME).is_file():
         check_output(path, "work_dir", may_be=may_be)
+
+
+def check_output_file(path: str | os.PathLike[str], name: str) -> None:
+    """Check that a file can be written, before any work is done.
+
+    Args:
+      path: the file, whose directory need not exist. Pipes and devices are accepted.
+      name: the option that specifies it.
+
+    Raises:
+      ValueError: the path is a directory, or inside a file or a corpus.
+    """
+    file = Path(path)
+    if file.is_dir():
+        raise ValueError(f"{name}={path}: is a directory. Give the path of a file.")
+    check_outside_corpora(file, name)
+    parent = next(parent for parent in file.absolute().parents if parent.exists())
+    if not parent.is_dir():
+        raise ValueError(f"{name}={path}: {parent} is not a directory. Give another path.")
 
 
 @contextmanager

@@ -134,6 +134,19 @@ def test_every_argument_of_every_verb_is_checked(
     assert f"={BUCKET}: {REFUSAL}" in error and "Traceback" not in error
 
 
+def test_every_output_file_is_checked_before_the_command_starts() -> None:
+    unchecked = []
+    for words, verb in verbs(VERBS):
+        parser = make_parser(verb, words)
+        for action in parser._actions:
+            if action.metavar == "FILE" and name_of(action) in ("--output", "--plot"):
+                given = argparse.Namespace(**{each.dest: None for each in parser._actions})
+                setattr(given, action.dest, "x")
+                if parser.output_files(given) != {name_of(action): "x"}:
+                    unchecked.append(f"{words} {name_of(action)}")
+    assert not unchecked
+
+
 def test_the_listed_texts_are_arguments() -> None:
     assert TEXTS <= {f"{words} {name}" for words, _, name in ARGUMENTS}
 

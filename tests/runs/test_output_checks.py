@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from bert_jax.corpus.workspace import check_output, directory_kind
 from bert_jax.finetuning import sweep_directory
 from bert_jax.interop import onnx, stablehlo
 from bert_jax.runs import work_dir
-from bert_jax.runs.outputs import check_work_dir_kind
+from bert_jax.runs.outputs import check_output_file, check_work_dir_kind
 
 from ..commands import REPOSITORY
 
@@ -46,6 +47,21 @@ def contents(directories: dict[str, Path]) -> dict[Path, bytes]:
         for file in directory.rglob("*")
         if file.is_file()
     }
+
+
+def test_output_files_may_be_in_new_directories_but_not_in_files_or_corpora(directories) -> None:
+    check_output_file("new/directory/scores.json", "--output")
+    check_output_file("/dev/null", "--output")
+    model = directories["work directory"] / "model.json"
+    check_output_file(model, "--output")
+    wrong = {
+        model.parent: f"--output={model.parent}: is a directory. Give the path of a file.",
+        model / "x.json": f"--output={model / 'x.json'}: {model} is not a directory. Give another",
+        directories["corpus"] / "x" / "y.json": "inside the corpus",
+    }
+    for path, message in wrong.items():
+        with pytest.raises(ValueError, match=re.escape(message)):
+            check_output_file(path, "--output")
 
 
 def test_names_match_the_written_files() -> None:
