@@ -57,10 +57,10 @@ def shaded_table(
       names: the names of the rows.
       values: [rows, columns].
     """
-    rows = (
+    rows: list[list[Cell]] = [
         [name, *(Shaded(f"{value:.2f}", value) for value in row)]
         for name, row in zip(names, values, strict=True)
-    )
+    ]
     return table(header, rows)
 
 
