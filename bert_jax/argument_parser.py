@@ -7,7 +7,8 @@ import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from bert_jax.local_paths import check_local
@@ -28,6 +29,25 @@ def free_text(text: str) -> str:
 def option_name(parameter: str) -> str:
     """Return the option that sets a parameter, such as "--max-length" for "max_length"."""
     return f"--{parameter.replace('_', '-')}"
+
+
+def option_names(*parameters: str) -> dict[str, str]:
+    """Return a dict from each parameter to the option that sets it."""
+    return {parameter: option_name(parameter) for parameter in parameters}
+
+
+def at_least(minimum: int) -> Callable[[str], int]:
+    """Return an argparse type for whole numbers that are not less than `minimum`."""
+
+    def parse(text: str) -> int:
+        with suppress(ValueError):
+            if (number := int(text)) >= minimum:
+                return number
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number, at least {minimum}, not {text!r}"
+        )
+
+    return parse
 
 
 def _destination(option: str) -> str:
@@ -90,9 +110,12 @@ class ArgumentParser(argparse.ArgumentParser):
         assert current in self.options and former not in self.options
         self._current_names[former] = current
 
-    def add_number(self, name: str, help: str, default: int | None = None) -> None:
-        """Add an option that takes a whole number."""
-        self.add_option(name, "N", help, kind=int, default=default)
+    def add_number(
+        self, name: str, help: str, default: int | None = None, *, minimum: int | None = None
+    ) -> None:
+        """Add an option that takes a whole number, which must be at least `minimum` if given."""
+        kind = int if minimum is None else at_least(minimum)
+        self.add_option(name, "N", help, kind=kind, default=default)
 
     def add_choice(
         self,

@@ -54,6 +54,22 @@ def test_every_kind_of_option(parser: ArgumentParser) -> None:
     assert "--seed N seed of the head --kind" in shown
 
 
+def test_numbers_have_a_minimum(parser: ArgumentParser) -> None:
+    parser.add_number("--repeat", "number of rounds", minimum=1)
+    words = ["--output", "o", "--repeat", "2"]
+    assert parser.parse_words(words).repeat == 2
+    for text in ("0", "-1", "1.5", "two"):
+        with pytest.raises(ValueError, match=f"expected a whole number, at least 1, not '{text}'"):
+            parser.parse_words([*words[:-1], text])
+
+
+def test_output_files_are_collected(parser: ArgumentParser) -> None:
+    parser.add_output_file("--to", "file to write")
+    parser.add_output_file("--other-file", "another file to write")
+    args = parser.parse_words(["--output", "o", "--to", "-", "--other-file", "x"])
+    assert parser.output_files(args) == {"--other-file": "x"}
+
+
 def test_former_names_of_options_are_accepted(parser: ArgumentParser) -> None:
     parser.accept_former_name("--learning-rate", "--rate")
     for words in (["--learning-rate", "2"], ["--learning-rate=2"], ["--rate", "2"]):

@@ -5,8 +5,6 @@ This module must not import JAX, because the command line imports it before it i
 
 from __future__ import annotations
 
-import argparse
-
 from bert_jax.argument_parser import ArgumentParser, free_text
 
 
@@ -59,20 +57,13 @@ def add_distributed_argument(parser: ArgumentParser) -> None:
 
 def add_from_step_argument(parser: ArgumentParser) -> None:
     """Declare `--from-step`."""
-    parser.add_option(
+    parser.add_number(
         "--from-step",
-        "N",
         "step of the checkpoint to resume from instead of the newest; later checkpoints are moved "
         "to checkpoints-set-aside/ in the work directory. This applies only once: after an "
         "interruption, the same command resumes from the newest checkpoint",
-        kind=_step,
+        minimum=0,
     )
-
-
-def _step(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a step. Specify a whole number")
-    return int(text)
 
 
 def add_text_arguments(parser: ArgumentParser) -> None:

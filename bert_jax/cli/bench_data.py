@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 from typing import get_args
 
-from bert_jax.argument_parser import ArgumentParser, option_name
+from bert_jax.argument_parser import ArgumentParser, option_names
 from bert_jax.corpus.corpus import Corpus
 from bert_jax.corpus.synthetic import MAX_LENGTH, MILLION_TOKENS, corpus_to_measure
 from bert_jax.objectives import SentencePairs
@@ -30,7 +30,7 @@ from bert_jax.validation import renamed_in_errors
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `bench data`."""
     parser.add_option("--corpus", "DIR", "corpus made by `bert-jax prepare`")
-    parser.add_number("--batch-size", "number of rows in a batch", default=256)
+    parser.add_number("--batch-size", "number of rows in a batch", default=256, minimum=1)
     parser.add_option(
         "--seconds", "S", "duration of each measurement in seconds", kind=float, default=5.0
     )
@@ -57,15 +57,15 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the throughput of one core, its time per stage, and the throughput of the loader."""
-    if args.seconds <= 0 or args.batch_size < 1:
-        raise ValueError("--seconds and --batch-size must be positive")
+    if args.seconds <= 0:
+        raise ValueError("--seconds must be positive")
     for num_workers in args.workers:
         check_workers("--workers", num_workers)
     sizes = {"max_length": args.max_length, "million_tokens": args.million_tokens}
     if not args.corpus:
         print("no --corpus given: measuring on a temporary corpus of random documents", flush=True)
     with (
-        renamed_in_errors({name: option_name(name) for name in sizes}),
+        renamed_in_errors(option_names(*sizes)),
         corpus_to_measure(args.corpus, **sizes) as (directory, vocabulary),
     ):
         config = ExampleConfig(seed=0, sentence_pairs=args.sentence_pairs)

@@ -29,14 +29,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_source_arguments(parser)
     add_tokenizer_arguments(parser)
     add_workers_argument(parser)
-    parser.add_number("--repeat", "number of measurements; the best one counts", default=3)
+    parser.add_number(
+        "--repeat", "number of measurements; the best one counts", default=3, minimum=1
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Time preparation and the plain loop alternately, and print the ratio of their speeds."""
-    for name, value in (("--repeat", args.repeat), ("--workers", args.workers)):
-        if value < 1:
-            raise ValueError(f"{name}={value}: expected at least 1")
     speed = measure_preparation(
         args.input,
         Tokenizer.load(args.tokenizer, lowercase=args.lowercase),

@@ -28,8 +28,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--phase", help="phase that determines the shape of the batch (default: the first)"
     )
-    parser.add_number("--steps", "number of steps per round", default=20)
-    parser.add_number("--documents-per-row", "number of documents packed into a row", default=1)
+    parser.add_number("--steps", "number of steps per round", default=20, minimum=1)
+    documents = "number of documents packed into a row"
+    parser.add_number("--documents-per-row", documents, default=1, minimum=1)
     parser.accept_former_name("--pieces", "--documents-per-row")
 
 
@@ -40,8 +41,6 @@ def run(args: argparse.Namespace) -> int:
     if name not in config.phases:
         names = ", ".join(sorted(config.phases))
         raise ValueError(f"--phase={name}: the config has no such phase. Choose one of {names}")
-    if args.steps < 1 or args.documents_per_row < 1:
-        raise ValueError("--steps and --documents-per-row must be at least 1")
     mesh, device, phase = make_mesh(config.mesh), jax.devices()[0], config.phases[name]
     setup = config.step_setup(device)
     setup.check_memory(mesh, name, phase)

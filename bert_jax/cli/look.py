@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import get_args
 
-from bert_jax.argument_parser import ArgumentParser, option_name
+from bert_jax.argument_parser import ArgumentParser, option_names
 from bert_jax.cli.arguments import add_config_argument, add_text_arguments, add_work_dir_argument
 from bert_jax.interpretability.look import check_page_path, look
 from bert_jax.interpretability.probe import Target, probe
@@ -97,8 +97,7 @@ def probe_model(args: argparse.Namespace) -> int:
     """
     enable_compilation_cache()
     line = ProgressLine(sys.stderr)
-    options = ("target", "every_checkpoint", "plot", "min_count")
-    with renamed_in_errors({name: option_name(name) for name in options}):
+    with renamed_in_errors(option_names("target", "every_checkpoint", "plot", "min_count")):
         probed = probe(
             *(args.work_dir, args.treebank, args.target),
             step=args.step,

@@ -32,21 +32,19 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_number(
         "--documents-per-row",
         "number of documents packed into a row (default: one per 32 tokens, as in `prepare`)",
+        minimum=0,
     )
     parser.accept_former_name("--pieces", "--documents-per-row")
     hbm = "memory per device in GiB (default: the chip's memory; no limit on CPUs)"
     parser.add_option("--hbm", "GIB", hbm, kind=float)
     tries = "maximum number of changes to try if the run does not fit"
-    parser.add_number("--tries", tries, default=6)
+    parser.add_number("--tries", tries, default=6, minimum=0)
 
 
 def run(args: argparse.Namespace) -> int:
     """Plan every phase, and return exit code 1 if the run does not fit."""
-    documents_per_row = 0 if args.documents_per_row is None else args.documents_per_row
-    if documents_per_row < 0 or args.tries < 0 or (args.hbm is not None and args.hbm <= 0):
-        raise ValueError(
-            "--documents-per-row and --tries must not be negative, and --hbm must be positive"
-        )
+    if args.hbm is not None and args.hbm <= 0:
+        raise ValueError("--hbm must be positive")
     devices = topology_devices(args.topology)
     # Imported only now, because `topology_devices` sets variables that JAX reads on import.
     from bert_jax.pretraining.plan import plan
@@ -55,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     result = plan(
         load_config(args.config, args.config_overrides, kind="pretrain"),
         devices,
-        documents_per_row=documents_per_row,
+        documents_per_row=args.documents_per_row or 0,
         memory_bytes=None if args.hbm is None else int(args.hbm * GIB),
         tries=args.tries,
         on_report=console_report,

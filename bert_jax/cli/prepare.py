@@ -15,7 +15,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from bert_jax.argument_parser import ArgumentParser, option_name
+from bert_jax.argument_parser import ArgumentParser, option_names
 from bert_jax.cli.source_arguments import (
     add_source_arguments,
     add_tokenizer_arguments,
@@ -37,9 +37,7 @@ from bert_jax.text.python_docs import write_python_docs
 from bert_jax.validation import renamed_in_errors
 
 # Options for the parameters of `prepare` that error messages name, keyed by parameter.
-_OPTIONS = {
-    name: option_name(name) for name in ("max_length", "max_documents_per_record", "unit_bytes")
-}
+_OPTIONS = option_names("max_length", "max_documents_per_record", "unit_bytes")
 
 
 def add_arguments(parser: ArgumentParser) -> None:

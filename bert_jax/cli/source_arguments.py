@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.argument_parser import ArgumentParser, free_text
+from bert_jax.argument_parser import ArgumentParser, at_least, free_text
 from bert_jax.corpus.shards import available_cores
 from bert_jax.text.documents import SourceOptions
 
@@ -86,16 +86,8 @@ def add_workers_argument(parser: ArgumentParser) -> None:
     """Declare `--workers`, the number of processes that share the work."""
     parser.add_argument(
         "--workers",
-        type=_at_least_one,
+        type=at_least(1),
         default=available_cores(),
         metavar="N",
         help="number of processes (default: %(default)s, the number of cores)",
     )
-
-
-def _at_least_one(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a valid number of processes. Specify at least 1"
-        )
-    return int(text)

@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from bert_jax.argument_parser import ArgumentParser, option_name
+from bert_jax.argument_parser import ArgumentParser, option_names
 from bert_jax.cli.arguments import add_text_arguments
 from bert_jax.cli.source_arguments import (
     add_case_arguments,
@@ -127,7 +127,7 @@ def _options(kind: str) -> dict[str, str]:
     """Return a dict from parameter or setting, as named in error messages, to option."""
     names = ("vocab_size", "num_unused", "min_frequency", "max_bytes", "keep_accents")
     return {
-        **{name: option_name(name) for name in names},
+        **option_names(*names),
         f"kind={kind!r}": f"--kind {kind}",
         "lowercase=True": "--uncased",
         "lowercase=False": "--cased",
