@@ -21,7 +21,7 @@ def add_config_argument(parser: ArgumentParser, *, required: bool = True) -> Non
         "--config",
         "RECIPE",
         "recipe, such as tiny or sst2, or config file, FILE.py; --config.section.key=value "
-        "overrides a key (None for a key that may be empty)",
+        "overrides a key (None for a key that may be empty), and `bert-jax keys` lists all keys",
         required=required,
     )
 

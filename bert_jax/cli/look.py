@@ -1,4 +1,4 @@
-"""Commands that look inside models and batches: `look`, `show-batch` and `probe`."""
+"""Commands that look inside models and batches, and compare and prune models."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import get_args
 
 from bert_jax.argument_parser import ArgumentParser, option_names
 from bert_jax.cli.arguments import add_config_argument, add_text_arguments, add_work_dir_argument
+from bert_jax.interpretability.compare import PlottedResult, compare
+from bert_jax.interpretability.head_pruning import prune_heads
 from bert_jax.interpretability.look import check_page_path, look
 from bert_jax.interpretability.probe import Target, probe
+from bert_jax.recipes.command_line import evaluation_config
 from bert_jax.recipes.show_batch import show_batch
 from bert_jax.runs.runtime import enable_compilation_cache
 from bert_jax.terminal import ProgressLine, shows_color, use_utf8
@@ -110,4 +113,87 @@ def probe_model(args: argparse.Namespace) -> int:
     print("\n".join(probed.lines))
     if args.output:
         probed.result.save(args.output)
+    return 0
+
+
+def add_compare_models_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `compare`."""
+    add_work_dir_argument(parser)
+    other = "work directory of another model (default: the same model)"
+    parser.add_argument("other", nargs="?", metavar="OTHER", help=other)
+    treebank = "directory of a treebank in CoNLL-U files, or a single file"
+    parser.add_option("--treebank", "PATH", treebank, required=True)
+    parser.add_number("--step", "step of WORKDIR's checkpoint (default: the best or newest one)")
+    parser.add_number(
+        "--other-step", "step of OTHER's checkpoint (default: the best or newest one)"
+    )
+    parser.add_flag("--every-checkpoint", "compare every checkpoint of a run with its last one")
+    sentences = "maximum number of sentences to read"
+    parser.add_number("--max-sentences", sentences, default=500, minimum=1)
+    _add_result_arguments(parser, "similarities")
+
+
+def compare_models(args: argparse.Namespace) -> int:
+    """Compare the layers of two models, or all checkpoints of a run with its last one.
+
+        bert-jax compare models/mini runs/mine --treebank UD_English-EWT
+        bert-jax compare runs/mine --step 1000 --treebank UD_English-EWT
+        bert-jax compare runs/mine --every-checkpoint --treebank UD_English-EWT --plot cka.png
+
+    Prints how similar the vectors of words are in every pair of layers, from 0 to 1, as linear
+    centered kernel alignment (CKA; Kornblith et al. 2019). It ignores rotations and scales, so the
+    models may differ in size. The words are those of the treebank's test set. With
+    --every-checkpoint, each layer is compared with the same layer in the run's last checkpoint.
+    """
+    enable_compilation_cache()
+    names = ("step", "other_step", "every_checkpoint", "max_sentences")
+    options = {name: getattr(args, name) for name in names}
+    line = ProgressLine(sys.stderr)
+    with renamed_in_errors(option_names(*names)):
+        compared = compare(
+            args.work_dir, args.other, args.treebank, **options, on_progress=line.show_text
+        )
+    return _report(compared, args, line)
+
+
+def add_prune_model_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `prune-heads`."""
+    add_work_dir_argument(
+        parser, "work directory made by `finetune` or, with --config, by any command"
+    )
+    add_config_argument(parser, required=False)
+    data = "labeled file to use instead of the validation file, in the same format"
+    parser.add_option("--data", "FILE", data)
+    _add_result_arguments(parser, "scores")
+
+
+def prune_model(args: argparse.Namespace) -> int:
+    """Measure how many of its attention heads a fine-tuned model needs for its task.
+
+        bert-jax prune-heads runs/sst2 --plot pruning.png
+
+    Prints the score without each single head, and the score as the heads are pruned one by one, the
+    least important first (Michel et al. 2019). This evaluates the model twice per head. The model
+    itself does not change.
+    """
+    enable_compilation_cache()
+    config = evaluation_config(args.config, args.config_overrides, args.work_dir)
+    line = ProgressLine(sys.stderr)
+    pruning = prune_heads(args.work_dir, data=args.data, config=config, on_progress=line.show_text)
+    return _report(pruning, args, line)
+
+
+def _add_result_arguments(parser: ArgumentParser, values: str) -> None:
+    parser.add_output_file("--plot", f"PNG image of the {values}")
+    parser.add_output_file("--output", f"JSON file for all {values}")
+
+
+def _report(result: PlottedResult, args: argparse.Namespace, line: ProgressLine) -> int:
+    """Print a result, and write the requested files."""
+    line.end()
+    print(result)
+    if args.plot:
+        result.plot(args.plot)
+    if args.output:
+        result.save(args.output)
     return 0

@@ -90,6 +90,12 @@ VERBS = {
         "show a pretraining batch in words: masks, pairs, padding", "bert_jax.cli.look", "show_rows"
     ),
     "probe": Verb("measure what a model knows about syntax", "bert_jax.cli.look", "probe_model"),
+    "compare": Verb(
+        "compare the layers of two models or checkpoints", "bert_jax.cli.look", "compare_models"
+    ),
+    "prune-heads": Verb(
+        "measure how many heads a task needs", "bert_jax.cli.look", "prune_model", repeats=True
+    ),
     "fill-mask": Verb(
         "predict the masked words of a sentence", "bert_jax.cli.predict", "fill_mask", mixed=True
     ),

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from typing import get_args
 
 from bert_jax.argument_parser import ArgumentParser, free_text
@@ -35,7 +34,7 @@ from bert_jax.inference.input_lines import UnusableLine
 from bert_jax.inference.input_stream import FORMATS
 from bert_jax.inference.output_file import open_output, write_answers
 from bert_jax.inference.predict_tasks import result_lines
-from bert_jax.inference.requests import LineRequest
+from bert_jax.inference.requests import LineRequest, progress_texts
 from bert_jax.models.config import DTypeName
 from bert_jax.runs.runtime import enable_compilation_cache
 from bert_jax.terminal import ProgressLine, use_utf8
@@ -137,17 +136,11 @@ def _predict(args: argparse.Namespace) -> tuple[int, int]:
     predictor = request.load(
         batch_size=args.batch_size, max_length=args.max_length, dtype=args.dtype
     )
-    line, start = ProgressLine(sys.stderr), time.monotonic()
-
-    def show(num_lines: int) -> None:
-        speed = f"{num_lines / (time.monotonic() - start):,.0f} lines/s"
-        shapes = f"shapes compiled: {predictor.num_shapes}"
-        line.show(lambda: f"{num_lines:,} lines, {speed}, {shapes}")
-
+    line, progress = ProgressLine(sys.stderr), progress_texts(predictor)
     report = args.unusable == "report"
     parts = request.answer(predictor, source, args.format, args.batch_size, report=report)
     with open_output(args.output, source, sys.stdout) as output:
-        counts = write_answers(parts, output, show)
+        counts = write_answers(parts, output, lambda count: line.show(lambda: progress(count)))
     line.end()
     return counts
 

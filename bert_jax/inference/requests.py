@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,17 @@ class LineRequest:
         pairs = predictor.defaults is not None and predictor.defaults.pairs
         by_use = sorted(self.task.fields, key=lambda names: names != _PAIR)
         return by_use if pairs else self.task.fields
+
+
+def progress_texts(predictor: Predictor) -> Callable[[int], str]:
+    """Return a function that describes the progress after a number of lines, timed from now on."""
+    start = time.monotonic()
+
+    def describe(num_lines: int) -> str:
+        speed = num_lines / (time.monotonic() - start)
+        return f"{num_lines:,} lines, {speed:,.0f} lines/s, shapes compiled: {predictor.num_shapes}"
+
+    return describe
 
 
 def json_line(line: InputLine | UnusableLine, result: Any) -> str:

@@ -83,8 +83,8 @@ class Similarity:
             self.cka,
             rows,
             columns,
-            row_title=self.first,
-            column_title=self.second,
+            row_title=f"layer of {self.first}",
+            column_title=f"layer of {self.second}",
             value_title=self._note,
         )
         write_result(path, png_of(figure))

@@ -100,3 +100,12 @@ def test_checkpoints_are_compared_with_the_last_one(run, treebank, emergence):
         np.testing.assert_allclose(row, np.diag(expected), rtol=1e-6)
     np.testing.assert_allclose(compared.cka[-1], 1, rtol=1e-6)
     assert (compared.cka[0] < 1).all()
+
+
+def test_the_command_compares_every_checkpoint(bert_jax_here, run, treebank, tmp_path):
+    plot = tmp_path / "plot.png"
+    words = ["--treebank", treebank, "--every-checkpoint", "--plot", plot]
+    printed = bert_jax_here("compare", run, *words)
+    assert printed.code == 0, printed.errors
+    assert printed.output == f"{compare_checkpoints(run, read_treebank(treebank))}\n"
+    assert plot.is_file()

@@ -93,3 +93,22 @@ def test_nothing_is_pruned_at_first_and_everything_at_last(import_pair, config, 
 def test_shared_layers_are_pruned_together(import_pair, config):
     pruning = prune_heads(import_pair("Albert", "classification")[1], config=config)
     assert pruning.importance.shape == (2, HEADS)  # two groups of one layer each
+
+
+def test_the_command_prunes_an_imported_model(
+    bert_jax_here, import_pair, config, pruning, tmp_path
+):
+    file = config.task.files.validation
+    keys = {"train": file, "validation": file, "first": "text", "label": "label"}
+    words = [f"--config.sentences.files.{name}={value}" for name, value in keys.items()]
+    words += [f"--config.sentences.files.labels={tuple(LABELS)}", "--config.max_length=24"]
+    outputs = ["--plot", tmp_path / "plot.png", "--output", tmp_path / "pruning.json"]
+    printed = bert_jax_here(
+        *("prune-heads", import_pair("Bert", "classification")[1]),
+        *("--config", "configs/finetune/table.py", *words, *outputs),
+    )
+    assert printed.code == 0, printed.errors
+    assert printed.output == f"{pruning}\n"
+    saved = json.loads((tmp_path / "pruning.json").read_text(encoding="utf-8"))
+    assert saved == pruning.to_json()
+    assert (tmp_path / "plot.png").is_file()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax.interpretability.similarity import compare_layers, linear_cka
-from bert_jax.labeled_data.treebank import ParsedSentence, Treebank
+from bert_jax.labeled_data.treebank import ParsedSentence, Treebank, read_treebank
 
 SENTENCES = [("it", "rains", "on", "roads"), ("the", "dog", "runs"), ("rain", "falls", ".")]
 
@@ -62,3 +62,37 @@ def test_a_model_is_most_similar_to_itself(import_pair, treebank, tmp_path):
     assert saved["rows"] == saved["columns"] == ["embeddings", "1", "2"]
     with pytest.raises(ValueError, match="^max_sentences=0: expected at least 1"):
         compare_layers(work_dir, work_dir, treebank, max_sentences=0)
+
+
+@pytest.fixture
+def file(tmp_path):
+    lines = [
+        f"{number}\t{word}\t_\tX\t_\t_\t{number - 1}\tdep\t_\t_"
+        for number, word in enumerate(SENTENCES[0], 1)
+    ]
+    path = tmp_path / "en-ud-test.conllu"
+    path.write_text("\n".join([*lines, "", *lines]) + "\n\n", encoding="utf-8")
+    return path
+
+
+def test_the_command_compares_two_models(bert_jax_here, import_pair, file, tmp_path):
+    models = import_pair("Bert", "encoder")[1], import_pair("Albert", "encoder")[1]
+    words = ["--treebank", file, "--plot", tmp_path / "plot.png", "--output", tmp_path / "x.json"]
+    printed = bert_jax_here("compare", *models, *words)
+    assert printed.code == 0, printed.errors
+    expected = compare_layers(*models, read_treebank(file))
+    assert printed.output == f"{expected}\n" and "8 word vectors" in printed.output
+    assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8")) == expected.to_json()
+    assert (tmp_path / "plot.png").is_file()
+    one = bert_jax_here("compare", models[0], "--treebank", file.parent, "--max-sentences", "1")
+    assert one.code == 0 and "linear CKA of 4 word vectors" in one.output, one.errors
+    assert one.output.splitlines()[1].split()[:2] == ["emb.", "1.00"]
+
+
+def test_the_command_rejects_options_that_contradict_each_other(bert_jax_here, import_pair, file):
+    model = import_pair("Bert", "encoder")[1]
+    refused = bert_jax_here(
+        "compare", model, "--treebank", file, "--every-checkpoint", "--other-step", "1"
+    )
+    assert refused.code == 2
+    assert "--every-checkpoint=True: compares all checkpoints of one run." in refused.errors

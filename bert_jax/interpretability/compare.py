@@ -1,0 +1,72 @@
+"""Choose the comparison that a command asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from bert_jax.interpretability.checkpoint_similarity import (
+    CheckpointSimilarity,
+    compare_checkpoints,
+)
+from bert_jax.interpretability.head_probe import OnProgress
+from bert_jax.interpretability.similarity import Similarity, compare_layers
+from bert_jax.labeled_data.treebank import find_treebank, read_treebank
+
+
+class PlottedResult(Protocol):
+    """A result that prints as a table and can be plotted and saved."""
+
+    def plot(self, path: str | Path) -> None:
+        """Plot the result as a PNG image."""
+
+    def save(self, path: str | Path) -> None:
+        """Write the result to a JSON file."""
+
+
+def compare(
+    first: str | Path,
+    other: str | Path | None,
+    treebank: str | Path,
+    *,
+    step: int | None = None,
+    other_step: int | None = None,
+    every_checkpoint: bool = False,
+    max_sentences: int = 500,
+    on_progress: OnProgress | None = None,
+) -> Similarity | CheckpointSimilarity:
+    """Compare the layers of two models, or all checkpoints of a run with its last one.
+
+    Args:
+      first: the work directory of a run or of `bert-jax import`.
+      other: the other model; None for the same one.
+      treebank: a CoNLL-U file, or a directory with the files of a treebank, whose test set is used.
+      step: the step of the first model's checkpoint; if None, the best or newest one.
+      other_step: the step of the other model's checkpoint; if None, the best or newest one.
+      every_checkpoint: whether to compare every checkpoint of a run with its last one.
+      max_sentences: the maximum number of sentences, from the beginning of the treebank.
+      on_progress: called with lines about the progress.
+
+    Raises:
+      ValueError: the arguments contradict each other, a file is missing or malformed, or the
+        comparison fails.
+    """
+    if every_checkpoint and (other, step, other_step) != (None, None, None):
+        raise ValueError(
+            "every_checkpoint=True: compares all checkpoints of one run. Omit the other model and "
+            "the steps."
+        )
+    sentences = read_treebank(find_treebank(treebank, "test"))
+    if every_checkpoint:
+        return compare_checkpoints(
+            first, sentences, max_sentences=max_sentences, on_progress=on_progress
+        )
+    return compare_layers(
+        first,
+        first if other is None else other,
+        sentences,
+        first_step=step,
+        second_step=other_step,
+        max_sentences=max_sentences,
+        on_progress=on_progress,
+    )
