@@ -156,10 +156,13 @@ def test_a_page_works_in_a_browser(import_pair, browser, tmp_path, head, scheme,
     tokens = tab.locator("#drawing .token")
     before = tokens.count()
     tokens.nth(1).focus()
-    assert "attends to" in tab.inner_text("#reading")
+    assert re.search(r"attends to .* (\d+|less than 1) %", tab.inner_text("#reading"))
+    assert not re.search(r"\d\.\d", tab.inner_text("#reading"))
+    assert tab.inner_text("#threshold") == "Lines below 2 % are not drawn."
     tab.check("#by-word")
     assert 0 < tokens.count() < before
     tab.check('input[value="map"]')
+    assert not tab.is_visible("#threshold")
     assert tab.locator("#drawing rect").count() == tokens.count() or tokens.count() == 0
     assert tab.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
     context.close()

@@ -3,6 +3,9 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 const state = { layer: 0, head: 0, token: null, attention: null };
 const percent = (value) => `${(100 * value).toFixed(value < 0.0995 ? 1 : 0)} %`;
+// Attention is stored in steps of 1/255, so tenths of a percent would mean nothing.
+const whole = (value) => (value < 0.005 ? "less than 1 %" : `${Math.round(100 * value)} %`);
+const SHOWN = 0.02;
 
 function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -163,6 +166,7 @@ function drawHead() {
   byId("head-title").textContent = `Layer ${state.layer + 1}, head ${state.head + 1}`;
   const view = document.querySelector('input[name="view"]:checked').value;
   byId("drawing").replaceChildren(view === "lines" ? lines() : map());
+  byId("threshold").hidden = view !== "lines";
   describe();
 }
 
@@ -177,7 +181,7 @@ function describe() {
   }
   const order = names.map((_, to) => to);
   order.sort((a, b) => rows[state.token][b] - rows[state.token][a]);
-  const parts = order.slice(0, 4).map((to) => `${names[to]} ${percent(rows[state.token][to])}`);
+  const parts = order.slice(0, 4).map((to) => `${names[to]} ${whole(rows[state.token][to])}`);
   reading.textContent = `${names[state.token]} attends to ${parts.join(", ")}`;
 }
 
@@ -217,7 +221,7 @@ function lines() {
     rows.forEach((row, from) => {
       if (state.token !== null && from !== state.token) return;
       row.forEach((weight, to) => {
-        if (weight < 0.02) return;
+        if (weight < SHOWN) return;
         const [start, end] = [ROW * from + 12, ROW * to + 12];
         const [near, far] = [SIDE, width - SIDE];
         const middle = (near + far) / 2;
@@ -253,7 +257,7 @@ function map() {
       x: SIDE + cell * to, y: SIDE + cell * from, width: cell - 1, height: cell - 1,
       fill: `rgb(${color("--accent")})`, "fill-opacity": Math.sqrt(weight).toFixed(3),
     });
-    square.append(shape("title", {}, `${names[from]} → ${names[to]}: ${percent(weight)}`));
+    square.append(shape("title", {}, `${names[from]} → ${names[to]}: ${whole(weight)}`));
     picture.append(square);
   }));
   return picture;
@@ -364,13 +368,13 @@ function drawAttribution() {
   const most = Math.max(...scores.map(Math.abs), 1e-9);
   const words = element("p", { class: "words" });
   data.words.forEach(([name], index) => {
-    const hue = scores[index] >= 0 ? "good" : "warm";
+    const hue = scores[index] >= 0 ? "accent" : "warm";
     const title = `${name}: ${scores[index] >= 0 ? "+" : ""}${scores[index].toFixed(3)}`;
     const style = tint(hue, 0.75 * Math.abs(scores[index]) / most);
     words.append(element("span", { style, title }, name), " ");
   });
   const key = element("p", { class: "key" },
-    element("span", {}, element("i", { style: tint("good", 0.75) }), "raises the score"),
+    element("span", {}, element("i", { style: tint("accent", 0.75) }), "raises the score"),
     element("span", {}, element("i", { style: tint("warm", 0.75) }), "lowers the score"));
   const text = `Score for “${target}”: ${score.toFixed(3)}; with all words masked: ` +
     `${baseline.toFixed(3)}. Integrated gradients distribute the difference over the words.`;
@@ -401,6 +405,7 @@ async function main() {
   drawAnswer();
   drawEntities();
   drawOccurrences();
+  byId("threshold").textContent = `Lines below ${whole(SHOWN)} are not drawn.`;
   state.attention = await readAttention();
   paintGrid();
   select(0, 0);
