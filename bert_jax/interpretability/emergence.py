@@ -23,6 +23,7 @@ from bert_jax.interpretability.head_probe import (
 from bert_jax.interpretability.notebook import Cell, Shaded, paragraph, picture, table
 from bert_jax.interpretability.plots import png_of
 from bert_jax.interpretability.result_files import write_json, write_result
+from bert_jax.interpretability.traced_text import COUNTED_FROM
 from bert_jax.labeled_data.treebank import Treebank
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME
 from bert_jax.training.checkpoint_files import steps_in
@@ -89,6 +90,7 @@ class Emergence:
     def to_json(self) -> dict[str, Any]:
         """Return all values as plain JSON values."""
         return {
+            **COUNTED_FROM,
             "name": self.name,
             "losses": {str(step): loss for step, loss in self.losses.items()},
             "steps": {

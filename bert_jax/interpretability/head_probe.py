@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bert_jax.interpretability.notebook import Cell, Shaded, paragraph, table
 from bert_jax.interpretability.result_files import write_json
-from bert_jax.interpretability.traced_text import FloatArray
+from bert_jax.interpretability.traced_text import COUNTED_FROM, FloatArray
 from bert_jax.interpretability.word_states import WordAttention, describe_skipped
 from bert_jax.labeled_data.treebank import ParsedSentence, Treebank
 from bert_jax.models.config import DTypeName
@@ -159,8 +159,12 @@ class HeadProbe:
         write_json(path, self.to_json())
 
     def to_json(self) -> dict[str, Any]:
-        """Return all counts and accuracies as JSON values, counting layers and heads from 0."""
+        """Return all counts and accuracies as JSON values.
+
+        The accuracies of each relation and direction are a list per layer of a number per head.
+        """
         return {
+            **COUNTED_FROM,
             "sentences": self.num_sentences,
             "skipped": self.skipped,
             "relations": {

@@ -28,6 +28,7 @@ from bert_jax.finetuning.task_data import ExampleSet
 from bert_jax.interpretability.notebook import Cell, Shaded, folded, paragraph, picture, table
 from bert_jax.interpretability.plots import png_of
 from bert_jax.interpretability.result_files import write_json, write_result
+from bert_jax.interpretability.traced_text import COUNTED_FROM
 from bert_jax.labeled_data.features import FeatureBatches, InOrder
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.parameters import Parameters
@@ -109,8 +110,9 @@ class HeadPruning:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return all values as plain JSON values, counting layers and heads from 0."""
+        """Return all values as plain JSON values."""
         return {
+            **COUNTED_FROM,
             "metric": self.metric,
             "layers": list(self.layers),
             "importance": self.importance.tolist(),

@@ -94,9 +94,10 @@ class LayerProbe:
         return table(["layer", *CONDITIONS], rows) + paragraph(self._note)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all values as plain JSON values."""
+        """Return all values as plain JSON values; the layers are named in order."""
         return {
             "target": self.target,
+            "layers": layer_names(self.accuracies.shape[1]),
             "labels": list(self.labels),
             "accuracies": {
                 name: self.accuracies[number].round(4).tolist()

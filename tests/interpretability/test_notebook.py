@@ -83,6 +83,8 @@ RESULTS: list[Callable[[], Any]] = [
     *(attribution, guesses, head_probe, layer_probe, emergence, similarity, checkpoints, pruning),
 ]
 
+PLOTTED: list[Callable[[], Any]] = [emergence, similarity, checkpoints, pruning]
+
 
 class Tags(HTMLParser):
     """Collects the elements of an HTML fragment, and checks that they are nested correctly."""
@@ -193,7 +195,7 @@ def test_pruning_shows_what_each_head_changes():
     assert "img" in tags.names and "details" in tags.names and "2-2" in tags.text
 
 
-@pytest.mark.parametrize("make", [emergence, similarity, checkpoints, pruning])
+@pytest.mark.parametrize("make", PLOTTED)
 def test_plots_and_values_are_written_to_new_directories(make, tmp_path):
     result = make()
     result.plot(tmp_path / "plots" / "plot.png")
@@ -201,6 +203,15 @@ def test_plots_and_values_are_written_to_new_directories(make, tmp_path):
     result.save(tmp_path / "values" / "values.json")
     saved = json.loads((tmp_path / "values" / "values.json").read_text(encoding="utf-8"))
     assert saved == json.loads(json.dumps(result.to_json()))
+
+
+@pytest.mark.parametrize("make", [head_probe, layer_probe, *PLOTTED])
+def test_json_files_say_how_layers_are_numbered(make):
+    values = make().to_json()
+    if "layers_count_from" in values:
+        assert (values["layers_count_from"], values["heads_count_from"]) == (0, 0)
+    else:
+        assert values.get("layers", values.get("rows"))[:2] == ["embeddings", "1"]
 
 
 def test_the_parts_of_the_html_are_escaped():
