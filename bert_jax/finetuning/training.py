@@ -131,7 +131,8 @@ def finetune(
     outcome = read_outcome(work_dir)
     assert outcome is not None
     report = on_first_process(on_report)
-    for line in (*conclusion(outcome, run.data, run.compared_by), *compiled.lines()):
+    lines = [*conclusion(outcome, run.data, run.compared_by), f"work directory: {work_dir}"]
+    for line in (*lines, *compiled.lines()):
         report(Message(line))
     return FinetuneResult(True, work_dir, outcome.step, outcome.scores, outcome.predictions)
 

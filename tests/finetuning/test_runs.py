@@ -16,6 +16,7 @@ def test_a_finished_run_does_nothing(toy, whole, bert_jax_here):
     assert finished.code == 0
     assert f"checkpoint of step {TOTAL} (finished: nothing to do)" in finished.output
     assert "best after step" in finished.output
+    assert f"work directory: {whole}" in finished.output
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
 
 
