@@ -5,8 +5,10 @@
     bert-jax inspect base roberta-base albert-base-v2 distilbert
 
 For a config, prints the parameters and the FLOPs of a training step in each phase. For a published
-encoder, prints its parameters, and for a work directory, its settings and parameters. With
---shapes, lists the shape of every parameter. Multiple models are compared side by side.
+encoder, prints its parameters, and for a work directory, its settings and parameters. Recipes and
+encoders can have the same name, such as tiny: the encoder has the published sizes, and the recipe's
+model has the sizes in its config. With --shapes, lists the shape of every parameter. Multiple
+models are compared side by side.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from bert_jax.models.config import VARIANTS, ComputeConfig, variant
 from bert_jax.models.model import ModelConfig, PretrainingHead, define_model
 from bert_jax.models.parameters import count
 from bert_jax.objectives import SentencePairs
+from bert_jax.recipes.files import recipe_names
 from bert_jax.recipes.load import Overrides, Source, load_config
 from bert_jax.runs.summary import model_table
 from bert_jax.runs.work_dir import PAIRS, read_model
@@ -24,7 +25,7 @@ _COMPUTE = ComputeConfig(dtype="float32", attention="xla")
 def inspection(
     models: Sequence[str], config: str | None, overrides: Sequence[str] = (), *, shapes: bool
 ) -> Iterator[str]:
-    """Return the lines of the tables that `bert-jax inspect` prints.
+    """Yield the lines that `bert-jax inspect` prints: what is inspected, and its tables.
 
     Args:
       models: work directories or published encoders; empty to use `config` instead.
@@ -38,14 +39,18 @@ def inspection(
     if bool(models) == (config is not None):
         raise ValueError("expected either a work directory or --config RECIPE")
     if config is not None:
-        return config_tables(config, overrides, shapes=shapes)
-    if overrides:
+        yield f"config {config}"
+        if config in VARIANTS:
+            yield f"(not the published encoder, which `bert-jax inspect {config}` describes)"
+        yield from ["", *config_tables(config, overrides, shapes=shapes)]
+    elif overrides:
         raise ValueError(f"{overrides[0]}: applies only with --config. Omit it")
-    if len(models) == 1:
-        return model_tables(models[0], shapes=shapes)
-    if shapes:
+    elif len(models) == 1:
+        yield from model_tables(models[0], shapes=shapes)
+    elif shapes:
         raise ValueError("--shapes: lists the parameters of one model. Give one model")
-    return comparison_table(models)
+    else:
+        yield from comparison_table(models)
 
 
 def config_tables(
@@ -78,7 +83,9 @@ def config_tables(
 
 
 def model_tables(name: str, *, shapes: bool = False) -> Iterator[str]:
-    """Yield the lines of a parameter table, preceded by the settings for a work directory.
+    """Yield the lines of a parameter table, preceded by what it describes.
+
+    This is the name of a published encoder, or a work directory and its settings.
 
     Args:
       name: a work directory, or a published encoder such as "base" or "albert-base-v2".
@@ -89,7 +96,12 @@ def model_tables(name: str, *, shapes: bool = False) -> Iterator[str]:
     """
     model, _ = _named(name)
     if name not in VARIANTS or Path(name).is_dir():
-        yield from [*model_table(Path(name)), ""]
+        yield from [f"work directory {name}", "", *model_table(Path(name)), ""]
+    else:
+        yield f"published encoder {name}, with the heads that it was pretrained with"
+        if name in recipe_names("pretrain"):
+            yield f"(not the recipe, which `bert-jax inspect --config {name}` describes)"
+        yield ""
     table = shape_table if shapes else parameter_table
     yield from table(define_model(model, _COMPUTE).shapes)
 
@@ -103,7 +115,10 @@ def comparison_table(names: Sequence[str]) -> Iterator[str]:
     Raises:
       ValueError: there is no such work directory or encoder.
     """
-    rows = [_column(name) for name in names]
+    rows = [
+        {"model": title, **_column(name)}
+        for title, name in zip(shortest_names(names), names, strict=True)
+    ]
     titles = list(rows[0])
     first = max(map(len, titles))
     widths = [max(len(value) for value in row.values()) for row in rows]
@@ -112,12 +127,29 @@ def comparison_table(names: Sequence[str]) -> Iterator[str]:
         yield f"{title:{first}}  {'  '.join(cells)}"
 
 
+def shortest_names(paths: Sequence[str]) -> list[str]:
+    """Return the last parts of each path that distinguish it from the others.
+
+    >>> shortest_names(["runs/a/best", "runs/b/best", "base"])
+    ['a/best', 'b/best', 'base']
+    """
+    parts = [Path(path).parts or (path,) for path in paths]
+    names = []
+    for own in parts:
+        others = [other for other in parts if other != own]
+        length = next(
+            (n for n in range(1, len(own)) if all(own[-n:] != other[-n:] for other in others)),
+            len(own),
+        )
+        names.append(str(Path(*own[-length:])))
+    return names
+
+
 def _column(name: str) -> dict[str, str]:
     model, pairs = _named(name)
     encoder = model.encoder
     parameters = count(define_model(model, _COMPUTE).shapes)
     return {
-        "model": Path(name).name,
         "trained for": _objective(model, pairs),
         "parameters": f"{parameters:,}",
         "size in float32": f"{4 * parameters / 2**20:,.0f} MiB",

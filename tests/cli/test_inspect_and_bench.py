@@ -9,6 +9,7 @@ import pytest
 from bert_jax.analysis.counts import pretraining_flops
 from bert_jax.cli.main import main
 from bert_jax.models.config import EncoderConfig
+from bert_jax.recipes.tables import shortest_names
 
 from ..interop.conftest import make, quiet, tensors_of  # noqa: F401
 
@@ -71,6 +72,27 @@ def test_inspect_compares_models(tmp_path, bert_jax_here) -> None:
     assert "bert-base: neither a work directory nor one of tiny, mini" in refused.errors
     refused = bert_jax_here("inspect", "base", "tiny", "--shapes")
     assert refused.code == 2 and "--shapes: lists the parameters of one model" in refused.errors
+
+
+def test_inspect_says_whether_a_name_is_an_encoder_or_a_recipe(bert_jax_here) -> None:
+    encoder = bert_jax_here("inspect", "tiny").output.splitlines()
+    assert encoder[:2] == [
+        "published encoder tiny, with the heads that it was pretrained with",
+        "(not the recipe, which `bert-jax inspect --config tiny` describes)",
+    ]
+    recipe = bert_jax_here("inspect", "--config", "tiny").output.splitlines()
+    assert recipe[:2] == [
+        "config tiny",
+        "(not the published encoder, which `bert-jax inspect tiny` describes)",
+    ]
+    assert bert_jax_here("inspect", "--config", "bert_base").output.startswith(
+        "config bert_base\n\n"
+    )
+
+
+def test_columns_are_named_by_as_much_of_the_path_as_needed() -> None:
+    paths = ["runs/a/best", "runs/b/best", "base", "/x/base", "/x/base"]
+    assert shortest_names(paths) == ["a/best", "b/best", "base", "x/base", "x/base"]
 
 
 def test_inspect_lists_shapes(bert_jax_here) -> None:
