@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -133,6 +132,28 @@ def test_a_removed_work_directory_stops_the_run(bert_jax, pretrain: Words, tmp_p
     assert "Traceback" not in finished.errors and not work_dir.exists()
 
 
+# `bert-jax pretrain` that pauses at its third step until a file exists, so that the run cannot end
+# before the test has closed the terminal.
+PAUSING = """
+import sys, time
+from pathlib import Path
+from bert_jax.cli import main, pretrain
+from bert_jax.training.reports import TrainReport
+
+file, show = Path(sys.argv.pop(1)), pretrain.console_report
+
+def pause(report):
+    show(report)
+    if isinstance(report, TrainReport) and report.step >= 3 and not file.exists():
+        print("pausing", flush=True)
+        while not file.exists():
+            time.sleep(0.01)
+
+pretrain.console_report = pause
+sys.exit(main.main())
+"""
+
+
 def test_a_run_saves_a_checkpoint_when_its_terminal_closes(
     bert_jax, pretrain: Words, finished_run: Path, tmp_path: Path
 ) -> None:
@@ -140,20 +161,20 @@ def test_a_run_saves_a_checkpoint_when_its_terminal_closes(
     work_dir = tmp_path / "run"
     words = pretrain(work_dir, "loader.num_workers=1")
     terminal, side = os.openpty()
+    closed = tmp_path / "closed"
     process = subprocess.Popen(
-        ["setsid", "--ctty", sys.executable, "-m", "bert_jax.cli.main", *words],
+        ["setsid", "--ctty", sys.executable, "-c", PAUSING, closed, *words],
         env=bert_jax.environment(devices=8, killed=True),
         stdin=side,
         stdout=side,
         stderr=side,
     )
     os.close(side)
-    log, shown = work_dir / "metrics.jsonl", b""
-    deadline = time.monotonic() + 300
-    while not (log.is_file() and log.read_bytes().count(b"\n") >= 3):
-        assert time.monotonic() < deadline, shown.decode()
-        shown += os.read(terminal, 1 << 16)
+    shown = b""
+    while b"pausing" not in shown:
+        shown += os.read(terminal, 1 << 16)  # fails if the process ends
     os.close(terminal)
+    closed.touch()
     assert process.wait(300) == 129, shown.decode()
     saved = [int(path.name) for path in (work_dir / "checkpoints").iterdir()]
     assert max(saved) == max(losses(work_dir)) >= 3
