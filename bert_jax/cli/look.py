@@ -142,8 +142,8 @@ def compare_models(args: argparse.Namespace) -> int:
 
     Prints how similar the vectors of words are in every pair of layers, from 0 to 1, as linear
     centered kernel alignment (CKA; Kornblith et al. 2019). It ignores rotations and scales, so the
-    models may differ in size. The words are those of the treebank's test set. With
-    --every-checkpoint, each layer is compared with the same layer in the run's last checkpoint.
+    models may differ in size. The words come from the treebank's test set. With --every-checkpoint,
+    each layer is compared with the same layer in the run's last checkpoint.
     """
     enable_compilation_cache()
     names = ("step", "other_step", "every_checkpoint", "max_sentences")

@@ -25,7 +25,7 @@ _COMPUTE = ComputeConfig(dtype="float32", attention="xla")
 def inspection(
     models: Sequence[str], config: str | None, overrides: Sequence[str] = (), *, shapes: bool
 ) -> Iterator[str]:
-    """Yield the lines that `bert-jax inspect` prints: what is inspected, and its tables.
+    """Yield the lines that `bert-jax inspect` prints: a title and tables.
 
     Args:
       models: work directories or published encoders; empty to use `config` instead.
@@ -83,9 +83,9 @@ def config_tables(
 
 
 def model_tables(name: str, *, shapes: bool = False) -> Iterator[str]:
-    """Yield the lines of a parameter table, preceded by what it describes.
+    """Yield the lines of a parameter table, preceded by a title and any settings.
 
-    This is the name of a published encoder, or a work directory and its settings.
+    The title names the published encoder or the work directory, whose settings follow.
 
     Args:
       name: a work directory, or a published encoder such as "base" or "albert-base-v2".
