@@ -33,7 +33,8 @@ KINDS = ("glue", "sentences", "choices", "tags", "spans")
 TOKENIZERS = ("wordpiece", "byte-bpe", "sentencepiece", "sentencepiece-bpe")
 VERBS = (
     "prepare train-tokenizer demo-corpus pretrain finetune evaluate sweep import export extract "
-    "verify verify-checkpoint keys inspect plan bench predict fill-mask"
+    "verify verify-checkpoint keys inspect plan bench predict fill-mask "
+    "look tokenize show-batch probe compare prune-heads"
 ).split()
 # The modification time to give the input files, since a corpus's manifest records it.
 WRITTEN = 1_600_000_000
