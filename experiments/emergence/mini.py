@@ -28,7 +28,7 @@ def get_config() -> ConfigDict:
                     corpus="corpora/emergence/128",
                     sequence_length=128,
                     batch_size=256,
-                    num_steps=6_000,
+                    num_steps=4_000,
                 ),
             ),
             optimizer=dict(peak_learning_rate=1e-3, warmup_steps=500, beta2=0.98),

@@ -1,10 +1,11 @@
 r"""Fine-tune a pretrained model on SST-2, WNUT-17 and SQuAD, and export the results in float16.
 
-    python experiments/small_models/run.py runs/albert-mini --data DATA --work runs/small_models
+    bert-jax import experiments/finetuning/bert-mini --output models/mini
+    python experiments/small_models/run.py models/mini --data DATA --work runs/small_models
 
 For each task, a sweep over learning rates chooses the model by its score on the validation set.
 `DATA` contains the data sets, as described in experiments/finetuning/README.md. Further options,
-such as --config.compute.dtype=float32, are passed to `bert-jax sweep`.
+such as --config.compute.dtype=bfloat16, are passed to `bert-jax sweep`.
 """
 
 from __future__ import annotations
@@ -22,8 +23,6 @@ from commands import bert_jax  # noqa: E402
 from finetuning.tasks import TASKS, files_of  # noqa: E402
 
 NAMES = {"SST-2": "mini-sentiment", "WNUT-17": "mini-ner", "SQuAD": "mini-qa"}
-EPOCHS = {"SST-2": 3, "WNUT-17": 8, "SQuAD": 3}
-BATCH = {"SST-2": 64, "WNUT-17": 16, "SQuAD": 16}
 
 
 def train(
@@ -31,12 +30,11 @@ def train(
     init: Path,
     data: Path,
     work: Path,
-    rates: Sequence[str],
     overrides: Sequence[str],
     *,
     fast: bool,
 ) -> None:
-    """Fine-tune on one task with each learning rate, and export the best model."""
+    """Fine-tune on one task with each of its learning rates, and export the best model."""
     task, name = TASKS[task_name], NAMES[task_name]
     files = files_of(task, data, work / f"{name}-data", fast=fast)
     sweep = work / name
@@ -44,12 +42,10 @@ def train(
     bert_jax(
         *("sweep", "--config", f"configs/finetune/{task.recipe}.py"),
         *("--init", init, "--output", sweep, "--keep", "best"),
-        *("--learning-rates", *rates, "--seeds", "1"),
-        *("--batch-sizes", str(BATCH[task_name])),
-        *("--epochs", "1" if fast else str(EPOCHS[task_name])),
+        *("--learning-rates", *map(str, task.learning_rates), "--seeds", "1"),
+        *("--batch-sizes", str(task.batch_size), "--epochs", str(task.epochs)),
         *files.overrides(task),
-        "--config.evaluations_per_epoch=1",
-        "--config.dropout=0.1",
+        "--config.dropout=0",
         *overrides,
     )
     seconds = round(time.monotonic() - start)
@@ -68,7 +64,6 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--tasks", nargs="*", default=list(NAMES))
-    parser.add_argument("--learning-rates", nargs="*", default=["1e-4", "3e-4"])
     parser.add_argument("--fast", action="store_true", help="use a few hundred examples per task")
     arguments, overrides = parser.parse_known_args()
     work = arguments.work.resolve()
@@ -79,7 +74,6 @@ def main() -> None:
             arguments.init.resolve(),
             arguments.data.resolve(),
             work,
-            arguments.learning_rates,
             overrides,
             fast=arguments.fast,
         )
