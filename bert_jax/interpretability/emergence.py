@@ -21,7 +21,7 @@ from bert_jax.interpretability.head_probe import (
     probe_heads,
 )
 from bert_jax.interpretability.notebook import Cell, Shaded, paragraph, picture, table
-from bert_jax.interpretability.plots import png_of
+from bert_jax.interpretability.plots import plain, png_of
 from bert_jax.interpretability.result_files import write_json, write_result
 from bert_jax.interpretability.traced_text import COUNTED_FROM
 from bert_jax.labeled_data.treebank import Treebank
@@ -112,7 +112,7 @@ class Emergence:
 
     def _figure(self, min_count: int) -> Figure:
         figure = Figure(figsize=(9, 6), dpi=110, layout="constrained")
-        figure.suptitle(self.name, fontsize=14, fontweight="bold")
+        figure.suptitle(plain(self.name), fontsize=14, fontweight="bold")
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         gains = sorted(self.heads(min_count), key=lambda best: best.offset_accuracy - best.accuracy)
         for best in [best for best in gains if best.relation != "all"][:_NUM_DRAWN]:
@@ -128,7 +128,7 @@ class Emergence:
 
 
 def _draw(axis: Axes, steps: Sequence[int], accuracies: Sequence[float], best: BestHead) -> None:
-    label = f"{best.relation} ({best.name})"
+    label = plain(f"{best.relation} ({best.name})")
     (line,) = axis.plot(steps, accuracies, marker="o", markersize=3, label=label)
     axis.axhline(best.offset_accuracy, color=line.get_color(), linestyle=":", linewidth=0.8)
 

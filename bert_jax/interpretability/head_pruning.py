@@ -26,7 +26,7 @@ from bert_jax.finetuning.config import EvaluationConfig
 from bert_jax.finetuning.evaluation import Evaluation, open_evaluation
 from bert_jax.finetuning.task_data import ExampleSet
 from bert_jax.interpretability.notebook import Cell, Shaded, folded, paragraph, picture, table
-from bert_jax.interpretability.plots import png_of
+from bert_jax.interpretability.plots import plain, png_of
 from bert_jax.interpretability.result_files import write_json, write_result
 from bert_jax.interpretability.traced_text import COUNTED_FROM
 from bert_jax.labeled_data.features import FeatureBatches, InOrder
@@ -135,7 +135,7 @@ class HeadPruning:
         axes.plot(range(len(self.scores)), self.scores, marker="o", markersize=3)
         axes.axhline(self.scores[0], color="#777777", linestyle=":", linewidth=0.8)
         axes.set_xlabel("pruned heads, the least important first (dotted: all heads kept)")
-        axes.set_ylabel(self.metric)
+        axes.set_ylabel(plain(self.metric))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         return figure
 

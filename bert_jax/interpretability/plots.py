@@ -20,6 +20,11 @@ def png_of(figure: Figure) -> bytes:
     return image.getvalue()
 
 
+def plain(text: str) -> str:
+    """Return a text that Matplotlib shows unchanged, even if it contains dollar signs."""
+    return text.replace("$", r"\$")
+
+
 def heat_map(
     values: NDArray[np.float64],
     rows: Sequence[str],
@@ -49,8 +54,8 @@ def heat_map(
     image = axes.imshow(values, vmin=0, vmax=1, cmap="Blues", aspect="auto")
     axes.set_xticks(range(len(columns)), columns, rotation=90 if len(columns) > 14 else 0)
     axes.set_yticks(range(len(rows)), rows)
-    axes.set_xlabel(column_title)
-    axes.set_ylabel(row_title)
+    axes.set_xlabel(plain(column_title))
+    axes.set_ylabel(plain(row_title))
     if values.size <= _MAX_NUMBERED_CELLS:
         for row, column in np.ndindex(*values.shape):
             value = float(values[row, column])
@@ -58,5 +63,5 @@ def heat_map(
             axes.text(
                 column, row, f"{value:.2f}", ha="center", va="center", color=color, fontsize=8
             )
-    figure.colorbar(image, label=value_title)
+    figure.colorbar(image, label=plain(value_title))
     return figure

@@ -23,7 +23,7 @@ from bert_jax.interpretability.notebook import Shaded, folded, paragraph, pictur
 from bert_jax.interpretability.similarity import Similarity
 from bert_jax.labeled_data.tokenized_text import TextWord
 
-EVIL = '<script>alert("1")</script>'
+EVIL = '<script>alert("$1$")</script> $\\x$'
 VOID = {"img", "br"}
 
 
