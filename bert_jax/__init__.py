@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from bert_jax.inference.tag import Tag
     from bert_jax.interop.export import export
     from bert_jax.interop.import_model import import_model
+    from bert_jax.interop.small_models import small_model
     from bert_jax.interop.verify import verify
     from bert_jax.interpretability.attention import Attention
     from bert_jax.interpretability.look import look
@@ -94,6 +95,7 @@ __all__ = [
     "prepare",
     "pretrain",
     "show_batch",
+    "small_model",
     "sweep",
     "tokenize",
     "train_tokenizer",
@@ -144,6 +146,7 @@ _MODULES = {
     "prepare": "corpus.prepare",
     "pretrain": "pretraining.run",
     "show_batch": "recipes.show_batch",
+    "small_model": "interop.small_models",
     "sweep": "finetuning.sweep",
     "tokenize": "labeled_data.tokenized_text",
     "train_tokenizer": "corpus.train_tokenizer",

@@ -9,7 +9,7 @@ from bert_jax.argument_parser import ArgumentParser, free_text
 
 
 def add_work_dir_argument(
-    parser: ArgumentParser, help: str = "work directory of a run, or one made by `import`"
+    parser: ArgumentParser, help: str = "work directory, or a small model such as mini-ner"
 ) -> None:
     """Declare the model's work directory, which is the first positional argument."""
     parser.add_argument("work_dir", metavar="WORKDIR", help=help)

@@ -23,6 +23,7 @@ def add_look_at_text_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `look`."""
     add_work_dir_argument(parser)
     add_text_arguments(parser)
+    parser.add_number("--step", "step of the checkpoint (default: the best one, or the newest)")
     parser.add_output_file("--output", "HTML file to write", required=True)
 
 
@@ -38,7 +39,7 @@ def look_at_text(args: argparse.Namespace) -> int:
     """
     check_page_path(args.output)
     enable_compilation_cache()
-    page = look(args.work_dir, args.text, args.second, max_length=args.max_length)
+    page = look(args.work_dir, args.text, args.second, max_length=args.max_length, step=args.step)
     page.save(args.output)
     print("\n".join([*page.notes, f"{args.output}: {len(page.html.encode()):,} bytes"]))
     return 0

@@ -152,7 +152,7 @@ def add_fill_mask_arguments(parser: ArgumentParser) -> None:
         nargs="?",
         type=free_text,
         metavar="WORKDIR",
-        help="work directory of a run, or one made by `import`",
+        help="work directory, or a small model such as mini",
     )
     parser.add_argument(
         "sentence",

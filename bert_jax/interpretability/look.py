@@ -16,6 +16,7 @@ def look(
     second: Text | None = None,
     *,
     max_length: int | None = None,
+    step: int | None = None,
 ) -> Page:
     """Return a page that shows what happens inside a model when it reads a text.
 
@@ -26,6 +27,7 @@ def look(
       second: the second text of a pair.
       max_length: the maximum number of tokens; longer texts are truncated. None for the maximum of
         `model`.
+      step: the step of the checkpoint; if None, the best one, or else the newest.
 
     Returns:
       A `Page`, which Jupyter displays and `save` writes to a file.
@@ -35,15 +37,16 @@ def look(
       UnusableText: a text or a word is not a string or not valid Unicode.
     """
     if isinstance(model, Attention):
-        if max_length is not None:
-            raise ValueError(
-                f"max_length={max_length}: cannot be changed for a loaded model. Pass it to "
-                "`Attention` instead."
-            )
+        for name, value in (("max_length", max_length), ("step", step)):
+            if value is not None:
+                raise ValueError(
+                    f"{name}={value}: cannot be changed for a loaded model. Pass it to `Attention` "
+                    "instead."
+                )
         attention, title = model, "bert-jax look"
     else:
-        attention = Attention(model, max_length=max_length)
-        title = Path(model).resolve().name
+        attention = Attention(model, max_length=max_length, step=step)
+        title = Path(model).resolve().name + ("" if step is None else f", step {step:,}")
     trace = attention(text, second)
     views = collect_views(attention, trace, text, second)
     return render_page(trace, views, title, attention.tokenizer.specials.sep)

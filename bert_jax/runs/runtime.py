@@ -31,8 +31,13 @@ def enable_compilation_cache() -> None:
     """
     single = jax.process_count() == 1
     if single and jax.config.values["jax_compilation_cache_dir"] is None:
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        jax.config.update("jax_compilation_cache_dir", str(home / "bert_jax" / "programs"))
+        jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "programs"))
+
+
+def cache_directory() -> Path:
+    """Return the directory for files that bert_jax can create again: `~/.cache/bert_jax`."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return home / "bert_jax"
 
 
 # JAX's names for the steps, which are compiled once per row length.

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax import load_config, pretrain
+from bert_jax import Attention, load_config, look, pretrain
 from bert_jax.interpretability.checkpoint_similarity import compare_checkpoints
 from bert_jax.interpretability.emergence import Emergence, probe_checkpoints
 from bert_jax.interpretability.head_probe import probe_heads
@@ -109,3 +109,18 @@ def test_the_command_compares_every_checkpoint(bert_jax_here, run, treebank, tmp
     assert printed.code == 0, printed.errors
     assert printed.output == f"{compare_checkpoints(run, read_treebank(treebank))}\n"
     assert plot.is_file()
+
+
+def test_any_checkpoint_of_a_run_can_be_looked_at(run, bert_jax_here, tmp_path):
+    output = tmp_path / "page.html"
+    finished = bert_jax_here("look", run, "the rain falls", "--step", "20", "--output", output)
+    assert finished.code == 0, finished.errors
+    page = output.read_text(encoding="utf-8")
+    assert page == look(run, "the rain falls", step=20).html
+    assert "run, step 20" in page and page != look(run, "the rain falls").html
+    earlier = Attention(run, step=20)("the rain falls").attention
+    assert np.abs(earlier - Attention(run)("the rain falls").attention).max() > 1e-4
+    with pytest.raises(ValueError, match="step=20: cannot be changed for a loaded model"):
+        look(Attention(run), "the rain falls", step=20)
+    missing = bert_jax_here("look", run, "the rain falls", "--step", "15", "--output", output)
+    assert missing.code == 2 and "15" in missing.errors
