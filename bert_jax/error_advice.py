@@ -31,7 +31,8 @@ _ADVICE = {
     "import": _WEIGHTS,
     "export": _WEIGHTS,
     "extract": _WEIGHTS,
-    "verify": f"{_WEIGHTS}; `verify` loads both models",
+    "verify": "All weights of both models are held in memory at once. Use a machine with more "
+    "memory",
     "plan": "Plan a smaller model or batch, or compile on a machine with more memory",
     "bench data": "Use a smaller --batch-size or fewer --workers",
     "bench prepare": _FEWER_WORKERS,

@@ -63,7 +63,7 @@ def test_a_student_trains_and_resumes(student, teacher, bert_jax_here, tmp_path)
     words = ("pretrain", "--config", student, f"--config.work_dir={tmp_path}/whole")
     whole = bert_jax_here(*words)
     assert whole.code == 0, whole.errors
-    assert "start      the teacher's parameters, with its layers 0 (of 0 to 1)" in whole.output
+    assert "start      the teacher's parameters, with layers 0 (of 0 to 1)" in whole.output
     line = r"^teacher +(\S+): ([\d,]+) parameters, float32, xla attention, forward (.*)$"
     match = re.search(line, whole.output, re.MULTILINE)
     assert match and match[1] == str(teacher) and "FLOPs per step of phase1" in match[3]
@@ -88,7 +88,7 @@ def test_a_student_trains_and_resumes(student, teacher, bert_jax_here, tmp_path)
             shutil.rmtree(file)
     (tmp_path / "whole/metrics.jsonl").unlink()
     resumed = bert_jax_here(*words)
-    assert resumed.code == 0 and "this run's checkpoint of step 10" in resumed.output
+    assert resumed.code == 0 and "this run's checkpoint at step 10" in resumed.output
     last = [e for e in read_metrics(tmp_path / "whole/metrics.jsonl") if e["kind"] == "evaluation"]
     assert last[-1] == held_out[-1]
 
@@ -104,7 +104,7 @@ def test_a_student_trains_and_resumes(student, teacher, bert_jax_here, tmp_path)
     )
     assert exported.code == 0, exported.errors
     card = (tmp_path / "out/README.md").read_text()
-    assert "- masked: 0.15 of the tokens, unit token, drawn in every epoch" in card
+    assert "- masked: 0.15 of the tokens, unit token, new masks in every epoch" in card
     assert "- sentence pairs: none" in card
     assert f"- distilled from: {teacher.name} (temperature 2.0, soft_weight 5.0" in card
     rejected = bert_jax_here(*words, missing, "--config.distillation.temperature=3")
@@ -281,7 +281,7 @@ def test_a_wider_student_is_randomly_initialized(student, bert_jax_here, tmp_pat
     assert "start      random parameters" in done.output
     # The percentage is relative to the phase's FLOPs, which include the head at every token.
     phase = float(re.search(r"^phase1 .* tokens, ([\d.e+]+) FLOPs per step", done.output, re.M)[1])
-    line = r"forward ([\d.e+]+) FLOPs per step of phase1, (\d+)% on top"
+    line = r"forward ([\d.e+]+) FLOPs per step of phase1, (\d+)% extra"
     forward, percentage = map(float, re.search(line, done.output).groups())
     assert percentage == pytest.approx(100 * forward / phase, abs=1)
     losses = [e["soft_loss"] for e in read_metrics(tmp_path / "run/metrics.jsonl") if "loss" in e]

@@ -171,7 +171,7 @@ def test_every_start_resumes_from_the_newest_complete_checkpoint(interrupted):
     assert origins[0] == "random parameters (seed 0)"
     assert steps == sorted(steps) and steps[-1] >= BOUNDARY
     assert f"saved step {interrupted.stopped_at};" in interrupted.starts[2]
-    assert origins[3] == f"this run's checkpoint of step {interrupted.stopped_at}"
+    assert origins[3] == f"this run's checkpoint at step {interrupted.stopped_at}"
     assert not unfinished_saves(interrupted.work_dir)
 
 
@@ -256,7 +256,7 @@ def test_a_finished_run_is_not_trained_further(bert_jax_here, pretrain, uninterr
     before = modification_times(uninterrupted)
     finished = bert_jax_here(*pretrain(uninterrupted))
     assert finished.code == 0
-    assert "checkpoint of step 32 (finished: nothing to do)" in finished.output
+    assert "checkpoint at step 32 (finished: nothing to do)" in finished.output
     assert "held-out MLM loss" in finished.output
     assert not re.search("^step ", finished.errors, re.M)
     after = modification_times(uninterrupted)

@@ -166,11 +166,11 @@ def test_differences_in_heads_are_reported(bert_jax_here, trained, tmp_path):
     cases = (
         (
             *(without_pairs, trained.work_dir, "none"),
-            "; left out, because this run does not train them: ",
+            "; not trained in this run and therefore left out: ",
         ),
         (
             *(with_pairs, without_pairs, "next_sentence"),
-            "; randomly initialized, because it lacks them: ",
+            "; missing and therefore randomly initialized: ",
         ),
     )
     for work_dir, source, pairs, message in cases:
@@ -245,7 +245,7 @@ def test_extract_makes_a_work_directory_from_one_checkpoint(bert_jax_here, train
         output = tmp_path / name
         finished = bert_jax_here("extract", trained.work_dir, "--step", name, "--output", output)
         assert finished.code == 0, finished.errors
-        assert f"the parameters of step {step}" in finished.output
+        assert f"the parameters of {trained.work_dir} at step {step}" in finished.output
         assert steps_in(output / "checkpoints") == [step]
         compute = ComputeConfig(dtype="float32", attention="xla")
         model = read_model(trained.work_dir)[0]

@@ -81,7 +81,7 @@ def test_a_run_can_return_to_an_earlier_step(
     resumed = bert_jax_here(*back)
     assert resumed.code == 0, resumed.errors
     assert "from step  10: later checkpoints (" in resumed.output
-    assert "this run's checkpoint of step 10" in resumed.output
+    assert "this run's checkpoint at step 10" in resumed.output
     before, after = losses(finished_run), losses(run)
     assert after.keys() == before.keys()
     assert {step for step in before if before[step] != after[step]} == set(range(12, TOTAL + 1))

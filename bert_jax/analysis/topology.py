@@ -49,9 +49,9 @@ def topology_devices(name: str) -> list[jax.Device]:
         return _cpu_devices(dims[0])
     if not _TPU.fullmatch(kind):
         raise ValueError(
-            f"--topology={name}: {kind} is not a TPU, and plan compiles only for TPU slices and "
-            f"CPUs ({EXAMPLES}). For a GPU, run `bert-jax bench step --config FILE` on it, which "
-            "compiles the same step for the machine's GPUs and prints its time and memory"
+            f"--topology={name}: {kind} is not a TPU, and `plan` compiles only for TPU slices and "
+            f"CPUs ({EXAMPLES}). To measure the time and memory of the step on a GPU, run "
+            "`bert-jax bench step --config FILE` on a machine that has one"
         )
     return _tpu_devices(name.lower(), kind, dims)
 
@@ -95,7 +95,7 @@ def _tpu_devices(name: str, kind: str, dims: list[int]) -> list[jax.Device]:
     except jax.errors.JaxRuntimeError as error:
         reason = str(error).splitlines()[0].removeprefix("INVALID_ARGUMENT: ")
         raise ValueError(
-            f"--topology={name}: not a slice known to libtpu ({reason}). Use a name such as "
-            f"{EXAMPLES}"
+            f"--topology={name}: libtpu does not support this slice ({reason}). Use a name such "
+            f"as {EXAMPLES}"
         ) from error
     return list(description.devices)

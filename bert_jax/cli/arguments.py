@@ -20,19 +20,20 @@ def add_config_argument(parser: ArgumentParser, *, required: bool = True) -> Non
     parser.add_option(
         "--config",
         "RECIPE",
-        "recipe, such as tiny or sst2, or config file, FILE.py; --config.section.key=value "
-        "overrides a key (None for a key that may be empty), and `bert-jax keys` lists all keys",
+        "name of a recipe, such as tiny or sst2, or path of a config file (FILE.py); "
+        "--config.section.key=value overrides a key (to clear an optional key, set it to None), "
+        "and `bert-jax keys` lists all keys",
         required=required,
     )
 
 
 def add_init_argument(parser: ArgumentParser, more: str = "") -> None:
-    """Declare `--init`; `more` is appended to its help text."""
+    """Declare `--init`, and append `more` to its help text."""
     parser.add_option(
         "--init",
         "DIR",
-        "work directory made by `pretrain`, `import` or `finetune`, to load the initial parameters "
-        f"from (--config.init_from){more}",
+        "work directory made by `pretrain`, `import` or `finetune`, from which the initial "
+        f"parameters are loaded (--config.init_from){more}",
     )
 
 
@@ -71,4 +72,4 @@ def add_text_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("text", type=free_text, metavar="TEXT", help="text to read")
     second = "second text of a pair, such as the passage for a question"
     parser.add_argument("second", nargs="?", type=free_text, metavar="SECOND", help=second)
-    parser.add_number("--max-length", "maximum number of tokens, after which texts are truncated")
+    parser.add_number("--max-length", "maximum number of tokens; longer texts are truncated")

@@ -2,9 +2,10 @@
 
     bert-jax bench step --config configs/pretrain/bert_base.py --phase phase2
 
-Prints one line of JSON with the compile time, the time per step in ms, tokens/s, model FLOP/s and
-the device memory in MiB that the compiler reports. The FLOPs are those of the forward and backward
-passes through the layers and, at the masked positions, the MLM head, plus any teacher's.
+The output is one line of JSON with the compile time, the time per step in ms, tokens/s, model
+FLOP/s and the device memory in MiB that the compiler reports. The FLOPs cover the forward and
+backward passes through the layers and, at the masked positions, through the MLM head. If the config
+has a teacher, its FLOPs are included.
 """
 
 from __future__ import annotations

@@ -28,17 +28,17 @@ def add_extract_checkpoint_arguments(parser: ArgumentParser) -> None:
 
 
 def extract_checkpoint(args: argparse.Namespace) -> int:
-    """Copy one checkpoint to a new work directory, to evaluate, export, share or start from it.
+    """Copy one checkpoint to a new work directory that can be evaluated, exported or shared.
 
         bert-jax extract runs/mine --step best --output models/best
         bert-jax extract runs/mine --step 400000 --output models/400k
 
     The new directory contains the parameters, which are a third of the size of an AdamW checkpoint,
-    and the run's config, log and manifests. A new run can start from it (`init_from`), but no run
-    can resume in it.
+    and the run's config, log and manifests. A new run can start from this directory (`init_from`),
+    but no run can resume in it.
     """
     result = extract(args.work_dir, args.output, parse_step(args.step))
-    print(f"{args.output}: the parameters of step {result.step:,} of {args.work_dir}")
+    print(f"{args.output}: the parameters of {args.work_dir} at step {result.step:,}")
     return 0
 
 
@@ -58,9 +58,9 @@ def verify_checkpoints(args: argparse.Namespace) -> int:
         bert-jax verify-checkpoint runs/mine
         bert-jax verify-checkpoint runs/mine --step 400000
 
-    Prints one line per checkpoint, and exits with code 1 if any checkpoint is damaged. Every
-    command also verifies the checkpoint that it loads, and training resumes from the newest intact
-    checkpoint.
+    The command prints one line per checkpoint, and exits with code 1 if any checkpoint is damaged.
+    Every other command also verifies the checkpoint that it loads, and training resumes from the
+    newest intact checkpoint.
     """
     directory, steps = checkpoints_at(args.directory, args.step)
     damaged = False

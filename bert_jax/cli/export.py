@@ -5,8 +5,8 @@
 
 huggingface: config.json and model.safetensors for `from_pretrained` and, for an imported
   sentence-transformers model, the files that library needs. --dtype float16 or bfloat16 halves the
-  size. transformers 5 computes in the stored precision unless `from_pretrained` is called with
-  dtype=torch.float32, and `verify` then needs a --tolerance as large as the rounding error.
+  size, but `verify` then needs a --tolerance as large as the rounding error. transformers 5
+  computes in the stored precision unless `from_pretrained` is called with dtype=torch.float32.
 onnx: model.onnx and its weights in model.onnx.data, for ONNX Runtime and other runtimes; any batch
   size and length.
 stablehlo: a jax.export program for CPU, CUDA and TPU, and its weights; any batch size and length.
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     for note in result.notes:
         print(f"NOTE  {note}")
     print(
-        f"{result.path}: {result.family} with the head {result.config.head!r}, "
+        f"{result.path}: {result.family} ({result.config.head!r} head), "
         f"{result.num_bytes / 2**20:,.1f} MiB"
     )
     return 0

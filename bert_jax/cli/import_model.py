@@ -7,7 +7,8 @@
 
 Every tensor in the source is accounted for. If any tensors are missing, unused or of the wrong
 shape, they are listed and nothing is imported. If the source lacks the head that --head requests,
-the head is randomly initialized. Other heads in the source are left out. Both cases are listed.
+the head is randomly initialized. Other heads in the source are left out. The output lists the
+parameters that were randomly initialized and the tensors that were left out.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@
     bert-jax inspect runs/mine --shapes
     bert-jax inspect base roberta-base albert-base-v2 distilbert
 
-For a config, prints the parameters and the FLOPs of a training step in each phase. For a published
-encoder, prints its parameters, and for a work directory, its settings and parameters. Recipes and
-encoders can have the same name, such as tiny: the encoder has the published sizes, and the recipe's
-model has the sizes in its config. With --shapes, lists the shape of every parameter. Multiple
-models are compared side by side.
+For a config, the tables show the parameters and the FLOPs of a training step in each phase. For a
+published encoder, they show its parameters, and for a work directory, its settings and parameters.
+Recipes and encoders can have the same name, such as tiny: the encoder has the published sizes, and
+the recipe's model has the sizes in its config. With --shapes, the shape of every parameter is
+listed. Multiple models are compared side by side.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "models",
         nargs="*",
         metavar="MODEL",
-        help="work directory, or published encoder such as base; instead of --config",
+        help="work directory, or name of a published encoder, such as base (instead of --config)",
     )
     add_config_argument(parser, required=False)
     parser.add_flag("--shapes", "list the shape of every parameter")

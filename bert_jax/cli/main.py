@@ -29,7 +29,7 @@ VERBS = {
     "prepare": Verb("tokenize and pack a corpus into training records", "bert_jax.cli.prepare"),
     "train-tokenizer": Verb("train a tokenizer on a corpus", "bert_jax.cli.train_tokenizer"),
     "demo-corpus": Verb(
-        "write the English documentation that comes with Python as a corpus",
+        "write a corpus of the English documentation that comes with Python",
         "bert_jax.cli.prepare",
         "demo_corpus",
     ),
@@ -40,7 +40,9 @@ VERBS = {
         "fine-tune a pretrained model on a task", "bert_jax.cli.finetune", repeats=True
     ),
     "evaluate": Verb(
-        "score a fine-tuned model on a file for its task", "bert_jax.cli.evaluate", repeats=True
+        "score a fine-tuned model on its validation set or another file",
+        "bert_jax.cli.evaluate",
+        repeats=True,
     ),
     "sweep": Verb(
         "fine-tune over a grid of hyperparameters and seeds, and write a report",
@@ -73,7 +75,7 @@ VERBS = {
     "keys": Verb("print every config key and its meaning", "bert_jax.cli.keys"),
     "inspect": Verb("print parameter and FLOP counts by part", "bert_jax.cli.inspect"),
     "plan": Verb(
-        "compile a run for other hardware: memory, collectives and time", "bert_jax.cli.plan"
+        "compile a run for other hardware, and print its memory and time", "bert_jax.cli.plan"
     ),
     "bench": Verb("measure the speed of one part of the system", verbs=_BENCHMARKS),
     "predict": Verb(
@@ -88,7 +90,9 @@ VERBS = {
         "tokenize_text",
     ),
     "show-batch": Verb(
-        "show a pretraining batch in words: masks, pairs, padding", "bert_jax.cli.look", "show_rows"
+        "show a pretraining batch as text, with its masks and pairs",
+        "bert_jax.cli.look",
+        "show_rows",
     ),
     "probe": Verb("measure what a model knows about syntax", "bert_jax.cli.look", "probe_model"),
     "compare": Verb(

@@ -3,10 +3,10 @@
     bert-jax plan --config configs/pretrain/bert_base.py --topology v5e:4x4
     bert-jax plan --config configs/pretrain/tiny.py --topology cpu:8
 
-For each phase, prints the device memory, the collectives of each kind, the FLOPs and a lower bound
-on the time per step. If the run does not fit, looks for flags that make it fit. The compiled
-program is the one that `pretrain` would run, but no parameters are initialized and no corpus is
-opened.
+For each phase, the command prints the device memory, the collectives of each kind, the FLOPs and a
+lower bound on the time per step. If the run does not fit, the command looks for flags that would
+make it fit. The compiled program is the one that `pretrain` would run, but no parameters are
+initialized and no corpus is opened.
 """
 
 from __future__ import annotations

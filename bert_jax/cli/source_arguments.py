@@ -34,7 +34,7 @@ def add_source_arguments(parser: ArgumentParser) -> None:
     parser.add_choice(
         "--on-bad-line",
         ("error", "skip"),
-        "response to unusable lines and empty files: stop with an error, or skip and count them",
+        "how to handle unusable lines and empty files: stop with an error, or skip and count them",
         default=options.on_bad_line,
     )
     parser.add_option(

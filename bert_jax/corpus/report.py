@@ -30,14 +30,15 @@ def preparation_line(progress: Progress) -> str:
 def preparation_speed(progress: Progress, num_workers: int) -> str:
     """Return a line that shows the speed of a finished preparation."""
     if not progress.new_shards:
-        return f"all {progress.shards} shards existed already"
+        return f"all {progress.shards} shards already existed"
     kept = progress.shards - progress.new_shards
     return (
         f"{progress.new_text_bytes / 1e6:,.1f} MB of text in {progress.seconds:.1f} s: "
         f"{progress.new_text_bytes / progress.seconds / 1e6:.2f} MB/s, "
-        f"{progress.new_tokens / progress.seconds:,.0f} tokens/s with {num_workers} workers of "
-        f"at most {progress.peak_worker_memory / 2**20:.0f} MiB"
-        + (f"; {kept} shards existed already" if kept else "")
+        f"{progress.new_tokens / progress.seconds:,.0f} tokens/s with {num_workers} "
+        f"worker{'s' * (num_workers != 1)}; peak memory per worker: "
+        f"{progress.peak_worker_memory / 2**20:.0f} MiB"
+        + (f"; {kept} shard{'s' * (kept != 1)} already existed" if kept else "")
     )
 
 
@@ -51,7 +52,7 @@ def comparison_lines(speed: PreparationSpeed, num_workers: int) -> list[str]:
             f"{name:18}  {seconds:8.2f} s  {megabytes / seconds:6.2f} MB/s"
             for name, seconds in times.items()
         ),
-        f"ratio {speed.plain_seconds / speed.prepare_seconds:.2f}; a worker used at most "
+        f"ratio {speed.plain_seconds / speed.prepare_seconds:.2f}; peak memory per worker: "
         f"{speed.peak_worker_memory / 2**20:.0f} MiB",
     ]
 
@@ -112,7 +113,8 @@ def describe_tokenizer(tokenizer: Tokenizer) -> str:
     case = "uncased" if tokenizer.lowercase else "cased"
     accents = " with accents" if tokenizer.lowercase and not tokenizer.strips_accents else ""
     return (
-        f"{tokenizer.vocab_size} entries, {case}{accents}, fingerprint {tokenizer.fingerprint[:12]}"
+        f"vocabulary of {tokenizer.vocab_size:,} tokens, {case}{accents}, fingerprint "
+        f"{tokenizer.fingerprint[:12]}"
     )
 
 

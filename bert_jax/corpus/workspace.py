@@ -65,7 +65,9 @@ def check_outside_corpora(path: Path, name: str) -> None:
     """
     for parent in () if has_corpus(path) else path.resolve().parents:
         if has_corpus(parent):
-            raise ValueError(f"{name}={path}: inside the corpus {parent}. Choose another path.")
+            raise ValueError(
+                f"{name}={path}: this is inside the corpus {parent}. Choose another path."
+            )
 
 
 def directory_kind(directory: Path) -> Kind | None:
@@ -147,13 +149,14 @@ def _check_contents(
         if CHECKSUM_KEY not in recorded_source:
             if source[MTIME_KEY] > finished:
                 logger.warning(
-                    "%s was modified after %s was finished, and this early corpus has no checksums "
-                    "for its inputs. If the content has changed, choose another output directory",
+                    "%s was modified after %s was finished. This corpus was made by an early "
+                    "version, which did not record checksums of the inputs. If the content has "
+                    "changed, choose another output directory",
                     path,
                     output,
                 )
             continue
-        logger.info("%s was modified after preparation, so its content is being compared", path)
+        logger.info("%s was modified after preparation, so its checksum is being compared", path)
         if file_sha256(path) != recorded_source[CHECKSUM_KEY]:
             raise ValueError(
                 f"{output}: contains a finished corpus with different inputs: {path} has changed "
@@ -182,8 +185,8 @@ class Workspace:
             raise ValueError(f"{self.output}: this is a file. Specify a directory.")
         if not self.work.exists() and self.output.exists() and any(self.output.iterdir()):
             raise ValueError(
-                f"{self.output}: this directory is not empty, and contains no preparation to "
-                "continue. Choose a new or empty directory."
+                f"{self.output}: this directory is not empty, and does not contain an unfinished "
+                "preparation. Choose a new or empty directory."
             )
         make_directory(self.work)
         self._lock = self._take_lock()

@@ -99,7 +99,8 @@ class FinetuneConfig:
     Attributes:
       work_dir: the directory that the run writes to.
       init_from: the work directory of `pretrain`, `import` or `finetune` that provides the initial
-        parameters and the tokenizer; once the run has saved a checkpoint, it may be deleted.
+        parameters and the tokenizer. You may delete that directory once the run has saved a
+        checkpoint.
       task: the task's section.
       from_scratch: whether to take only the sizes and the tokenizer from `init_from`, and to
         initialize all parameters randomly.
@@ -113,7 +114,7 @@ class FinetuneConfig:
         `Scorer`).
       accumulation_steps: number of parts that each batch is split into to save memory.
       max_shapes: maximum number of lengths that rows are padded to, each with its own compiled
-        program. The lengths are chosen for the training examples; the longest one is extended if
+        program. The lengths are chosen to fit the training examples; the longest one is extended if
         an evaluation set has longer examples.
       dropout: dropout rate in the encoder and its attention; -1 keeps the rates from `init_from`.
       head_dropout: dropout rate on the classifier's input; -1 means 0.1, or 0 for a head without

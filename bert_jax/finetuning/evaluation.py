@@ -351,11 +351,10 @@ def _config_of_run(work_dir: Path) -> EvaluationConfig:
     made_by = read_model(work_dir)[1].get("command", "another command")
     if made_by != FINETUNE:
         raise ValueError(
-            f"{work_dir} is a work directory of `{made_by}`, whose model was not fine-tuned here. "
-            "If it was fine-tuned with other software, name the task with --config "
-            "configs/finetune/TASK.py. "
-            f"Otherwise fine-tune it first: `{FINETUNE} --config configs/finetune/TASK.py --init "
-            f"{work_dir}`"
+            f"{work_dir}: made by `{made_by}`, not by a fine-tuning run. If the model was "
+            "fine-tuned with other software, specify its task with --config "
+            "configs/finetune/TASK.py. Otherwise, fine-tune the model first: "
+            f"`{FINETUNE} --config configs/finetune/TASK.py --init {work_dir}`"
         )
     file = work_dir / RESOLVED_NAME
     if not file.is_file():

@@ -33,7 +33,8 @@ class GlueConfig(TaskConfig):
     Attributes:
       task: the task's official name, such as "SST-2".
       directory: the directory with the task's official files, or "tfds:glue/sst2".
-      sigmoid: whether two labels share one logit, for the probability of the second label.
+      sigmoid: whether two labels share one logit, whose sigmoid is the probability of the second
+        label.
       validation: a validation file in the format of the directory's dev.tsv; "" means dev.tsv.
       tfds_data_dir: the data directory for TensorFlow Datasets; "" means the default.
       skip_labels: labels whose rows are skipped in the training and validation files.

@@ -115,7 +115,7 @@ _BY_CHANCE = (
 def conclusion(outcome: Outcome, data: TaskData, compared_by: Comparison) -> list[str]:
     """Return lines that report the best checkpoint's scores and the prediction files."""
     metric = compared_by.metric
-    lines = [f"best after step {outcome.step:,} by {metric}:"]
+    lines = [f"best checkpoint by {metric}: step {outcome.step:,}"]
     lines += [f"  {name:28s} {format_metric(name, x)}" for name, x in outcome.scores.items()]
     # A loss has no chance level.
     scored_by = data.best_metric if metric.endswith(LOSS) else metric

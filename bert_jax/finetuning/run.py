@@ -275,7 +275,7 @@ class FinetuneRun:
             self.mesh,
             self.compiled.tuning.is_trainable,
         )
-        return checkpointer.restore(abstract), f"this run's checkpoint of step {step:,}"
+        return checkpointer.restore(abstract), f"this run's checkpoint at step {step:,}"
 
     def describe(self) -> list[str]:
         """Return lines that describe the model, its trainable part, the examples and batches."""

@@ -106,7 +106,8 @@ class SentencesConfig(FilesTaskConfig):
       metrics: metrics from bert_jax.tasks.sentence_scores, or from its label_set_scores if examples
         have several labels; runs are compared by the first one. () means accuracy, micro_f1 for
         several labels, or the Pearson and Spearman correlations for numbers.
-      sigmoid: whether two labels share one logit, for the probability of the second label.
+      sigmoid: whether two labels share one logit, whose sigmoid is the probability of the second
+        label.
     """
 
     files: SentenceFiles

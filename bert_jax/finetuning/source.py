@@ -90,8 +90,8 @@ def open_source(init_from: str, work_dir: Path, mesh: Mesh, *, from_scratch: boo
     directory = Path(init_from)
     if work_dir.resolve() == directory.resolve():
         raise ValueError(
-            f"work_dir={work_dir}: is also the directory to start from (init_from). Give the run "
-            "its own directory."
+            f"work_dir={work_dir}: this is also init_from, the directory that the run starts from. "
+            "Give the run its own directory."
         )
     gone = not agreed(int(_is_there(directory, parameters=not from_scratch)))
     saved = saved_run(work_dir / CHECKPOINTS_NAME)
@@ -115,7 +115,7 @@ def _check_path(directory: Path, work_dir: Path, stored: Any) -> None:
     began = stored["path"] if isinstance(stored, dict) else stored
     if str(directory.resolve()) != began:
         raise ValueError(
-            f"init_from={directory}: holds no model, and the run in {work_dir} started from "
+            f"init_from={directory}: contains no model, but the run in {work_dir} started from "
             f"{began}. Set init_from={began}, even if that directory has been deleted."
         )
 
@@ -178,10 +178,10 @@ def state_from_source(
     kept = {name: params[name] for name in state.params if name in params}
     fresh = sorted(state.params.keys() - kept.keys())
     origin = f"the parameters of {source.init_from}"
+    if any(name.startswith("classifier.") for name in kept):
+        origin += ", including the classifier, which has the same labels"
     if fresh:
         origin += f"; randomly initialized: {', '.join(fresh)}"
-    if any(name.startswith("classifier.") for name in kept):
-        origin += "; includes its classifier, which has the same labels"
     if read_sentence_embedding(source.directory) is not None:
         origin += f"; {SETTINGS_DROPPED}"
     return TrainState(state.step, state.params | kept, state.opt_state), origin

@@ -181,7 +181,7 @@ def train(
         checkpointer.close()
         if not finished:
             step = int(state.step)
-            report(Message(f"stopped: saved step {step:,}; the same command resumes"))
+            report(Message(f"stopped: saved step {step:,}; run the same command to resume"))
             return False
         return _finish(run, state, early, stop, report)
 
@@ -243,7 +243,7 @@ def _write_provenance(run: FinetuneRun, start: int, concluded: bool, report: OnR
         report(Message(line))
     changed = changes and changes[0].startswith("changed")
     if changed and any(line.startswith("  num_epochs:") for line in changes):
-        report(Message("  (the learning rate follows the new number of steps from here on)"))
+        report(Message("  (from now on, the learning rate follows the new number of steps)"))
     if not concluded:
         run.tokenizer.save(run.work_dir / TOKENIZER_NAME)
 
@@ -267,7 +267,7 @@ def with_checkpoints(
         past = [evaluation for evaluation in past if evaluation["step"] != best]
     if lost:
         rest = "" if best is None else f"; the next best is step {best:,}"
-        missing = f"the best checkpoint so far, of step {lost[0]:,}, is missing{rest}"
+        missing = f"the best checkpoint so far (step {lost[0]:,}) is missing{rest}"
         report(Message(f"warning    {missing}"))
     return past
 
@@ -329,7 +329,7 @@ def _finish(
     try:
         _write_outcome(run, early.best_step, state, stop)
     except StopRequested:
-        text = "stopped: training is finished; the same command writes the predictions"
+        text = "stopped after training; run the same command to write the predictions"
         report(Message(text))
         return False
     return True

@@ -97,9 +97,9 @@ class Classify(Predictor):
         pairs = None if self.defaults is None else self.defaults.pairs
         if pairs is None:
             return
-        reason = "a pair, but the model was trained on single texts"
+        reason = "this is a pair, but the model was trained on single texts"
         if pairs:
-            reason = "a single text, but the model was trained on pairs: (first, second)"
+            reason = "this is a single text, but the model was trained on pairs: (first, second)"
         wrong = (i for i, text in enumerate(texts) if isinstance(text, str if pairs else tuple))
         refuse(dict.fromkeys(wrong, reason), len(texts))
 

@@ -147,12 +147,12 @@ class FillMask(Predictor):
         """Return why the masks at these token indices cannot be filled, or "" if they can."""
         start = text[:40]
         if not len(mask_indices):
-            return f"no {self.mask} in {start!r}: write one in place of each word to predict"
+            return f"no {self.mask} in {start!r}. Replace each word to predict with {self.mask}"
         if mask_indices[-1] >= self.max_length - 2:
             return (
                 f"{start!r}... has {num_tokens + 2} tokens, but the maximum is {self.max_length}, "
-                f"and truncation would remove the {self.mask} at position {mask_indices[-1] + 1}: "
-                "shorten the text"
+                f"and truncation would remove the {self.mask} at position {mask_indices[-1] + 1}. "
+                "Shorten the text"
             )
         return ""
 

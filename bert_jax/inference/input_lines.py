@@ -111,8 +111,9 @@ def read_input(
             continue
         if form == "auto" and not objects and _is_record(text, fields):
             raise ValueError(
-                f"{place}: a JSON object in an input that began as plain text. Add --format jsonl "
-                "if it is JSON Lines, or --format text if every line is a text"
+                f"{place}: this line is a JSON object, but the input began as plain text. Add "
+                "--format jsonl if the input is JSON Lines, or --format text if every line is a "
+                "text"
             )
         yield replace(line, num_bytes=len(data))
 
@@ -177,7 +178,7 @@ def _object(text: str, place: str, fields: Fields, list_fields: Collection[str])
                 f"{place}: a file of SQuAD articles; expected one question per line. {USE_EVALUATE}"
             )
         has = ", ".join(map(repr, list(record)[:20])) or "none"
-        reason = f"its fields are {has}; expected {_expected(fields)}"
+        reason = f"the fields are {has}; expected {_expected(fields)}"
         raise UnusableLine(place, reason, **identity)
     try:
         values = tuple(_checked(record[name], name, name in list_fields) for name in names)

@@ -21,8 +21,8 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 _TABLES = (".tsv", ".csv", ".parquet")
 _TAGGED = (".conll", ".conll03", ".conll2003", ".conllu", ".bio", ".iob", ".iob2")
 USE_EVALUATE = (
-    "For a test file of the task, run bert-jax evaluate WORKDIR --unlabelled --data FILE "
-    "--predictions DIR (for GLUE, FILE is the directory of the test file)"
+    "For one of the task's test files, run bert-jax evaluate WORKDIR --unlabelled --data FILE "
+    "--predictions DIR (for GLUE, FILE is the directory that contains the test file)"
 )
 # The maximum size of a line, and of all lines that are processed together or read ahead: 32 full
 # batches of 32 rows of 512 tokens. Classifying a line of this size took 0.6 GB, tagging it 1.0 GB,

@@ -167,7 +167,8 @@ def default_task(head: str, tasks: Mapping[str, PredictTask]) -> PredictTask:
         if task.predictor.heads is not None and head in task.predictor.heads:
             return task
     raise ValueError(
-        f"no task uses the head {head!r}. Add --task embed to get vectors from the encoder"
+        f"no `predict` task uses the {head!r} head. Add --task embed to get vectors from the "
+        "encoder"
     )
 
 

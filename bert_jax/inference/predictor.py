@@ -314,7 +314,7 @@ class Predictor:
         head, positions = config.head, config.encoder.max_positions
         if self.heads is not None and head not in self.heads:
             raise ValueError(
-                f"{work_dir}: the model has the head {head!r}, but {type(self).__name__} needs "
+                f"{work_dir}: the model's head is {head!r}, but {type(self).__name__} needs "
                 f"{' or '.join(map(repr, self.heads))}. Use a model from {self.made_by}"
             )
         self.check_origin(work_dir, origin)

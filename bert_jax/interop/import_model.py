@@ -58,7 +58,7 @@ class ImportResult:
         if self.sentence_embedding is not None:
             settings = self.sentence_embedding.described().items()
             yield f"sentence embedding: {', '.join(f'{name} {value}' for name, value in settings)}"
-        yield f"{self.work_dir}: {self.family} with the head {self.config.head!r}"
+        yield f"{self.work_dir}: {self.family} ({self.config.head!r} head)"
 
 
 def import_model(

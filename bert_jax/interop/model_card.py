@@ -60,8 +60,8 @@ def model_card(
         lines.append(f"pipeline_tag: {pipeline}")
     lines += ["tags:", f"- {family.model_type}", "---", "", f"# {work_dir.resolve().name}", ""]
     lines.append(
-        f"{family.title} with the head `{config.head}` and {count(definition.shapes):,} "
-        f"parameters in {dtype}, exported by bert_jax {__version__}."
+        f"{family.title} (`{config.head}` head) with {count(definition.shapes):,} parameters in "
+        f"{dtype}, exported by bert_jax {__version__}."
     )
     lines += ["", "```python", usage.strip(), "```"]
     lines += ["", "## Model", "", "| | |", "|---|---|"]
@@ -151,7 +151,9 @@ def _objective(run: Mapping[str, Any]) -> list[str]:
     rate = f"{masking['rate']:g}"
     rate += f" to {masking['final_rate']:g}" if masking["final_rate"] else ""
     repetition = (
-        f"{masking['num_maskings']} maskings" if masking["num_maskings"] else "drawn in every epoch"
+        f"{masking['num_maskings']} fixed maskings"
+        if masking["num_maskings"]
+        else "new masks in every epoch"
     )
     lines = [f"- masked: {rate} of the tokens, unit {masking['unit']}, {repetition}"]
     joined = ", documents joined" if run["join_documents"] else ""

@@ -83,7 +83,7 @@ class Account:
         """
         lines = [f"{len(self.taken)} parameters imported"]
         lines += [f"  - {name}: randomly initialized, to be trained" for name in self.fresh]
-        lines += [f"  + {name}: left out, {why}" for name, why in sorted(self.left_out.items())]
+        lines += [f"  + {name}: left out {why}" for name, why in sorted(self.left_out.items())]
         lines += [f"  - {line}: MISSING" for line in self.missing]
         lines += [f"  + {line}: UNEXPECTED" for line in self.unexpected]
         lines += [f" != {line}" for line in self.misshapen]

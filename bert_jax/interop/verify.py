@@ -164,7 +164,10 @@ class _Pair:
         if not alike:
             return "A and B have different tokenizers, which turn the same text into different ids"
         if not read_alike:
-            return "transformers turns the same text into ids that differ from those compared"
+            return (
+                "transformers tokenizes text differently, so the models were compared on ids that "
+                "it would not produce"
+            )
         return ""
 
     def compare(self, seed: int) -> _Outputs:
@@ -203,8 +206,8 @@ class _Pair:
             return probes
         if tokenizer.vocab_size > sizes.vocab_size:
             self._note(
-                "sentences are not compared: the tokenizer has more entries than a model's token "
-                "table has rows"
+                "sentences are not compared, because the tokenizer has more tokens than a model's "
+                "token table has rows"
             )
             return probes
         return [*probes, sentence_probe(tokenizer, sizes.num_segments, sizes.max_positions)]
@@ -218,8 +221,8 @@ def _describe(models: Sequence[ComparableModel], sizes: Sizes, report: OnReport)
     if len({model.sizes for model in models if model.sizes is not None}) > 1:
         report(
             Message(
-                f"NOTE  inputs are limited to what both models take: {sizes.vocab_size:,} tokens, "
-                f"{sizes.num_segments} segments, {sizes.max_positions:,} positions"
+                f"NOTE  inputs are limited to what both models support: {sizes.vocab_size:,} "
+                f"tokens, {sizes.num_segments} segments, {sizes.max_positions:,} positions"
             )
         )
     if all(model.labels for model in models) and models[0].labels != models[1].labels:

@@ -67,9 +67,8 @@ class SentenceFiles:
       label_names: the names to display for the labels, or () to display the labels themselves.
       skip_labels: labels whose rows are skipped, such as ("-",) for SNLI; "" stands for rows
         without a label.
-      validation_share: the share of rows in `train` to hold out for validation if `validation` is
-        "". It is at least 0 and less than 1. A hash of each row's texts decides whether it is held
-        out.
+      validation_share: the fraction of the rows in `train` to hold out for validation if
+        `validation` is "", at least 0 and less than 1. Rows are selected by a hash of their texts.
     """
 
     train: LocalPath = ""
@@ -98,7 +97,8 @@ class SentenceFiles:
         self._check_skipped()
         if not 0.0 <= self.validation_share < 1.0:
             raise ValueError(
-                f"validation_share={self.validation_share}: expected 0 <= share < 1, such as 0.1"
+                f"validation_share={self.validation_share}: expected at least 0 and less than 1, "
+                "such as 0.1"
             )
         if not self.first:
             raise ValueError(
@@ -236,8 +236,7 @@ def _rows_of_split(table: Table, files: SentenceFiles, split: Split, texts: Sequ
     if not kept:
         raise ValueError(
             f"{files.train}: validation_share={share} leaves none of its {total:,} rows for "
-            f"{'validation' if held_out else 'training'}. Change the share, or specify a "
-            "validation file"
+            f"{'validation' if held_out else 'training'}. Change it, or specify a validation file"
         )
     if held_out:
         logger.info(

@@ -53,7 +53,7 @@ class InlineSpeed(LoadingSpeed):
 
     def __str__(self) -> str:
         return (
-            f"{super().__str__()}, {100 * self.filled:.2f} % filled, "
+            f"{super().__str__()}, {self.filled:.2%} filled, "
             f"{self.processor_seconds:.1f} s of CPU time in {self.seconds:.1f} s"
         )
 
@@ -61,7 +61,7 @@ class InlineSpeed(LoadingSpeed):
     def shares(self) -> str:
         """The percentage of the time spent in each stage, as text."""
         total = sum(self.stages.values())
-        shares = (f"{stage} {100 * time / total:.0f} %" for stage, time in self.stages.items())
+        shares = (f"{stage} {time / total:.0%}" for stage, time in self.stages.items())
         return ", ".join(shares)
 
 

@@ -81,7 +81,7 @@ class MaskingConfig:
             if value != default and self.unit != unit:
                 raise ValueError(
                     f"masking.{name}={value}: only used with unit={unit!r}, but unit is "
-                    f"{self.unit!r}. Set it to {default}, or use this unit."
+                    f"{self.unit!r}. Set it to {default}, or change masking.unit."
                 )
         if self.num_maskings and self.final_rate:
             raise ValueError(

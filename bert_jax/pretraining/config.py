@@ -61,11 +61,11 @@ class PretrainConfig:
         learning-rate schedule spans all of them.
       model: the encoder.
       seed: the random seed for parameters, dropout and training examples.
-      init_from: a work directory to load the initial parameters from; if empty, they are randomly
-        initialized. If its model has fewer positions than this one, its position embeddings are
-        repeated.
+      init_from: a work directory to load the initial parameters from; if empty, the parameters are
+        randomly initialized. If the loaded model has fewer positions than this config's model, its
+        position embeddings are repeated.
       sentence_pairs: "next_sentence" or "sentence_order" to train on segment pairs with that loss;
-        "none" to train only the masked-LM loss.
+        "none" to train with only the masked-LM loss.
       join_documents: whether the documents packed into a row attend to each other (RoBERTa). If
         False, each document attends only to itself. Requires sentence_pairs="none".
       vocabulary: the kind of vocabulary that the corpora must have: "wordpiece" (BERT), "byte_bpe"

@@ -76,7 +76,7 @@ def first_state(
     step = checkpointer.latest_step()
     if step is not None:
         abstract = abstract_state(definition, optimizer, mesh)
-        return checkpointer.restore(abstract), f"this run's checkpoint of step {step:,}"
+        return checkpointer.restore(abstract), f"this run's checkpoint at step {step:,}"
     state = init_state(definition, optimizer, mesh, seed)
     if teacher is not None and teacher.spec.config.init_layers:
         params, line = student_parameters(
@@ -111,9 +111,9 @@ def check_source(init_from: str, encoder: EncoderConfig, corpora: Sequence[Phase
     lines = incompatible_fields(model.encoder, _with_positions_of(encoder, model.encoder))
     if lines:
         raise ValueError(
-            f"init_from={init_from}: its model differs from this config (its value -> value in "
-            "this config):\n  " + "\n  ".join(lines) + "\n"
-            "Set model.* to its values (max_positions may be larger)."
+            f"init_from={init_from}: this model differs from the config (model's value -> value in "
+            "the config):\n  " + "\n  ".join(lines) + "\n"
+            "Set model.* to the model's values (max_positions may be larger)."
         )
     newest_step(source / CHECKPOINTS_NAME)
 
@@ -156,14 +156,14 @@ def _parameters_of(init_from: str, setup: StepSetup, mesh: Mesh) -> tuple[Parame
     saved_pairs = origin.get(PAIRS, setup.sentence_pairs)
     if "none" not in (saved_pairs, setup.sentence_pairs) and saved_pairs != setup.sentence_pairs:
         params = {n: value for n, value in params.items() if not n.startswith(PAIRS_HEAD)}
-        line += f"; its head for {saved_pairs} is replaced by a randomly initialized one"
+        line += f"; the {saved_pairs} head is replaced with a randomly initialized one"
         replaced = {name for name in definition.shapes if name.startswith(PAIRS_HEAD)}
     missing = sorted(definition.shapes.keys() - params.keys() - replaced)
     if missing:
-        line += f"; randomly initialized, because it lacks them: {', '.join(missing)}"
+        line += f"; missing and therefore randomly initialized: {', '.join(missing)}"
     unused = sorted(params.keys() - definition.shapes.keys())
     if unused:
-        line += f"; left out, because this run does not train them: {', '.join(unused)}"
+        line += f"; not trained in this run and therefore left out: {', '.join(unused)}"
     if read_sentence_embedding(Path(init_from)) is not None:
         line += f"; {SETTINGS_DROPPED}"
     return {name: params[name] for name in params.keys() & definition.shapes.keys()}, line
@@ -282,7 +282,7 @@ def student_parameters(
             layers.add(int(layer[1]))
     missing = [name for name, source in sources.items() if source is None]
     line = (
-        f"the teacher's parameters, with its layers {', '.join(map(str, sorted(layers)))} (of 0 to "
+        f"the teacher's parameters, with layers {', '.join(map(str, sorted(layers)))} (of 0 to "
         f"{teacher.spec.model.encoder.num_layers - 1})"
     )
     return params, line + (f"; randomly initialized: {', '.join(missing)}" if missing else "")

@@ -114,7 +114,7 @@ def few_pairs(sentence_pairs: SentencePairs, corpora: Sequence[PhaseCorpus]) -> 
                 f"NOTE       {corpus.name}: at most {share:.1%} of the documents in "
                 f"{corpus.config.corpus} have {('two', 'three')[fixed]} sentences. With "
                 f"sentence_pairs={sentence_pairs!r}, shorter documents have no effect. Prepare "
-                "longer documents, or set 'none'"
+                "longer documents, or set sentence_pairs='none'"
             )
             continue
         mean = train.num_tokens / train.num_sentences
@@ -139,9 +139,9 @@ def leaks(corpora: Sequence[PhaseCorpus]) -> list[str]:
         if share > _held_out_share(least):
             lines.append(
                 f"NOTE       {corpus.name}: {corpus.config.corpus} holds out {share:.2%} of its "
-                f"documents, but {least.config.corpus} only {_held_out_share(least):.2%}. If the "
-                f"corpora share documents, {least.name} trains on some that {corpus.name} is "
-                f"evaluated on. {_PREPARE_ALIKE}"
+                f"documents, but {least.config.corpus} holds out only "
+                f"{_held_out_share(least):.2%}. If the corpora share documents, {least.name} "
+                f"trains on some documents that {corpus.name} is evaluated on. {_PREPARE_ALIKE}"
             )
     return lines
 
@@ -173,8 +173,9 @@ def surplus_rows(tokenizer_size: int, vocab_size: int) -> list[str]:
     if vocab_size - tokenizer_size <= _MAX_PADDING:
         return []
     return [
-        f"NOTE       model.vocab_size={vocab_size:,}, but the tokenizer has {tokenizer_size:,} "
-        "entries. The remaining rows are never used, but cost memory and time. Set "
+        f"NOTE       model.vocab_size={vocab_size:,}, but the tokenizer has only "
+        f"{tokenizer_size:,} tokens. The remaining rows of the token table are never used, but "
+        "they cost memory and time. Set "
         f"--config.model.vocab_size={tokenizer_size}"
     ]
 
@@ -196,7 +197,7 @@ def teacher_lines(
     for name, phase in phases:
         forward = setup.teacher_flops(phase)
         share = forward / setup.training_flops(phase, documents_per_row=1)
-        costs.append(f"{forward:.3g} FLOPs per step of {name}, {share:.0%} on top")
+        costs.append(f"{forward:.3g} FLOPs per step of {name}, {share:.0%} extra")
     lines = [
         f"{'teacher':{width}}{teacher.config.teacher}: "
         f"{count(teacher.teacher.definition.shapes):,} parameters, {teacher.compute.dtype}, "
@@ -230,6 +231,6 @@ def conclude(work_dir: Path, last: PhaseCorpus, loss: float | None) -> list[str]
         f"held-out MLM loss                    {loss:.3f} nats per token",
         f"unigram cross-entropy of that text   {unigram:.3f} nats per token (ignoring context)",
         f"gain from context                    {unigram - loss:.3f} nats per token"
-        + ("" if loss < unigram else " (nothing yet)"),
+        + ("" if loss < unigram else " (none yet)"),
         f"curves: {work_dir / CURVES_NAME}",
     ]

@@ -165,8 +165,8 @@ def phase_lines(plan: PhasePlan, devices: Sequence[jax.Device], limit: int | Non
     if plan.step is None:
         assert plan.refused is not None
         return lines + [
-            f"  memory per device   {gib(plan.refused.needed)} needed, the compiler has "
-            f"{gib(plan.refused.available)}: does not fit",
+            f"  memory per device   {gib(plan.refused.needed)} needed, but only "
+            f"{gib(plan.refused.available)} available to the compiler: does not fit",
             f"    state             {gib(plan.state_bytes)}",
         ]
     step = plan.step
@@ -186,7 +186,7 @@ def phase_lines(plan: PhasePlan, devices: Sequence[jax.Device], limit: int | Non
     ] or ["    none"]
     lines += [
         f"  FLOPs per step      {plan.model_flops:.4g} of the model on all devices; the compiler "
-        f"counts {step.flops:.4g} per device (loops once)",
+        f"counts {step.flops:.4g} per device (each loop once)",
         *_roofline_lines(plan, devices),
     ]
     return lines

@@ -228,7 +228,7 @@ def _search(
     report: OnReport,
 ) -> Changes | None:
     """Return the first candidate that makes every phase compile and fit, or None."""
-    report(Message(f"does not fit: trying changes (at most {tries})"))
+    report(Message(f"the run does not fit: trying at most {tries} changes"))
     for changes in candidates:
         for plan in failing:
             result = compile_phase(plan.name, plan.phase, changes)
@@ -239,12 +239,12 @@ def _search(
             if not fits:
                 break
         else:
-            report(Message(f"\nit fits with: {flags(changes)}"))
+            report(Message(f"\nthe run fits with: {flags(changes)}"))
             return changes
     report(
         Message(
-            "\nnone of the tried changes fits: try more of them (--tries), a larger topology, a "
-            "smaller phases.*.batch_size, or mesh.tensor"
+            "\nthe run does not fit with any of these changes: try more changes (--tries), a "
+            "larger topology, a smaller phases.*.batch_size, or mesh.tensor"
         )
     )
     return None

@@ -253,7 +253,7 @@ class PretrainRun:
             checkpointer.check_identity()
         self._describe(setup, saved, report)
         if finished:
-            line = f"start      this run's checkpoint of step {saved:,} (finished: nothing to do)"
+            line = f"start      this run's checkpoint at step {saved:,} (finished: nothing to do)"
             report(Message(line))
             self._write_files(saved, report, finished=True)
             return saved, True
@@ -290,7 +290,7 @@ class PretrainRun:
         state, finished = trainer.run(state, phases)
         checkpointer.close()  # if a save failed, this raises its error before the message below
         if not finished:
-            line = f"stopped: saved step {int(state.step):,}; the same command resumes"
+            line = f"stopped: saved step {int(state.step):,}; run the same command to resume"
             report(Message(line))
         return int(state.step), finished
 

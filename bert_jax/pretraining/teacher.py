@@ -80,9 +80,9 @@ def describe_teacher(
         raise ValueError(f"distillation.teacher: {error}") from error
     if model.head not in ("pretraining", "masked_lm"):
         raise ValueError(
-            f"distillation.teacher={directory} has the head {model.head!r}, but the student learns "
-            "from a masked-LM head ('pretraining' or 'masked_lm'). Set it to a pretrained model "
-            "that has not been fine-tuned."
+            f"distillation.teacher={directory}: the teacher's head is {model.head!r}, but the "
+            "student needs a teacher with a masked-LM head ('pretraining' or 'masked_lm'). Use a "
+            "pretrained model that has not been fine-tuned."
         )
     _check_comparable(distillation, model.encoder, student, longest_sequence)
     dtype = distillation.dtype
@@ -189,7 +189,7 @@ def load_teacher(
         except ValueError as error:
             raise ValueError(
                 f"this run's teacher was the checkpoint at step {step}, but {error}. Restore that "
-                "checkpoint, or choose another --config.work_dir to learn from the current teacher."
+                "checkpoint, or choose another --config.work_dir to use the current teacher."
             ) from error
     definition = spec.teacher.definition
     shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)

@@ -31,8 +31,8 @@ def show_batch(
     if isinstance(source, str | Path) and Path(source).is_dir():
         if overrides:
             raise ValueError(
-                f"{source}: the batches of a run follow from its own config, so no key can be "
-                "changed. Omit the changes, or give a recipe instead of the run."
+                f"{source}: the run's own config determines its batches, so no key can be changed. "
+                "Omit the changes, or specify a recipe instead of the run."
             )
         source = _config_of_run(Path(source))
     config = load_config(source, overrides, kind="pretrain")

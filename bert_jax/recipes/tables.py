@@ -41,14 +41,14 @@ def inspection(
     if config is not None:
         yield f"config {config}"
         if config in VARIANTS:
-            yield f"(not the published encoder, which `bert-jax inspect {config}` describes)"
+            yield f"(for the published encoder, run `bert-jax inspect {config}`)"
         yield from ["", *config_tables(config, overrides, shapes=shapes)]
     elif overrides:
         raise ValueError(f"{overrides[0]}: applies only with --config. Omit it")
     elif len(models) == 1:
         yield from model_tables(models[0], shapes=shapes)
     elif shapes:
-        raise ValueError("--shapes: lists the parameters of one model. Give one model")
+        raise ValueError("--shapes: applies to only one model. Specify one model")
     else:
         yield from comparison_table(models)
 
@@ -98,9 +98,9 @@ def model_tables(name: str, *, shapes: bool = False) -> Iterator[str]:
     if name not in VARIANTS or Path(name).is_dir():
         yield from [f"work directory {name}", "", *model_table(Path(name)), ""]
     else:
-        yield f"published encoder {name}, with the heads that it was pretrained with"
+        yield f"published encoder {name}, with its pretraining heads"
         if name in recipe_names("pretrain"):
-            yield f"(not the recipe, which `bert-jax inspect --config {name}` describes)"
+            yield f"(for the recipe, run `bert-jax inspect --config {name}`)"
         yield ""
     table = shape_table if shapes else parameter_table
     yield from table(define_model(model, _COMPUTE).shapes)

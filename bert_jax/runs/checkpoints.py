@@ -262,7 +262,7 @@ def _best(work_dir: Path) -> int:
     best = best_so_far(work_dir, comparison)
     if best is None:
         raise ValueError(
-            f"{work_dir}: none of its checkpoints was evaluated with {comparison.metric}, so the "
+            f"{work_dir}: no checkpoint was evaluated with {comparison.metric}, so the "
             "best one is unknown (checkpoint.keep_best keeps evaluated checkpoints). Give a step "
             f"number or '{NEWEST}'."
         )

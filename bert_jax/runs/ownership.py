@@ -184,7 +184,7 @@ def keep_config(config: ResolvedConfig, work_dir: Path, step: int, *, finished: 
     if not changes:
         backup.unlink(missing_ok=True)
         return []
-    return [f"changed    since step {step:,}, whose config is kept as {backup.name}:", *lines]
+    return [f"changed    since step {step:,} (old config kept as {backup.name}):", *lines]
 
 
 def _with_new_keys(former: dict[str, Any], cls: type) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def read_tokenizer(work_dir: Path, encoder: EncoderConfig) -> Tokenizer:
     tokenizer = Tokenizer.load(directory)
     if tokenizer.vocab_size > encoder.vocab_size:
         raise ValueError(
-            f"{directory} has {tokenizer.vocab_size:,} entries, but the token table of the model "
+            f"{directory} has {tokenizer.vocab_size:,} tokens, but the token table of the model "
             f"in {work_dir} has {encoder.vocab_size:,} rows. Restore the tokenizer that the model "
             "was trained with."
         )

@@ -300,7 +300,7 @@ def read_json_lines(path: Path, options: SourceOptions, counts: SourceCounts) ->
         num_objects += 1
         if options.text_field not in record:
             fields = list(record)
-            missing = _missing_field(options.text_field, fields)
+            missing = f"no field {options.text_field!r}; the fields are {_listed(fields)}"
             counts.reject(options, place, f"{missing} (choose one with --text-field)")
             continue
         num_with_field += 1
@@ -312,13 +312,13 @@ def read_json_lines(path: Path, options: SourceOptions, counts: SourceCounts) ->
         yield from checked_documents(value, place, options, counts)
     if num_objects and not num_with_field:
         raise ValueError(
-            f"{path}: {_missing_field(options.text_field, fields)}, and no other line has it "
-            "either. Choose the field with --text-field."
+            f"{path}: no line has the field {options.text_field!r}; the fields of the last line "
+            f"are {_listed(fields)}. Choose the field with --text-field."
         )
 
 
-def _missing_field(field: str, fields: list[str]) -> str:
-    return f"no field {field!r}; its fields are {', '.join(map(repr, fields[:20])) or 'none'}"
+def _listed(fields: list[str]) -> str:
+    return ", ".join(map(repr, fields[:20])) or "none"
 
 
 def _whole_lines(

@@ -72,7 +72,7 @@ def _row_documents(
 def _check_column(schema: Any, path: Path, field: str) -> None:
     if field not in schema.names:
         raise ValueError(
-            f"{path}: no column {field!r}; its columns are {', '.join(map(repr, schema.names))}. "
+            f"{path}: no column {field!r}; the columns are {', '.join(map(repr, schema.names))}. "
             "Choose the column with --text-field."
         )
     kind = schema.field(field).type
@@ -168,7 +168,7 @@ def _top_level(name: str, columns: Sequence[str], path: Path) -> str:
     column = name if name in columns else name.partition(".")[0]
     if column not in columns:
         names = ", ".join(map(repr, columns[:20])) or "none"
-        raise ValueError(f"{path}: no column {name!r}; its columns are {names}.")
+        raise ValueError(f"{path}: no column {name!r}; the columns are {names}.")
     return column
 
 

@@ -62,7 +62,7 @@ def read_tfds(name: str, options: SourceOptions, counts: SourceCounts) -> Iterat
     features = list(source.dataset_info.features)
     if options.text_field not in features:
         raise ValueError(
-            f"{name}: no feature {options.text_field!r}; its features are "
+            f"{name}: no feature {options.text_field!r}; the features are "
             f"{', '.join(map(repr, features))}. Choose the feature with --text-field."
         )
     size, bytes_before = tfds_bytes(name, options.tfds_data_dir), counts.bytes_read
@@ -102,7 +102,7 @@ def tfds_values(
     available = source.dataset_info.features
     if missing := [feature for feature in features if feature not in available]:
         names = ", ".join(map(repr, available))
-        raise ValueError(f"{name}: no feature {missing[0]!r}; its features are {names}.")
+        raise ValueError(f"{name}: no feature {missing[0]!r}; the features are {names}.")
     classes = {feature: getattr(available[feature], "names", None) for feature in features}
     for start in range(0, len(source), _BATCH_ROWS):
         stop = min(start + _BATCH_ROWS, len(source))

@@ -152,7 +152,7 @@ class Vocabulary:
             )
         if not len(self.random_ids):
             raise ValueError(
-                "The vocabulary has no entries for random replacements: every entry is either a "
+                "The vocabulary has no tokens for random replacements: every token is either a "
                 "special token or unused."
             )
 

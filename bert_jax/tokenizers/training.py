@@ -61,7 +61,7 @@ def warn_if_smaller(size: int, requested: int) -> None:
     """Log a warning if the text was too small for a vocabulary of the requested size."""
     if size < requested:
         logger.warning(
-            "the text has only enough repeated pieces for a vocabulary of %d entries, not %d",
+            "the text has only enough repeated pieces for a vocabulary of %d tokens, not %d",
             size,
             requested,
         )

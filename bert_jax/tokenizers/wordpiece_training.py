@@ -98,7 +98,7 @@ def train_wordpiece(
     if vocab_size < len(reserved) + 100:
         raise ValueError(
             f"vocab_size={vocab_size}: too small for {len(reserved)} special and unused tokens and "
-            f"100 other entries. Set it to at least {len(reserved) + 100}, or reduce num_unused."
+            f"100 other tokens. Set it to at least {len(reserved) + 100}, or reduce num_unused."
         )
     strip_accents = False if keep_accents else None
     backend = wordpiece_backend(

@@ -253,8 +253,8 @@ def _likely_cause(tokenizer: Tokenizer) -> str:
     spaced = sum(entry != entry.strip() for entry in entries)
     if spaced > len(entries) // 10:
         return (
-            f"{spaced:,} of {len(entries):,} vocabulary entries begin or end with white space, so "
-            "they match no word. Remove the white space."
+            f"{spaced:,} of {len(entries):,} tokens in the vocabulary begin or end with white "
+            "space, so they match no word. Remove the white space."
         )
     return "Check that the vocabulary was made for the text's language and script."
 

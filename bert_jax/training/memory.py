@@ -117,7 +117,7 @@ def check_fits(parts: list[Part], mesh: Mesh) -> None:
     if memory is None or on_one * number <= memory:
         return
     per_device = f" on each of {number} devices" if number > 1 else ""
-    has = "this machine has" if device.platform == "cpu" else f"a {device.device_kind} has"
+    has = "this machine has" if device.platform == "cpu" else f"each {device.device_kind} has"
     or_shard = "" if device.platform == "cpu" else ", or shard the state with mesh.fsdp"
     raise ValueError(
         f"this run does not fit in memory: it needs at least {format_bytes(on_one)}{per_device} "

@@ -231,7 +231,7 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
     if warmup > total_steps:
         raise ValueError(
             f"optimizer.warmup_steps={warmup} is more than the run's {total_steps} steps. "
-            "Lower it (10 % of the steps is usual for short runs)."
+            "Lower it (10% of the steps is typical for short runs)."
         )
     after = config.decay.build(peak, warmup, max(total_steps - warmup, 1))
     # The rate in step n of the warm-up is peak x (n + 1) / (warmup + 1), so it does not start at 0.

@@ -132,7 +132,8 @@ def _phase_problems(
     if phase.sequence_length > model.max_positions:
         problems.append(
             f"sequence_length={phase.sequence_length} is greater than "
-            f"model.max_positions={model.max_positions}: raise the latter"
+            f"model.max_positions={model.max_positions}: shorten the sequences or raise "
+            "model.max_positions"
         )
     if phase.sequence_length != phase.corpus_length:
         problems.append(
@@ -177,6 +178,6 @@ def _phase_problems(
             problems.append(
                 f"next_sentence takes second segments from other documents, but the {split} split "
                 f"of {phase.corpus} has only one document: separate documents by blank lines, hold "
-                "out a larger share, or set sentence_pairs to 'none' or 'sentence_order'"
+                "out a larger fraction, or set sentence_pairs to 'none' or 'sentence_order'"
             )
     return problems

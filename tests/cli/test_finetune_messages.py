@@ -21,7 +21,7 @@ def test_a_note_marks_runs_that_are_not_better_than_chance(
     outcome = Outcome(78, {"accuracy": accuracy, "loss": 0.69}, [], {})
     data: Any = SimpleNamespace(best_metric="accuracy", chance={"accuracy": 0.527}.__getitem__)
     lines = conclusion(outcome, data, Comparison(best_metric))
-    assert lines[0] == f"best after step 78 by {best_metric}:"
+    assert lines[0] == f"best checkpoint by {best_metric}: step 78"
     notes = [line for line in lines if line.startswith("NOTE")]
     assert bool(notes) is marked
     if marked:

@@ -105,7 +105,7 @@ def test_a_plan_suggests_changes_for_a_run_that_does_not_fit(config_file: Path) 
     assert re.search(r"memory per device +[\d.]+ GiB of 0.010 GiB .*: does not fit", result.stdout)
     tried = re.findall(r"^  (--config\S+.*): phase1 ([\d.]+) GiB, (.*)$", result.stdout, re.M)
     assert [verdict for *_, verdict in tried] == ["does not fit"] * (len(tried) - 1) + ["fits"]
-    changes = result.stdout.splitlines()[-1].removeprefix("it fits with: ")
+    changes = result.stdout.splitlines()[-1].removeprefix("the run fits with: ")
     assert changes == tried[-1][0]
     again = plan(*words, *changes.split(), config=config_file)
     assert again.returncode == 0, again.stdout + again.stderr
@@ -121,9 +121,12 @@ def test_a_plan_suggests_changes_for_a_run_that_does_not_fit(config_file: Path) 
         (["--topology", "abacus!"], "expected a kind and a shape"),
         (
             ["--topology", "h100:8"],
-            "h100 is not a TPU, and plan compiles only for TPU slices and CPUs",
+            "h100 is not a TPU, and `plan` compiles only for TPU slices and CPUs",
         ),
-        (["--topology", "A100:8"], "run `bert-jax bench step --config FILE` on it"),
+        (
+            ["--topology", "A100:8"],
+            "run `bert-jax bench step --config FILE` on a machine that has one",
+        ),
         (["--topology", "v100:8"], "v100 is not a TPU"),
         (["--topology", "cpu:4096"], "Run `bert-jax plan` in a separate process"),
         (["--topology", "cpu:3"], "batch_size=16 is not divisible by 3"),

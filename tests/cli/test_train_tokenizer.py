@@ -29,7 +29,7 @@ def test_a_tokenizer_is_trained_on_several_inputs(corpus, tmp_path, capsys):
     assert main(command) == 0
     printed = capsys.readouterr().out
     tokenizer = Tokenizer.load(output)
-    assert f"{tokenizer.vocab_size} entries, uncased" in printed
+    assert f"vocabulary of {tokenizer.vocab_size:,} tokens, uncased" in printed
     assert "from 60 documents in 2 inputs" in printed
     assert tokenizer.mask_id == 103
     assert "cafe" in tokenizer.vocabulary
@@ -113,7 +113,7 @@ def test_other_kinds_match_hugging_face(kind, size, files, corpus, tmp_path, cap
     assert main([*command, "--vocab-size", size, "--text-field", "body"]) == 0
     tokenizer = Tokenizer.load(output)
     case = "cased" if kind == "byte-bpe" else "uncased"
-    assert f"{tokenizer.vocab_size} entries, {case}" in capsys.readouterr().out
+    assert f"vocabulary of {tokenizer.vocab_size:,} tokens, {case}" in capsys.readouterr().out
     assert tokenizer.kind == ("byte_bpe" if kind == "byte-bpe" else "sentencepiece")
     assert files < {path.name for path in output.iterdir()}
     text = "The Café serves readers"

@@ -227,7 +227,7 @@ def test_a_corpus_with_other_settings_is_refused(corpus, tokenizer, tmp_path, pr
 
 def test_an_output_with_other_files_is_refused(corpus, tokenizer, tmp_path, prepare_options):
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(ValueError, match="is not empty, and contains no preparation to continue"):
+    with pytest.raises(ValueError, match="is not empty, and does not contain an unfinished prep"):
         make_corpus(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
     with pytest.raises(ValueError, match=r"thesis\.txt: this is a file\. Specify a directory"):
         make_corpus(corpus.inputs, tokenizer, tmp_path / "thesis.txt", prepare_options, 1)

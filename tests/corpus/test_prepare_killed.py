@@ -72,7 +72,7 @@ def test_a_preparation_killed_at_any_time_is_continued(corpus, finished, tmp_pat
             time.sleep(0.01)
     run = subprocess.run(words, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    assert "shards existed already" in run.stdout
+    assert "shards already existed" in run.stdout
     assert checksums(output) == checksums(finished)
     again = subprocess.run(words, capture_output=True, text=True)
     assert again.returncode == 0

@@ -309,10 +309,10 @@ def test_two_processes_resume_the_run_of_one_and_one_the_run_of_two(
     two, one = tmp_path / "two", tmp_path / "one"
     keep_checkpoints(one_device, two, last=4)
     output = bert_jax(*short_run(two), launcher=PROCESSES, devices=DEVICES).output
-    assert "[0] start      this run's checkpoint of step 4" in output
+    assert "[0] start      this run's checkpoint at step 4" in output
     assert_same_history(two, one_device)
     keep_checkpoints(two, one, last=8)
     finished = bert_jax_here(*short_run(one))
     assert finished.code == 0, finished.errors
-    assert "start      this run's checkpoint of step 8" in finished.output
+    assert "start      this run's checkpoint at step 8" in finished.output
     assert_same_history(one, one_device)

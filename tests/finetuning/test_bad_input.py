@@ -179,7 +179,7 @@ def test_the_initial_model_is_checked(refused, make_source, tmp_path):
     ("words", "message"),
     [
         (["one", "two", "three"], "is not the tokenizer that the model in"),
-        ([f"word{number}" for number in range(200)], "has 205 entries, but the token table of the"),
+        ([f"word{number}" for number in range(200)], "has 205 tokens, but the token table of the"),
     ],
 )
 def test_a_model_with_a_different_tokenizer_is_refused(
@@ -213,13 +213,13 @@ def test_a_scan_over_partly_frozen_layers_is_refused(refused, make_source, top):
 def test_the_initial_model_is_not_overwritten(toy, bert_jax_here, source):
     refused = bert_jax_here(*toy.words("glue", source))
     assert refused.code == 2
-    assert f"work_dir={source}: is also the directory to start from (init_from)" in refused.errors
+    assert f"work_dir={source}: this is also init_from, the directory" in refused.errors
 
 
 def test_only_fine_tuning_directories_can_be_evaluated(bert_jax_here, source, tmp_path):
     for directory, message in (
         (tmp_path, "contains no model.json. Give the work directory of a `bert-jax finetune`"),
-        (source, "a work directory of `bert-jax pretrain`, whose model was not fine-tuned here"),
+        (source, "made by `bert-jax pretrain`, not by a fine-tuning run"),
     ):
         finished = bert_jax_here("evaluate", directory)
         assert finished.code == 2

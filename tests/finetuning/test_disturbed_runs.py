@@ -70,7 +70,7 @@ def test_a_disturbed_run_matches_an_uninterrupted_run_exactly(
     disturbed(words, 15, kill=True)
     finished = bert_jax_here(*words)
     assert finished.code == 0, finished.errors
-    assert "this run's checkpoint of step 12" in finished.output
+    assert "this run's checkpoint at step 12" in finished.output
 
     logged = history(work_dir)
     assert list(logged) and logged == history(whole)
@@ -117,7 +117,7 @@ def test_a_run_ends_early_and_its_best_checkpoint_is_kept_and_used(
     assert evaluations[best]["accuracy"] == 1.0 > evaluations[last]["accuracy"]
 
     again = bert_jax_here(*worsening)
-    assert f"checkpoint of step {last} (finished: nothing to do)" in again.output
+    assert f"checkpoint at step {last} (finished: nothing to do)" in again.output
 
     output, predictions = tmp_path / "scores.json", tmp_path / "predictions"
     for step in (best, last):
@@ -154,7 +154,7 @@ def test_a_run_with_a_damaged_best_checkpoint_uses_the_next_best(
     finished = bert_jax_here(*worsening)
     assert finished.code == 0, finished.errors
     assert "step 2: params/_METADATA is missing" in finished.output
-    assert "the best checkpoint so far, of step 2, is missing" in finished.output
+    assert "the best checkpoint so far (step 2) is missing" in finished.output
     step = scores(work_dir)["step"]
     assert step >= 4 and (work_dir / "checkpoints" / str(step)).is_dir()
     assert json.loads((work_dir / "model.json").read_text())["best_step"] == step
@@ -261,7 +261,7 @@ def test_a_run_stopped_while_predicting_resumes_predicting(
     (work_dir / "predictions/SST-2.tsv").unlink()
     stopped = stopped_while_predicting(*words)
     assert stopped.code == 143, stopped.errors
-    assert "training is finished; the same command writes the predictions" in stopped.output
+    assert "stopped after training; run the same command to write the predictions" in stopped.output
     assert not (work_dir / "predictions/SST-2.tsv").exists()
     finished = bert_jax_here(*words)
     assert finished.code == 0, finished.errors

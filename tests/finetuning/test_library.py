@@ -59,7 +59,7 @@ def test_a_run_reports_the_entries_of_its_log(toy, tmp_path) -> None:
     assert [(type(report), report.step) for report in progress] == logged
     assert str(progress[0]).endswith("(with compilation)")
     assert str(reports[0]).startswith("model ")
-    assert any(str(report).startswith("best after step") for report in reports)
+    assert any(str(report).startswith("best checkpoint by ") for report in reports)
 
 
 def test_a_sweep_returns_its_best_run(toy, tmp_path, capfd) -> None:
@@ -110,5 +110,5 @@ def test_a_run_stops_when_another_thread_asks_and_resumes(toy, tmp_path) -> None
 
     stopped = finetune(config, on_report=on_report, stop=stop)
     assert not stopped.finished and stopped.best_step is None
-    assert str(reports[-1]).endswith("the same command resumes")
+    assert str(reports[-1]).endswith("run the same command to resume")
     assert finetune(config).finished

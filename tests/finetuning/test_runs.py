@@ -14,8 +14,8 @@ def test_a_finished_run_does_nothing(toy, whole, bert_jax_here):
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
     finished = bert_jax_here(*toy.words("glue", whole, *WHOLE))
     assert finished.code == 0
-    assert f"checkpoint of step {TOTAL} (finished: nothing to do)" in finished.output
-    assert "best after step" in finished.output
+    assert f"checkpoint at step {TOTAL} (finished: nothing to do)" in finished.output
+    assert "best checkpoint by " in finished.output
     assert f"work directory: {whole}" in finished.output
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
 
@@ -33,7 +33,7 @@ def test_a_test_set_that_is_added_later_changes_only_the_predictions(
     words = toy.words("glue", work_dir, *WHOLE, f"glue.directory={data}")
     finished = bert_jax_here(*words)
     assert finished.code == 0, finished.errors
-    assert f"checkpoint of step {TOTAL}; compiling" in finished.output
+    assert f"checkpoint at step {TOTAL}; compiling" in finished.output
     after = scores(work_dir)
     assert {**after, "tests": 0, "predictions": 0} == {**before, "tests": 0, "predictions": 0}
     assert after["tests"] != before["tests"]
@@ -108,8 +108,10 @@ def test_a_run_resumes_for_more_epochs(toy, whole, bert_jax_here, tmp_path):
     words = toy.words("glue", work_dir, *WHOLE, "num_epochs=4")
     finished = bert_jax_here(*words)
     assert finished.code == 0, finished.errors
-    assert f"checkpoint of step {TOTAL}; compiling the first step\n" in finished.output
-    told = "  num_epochs: 3 -> 4\n  (the learning rate follows the new number of steps"
+    assert f"checkpoint at step {TOTAL}; compiling the first step\n" in finished.output
+    told = (
+        "  num_epochs: 3 -> 4\n  (from now on, the learning rate follows the new number of steps)"
+    )
     assert told in finished.output
     assert json.loads((work_dir / f"config-until-{TOTAL}.json").read_text())["num_epochs"] == 3
     assert json.loads((work_dir / "config.json").read_text())["num_epochs"] == 4

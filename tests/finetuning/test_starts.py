@@ -106,7 +106,7 @@ def test_a_classifier_of_classes_is_kept_by_their_names(begun, opened, make_sour
     labels = opened("glue").model.labels
     init = make_source("classification", labels if same else labels[::-1])
     found, told = begun("glue", init=init)
-    assert ("; includes its classifier, which has the same labels" in told) == same
+    assert (", including the classifier, which has the same labels" in told) == same
     assert ("classifier.kernel" in kept(found, parameters(init))) == same
 
 
@@ -265,11 +265,11 @@ def test_a_run_resumes_without_its_source_and_with_a_moved_source(
     assert elsewhere.code == 0 and "(finished: nothing to do)" in elsewhere.output
     gone = bert_jax_here(*words(2))
     assert gone.code == 0, gone.errors
-    assert "this run's checkpoint of step 12" in gone.output
+    assert "this run's checkpoint at step 12" in gone.output
     assert ("evaluation", 24) in history(work_dir)
     misspelled = bert_jax_here(*words(3, tmp_path / "modle"))
     assert misspelled.code == 2
-    assert f"modle: holds no model, and the run in {work_dir} started" in misspelled.errors
+    assert f"modle: contains no model, but the run in {work_dir} started" in misspelled.errors
     assert f"Set init_from={init}," in misspelled.errors
 
     other = bert_jax_here(*words(3, make_source(seed=8)))

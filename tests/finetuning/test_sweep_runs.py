@@ -187,7 +187,7 @@ def test_a_stopped_sweep_goes_on_to_the_same_results(
     finished = bert_jax_here(*words(toy, tmp_path, *GRID))
     assert finished.code == 0, finished.errors
     assert "1 of 4 runs ended before" in finished.output
-    assert "this run's checkpoint of step" in (second / "output.txt").read_text()
+    assert "this run's checkpoint at step" in (second / "output.txt").read_text()
     assert ended(tmp_path) == ended(undisturbed[0])
     assert with_parameters(tmp_path) == with_parameters(undisturbed[0])
 

@@ -93,7 +93,7 @@ def test_the_end_of_a_text_is_truncated_but_never_a_mask(fill):
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        ("no mask here", r"^no \[MASK\] in 'no mask here': write one in place"),
+        ("no mask here", r"^no \[MASK\] in 'no mask here'\. Replace each word"),
         ("", r"^no \[MASK\] in ''"),
         (["[MASK]", "none"], r"^text 1 of 2: no \[MASK\] in 'none'"),
         (["[MASK] \ud800", "a"], r"^text 0 of 2: a lone surrogate at character 7"),
@@ -130,7 +130,7 @@ def test_top_k_is_at_most_the_vocabulary_size(fill):
 
 def test_other_models_are_refused(model_pair, tmp_path):
     with pytest.raises(
-        ValueError, match="has the head 'span', but FillMask needs 'pretraining' or 'masked_"
+        ValueError, match="the model's head is 'span', but FillMask needs 'pretraining' or 'masked_"
     ):
         FillMask(model_pair("span").ours)
     with pytest.raises(ValueError, match="Give a work directory written by"):

@@ -33,7 +33,7 @@ def test_import_and_export(family, head, bert_jax_here, tmp_path, monkeypatch):
     assert f"{len(tensors_of(theirs))} parameters imported" in imported.output
     assert "  - " not in imported.output and "  + " not in imported.output
     title = {"Roberta": "RoBERTa", "Albert": "ALBERT", "DistilBert": "DistilBERT"}[family]
-    assert f"ours: {title} with the head {head!r}" in imported.output
+    assert f"ours: {title} ({head!r} head)" in imported.output
 
     if head == "pretraining":  # only ALBERT
         with pytest.raises(
@@ -73,7 +73,7 @@ def test_other_names_of_roberta(name, head, bert_jax_here, tmp_path):
     make_other_roberta(theirs, name, head)
     imported = bert_jax_here("import", theirs, "--output", ours)
     assert imported.code == 0, imported.errors
-    assert f"ours: RoBERTa with the head {head!r}" in imported.output
+    assert f"ours: RoBERTa ({head!r} head)" in imported.output
     assert "  - " not in imported.output and "  + " not in imported.output
     words = ("export", ours, "--format", "huggingface", "--output", back)
     assert bert_jax_here(*words).code == 0
@@ -96,7 +96,8 @@ def test_a_class_of_another_task_is_recognized_by_its_other_name(bert_jax_here, 
     words = ("--head", "classification", "--output", tmp_path / "ours")
     refused = bert_jax_here("import", tmp_path / "theirs", *words)
     assert (
-        refused.code == 2 and "no such classifier, so one is randomly initialized" in refused.errors
+        refused.code == 2
+        and "no such classifier, so a new one would be randomly initialized" in refused.errors
     )
 
 
@@ -180,7 +181,7 @@ def test_unsupported_configs_are_refused(family, changes, message, bert_jax_here
 @pytest.mark.parametrize(
     ("name", "changes", "head", "message"),
     [
-        ("roberta-base", {}, "pretraining", "RoBERTa has no class for the head 'pretraining'"),
+        ("roberta-base", {}, "pretraining", "RoBERTa has no class for the 'pretraining' head"),
         (
             "distilbert",
             {},

@@ -29,8 +29,8 @@ def test_names_of_2018_and_buffers(make_bert, imported, bert_jax_here, tmp_path)
 
     change_tensors(old, age)
     output, ours = imported(old)
-    assert "+ bert.embeddings.position_ids: left out, a buffer" in output
-    assert f"+ cls.predictions.decoder.weight: left out, the same as {TABLE}" in output
+    assert "+ bert.embeddings.position_ids: left out because it is a buffer, not a weight" in output
+    assert f"+ cls.predictions.decoder.weight: left out because it is the same as {TABLE}" in output
     same(ours, theirs, bert_jax_here)
 
 
@@ -64,7 +64,7 @@ def test_an_encoder_with_a_separate_output_layer_is_imported(make_bert, imported
 
     change_tensors(other, untie)
     output, ours = imported(other, "--head", "encoder")
-    assert "+ cls.predictions.decoder.weight: left out, not part of a model" in output
+    assert "+ cls.predictions.decoder.weight: left out because it is not part of a model" in output
     same(ours, theirs, bert_jax_here)
 
 
@@ -115,8 +115,8 @@ def test_a_requested_head_is_randomly_initialized(make_bert, imported, refused):
     output, ours = imported(theirs, "--head", "classification", "--labels", "bad", "good")
     assert "  - classifier.kernel: randomly initialized, to be trained" in output
     assert (
-        "  + cls.seq_relationship.bias: left out, not part of a model with the head "
-        "'classification'" in output
+        "  + cls.seq_relationship.bias: left out because it is not part of a model with the "
+        "'classification' head" in output
     )
     loaded = load_model(str(ours))
     assert loaded.config.labels == ("bad", "good")
@@ -146,7 +146,7 @@ def test_a_head_is_left_out_on_request(make_bert, imported, bert_jax_here):
 
 def test_a_classifier_for_another_task_is_randomly_initialized(make_bert, imported, refused):
     theirs = make_bert("tagging")
-    assert "no such classifier, so one is randomly initialized" in refused(
+    assert "no such classifier, so a new one would be randomly initialized" in refused(
         *(theirs, "--head", "classification")
     )
     words = ("--head", "classification", "--labels", "a", "b", "c", "d")
@@ -155,7 +155,7 @@ def test_a_classifier_for_another_task_is_randomly_initialized(make_bert, import
         "  - classifier.kernel: randomly initialized" in output
         and "  - pooler.dense.bias" in output
     )
-    assert "  + classifier.weight: left out, the classifier is replaced by" in output
+    assert "  + classifier.weight: left out because the classifier is replaced with" in output
     kernel = load_model(str(ours)).model.classifier.kernel[...]
     assert kernel.shape == (32, 4)
     assert not np.array_equal(kernel, tensors_of(theirs)["classifier.weight"].T)

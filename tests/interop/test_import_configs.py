@@ -74,7 +74,7 @@ def test_a_wrong_vocabulary_is_refused(make_bert, refused, imported):
     with (theirs / "vocab.txt").open("a") as file:
         file.write("more\nwords\n")
     errors = refused(theirs)
-    assert f"the tokenizer has {len(WORDS) + 2} entries, but the token table has only" in errors
+    assert f"the tokenizer has {len(WORDS) + 2} tokens, but the token table has only" in errors
     assert f"{len(WORDS)} rows, so they belong to different models" in errors
     assert "Specify the model's own tokenizer with --tokenizer FILE_OR_DIR" in errors
     (theirs / "vocab.txt").unlink()
@@ -205,7 +205,7 @@ def test_wrong_labels_are_refused_and_a_new_classifier_is_made(make_bert, import
     errors = refused(theirs, "--labels", "yes", "no")
     assert "--labels gives 2 names, but the classifier in" in errors and "has 3 scores (" in errors
     output, ours = imported(theirs, "--head", "classification", "--labels", "yes", "no")
-    assert "+ classifier.weight: left out, the classifier is replaced by" in output
+    assert "+ classifier.weight: left out because the classifier is replaced with" in output
     assert "- classifier.kernel: randomly initialized, to be trained" in output
     config, origin = read_model(ours)
     assert config.problem == "single_label" and "classifier.kernel" in str(origin)
@@ -214,6 +214,6 @@ def test_wrong_labels_are_refused_and_a_new_classifier_is_made(make_bert, import
     one = ("--head", "classification", "--labels", "stars")
     output, ours = imported(theirs, *one, name="number")
     assert read_model(ours)[0].problem == "regression"
-    assert "one label: the model is a regression" in output
+    assert "the model has one label, so it is treated as a regression model" in output
     _, ours = imported(theirs, *one, "--problem", "multi_label", name="binary")
     assert read_model(ours)[0].problem == "multi_label"

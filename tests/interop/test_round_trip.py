@@ -155,7 +155,7 @@ def test_models_without_a_hugging_face_class_are_not_exported(make_bert, bert_ja
     [
         (dict(norm="pre"), "model.norm='pre' is not supported by Hugging Face's BERT"),
         (dict(positions="sinusoidal"), "model.positions='sinusoidal' is not supported by"),
-        (dict(num_segments=0), "DistilBERT has no class for the head 'pretraining'"),
+        (dict(num_segments=0), "DistilBERT has no class for the 'pretraining' head"),
     ],
 )
 def test_only_supported_models_have_tensor_names(changes, words):

@@ -269,7 +269,7 @@ def test_unsupported_settings_are_named(build, imported, refused, tmp_path):
     error = refused(theirs)
     assert "modules.json: a Dense module is not supported" in error and "--head encoder" in error
     output, ours = imported(theirs, "--head", "encoder")
-    assert "modules.json: Pooling, Dense dropped: " in output
+    assert "modules.json: the modules Pooling, Dense are dropped: " in output
     assert read_sentence_embedding(ours) is None
     theirs = build("Bert", "mean", Normalize(), name="damaged")
     pooling, normalize = (theirs / name / "config.json" for name in ("1_Pooling", "2_Normalize"))
@@ -311,7 +311,7 @@ def test_a_cross_encoder_is_a_classifier(bert_jax_here, imported, tmp_path):
     model.save_pretrained(str(tmp_path / "cross"), create_model_card=False)
     assert (tmp_path / "cross/modules.json").is_file()
     output, ours = imported(tmp_path / "cross")
-    assert "with the head 'classification'" in output and read_sentence_embedding(ours) is None
+    assert "('classification' head)" in output and read_sentence_embedding(ours) is None
 
 
 @pytest.mark.parametrize("early", [False, True])

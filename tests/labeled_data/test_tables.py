@@ -141,7 +141,7 @@ def test_errors_name_the_row_of_invalid_parquet(tmp_path: Path) -> None:
     rows = [{"text": "a", "day": datetime.date(2026, 1, 1)}, {"text": None, "day": None}]
     pq.write_table(pa.Table.from_pylist(rows), path)
     for columns, message in (
-        (["body"], "a: no column 'body'; its columns are 'text', 'day'"),
+        (["body"], "a: no column 'body'; the columns are 'text', 'day'"),
         (["text"], "a:row 1: column 'text' is null"),
         (["day"], "a:row 0: column 'day' contains a value of type date"),
     ):

@@ -145,5 +145,5 @@ def test_shares_out_of_range_are_refused(arguments):
 def test_a_vocabulary_with_ids_out_of_range_or_no_random_ids_is_refused():
     with pytest.raises(ValueError, match="token ids range from 0 to 10. Expected 0 to 9"):
         Vocabulary(10, 0, 2, 3, 4, (0, 1, 2, 3, 4), np.array([10], np.int32))
-    with pytest.raises(ValueError, match="no entries for random replacements"):
+    with pytest.raises(ValueError, match="no tokens for random replacements"):
         Vocabulary(10, 0, 2, 3, 4, (0, 1, 2, 3, 4), np.array([], np.int32))

@@ -33,6 +33,6 @@ def test_a_plan_says_whether_a_run_fits(capfd: pytest.CaptureFixture[str]) -> No
         on_report=lambda report: lines.append(str(report)),
     )
     assert not result.fits and result.changes is None
-    assert "does not fit: trying changes (at most 0)" in lines
-    assert lines[-1].startswith("\nnone of the tried changes fits")
+    assert "the run does not fit: trying at most 0 changes" in lines
+    assert lines[-1].startswith("\nthe run does not fit with any of these changes")
     assert capfd.readouterr() == ("", "")

@@ -31,7 +31,7 @@ def test_a_resumed_run_keeps_both_configs_and_prints_the_changes(tmp_path) -> No
     assert keep_config(Run(work_dir="there"), tmp_path, 5, finished=False) == []
     lines = keep_config(Run(optimizer=Optimizer(rate=1e-4)), tmp_path, 7, finished=False)
     assert lines == [
-        "changed    since step 7, whose config is kept as config-until-7.json:",
+        "changed    since step 7 (old config kept as config-until-7.json):",
         "  optimizer.rate: 0.001 -> 0.0001",
     ]
     rates = {

@@ -148,7 +148,7 @@ def test_skipped_json_lines_are_counted(tmp_path):
         (b'["text"]', r"a\.jsonl:2: expected a JSON object on each line, not an array"),
         (
             b'{"id": 2}',
-            r"a\.jsonl:2: no field 'text'; its fields are 'id' \(choose one with --text",
+            r"a\.jsonl:2: no field 'text'; the fields are 'id' \(choose one with --text",
         ),
         (b'{"text": null}', r"a\.jsonl:2: field 'text' is null, not a string"),
         (b'{"text": 3}', r"a\.jsonl:2: field 'text' is a number, not a string"),
@@ -167,7 +167,7 @@ def test_a_field_missing_from_all_lines_is_always_an_error(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(json_lines({"body": "one"}, {"body": "two"}))
     with pytest.raises(
-        ValueError, match="no field 'text'; its fields are 'body', and no other line"
+        ValueError, match="no line has the field 'text'; the fields of the last line are 'body'"
     ):
         texts(path, options=SKIP)
     assert texts(path, options=SourceOptions(text_field="body")) == ["one", "two"]

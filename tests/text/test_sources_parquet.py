@@ -59,7 +59,7 @@ def test_errors_name_the_parquet_file_and_row(tmp_path):
     documents, counts = read(path, on_bad_line="skip")
     assert [document.text for document in documents] == ["good"]
     assert counts.bad_lines == 2
-    with pytest.raises(ValueError, match=r"a\.parquet: no column 'body'; its columns are 'text'"):
+    with pytest.raises(ValueError, match=r"a\.parquet: no column 'body'; the columns are 'text'"):
         read(path, text_field="body", on_bad_line="skip")
     data = path.read_bytes()
     for damaged in (data[: len(data) // 2], data[:-9], data[:30] + b"\xff" * 60 + data[90:]):

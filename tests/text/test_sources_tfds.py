@@ -84,7 +84,7 @@ def test_a_part_of_a_split_is_read_and_bad_rows_are_counted(data_dir):
 
 def test_errors_of_tfds_are_reported_in_one_line(data_dir):
     for name, field, message in [
-        ("tfds:tiny_text/plain", "body", "no feature 'body'; its features are"),
+        ("tfds:tiny_text/plain", "body", "no feature 'body'; the features are"),
         ("tfds:tiny_text/plain", "number", "has the type int. Expected text"),
         (
             "tfds:tiny_text/plain:nosuch",

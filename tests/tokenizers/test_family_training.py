@@ -111,7 +111,7 @@ def test_too_little_text_for_the_vocabulary_is_logged(model_type, caplog):
     tokenizer, _ = train_sentencepiece(TEXTS, model_type=model_type, vocab_size=5_000)
     assert tokenizer.vocab_size < 5_000
     assert (
-        f"only enough repeated pieces for a vocabulary of {tokenizer.vocab_size} entries, not 5000"
+        f"only enough repeated pieces for a vocabulary of {tokenizer.vocab_size} tokens, not 5000"
         in caplog.text
     )
 

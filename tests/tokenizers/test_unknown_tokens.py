@@ -142,6 +142,6 @@ def test_messages_name_the_likely_cause(tmp_path):
     backend["model"]["vocab"] |= spaced
     (tmp_path / "tokenizer.json").write_text(json.dumps(backend))
     damaged = Tokenizer.load(tmp_path / "tokenizer.json")
-    assert "9 of 16 vocabulary entries begin or end with white space" in describe_unknown(
+    assert "9 of 16 tokens in the vocabulary begin or end with white space" in describe_unknown(
         damaged, 1, 2
     )

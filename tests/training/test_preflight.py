@@ -93,7 +93,8 @@ def test_a_run_that_just_fits_is_accepted(mesh: Mesh) -> None:
         ),
         (
             {"sequence_length": 129, "corpus_length": 129},
-            "sequence_length=129 is greater than model.max_positions=128: raise the latter",
+            "sequence_length=129 is greater than model.max_positions=128: shorten the sequences "
+            "or raise model.max_positions",
         ),
         (
             {"corpus_length": 64},

@@ -306,8 +306,8 @@ def with_table_sizes(
     positions = table[0] - encoder.position_offset if table else encoder.max_positions
     if not 1 <= max_positions <= positions:
         raise ValueError(
-            f"--max-positions {max_positions}: expected a number from 1 to {positions}, which is "
-            "how many positions the source has"
+            f"--max-positions {max_positions}: expected a number from 1 to {positions}, the number "
+            "of positions in the source"
         )
     notes.append(f"the first {max_positions:,} of {positions:,} positions are kept")
     return dataclasses.replace(encoder, max_positions=max_positions)
@@ -333,8 +333,8 @@ def model_config(
     if needs_labels:
         if scores is None or _another_task(content, name, family):
             raise ValueError(
-                f"--head {name}: {directory} has no such classifier, so one is randomly "
-                "initialized. Name its labels with --labels NAME NAME ..."
+                f"--head {name}: {directory} has no such classifier, so a new one would be "
+                "randomly initialized. Name its labels with --labels NAME NAME ..."
             )
     if labels and not options.head and len(labels) != (scores or (0,))[0]:
         raise ValueError(_wrong_labels(content, shapes, labels, directory))

@@ -52,7 +52,7 @@ def refusal_of(config: ModelConfig) -> str | None:
     family = family_of(config.encoder)
     if config.head not in family.architectures:
         return (
-            f"Hugging Face's {family.title} has no class for the head {config.head!r}. Choose one "
+            f"Hugging Face's {family.title} has no class for the {config.head!r} head. Choose one "
             f"of {', '.join(map(repr, family.architectures))} with --head"
         )
     refusal = family.refusal(config)

@@ -211,7 +211,7 @@ def resolve_directory(
     check_vocabulary(tokenizer, encoder)
     if tokenizer.vocab_size < encoder.vocab_size:
         notes.append(
-            f"the tokenizer has {tokenizer.vocab_size:,} entries, and the token table has "
+            f"the tokenizer has {tokenizer.vocab_size:,} tokens, and the token table has "
             f"{encoder.vocab_size:,} rows"
         )
     config = model_config(content, encoder, tensors.shapes, options, source)
@@ -220,8 +220,8 @@ def resolve_directory(
         notes.append(f"the scores of the source's classifier are now {', '.join(options.labels)}")
     if len(options.labels) == 1 and config.problem == "regression":
         notes.append(
-            "one label: the model is a regression, whose score is the predicted number (see "
-            "--problem)"
+            "the model has one label, so it is treated as a regression model: its score is the "
+            "predicted number (see --problem)"
         )
     num_names = len(content.get("id2label") or {})
     if config.labels and not options.labels and num_names not in (0, len(config.labels)):
@@ -274,14 +274,14 @@ def match_model(
 
     def why_left_out(name: str) -> str | None:
         if name.endswith(BUFFERS):
-            return "a buffer, not a weight"
+            return "because it is a buffer, not a weight"
         if name in family.tied and config.head in MASKED_LM_HEADS:
-            return f"the same as {family.tied[name]}"
+            return f"because it is the same as {family.tied[name]}"
         part = family.part_of(name)
         if new_classifier and part == "classifier.":
-            return "the classifier is replaced by a randomly initialized one"
+            return "because the classifier is replaced with a randomly initialized one"
         if part and part not in kept and (asked or part == family.pooler):
-            return f"not part of a model with the head {config.head!r}"
+            return f"because it is not part of a model with the {config.head!r} head"
         return None
 
     # If a part has only some of its tensors, the file is damaged, so do not initialize the rest.
@@ -305,7 +305,7 @@ def check_vocabulary(tokenizer: Tokenizer, encoder: EncoderConfig) -> None:
     """Raise ValueError if the tokenizer has more ids than the token table has rows."""
     if tokenizer.vocab_size > encoder.vocab_size:
         raise ValueError(
-            f"the tokenizer has {tokenizer.vocab_size:,} entries, but the token table has only "
+            f"the tokenizer has {tokenizer.vocab_size:,} tokens, but the token table has only "
             f"{encoder.vocab_size:,} rows, so they belong to different models. Specify the model's "
             "own tokenizer with --tokenizer FILE_OR_DIR"
         )

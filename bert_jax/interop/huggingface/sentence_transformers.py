@@ -98,7 +98,7 @@ def read_sentence_model(directory: Path, options: ImportOptions) -> SentenceMode
                 f"{error}, so sentence embeddings cannot be computed. To import only the encoder, "
                 "which then embeds a text as the mean of its token vectors, use --head encoder"
             ) from error
-        note = f"{MODULES_NAME}: {', '.join(dropped)} dropped: {error}"
+        note = f"{MODULES_NAME}: the modules {', '.join(dropped)} are dropped: {error}"
         return SentenceModel(encoder, notes=(note,))
     return SentenceModel(encoder, settings, lowercase)
 

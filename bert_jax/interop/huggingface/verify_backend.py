@@ -89,7 +89,7 @@ class HuggingFaceModel:
             )
         except Exception as error:  # a config or a pickle can make transformers raise anything
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
-            raise ValueError(f"{directory}: {named} cannot be loaded from it: {reason}") from error
+            raise ValueError(f"{directory}: {named} cannot be loaded: {reason}") from error
         absent = sorted(loading["missing_keys"])
         if absent:
             raise ValueError(

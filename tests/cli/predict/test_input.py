@@ -67,7 +67,7 @@ def test_a_squad_file_is_refused(models, refused, tmp_path):
         assert "evaluate WORKDIR --unlabelled --data FILE --predictions DIR" in error
     for other in ([1], []):
         source.write_text(objects({"data": other}))
-        assert "its fields are 'data'" in refused(models["span"], "--input", source)
+        assert "the fields are 'data'" in refused(models["span"], "--input", source)
 
 
 def test_results_keep_the_order_of_a_compressed_file(models, predicted, tmp_path):
@@ -289,7 +289,7 @@ def test_json_lines_are_utf8_in_any_locale(models, bert_jax, tmp_path):
         written = (tmp_path / "out.jsonl").read_bytes() if options else finished.stdout
         found = [json.loads(line) for line in written.decode("utf-8").splitlines()]
         assert [line["id"] for line in found] == ["é", "ü"]
-        assert "its fields are 'id'" in found[1]["error"]
+        assert "the fields are 'id'" in found[1]["error"]
 
 
 def test_results_arrive_during_the_input_and_a_broken_pipe_is_silent(models, bert_jax):

@@ -136,7 +136,7 @@ def test_blank_lines_are_texts_unless_the_input_is_json_lines(models, predicted)
         ("pretraining", b"[MASK]\n\xff\n", "standard input:2: byte 0xff is not UTF-8"),
         ("pretraining", b"[MASK]\n\n", "standard input:2: no [MASK] in ''"),
         ("span", b"who?\n", "standard input:1: plain text; expected a JSON object with 'question'"),
-        ("span", b'{"question": "a"}', "standard input:1: its fields are 'question'; expected 'q"),
+        ("span", b'{"question": "a"}', "standard input:1: the fields are 'question'; expected 'q"),
         ("tagging", b'{"words": ["a", 1]}', "standard input:1: field 'words' is [\"a\", 1]; exp"),
         ("tagging", b'{"text": null}', "standard input:1: field 'text' is null; expected a string"),
         ("tagging", b'{"text": "a"}\n\n{', "standard input:3: '{' is not valid JSON"),
@@ -220,7 +220,7 @@ def test_report_puts_errors_in_the_output(models, bert_jax_here, monkeypatch, tm
     assert [result.get("id", "absent") for result in found[:7]] == [
         "one", 2, "absent", "absent", [5], None, "absent",
     ]  # fmt: skip
-    reasons = ("no [MASK] in", "not valid JSON", "not a JSON obj", "its fields are 'title', 'id'",
+    reasons = ("no [MASK] in", "not valid JSON", "not a JSON obj", "the fields are 'title', 'id'",
                "field 'text' is 1; expected a string")  # fmt: skip
     for result, reason in zip(found[1:6], reasons, strict=True):
         assert reason in result["error"]
@@ -260,7 +260,10 @@ def test_all_documents_are_checked_before_tagging(models, monkeypatch):
 def test_an_object_in_plain_text_is_an_error(models, refused, predicted):
     text = '#first\n{"text": "a"}\n'
     error = refused(models["classification"], data=text.encode())
-    assert "standard input:2: a JSON object in an input that began as plain text. Add" in error
+    assert (
+        "standard input:2: this line is a JSON object, but the input began as plain text. Add"
+        in error
+    )
     assert len(predicted(models["classification"], "--format", "text", text=text)) == 2
     assert len(predicted(models["classification"], text='#\n{"a": 1}\n{b\n')) == 3
 
