@@ -24,13 +24,13 @@ def read_rows(
     for name, value in measured_with.items() if content["runs"] else ():
         if content[name] != _as_read(value):
             raise SystemExit(
-                f"{file} has results with {name} {json.dumps(content[name])}, not "
-                f"{json.dumps(value)}. Move it away, or use its settings"
+                f"{file}: its results were measured with {name} {json.dumps(content[name])}, not "
+                f"{json.dumps(value)}. Move the file away, or use the same settings"
             )
     rows: dict[str, dict] = content["runs"]
     stale = [name for name, row in rows.items() if row["recipe"] != _as_read(recipes.get(name))]
     if stale:
-        print(f"{file}: removed rows with another recipe: {', '.join(stale)}", flush=True)
+        print(f"{file}: removed results of other recipes: {', '.join(stale)}", flush=True)
     return {name: rows[name] for name in recipes if name in rows and name not in stale}
 
 

@@ -260,7 +260,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with the data sets")
     parser.add_argument("--work", type=Path, required=True, help="folder for the runs")
-    parser.add_argument("--steps", type=int, default=3_000, help="number of steps of 4,096 tokens")
+    parser.add_argument(
+        "--steps", type=int, default=3_000, help="number of steps, each with 4,096 tokens"
+    )
     parser.add_argument("--seeds", type=int, default=3, help="number of fine-tuning seeds")
     parser.add_argument(
         "--rates",

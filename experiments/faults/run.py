@@ -48,9 +48,7 @@ def main() -> int:
     parser.add_argument("--work", type=Path, required=True, help="folder for all files")
     parser.add_argument("--seed", type=int, default=0, help="seed for all cases (default: 0)")
     parser.add_argument("--only", nargs="+", choices=list(GROUPS), help="groups to run")
-    parser.add_argument(
-        "--match", default="", help="text that the names of the cases to run must contain"
-    )
+    parser.add_argument("--match", default="", help="run only cases whose names contain this text")
     parser.add_argument(
         "--fast", action="store_true", help="run only every eighth case in each group"
     )

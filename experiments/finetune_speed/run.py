@@ -167,7 +167,7 @@ def main() -> None:
     parser.add_argument("--same-malloc", action="store_true")
     args = parser.parse_args()
     if settings := [name for name in os.environ if name.startswith(("GLIBC_TUNABLES", "MALLOC_"))]:
-        parser.error(f"{', '.join(settings)} would change malloc for both libraries. Unset it")
+        parser.error(f"unset {', '.join(settings)}, which would change malloc for both libraries")
     rows = measure_all(args)
     host = {
         "date": str(datetime.date.today()),

@@ -128,7 +128,7 @@ def main() -> None:
     if args.same_malloc and args.device != "cpu":
         parser.error("--same-malloc: bert-jax configures malloc only on a CPU")
     if settings := [name for name in os.environ if name.startswith(("GLIBC_TUNABLES", "MALLOC_"))]:
-        parser.error(f"{', '.join(settings)} would change malloc for all programs. Unset it")
+        parser.error(f"unset {', '.join(settings)}, which would change malloc for all programs")
     rows = []
     for size in args.sizes:
         for number in range(args.rounds):

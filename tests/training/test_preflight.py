@@ -125,13 +125,13 @@ def test_a_run_that_just_fits_is_accepted(mesh: Mesh) -> None:
             {"corpus_documents": 1},
             "next_sentence takes second segments from other documents, but the training split of "
             "data/a has only one document: separate documents by blank lines, hold out a larger "
-            "share, or set sentence_pairs to 'none' or 'sentence_order'",
+            "fraction, or set sentence_pairs to 'none' or 'sentence_order'",
         ),
         (
             {"held_out_documents": 1},
             "next_sentence takes second segments from other documents, but the held-out split of "
             "data/a has only one document: separate documents by blank lines, hold out a larger "
-            "share, or set sentence_pairs to 'none' or 'sentence_order'",
+            "fraction, or set sentence_pairs to 'none' or 'sentence_order'",
         ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
