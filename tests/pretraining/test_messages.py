@@ -11,7 +11,7 @@ def test_a_note_warns_of_a_table_much_larger_than_its_vocabulary() -> None:
     assert surplus_rows(1_000, 2_023) == []
     assert len(surplus_rows(1_000, 2_024)) == 1
     (line,) = surplus_rows(1_000, 30_522)
-    assert "model.vocab_size=30,522, but the tokenizer has 1,000 entries" in line
+    assert "model.vocab_size=30,522, but the tokenizer has only 1,000 tokens" in line
     assert line.endswith("Set --config.model.vocab_size=1000")
 
 
@@ -56,8 +56,11 @@ def test_a_note_warns_of_held_out_text_that_an_earlier_phase_trains_on() -> None
     )  # fmt: skip
     assert leaks([first]) == leaks([first, same]) == leaks([first, less]) == []
     (line,) = leaks([first, same, more])
-    assert "phase4: c/phase4 holds out 5.00% of its documents, but c/phase1 only 1.00%. " in line
-    assert "phase1 trains on some that phase4 is evaluated on" in line
+    assert (
+        "phase4: c/phase4 holds out 5.00% of its documents, but c/phase1 holds out only 1.00%. "
+        in line
+    )
+    assert "phase1 trains on some documents that phase4 is evaluated on" in line
     assert len(leaks([first, less, same, more])) == 2
     books, mine = {"path": "/books.txt"}, {"path": "/mine.txt"}
     held_out = mine | {"split": "heldout"}
