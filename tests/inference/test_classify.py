@@ -119,7 +119,7 @@ def test_pairs_and_single_texts_cannot_be_confused(tmp_path, pairs):
     classify = biased(tmp_path, [1.0], InferenceDefaults(max_length=16, pairs=pairs))
     right, wrong = (("a", "b"), "a") if pairs else ("a", ("a", "b"))
     assert classify(right).scores
-    message = (
+    message = "this is " + (
         r"a single text, .* pairs: \(first, " if pairs else "a pair, .* trained on single texts"
     )
     with pytest.raises(UnusableText, match=f"text 1 of 2: {message}"):

@@ -74,4 +74,4 @@ def test_a_note_warns_of_held_out_text_that_an_earlier_phase_trains_on() -> None
         "phase1 trains on them. Prepare both with the same --held-out, or the same --held-" in line
     )
     (line,) = leaks([whole, corpus("phase2", 0.01, books, mine)])
-    assert "phase1 trains on some that phase2 is evaluated on" in line
+    assert "phase1 trains on some documents that phase2 is evaluated on" in line
