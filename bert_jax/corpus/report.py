@@ -36,8 +36,8 @@ def preparation_speed(progress: Progress, num_workers: int) -> str:
         f"{progress.new_text_bytes / 1e6:,.1f} MB of text in {progress.seconds:.1f} s: "
         f"{progress.new_text_bytes / progress.seconds / 1e6:.2f} MB/s, "
         f"{progress.new_tokens / progress.seconds:,.0f} tokens/s with {num_workers} "
-        f"worker{'s' * (num_workers != 1)}; peak memory per worker: "
-        f"{progress.peak_worker_memory / 2**20:.0f} MiB"
+        f"worker{'s' * (num_workers != 1)}; at most "
+        f"{progress.peak_worker_memory / 2**20:.0f} MiB of memory per worker"
         + (f"; {kept} shard{'s' * (kept != 1)} already existed" if kept else "")
     )
 
@@ -52,8 +52,8 @@ def comparison_lines(speed: PreparationSpeed, num_workers: int) -> list[str]:
             f"{name:18}  {seconds:8.2f} s  {megabytes / seconds:6.2f} MB/s"
             for name, seconds in times.items()
         ),
-        f"ratio {speed.plain_seconds / speed.prepare_seconds:.2f}; peak memory per worker: "
-        f"{speed.peak_worker_memory / 2**20:.0f} MiB",
+        f"ratio {speed.plain_seconds / speed.prepare_seconds:.2f}; at most "
+        f"{speed.peak_worker_memory / 2**20:.0f} MiB of memory per worker",
     ]
 
 

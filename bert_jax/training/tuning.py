@@ -19,7 +19,7 @@ class TuningConfig:
         -1 for all layers, 0 for only the pooler and the head. The embeddings are trained only if
         all layers are.
       embeddings: whether to train the embeddings.
-      layer_decay: the factor by which the learning rate decreases from each layer to the layer
+      layer_decay: the factor by which the learning rate is multiplied from each layer to the layer
         below it. The pooler and the head have the full rate, and the embeddings have the lowest
         (Howard and Ruder 2018, section 3.2, "discriminative fine-tuning"). 1.0 gives all of them
         the same rate.

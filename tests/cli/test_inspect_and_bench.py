@@ -77,13 +77,13 @@ def test_inspect_compares_models(tmp_path, bert_jax_here) -> None:
 def test_inspect_says_whether_a_name_is_an_encoder_or_a_recipe(bert_jax_here) -> None:
     encoder = bert_jax_here("inspect", "tiny").output.splitlines()
     assert encoder[:2] == [
-        "published encoder tiny, with the heads that it was pretrained with",
-        "(not the recipe, which `bert-jax inspect --config tiny` describes)",
+        "published encoder tiny, with its pretraining heads",
+        "(for the recipe, run `bert-jax inspect --config tiny`)",
     ]
     recipe = bert_jax_here("inspect", "--config", "tiny").output.splitlines()
     assert recipe[:2] == [
         "config tiny",
-        "(not the published encoder, which `bert-jax inspect tiny` describes)",
+        "(for the published encoder, run `bert-jax inspect tiny`)",
     ]
     assert bert_jax_here("inspect", "--config", "bert_base").output.startswith(
         "config bert_base\n\n"

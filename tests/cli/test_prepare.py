@@ -127,4 +127,4 @@ def test_bench_prepare_compares_with_a_plain_loop(files, capsys, monkeypatch):
     assert main([*words, *options]) == 0
     output = capsys.readouterr().out
     assert "41 documents, 1 workers" in output
-    assert re.search(r"ratio \d+\.\d\d; peak memory per worker: \d+ MiB", output)
+    assert re.search(r"ratio \d+\.\d\d; at most \d+ MiB of memory per worker", output)
