@@ -40,7 +40,7 @@ def test_options_reach_the_corpus_and_the_table_shows_it(files, tmp_path, capsys
     assert re.search(rf"^fill rate +{train.fill_rate:.4f} +{heldout.fill_rate:.4f}$", output, re.M)
     assert "exact duplicates removed: 1" in output
     assert "unusable lines skipped: 1" in output
-    assert "tokens/s with 1 workers" in output
+    assert "tokens/s with 1 worker;" in output
 
 
 def test_a_finished_corpus_is_compared_with_its_checksums(files, tmp_path, capsys):
