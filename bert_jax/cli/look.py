@@ -150,7 +150,7 @@ def compare_models(args: argparse.Namespace) -> int:
     names = ("step", "other_step", "every_checkpoint", "max_sentences")
     options = {name: getattr(args, name) for name in names}
     line = ProgressLine(sys.stderr)
-    with renamed_in_errors(option_names(*names)):
+    with renamed_in_errors(option_names("every_checkpoint", "max_sentences")):
         compared = compare(
             args.work_dir, args.other, args.treebank, **options, on_progress=line.show_text
         )
