@@ -3,11 +3,12 @@
     bert-jax sweep --config configs/finetune/cola.py --init runs/mine --output runs/sweep-cola
 
 Every combination is trained with every seed. The default is 120 runs, with the batch sizes and
-epochs in appendix A.3 and the learning rates in section 4.1 of Devlin et al. 2019. Each run has its
-own directory in OUTPUT/runs, where output.txt records what it prints. If the sweep is stopped, the
-same command resumes it. OUTPUT/results.json contains the results of all runs, and report.html and
-report.png contain a table and a chart. At the end, the best run's directory is printed, for
-`evaluate`, `predict` or `export`. A sweep runs in one process, on all devices.
+epochs in appendix A.3 and the learning rates in section 4.1 of Devlin et al. 2019. --vary adds the
+values of any other config key to the grid. Each run has its own directory in OUTPUT/runs, where
+output.txt records what it prints. If the sweep is stopped, the same command resumes it.
+OUTPUT/results.json contains the results of all runs, and report.html and report.png contain a table
+and a chart. At the end, the best run's directory is printed, for `evaluate`, `predict` or `export`.
+A sweep runs in one process, on all devices.
 
     bert-jax sweep --report-only runs/sweep-cola runs/sweep-rte --output runs/sweeps
 
@@ -21,14 +22,15 @@ import argparse
 from pathlib import Path
 from typing import get_args
 
-from bert_jax.argument_parser import ArgumentParser, option_name
+from bert_jax.argument_parser import ArgumentParser, free_text, option_name
 from bert_jax.cli.arguments import add_config_argument, add_data_argument, add_init_argument
 from bert_jax.cli.output import console_report
 from bert_jax.finetuning.hyperparameters import Grid
 from bert_jax.finetuning.sweep import sweep
 from bert_jax.finetuning.sweep_directory import Keep, kept_before
-from bert_jax.finetuning.sweep_report import combine_reports, summary
-from bert_jax.recipes.command_line import sweep_command, sweep_config
+from bert_jax.finetuning.sweep_report import combine_reports
+from bert_jax.finetuning.sweep_tables import summary
+from bert_jax.recipes.sweep_arguments import SweepArguments
 from bert_jax.runs.runtime import enable_compilation_cache
 from bert_jax.training.distributed import StopRequest
 
@@ -41,6 +43,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_init_argument(parser)
     add_data_argument(parser)
     parser.add_option("--output", "DIR", "directory for the runs, the results and the report")
+    parser.add_list(
+        "--vary",
+        "KEY=VALUES",
+        "config key and the values to try, separated by commas: tuning.top_layers=-1,2,0",
+        kind=free_text,
+    )
     _add_grid_arguments(parser)
     parser.add_choice(
         "--keep",
@@ -76,24 +84,24 @@ def run(args: argparse.Namespace) -> int:
     """Run a sweep and print its reports, or only write a report; return the exit code."""
     if args.report_only:
         return _report(args)
-    for name in ("config", "output"):
-        if not getattr(args, name):
-            raise ValueError(f"--{name} is missing: a sweep needs --config FILE.py --output DIR")
-    config = sweep_config(args.config, args.config_overrides, args.init, args.data, args.output)
-    output = Path(args.output)
+    given = SweepArguments(
+        args.config, args.config_overrides, args.init, args.data, args.output, args.vary or ()
+    )
+    config, vary = given.load()
     grid = _grid(args, config.seed)
     enable_compilation_cache()
-    keep = args.keep or kept_before(output) or "best"
+    keep = args.keep or kept_before(Path(args.output)) or "best"
     stop = StopRequest()
     result = sweep(
         config,
-        output,
+        args.output,
         batch_sizes=grid.batch_sizes,
         learning_rates=grid.learning_rates,
         num_epochs=grid.num_epochs,
         num_seeds=grid.num_seeds,
+        vary=vary,
         keep=keep,
-        command=sweep_command(_given(args), grid, keep),
+        command=given.command(grid, keep),
         on_report=console_report,
         stop=stop,
     )
@@ -110,17 +118,9 @@ def _grid(args: argparse.Namespace, first_seed: int) -> Grid:
     )
 
 
-def _given(args: argparse.Namespace) -> list[str]:
-    """Return the options that select the config and the data, as they were given."""
-    words = ["--config", args.config]
-    words += ["--init", args.init] if args.init else []
-    words += ["--data", args.data] if args.data else []
-    return [*words, "--output", args.output, *args.config_overrides]
-
-
 def _report(args: argparse.Namespace) -> int:
-    others = ("config", "init", "data", "batch_sizes", "learning_rates", "epochs", "seeds", "keep")
-    options = [option_name(other) for other in others if getattr(args, other) is not None]
+    others = ("config", "init", "data", "vary", "batch_sizes", "learning_rates", "epochs", "seeds")
+    options = [option_name(each) for each in (*others, "keep") if getattr(args, each) is not None]
     if words := [*options, *args.config_overrides]:
         raise ValueError(f"{words[0]}: --report-only does not train. Omit the option")
     if len(args.report_only) > 1 and not args.output:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import optax
@@ -55,6 +55,7 @@ class CompiledSteps:
       prediction_step: the step that computes logits.
       metrics_step: the step that computes the loss from logits.
       init: the function that initializes the training state.
+      mesh: the device mesh.
     """
 
     task: ClassifierTask
@@ -66,6 +67,7 @@ class CompiledSteps:
     prediction_step: PredictionStep
     metrics_step: MetricsStep
     init: Init
+    mesh: Mesh
 
 
 def make_steps(
@@ -74,8 +76,17 @@ def make_steps(
     accumulation_steps: int,
     task: ClassifierTask,
     mesh: Mesh,
+    others: Sequence[CompiledSteps] = (),
 ) -> CompiledSteps:
     """Return the steps, each of which is recompiled for every new batch shape.
+
+    Args:
+      optimizer_config: the optimizer's settings.
+      tuning_config: which parameters to train.
+      accumulation_steps: the number of parts that each batch is split into.
+      task: the model and its loss.
+      mesh: the device mesh.
+      others: steps that were made before. If one of them has the same settings, it is returned.
 
     Raises:
       ValueError: `tuning.top_layers` exceeds the number of layers, or is combined with
@@ -83,6 +94,11 @@ def make_steps(
     """
     tuning = Tuning(tuning_config, task.config.encoder)
     _check_scan(task.compute, tuning)
+    settings = optimizer_config, tuning, accumulation_steps, mesh
+    for other in others:
+        same = (other.optimizer_config, other.tuning, other.accumulation_steps, other.mesh)
+        if same == settings and _are_equal(task, other.task):
+            return other
     rate = tuning.rate if tuning_config.layer_decay < 1.0 else None
     optimizer = make_optimizer(optimizer_config, rate)
     train_step = make_train_step(
@@ -102,7 +118,13 @@ def make_steps(
         make_prediction_step(task, mesh),
         make_metrics_step(task, mesh),
         make_init(task.definition, optimizer, mesh, tuning.is_trainable),
+        mesh,
     )
+
+
+def _are_equal(task: ClassifierTask, other: ClassifierTask) -> bool:
+    is_same_kind = type(task) is type(other)
+    return is_same_kind and (task.config, task.compute) == (other.config, other.compute)
 
 
 def _check_scan(compute: ComputeConfig, tuning: Tuning) -> None:

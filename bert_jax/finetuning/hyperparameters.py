@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from bert_jax.finetuning.variants import Variant
 from bert_jax.validation import check_seed
 
 # The number of runs is limited because the directories of all earlier runs are checked each time a
@@ -21,16 +22,19 @@ class Combination:
       batch_size: the number of examples per step.
       learning_rate: the peak learning rate.
       num_epochs: the number of epochs.
+      variant: the values of the other config keys that the sweep varies.
     """
 
     batch_size: int
     learning_rate: float
     num_epochs: int
+    variant: Variant = field(default=Variant(), kw_only=True)
 
     def __str__(self) -> str:
         """Return a readable description of the combination."""
         epochs = f"{self.num_epochs} epoch{'s' * (self.num_epochs != 1)}"
-        return f"batch {self.batch_size}, learning rate {self.learning_rate:g}, {epochs}"
+        variant = f"{self.variant}, " if self.variant else ""
+        return f"{variant}batch {self.batch_size}, learning rate {self.learning_rate:g}, {epochs}"
 
 
 @dataclass(frozen=True, order=True)
@@ -50,20 +54,23 @@ class Hyperparameters(Combination):
     @property
     def combination(self) -> Combination:
         """The hyperparameters without the seed."""
-        return Combination(self.batch_size, self.learning_rate, self.num_epochs)
+        return Combination(
+            self.batch_size, self.learning_rate, self.num_epochs, variant=self.variant
+        )
 
     @property
     def name(self) -> str:
         """The name of the run's directory within a sweep."""
+        variant = f"{self.variant.name}_" if self.variant else ""
         return (
-            f"batch{self.batch_size}-rate{self.learning_rate!r}-epochs{self.num_epochs}"
+            f"{variant}batch{self.batch_size}-rate{self.learning_rate!r}-epochs{self.num_epochs}"
             f"-seed{self.seed}"
         )
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid of runs: every combination of hyperparameters with every seed.
+    """A grid of runs: every variant with every combination of hyperparameters and every seed.
 
     The default batch sizes and epoch counts are from appendix A.3 of Devlin et al. 2019. The
     default learning rates are from section 4.1 of that paper, which includes 4e-5 as well.
@@ -74,6 +81,7 @@ class Grid:
       num_epochs: the epoch counts.
       num_seeds: the number of runs per combination; their seeds count up from `first_seed`.
       first_seed: the first seed.
+      variants: the values of the other config keys that the sweep varies.
     """
 
     batch_sizes: tuple[int, ...] = (16, 32)
@@ -81,6 +89,7 @@ class Grid:
     num_epochs: tuple[int, ...] = (2, 3, 4)
     num_seeds: int = 5
     first_seed: int = 0
+    variants: tuple[Variant, ...] = (Variant(),)
 
     def __post_init__(self) -> None:
         for name, values in zip(_SWEPT, self._values, strict=True):
@@ -98,7 +107,8 @@ class Grid:
                 f"num_seeds={self.num_seeds} from first_seed={self.first_seed}: seeds must be at "
                 "most 2^32 - 1."
             )
-        if (runs := math.prod(map(len, self._values)) * self.num_seeds) > MAX_RUNS:
+        combinations = len(self.variants) * math.prod(map(len, self._values))
+        if (runs := combinations * self.num_seeds) > MAX_RUNS:
             raise ValueError(
                 f"the grid has {runs:,} runs ({self.num_seeds:,} seeds per combination); expected "
                 f"at most {MAX_RUNS:,}. Use fewer seeds or fewer values."
@@ -112,7 +122,8 @@ class Grid:
     def combinations(self) -> list[Combination]:
         """All combinations of hyperparameters."""
         return [
-            Combination(batch_size, learning_rate, epochs)
+            Combination(batch_size, learning_rate, epochs, variant=variant)
+            for variant in self.variants
             for batch_size in self.batch_sizes
             for learning_rate in self.learning_rates
             for epochs in self.num_epochs
@@ -126,7 +137,7 @@ class Grid:
         """
         seeds = range(self.first_seed, self.first_seed + self.num_seeds)
         return [
-            Hyperparameters(c.batch_size, c.learning_rate, c.num_epochs, seed)
+            Hyperparameters(c.batch_size, c.learning_rate, c.num_epochs, seed, variant=c.variant)
             for seed in seeds
             for c in self.combinations
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,13 +17,12 @@ from bert_jax.finetuning.compiled_steps import (
     check_data,
     check_memory,
     make_steps,
-    unknown_lines,
 )
 from bert_jax.finetuning.config import FinetuneConfig, Monitoring
 from bert_jax.finetuning.hyperparameters import Hyperparameters
 from bert_jax.finetuning.outcome import describe_model
 from bert_jax.finetuning.registry import loss_of
-from bert_jax.finetuning.scoring import LOSS, Scorer, padding, row_lengths
+from bert_jax.finetuning.scoring import LOSS, Scorer, row_lengths
 from bert_jax.finetuning.source import (
     Source,
     encoder_of,
@@ -35,7 +35,6 @@ from bert_jax.finetuning.task_kind import TaskConfig
 from bert_jax.labeled_data.features import ByLength
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import ModelConfig
-from bert_jax.models.parameters import count
 from bert_jax.runs.ownership import ResolvedConfig
 from bert_jax.runs.runtime import dtype_hint
 from bert_jax.runs.work_dir import Comparison
@@ -43,7 +42,7 @@ from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.loop import Intervals
 from bert_jax.training.optimizer import OptimizerConfig
-from bert_jax.training.state import TrainState, abstract_state, parameter_key, trainable_part
+from bert_jax.training.state import TrainState, abstract_state, parameter_key
 
 
 @dataclass(frozen=True)
@@ -81,24 +80,34 @@ class FinetuneRun:
     resolved: ResolvedConfig
 
     @classmethod
-    def open(cls, config: FinetuneConfig, mesh: Mesh) -> FinetuneRun:
+    def open(
+        cls, config: FinetuneConfig, mesh: Mesh, others: Sequence[FinetuneRun] = ()
+    ) -> FinetuneRun:
         """Read the model and the task's files, and check that they fit the config.
+
+        Args:
+          config: the config.
+          mesh: the device mesh.
+          others: runs whose model, data and compiled steps are shared if they are the same.
 
         Raises:
           ValueError: the model or a file does not fit the config, or a file is missing or damaged.
         """
         config = config.with_columns()
-        work_dir = Path(config.work_dir)
         check_batches(config.batch_size, config.rows_evaluated, config.accumulation_steps, mesh)
-        source = open_source(config.init_from, work_dir, mesh, from_scratch=config.from_scratch)
+        source = _shared_source(config, mesh, others) or open_source(
+            config.init_from, Path(config.work_dir), mesh, from_scratch=config.from_scratch
+        )
         encoder = encoder_of(source, config.max_length, config.dropout)
-        data = config.open(source.tokenizer, ("train", "validation", "test"))
+        data = _shared_data(config, source.tokenizer, others) or config.open(
+            source.tokenizer, ("train", "validation", "test")
+        )
         check_data(data, source.tokenizer, config.best_metric, allow_unknown=config.allow_unknown)
         model = data.head.on(encoder, config.head_dropout)
         loss = loss_of(config.task, model, config.compute.resolve(jax.devices()[0], encoder))
         assert data.train is not None
         run = cls(
-            work_dir=work_dir,
+            work_dir=Path(config.work_dir),
             hyperparameters=config.hyperparameters,
             source=source,
             task=config.task,
@@ -107,7 +116,12 @@ class FinetuneRun:
             mesh=mesh,
             row_lengths=row_lengths(data.train, config.max_shapes, encoder.max_positions),
             compiled=make_steps(
-                config.optimizer, config.tuning, config.accumulation_steps, loss, mesh
+                config.optimizer,
+                config.tuning,
+                config.accumulation_steps,
+                loss,
+                mesh,
+                [other.compiled for other in others],
             ),
             rows_evaluated=config.rows_evaluated,
             monitoring=config.monitoring,
@@ -277,27 +291,6 @@ class FinetuneRun:
         )
         return checkpointer.restore(abstract), f"this run's checkpoint at step {step:,}"
 
-    def describe(self) -> list[str]:
-        """Return lines that describe the model, its trainable part, the examples and batches."""
-        shapes, train = self.compiled.task.definition.shapes, self.data.train
-        assert train is not None
-        trainable = count(trainable_part(shapes, self.compiled.tuning.is_trainable))
-        lengths = ", ".join(map(str, self.row_lengths))
-        sets = {**self.data.validation, **self.data.test}
-        held_out = [f"{examples.num_examples:,} {name}" for name, examples in sets.items()]
-        held_out += [] if self.data.test else ["no test set"]
-        epochs = self.hyperparameters.num_epochs
-        return [
-            f"model      {count(shapes):,} parameters, {trainable:,} trainable; "
-            f"{self.compute.dtype}, {self.compute.attention} attention",
-            *self.hints,
-            f"examples   {len(train):,} {self.task.training_examples}, {', '.join(held_out)}",
-            *unknown_lines(self.data.features, self.tokenizer),
-            f"batches    {self.total_steps:,} of {self.hyperparameters.batch_size} in "
-            f"{epochs} epoch{'s' * (epochs > 1)}, rows of {lengths} tokens, "
-            f"{padding(train, self.plan):.1%} padding",
-        ]
-
     def write_model(self, best_step: int | None) -> None:
         """Write the run's `model.json`; `best_step` is None before the end of the run."""
         origin = "sizes and tokenizer of" if self.source.from_scratch else "source"
@@ -310,3 +303,25 @@ class FinetuneRun:
             self.task.inference_defaults(self.max_length, self.data),
             best_step,
         )
+
+
+def _shared_source(
+    config: FinetuneConfig, mesh: Mesh, others: Sequence[FinetuneRun]
+) -> Source | None:
+    """Return the source of another run that starts from the same model, if there is one."""
+    start = config.init_from, config.from_scratch, mesh
+    for each in (other.source for other in others):
+        if (each.init_from, each.from_scratch, each.mesh) == start:
+            return each
+    return None
+
+
+def _shared_data(
+    config: FinetuneConfig, tokenizer: Tokenizer, others: Sequence[FinetuneRun]
+) -> TaskData | None:
+    """Return the data of another run that reads the same examples, if there is one."""
+    reading = config.task, config.max_length, tokenizer.fingerprint
+    for other in others:
+        if (other.task, other.max_length, other.tokenizer.fingerprint) == reading:
+            return other.data
+    return None

@@ -69,7 +69,7 @@ class Source:
 
     def hold(self) -> Source:
         """Return the source with its parameters in memory, so that the checkpoint is not needed."""
-        if self.step is None:
+        if self.step is None or self.held is not None:
             return self
         held = {name: np.array(x) for name, x in self.parameters().items()}
         return replace(self, held=held)

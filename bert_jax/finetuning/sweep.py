@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.hyperparameters import Grid
-from bert_jax.finetuning.run import FinetuneRun
+from bert_jax.finetuning.sweep_configs import variants_of
 from bert_jax.finetuning.sweep_directory import Keep, has_model, kept_before
-from bert_jax.finetuning.sweep_report import summary, write_report
+from bert_jax.finetuning.sweep_opening import open_sweep
+from bert_jax.finetuning.sweep_report import write_report
 from bert_jax.finetuning.sweep_results import SweepResults
-from bert_jax.finetuning.sweep_run import Sweep, open_sweep
+from bert_jax.finetuning.sweep_run import Sweep
+from bert_jax.finetuning.sweep_tables import summary
 from bert_jax.runs.outputs import check_output
 from bert_jax.runs.ownership import only_writer
 from bert_jax.runs.runtime import Compilations
 from bert_jax.training.distributed import StopRequest, StopRequested, launched_together
 from bert_jax.training.reports import Message, OnReport, discard
-from bert_jax.training.sharding import make_mesh
 from bert_jax.validation import check_choice, check_config
 
 
@@ -57,6 +58,7 @@ def sweep(
     learning_rates: Sequence[float] = _GRID.learning_rates,
     num_epochs: Sequence[int] = _GRID.num_epochs,
     num_seeds: int = _GRID.num_seeds,
+    vary: Mapping[str, Sequence[object]] | None = None,
     keep: Keep | None = None,
     command: str | None = None,
     on_report: OnReport | None = None,
@@ -74,6 +76,9 @@ def sweep(
       learning_rates: the peak learning rates of the grid.
       num_epochs: the epoch counts of the grid.
       num_seeds: the number of seeds per combination.
+      vary: the values of other config keys to try, keyed by dotted key, such as
+        `{"tuning.top_layers": [-1, 2, 0]}`. All combinations of the values and of the
+        hyperparameters above are run. The values replace those in `config`.
       keep: which runs keep their checkpoints on disk; None means the setting that the sweep in
         `output` used before, or "best" for a new sweep.
       command: the command that repeats the sweep, for the report; defaults to a call to this
@@ -87,8 +92,8 @@ def sweep(
       A `SweepResult` with the runs, the best run's directory and the files of the report.
 
     Raises:
-      ValueError: a combination cannot be run, `output` holds another sweep, or multiple processes
-        were started.
+      ValueError: a key in `vary` is unknown or is set by the sweep itself, a combination cannot be
+        run, `output` holds another sweep, or multiple processes were started.
     """
     check_config(config, FinetuneConfig)
     check_choice("keep", keep, (None, *get_args(Keep)))
@@ -99,18 +104,19 @@ def sweep(
             f"{processes} processes. Start a single process (under Slurm with srun --ntasks=1)."
         )
     check_output(output, "--output", may_be=["sweep"])
+    configs = variants_of(config, vary or {})
     grid = Grid(
-        tuple(batch_sizes), tuple(learning_rates), tuple(num_epochs), num_seeds, config.seed
+        tuple(batch_sizes),
+        tuple(learning_rates),
+        tuple(num_epochs),
+        num_seeds,
+        config.seed,
+        tuple(configs),
     )
     keep = keep or kept_before(output) or "best"
     report = on_report or discard
-    command = command or _call(output, grid, keep)
-    if not config.evaluation_batch_size:  # the same for all runs, so that it compiles once
-        largest = 4 * (max(grid.batch_sizes) // config.accumulation_steps)
-        config = replace(config, evaluation_batch_size=largest)
-    config = replace(config, work_dir=str(output), batch_size=grid.runs[0].batch_size)
-    base = FinetuneRun.open(config, make_mesh(config.mesh))
-    opened = open_sweep(base, output, grid, keep, command)
+    command = command or _call(output, grid, vary, keep)
+    opened = open_sweep(configs, output, grid, keep, command)
     # `StopRequest` exits last, so that a signal can kill the process only after a save has ended.
     with Compilations() as compiled, stop or StopRequest() as stopping, only_writer(output):
         result, lines = _run_to_end(opened, stopping, report)
@@ -122,13 +128,15 @@ def sweep(
     return result
 
 
-def _call(output: Path, grid: Grid, keep: Keep) -> str:
+def _call(output: Path, grid: Grid, vary: Mapping[str, Sequence[object]] | None, keep: Keep) -> str:
     """Return the Python call that repeats the sweep."""
-    values = {
+    varied = {"vary": {key: list(values) for key, values in vary.items()}} if vary else {}
+    values: dict[str, object] = {
         "batch_sizes": list(grid.batch_sizes),
         "learning_rates": list(grid.learning_rates),
         "num_epochs": list(grid.num_epochs),
         "num_seeds": grid.num_seeds,
+        **varied,
         "keep": keep,
     }
     keywords = ", ".join(f"{name}={value!r}" for name, value in values.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -26,6 +26,7 @@ RUNS_NAME = "runs"
 DIVERGED_NAME = "diverged.json"
 Keep = Literal["all", "best", "none"]
 _KEEP = "keep"
+VARIED, VARIANTS = "varied", "variants"  # only in the identity of a sweep with variants
 _ELSEWHERE = "Use another --output"
 
 # Config keys that may differ between a sweep's runs, and keys that do not affect any score.
@@ -108,28 +109,79 @@ def kept_before(output: Path) -> Keep | None:
 def claim(output: Path, current: Mapping[str, Any], keep: Keep) -> None:
     """Claim the directory `output` for this sweep, and record `keep`.
 
+    Args:
+      output: the directory.
+      current: the identity of the sweep or, if it has variants, a dict with the `VARIED` keys and
+        the identities of its `VARIANTS`, keyed by name.
+      keep: which runs keep their parameters.
+
     Raises:
       ValueError: the directory holds another sweep; the message lists the differences.
     """
     file, current = output / IDENTITY_NAME, json.loads(json.dumps(current))
-    content = json.dumps({**current, _KEEP: keep}, indent=2) + "\n"
     if not file.is_file():
-        write_file(file, content)
+        write_file(file, _content(current, keep))
         return
     stored = _stored(file)
     before = stored.pop(_KEEP, None)
     with expecting_fields(file, _ELSEWHERE):
-        stored["config"] = _with_new_keys(stored["config"], file)
-        differ = differences(_without_paths(stored), _without_paths(current))
-    if differ:
-        lines = "\n  ".join(differences(stored, current))
+        lines = _all_differences(stored, current, file)
+        if not lines and VARIANTS in current:  # keep the variants that are not in this grid
+            current[VARIANTS] = {**stored[VARIANTS], **current[VARIANTS]}
+    if lines:
+        changeable = ", seeds and the values of varied keys" if VARIED in current else " and seeds"
+        listed = "\n  ".join(lines)
         raise ValueError(
-            f"{output} holds another sweep (there -> here):\n  {lines}\n"
+            f"{output} holds another sweep (there -> here):\n  {listed}\n"
             "Repeat the command that started it, or use another --output. Batch sizes, learning "
-            "rates, epochs and seeds may change."
+            f"rates, epochs{changeable} may change."
         )
     if (before, stored) != (keep, current):
-        write_file(file, content)
+        write_file(file, _content(current, keep))
+
+
+def _content(identity: Mapping[str, Any], keep: Keep) -> str:
+    return json.dumps({**identity, _KEEP: keep}, indent=2) + "\n"
+
+
+def _all_differences(stored: dict[str, Any], current: dict[str, Any], file: Path) -> list[str]:
+    """Return a line for each difference between two sweeps other than the values they vary."""
+    varied = [each.get(VARIED, []) for each in (stored, current)]
+    if varied[0] != varied[1]:
+        return differences({"varied keys": varied[0]}, {"varied keys": varied[1]})
+    if VARIANTS not in current:
+        return _differences(stored, current, file)
+    sections = {key.partition(".")[0] for key in current[VARIED]}
+    for name, identity in current[VARIANTS].items():
+        if name in stored[VARIANTS]:
+            lines = _differences(stored[VARIANTS][name], identity, file)
+        else:
+            other = next(iter(stored[VARIANTS].values()))
+            lines = _differences(other, identity, file, skipped=sections)
+        if lines:
+            return lines
+    return []
+
+
+def _differences(
+    stored: dict[str, Any],
+    current: dict[str, Any],
+    file: Path,
+    skipped: Collection[str] | None = None,
+) -> list[str]:
+    """Return a line for each difference between two identities, or [] if only files moved.
+
+    If the identities are those of different variants, only the parts of the configs that the varied
+    keys cannot affect are compared; `skipped` contains the other keys.
+    """
+    stored = {**stored, "config": _with_new_keys(stored["config"], file)}
+    if skipped is not None:
+        stored, current = (
+            {"config": {name: x for name, x in each["config"].items() if name not in skipped}}
+            for each in (stored, current)
+        )
+    moved = not differences(_without_paths(stored), _without_paths(current))
+    return [] if moved else differences(stored, current)
 
 
 def _stored(file: Path) -> dict[str, Any]:

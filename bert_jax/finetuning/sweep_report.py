@@ -1,173 +1,21 @@
-"""Report sweeps as text for the terminal and as an HTML page with plots and tables."""
+"""Report sweeps as an HTML page with plots and tables."""
 
 from __future__ import annotations
 
 import base64
-import io
 import os
 import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 
 from bert_jax.files import write_file
-from bert_jax.finetuning.sweep_results import Spread, Summary, SweepResults, read_results
+from bert_jax.finetuning.sweep_plot import draw_sweep
+from bert_jax.finetuning.sweep_results import SweepResults, read_results
+from bert_jax.finetuning.sweep_tables import chance_text, examples_text, tables, verdict
 from bert_jax.local_paths import make_directory
 from bert_jax.runs.outputs import check_output
-from bert_jax.training.reports import format_duration, format_metric
-
-_MISSING = "-"
-
-
-def table(results: SweepResults) -> list[list[str]]:
-    """Return a header row, followed by one row per combination in the order of the summaries.
-
-    Metrics are shown as mean ± sample standard deviation over the seeds that did not diverge.
-    """
-    summaries = results.summaries
-    others = {name for each in summaries for name in each.spreads} - {results.metric}
-    names = [results.metric, *sorted(others)]
-    head = ["batch", "learning rate", "epochs", *names, f"best {results.metric}"]
-    return [
-        [*head, "runs", "degenerate", "diverged"],
-        *(_row(each, names, results.metric) for each in summaries),
-    ]
-
-
-def aligned(rows: list[list[str]]) -> list[str]:
-    """Return the rows as lines of text with right-aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.rjust, row, widths)) for row in rows]
-
-
-def verdict(results: SweepResults) -> list[str]:
-    """Return lines about the best combination, the best run and the degenerate runs."""
-    metric, best = results.metric, results.best_run
-    if best is None:
-        return [f"all {len(results.runs)} runs diverged"]
-    first, score = results.summaries[0], format_metric(metric, best.scores[metric])
-    chance = format_metric(results.chance_metric, results.chance)
-    return [
-        f"best combination by mean: {first.combination}: "
-        f"{metric} {format_spread(metric, first.spreads[metric])}",
-        f"best run: {best.hyperparameters}: {metric} {score} after step {best.step:,}",
-        f"degenerate runs: {results.num_degenerate} of {len(results.runs)} ended no better than "
-        f"{results.chance_metric} {chance}, which is possible without reading the text",
-    ]
-
-
-def summary(results: SweepResults) -> list[str]:
-    """Return the lines of the table and of the verdict."""
-    return [*aligned(table(results)), "", *verdict(results)]
-
-
-def format_spread(name: str, spread: Spread) -> str:
-    """Format a metric's mean ± its standard deviation, or the value itself for a single run."""
-    mean = format_metric(name, spread.mean)
-    return mean if spread.deviation is None else f"{mean} ± {format_metric(name, spread.deviation)}"
-
-
-def _row(summary: Summary, names: list[str], metric: str) -> list[str]:
-    combination, spreads = summary.combination, summary.spreads
-    return [
-        str(combination.batch_size),
-        f"{combination.learning_rate:g}",
-        str(combination.num_epochs),
-        *(format_spread(name, spreads[name]) if name in spreads else _MISSING for name in names),
-        _MISSING if summary.best is None else format_metric(metric, summary.best),
-        str(summary.num_runs),
-        str(summary.degenerate),
-        str(summary.diverged),
-    ]
-
-
-_COLORS = ("#3b6fb6", "#d9622b", "#3a8f5c", "#8a5ab0", "#b58a1b", "#7a7a7a")
-_INK, _GRID = "#333333", "#e6e6e6"
-# The horizontal offset between batch sizes, as a fraction of the distance between learning rates.
-_SHIFT = 0.12
-_ROUNDING = 1e-6  # smaller differences between scores are rounding errors
-
-
-def draw_sweep(results: SweepResults) -> bytes:
-    """Return a PNG image with one panel for each number of epochs.
-
-    In each panel, every batch size has a line through its means and a point for each run, and a
-    dashed line marks the chance level.
-    """
-    epochs = sorted({run.hyperparameters.num_epochs for run in results.runs})
-    figure = Figure(figsize=(max(3.2 * len(epochs), 4.8) + 0.6, 4.0), dpi=110, layout="constrained")
-    title = f"{results.task}: {results.metric.replace('_', ' ')}, every seed and their mean"
-    figure.suptitle(title, fontsize=13, fontweight="bold", color=_INK)
-    panels = figure.subplots(1, len(epochs), squeeze=False, sharey=True)[0]
-    for axis, each in zip(panels, epochs, strict=True):
-        _draw_panel(axis, each, results)
-    low, high = panels[0].get_ylim()
-    if high - low < _ROUNDING:  # otherwise the axis would show only rounding errors
-        panels[0].set_ylim((low + high) / 2 - 0.01, (low + high) / 2 + 0.01)
-    # One legend for all panels, which share their colors.
-    handles, labels = panels[0].get_legend_handles_labels()
-    style: dict[str, Any] = {"frameon": False, "fontsize": 9, "ncols": len(labels)}
-    figure.legend(handles, labels, loc="outside lower center", **style)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png")
-    return picture.getvalue()
-
-
-def _draw_panel(axis: Axes, epochs: int, results: SweepResults) -> None:
-    rates = sorted({run.hyperparameters.learning_rate for run in results.runs})
-    sizes = sorted({run.hyperparameters.batch_size for run in results.runs})
-    summaries = [each for each in results.summaries if each.combination.num_epochs == epochs]
-    for number, size in enumerate(sizes):
-        shift = _SHIFT * (number - (len(sizes) - 1) / 2)
-        places = {rate: place + shift for place, rate in enumerate(rates)}
-        color = _COLORS[number % len(_COLORS)]
-        points = [
-            (places[run.hyperparameters.learning_rate], run.scores[results.metric])
-            for run in results.runs
-            if run.hyperparameters.num_epochs == epochs
-            and run.hyperparameters.batch_size == size
-            and run.scores
-        ]
-        x, y = [point[0] for point in points], [point[1] for point in points]
-        axis.scatter(x, y, s=16, color=color, alpha=0.45, linewidths=0)
-        means = _means(summaries, size, results.metric)
-        x, y = [places[rate] for rate in means], list(means.values())
-        axis.plot(
-            x, y, color=color, linewidth=1.8, marker="_", markersize=11, label=f"batch {size}"
-        )
-    if results.chance_metric == results.metric:
-        line: dict[str, Any] = {"color": _INK, "linestyle": (0, (4, 3)), "linewidth": 1.2}
-        axis.axhline(results.chance, label="chance", **line)
-    _style_axes(axis, f"{epochs} epoch{'s' * (epochs != 1)}", rates, results.metric)
-
-
-def _means(summaries: list[Summary], batch_size: int, metric: str) -> dict[float, float]:
-    """Return a metric's mean for each learning rate, in ascending order of the rates."""
-    means = {
-        each.combination.learning_rate: each.spreads[metric].mean
-        for each in summaries
-        if each.combination.batch_size == batch_size and metric in each.spreads
-    }
-    return dict(sorted(means.items()))
-
-
-def _style_axes(axis: Axes, title: str, rates: list[float], metric: str) -> None:
-    axis.set_title(title, loc="left", fontsize=11, color=_INK)
-    axis.set_xlabel("learning rate", fontsize=9, color=_INK)
-    axis.set_xticks(range(len(rates)), [f"{rate:g}" for rate in rates])
-    axis.set_xlim(-0.5, len(rates) - 0.5)
-    if metric.endswith("accuracy"):
-        axis.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axis.tick_params(labelsize=9, colors=_INK, length=0)
-    axis.grid(color=_GRID, linewidth=0.8)
-    axis.set_axisbelow(True)
-    axis.spines[:].set_visible(False)
-
+from bert_jax.training.reports import format_duration
 
 REPORT_NAME = "report.html"
 PICTURE_NAME = "report.png"
@@ -254,11 +102,16 @@ def _section(results: SweepResults, picture: bytes) -> str:
             "<ul>\n" + "\n".join(f"<li>{escape(line)}</li>" for line in lines) + "\n</ul>",
             f'<p><img alt="{task}: score against learning rate" '
             f'src="data:image/png;base64,{encoded}"/></p>',
-            f'<div class="wide">{_table(table(results))}</div>',
+            *(_titled(title, rows) for title, rows in tables(results).items()),
             _provenance(results),
             "</section>",
         ]
     )
+
+
+def _titled(title: str, rows: list[list[str]]) -> str:
+    heading = f"<h3>{escape(title.capitalize())}</h3>\n" if title else ""
+    return f'{heading}<div class="wide">{_table(rows)}</div>'
 
 
 def _table(rows: list[list[str]]) -> str:
@@ -275,14 +128,15 @@ def _provenance(results: SweepResults) -> str:
     facts = {
         "Scores": "mean ± sample standard deviation, over seeds, of each run's best evaluation on "
         "the validation set. Degenerate runs ended no better than is possible without reading the "
-        f"text ({results.chance_metric} {format_metric(results.chance_metric, results.chance)}), "
-        "or diverged. The means exclude runs that diverged",
-        "Training examples": f"{results.num_examples:,}",
+        f"text ({chance_text(results)}), or diverged. The means exclude runs that diverged",
+        "Training examples": examples_text(results),
         "Duration of all train steps": seconds,
         "Date": origin.date,
         "Hardware": origin.hardware,
         "Versions": ", ".join(f"{name} {version}" for name, version in origin.versions.items()),
         "Command": origin.command,
     }
+    if results.variants:
+        facts["Train time"] = "mean over the runs, with compilation but without evaluations"
     pairs = (f"<dt>{escape(name)}</dt><dd>{escape(fact)}</dd>" for name, fact in facts.items())
     return "<dl>\n" + "\n".join(pairs) + "\n</dl>"

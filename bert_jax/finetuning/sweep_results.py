@@ -12,6 +12,7 @@ from typing import Any
 from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.files import write_file
 from bert_jax.finetuning.hyperparameters import Combination, Hyperparameters
+from bert_jax.finetuning.variants import Variant
 from bert_jax.json_files import check_kinds, expecting_fields, read_json_object
 from bert_jax.local_paths import check_local
 
@@ -62,6 +63,7 @@ class Summary:
       best: the best value of the metric that runs are compared by; None if all runs diverged.
       degenerate: the number of degenerate runs.
       diverged: the number of runs that diverged.
+      seconds: the mean of `RunResult.seconds`.
     """
 
     combination: Combination
@@ -70,6 +72,7 @@ class Summary:
     best: float | None
     degenerate: int
     diverged: int
+    seconds: float
 
 
 def summarize(
@@ -125,6 +128,7 @@ def _summary(
         best=choose(values[metric]) if ended else None,
         degenerate=sum(run.degenerate for run in runs),
         diverged=len(runs) - len(ended),
+        seconds=statistics.fmean(run.seconds for run in runs),
     )
 
 
@@ -154,6 +158,25 @@ class Provenance:
 
 
 @dataclass(frozen=True)
+class VariantFacts:
+    """What the runs of a variant have in common.
+
+    Attributes:
+      variant: the values of the varied config keys.
+      num_parameters: the number of parameters of the model.
+      num_trainable: the number of parameters that are trained.
+      num_examples: the number of training examples.
+      chance: `TaskData.chance` for the sweep's `chance_metric`.
+    """
+
+    variant: Variant
+    num_parameters: int
+    num_trainable: int
+    num_examples: int
+    chance: float
+
+
+@dataclass(frozen=True)
 class SweepResults:
     """The results of a sweep's runs that have ended so far.
 
@@ -162,11 +185,12 @@ class SweepResults:
       metric: the metric that runs are compared by.
       lower_is_better: whether a lower value of the metric is better.
       chance_metric: the metric that identifies degenerate runs: `metric`, unless that is a loss.
-      chance: `TaskData.chance` for that metric.
-      num_examples: the number of training examples.
+      chance: `TaskData.chance` for that metric; see `variants` if the sweep varies the data.
+      num_examples: the number of training examples; likewise.
       planned: the number of runs in the whole sweep.
       runs: the results of the runs, in the order of the grid.
       provenance: the origin of the results.
+      variants: facts about every variant; empty if the sweep varies no config keys.
     """
 
     task: str
@@ -178,11 +202,20 @@ class SweepResults:
     planned: int
     runs: tuple[RunResult, ...]
     provenance: Provenance
+    variants: tuple[VariantFacts, ...] = ()
 
     @property
     def summaries(self) -> list[Summary]:
         """The summaries of all combinations; see `summarize`."""
         return summarize(self.runs, self.metric, lower_is_better=self.lower_is_better)
+
+    @property
+    def best_of_variants(self) -> list[Summary]:
+        """The first summary of each variant: its combination with the best mean."""
+        best: dict[Variant, Summary] = {}
+        for summary in self.summaries:
+            best.setdefault(summary.combination.variant, summary)
+        return list(best.values())
 
     @property
     def best_run(self) -> RunResult | None:
@@ -201,10 +234,21 @@ _HYPERPARAMETERS_KEY = "dials"  # the key of a run's hyperparameters in `results
 def write_results(results: SweepResults, directory: Path) -> None:
     """Write `results.json` atomically."""
     values = to_plain(results)
-    values["runs"] = [
-        _renamed(run, "hyperparameters", _HYPERPARAMETERS_KEY) for run in values["runs"]
-    ]
+    values["runs"] = [_plain_run(run) for run in results.runs]
+    if not results.variants:
+        del values["variants"]
+    for facts, each in zip(values.get("variants", ()), results.variants, strict=True):
+        facts["variant"] = each.variant.values
     write_file(directory / RESULTS_NAME, json.dumps(values, indent=2) + "\n")
+
+
+def _plain_run(run: RunResult) -> dict[str, Any]:
+    values = _renamed(to_plain(run), "hyperparameters", _HYPERPARAMETERS_KEY)
+    if run.hyperparameters.variant:
+        values[_HYPERPARAMETERS_KEY]["variant"] = run.hyperparameters.variant.values
+    else:
+        del values[_HYPERPARAMETERS_KEY]["variant"]
+    return values
 
 
 def read_results(directory: Path) -> SweepResults:
@@ -224,8 +268,21 @@ def read_results(directory: Path) -> SweepResults:
     values = read_json_object(file, fix)
     with expecting_fields(file, fix):
         check_kinds(values, runs=list)
-        runs = [_renamed(run, _HYPERPARAMETERS_KEY, "hyperparameters") for run in values["runs"]]
-    return to_dataclass(SweepResults, {**values, "runs": runs}, str(file))
+        runs = []
+        for run in values["runs"]:
+            hyperparameters = _with_variant(run[_HYPERPARAMETERS_KEY])
+            renamed = _renamed(run, _HYPERPARAMETERS_KEY, "hyperparameters")
+            runs.append({**renamed, "hyperparameters": hyperparameters})
+        variants = [_with_variant(facts) for facts in values.get("variants", ())]
+    read = {**values, "runs": runs, "variants": variants}
+    return to_dataclass(SweepResults, read, str(file))
+
+
+def _with_variant(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a dictionary from the file with its variant as an object."""
+    variant = Variant.of(values.get("variant", {}))
+    hash(variant)  # a TypeError for values that are objects
+    return {**values, "variant": variant}
 
 
 def _renamed(values: dict[str, Any], old: str, new: str) -> dict[str, Any]:

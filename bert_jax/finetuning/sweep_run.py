@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,8 @@ from bert_jax.finetuning.run import FinetuneRun
 from bert_jax.finetuning.scoring import LOSS
 from bert_jax.finetuning.sweep_directory import (
     RUNS_NAME,
+    VARIANTS,
+    VARIED,
     Keep,
     claim,
     ended,
@@ -26,15 +28,18 @@ from bert_jax.finetuning.sweep_directory import (
     shared_config,
     write_diverged,
 )
+from bert_jax.finetuning.sweep_durations import Durations
 from bert_jax.finetuning.sweep_results import (
     RESULTS_NAME,
     Provenance,
     RunResult,
     SweepResults,
+    VariantFacts,
     read_results,
     write_results,
 )
 from bert_jax.finetuning.training import train
+from bert_jax.finetuning.variants import Variant
 from bert_jax.local_paths import make_directory
 from bert_jax.runs.checkpoints import default_checkpoint_step
 from bert_jax.runs.runtime import hardware, versions
@@ -42,7 +47,6 @@ from bert_jax.runs.work_dir import CHECKPOINTS_NAME
 from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.evaluation import TrainingDiverged
-from bert_jax.training.optimizer import make_schedule
 from bert_jax.training.reports import Message, OnReport, discard, format_duration, format_metric
 from bert_jax.training.sharding import parameter_shardings
 
@@ -54,37 +58,44 @@ class Sweep:
     """A sweep whose files have been read and whose combinations have been checked.
 
     Attributes:
-      base: a run with the task's test sets. The grid's runs are variants of this run without the
-        test sets.
+      opened: a run of each variant, with the task's test sets. The grid's runs have its data and
+        programs, but their own hyperparameters, and no test sets.
+      facts: facts about each variant.
       output: the sweep's directory.
-      grid: the grid of hyperparameters and seeds.
+      grid: the grid of variants, hyperparameters and seeds.
       keep: the runs whose parameters stay on disk: all, the best so far, or none.
       command: the command that repeats the sweep.
+      metric: the metric that runs are compared by.
       chance_metric: the metric that identifies degenerate runs.
-      chance: `TaskData.chance` for that metric.
     """
 
-    base: FinetuneRun
+    opened: Mapping[Variant, FinetuneRun]
+    facts: Mapping[Variant, VariantFacts]
     output: Path
     grid: Grid
     keep: Keep
     command: str
+    metric: str
     chance_metric: str
-    chance: float
     _provenance: Provenance = field(init=False)
     _results: dict[Hyperparameters, RunResult] = field(default_factory=dict)
-    _durations: list[tuple[int, float]] = field(default_factory=list)
+    _durations: Durations = field(default_factory=Durations)
+
+    @property
+    def base(self) -> FinetuneRun:
+        """The run of the first variant."""
+        return self.opened[self.grid.variants[0]]
 
     def run(self, stop: StopRequest, report: OnReport = discard) -> bool:
         """Train the runs that have not ended yet; return False if stopped before the end."""
-        claim(self.output, identity(self.base), self.keep)
+        claim(self.output, self._identity(), self.keep)
         self._read_ended_runs()
         self._announce(report)
         planned = len(self.grid.runs)
         for hyperparameters in self.grid.runs:
             if hyperparameters in self._results:
                 continue
-            if stop.stop_now() or not self._train(hyperparameters, stop):
+            if stop.stop_now() or not self._train(hyperparameters, stop, report):
                 text = f"stopped after {len(self._results)} of {planned} runs"
                 report(Message(f"{text}; the same command resumes"))
                 return False
@@ -114,18 +125,19 @@ class Sweep:
 
     def results(self) -> SweepResults:
         """Return the results of the runs that have ended so far."""
-        assert self.base.data.train is not None
-        results = self._results
+        results, first = self._results, self.facts[self.grid.variants[0]]
+        names = dict.fromkeys(run.task.official_name for run in self.opened.values())
         return SweepResults(
-            task=self.base.task.official_name or self.output.resolve().name,
-            metric=self.base.best_metric,
-            lower_is_better=self.base.best_metric.endswith(LOSS),
+            task=", ".join(filter(None, names)) or self.output.resolve().name,
+            metric=self.metric,
+            lower_is_better=self.metric.endswith(LOSS),
             chance_metric=self.chance_metric,
-            chance=self.chance,
-            num_examples=len(self.base.data.train),
+            chance=first.chance,
+            num_examples=first.num_examples,
             planned=len(self.grid.runs),
             runs=tuple(results[each] for each in self.grid.runs if each in results),
             provenance=self._provenance,
+            variants=tuple(each for each in self.facts.values() if each.variant),
         )
 
     def directory(self, hyperparameters: Hyperparameters) -> Path:
@@ -146,16 +158,18 @@ class Sweep:
         Raises:
           StopRequested: `stop` was requested before all sets were predicted.
         """
+        best = self.results().best_run
         directory = self.best_directory
-        if directory is None or not has_model(directory):
+        if best is None or directory is None or not has_model(directory):
             return []
-        definition = self.base.compiled.task.definition
-        shardings = parameter_shardings(definition.shapes, definition.logical_axes, self.base.mesh)
+        run = self.opened[best.hyperparameters.variant]
+        definition = run.compiled.task.definition
+        shardings = parameter_shardings(definition.shapes, definition.logical_axes, run.mesh)
         step = default_checkpoint_step(directory)
         params = load_parameters(directory / CHECKPOINTS_NAME, definition, shardings, step)
         files = []
-        for name, examples in self.base.data.test.items():
-            logits, _ = self.base.scorer.answers(params, examples, name, stop.raise_if_stopping)
+        for name, examples in run.data.test.items():
+            logits, _ = run.scorer.answers(params, examples, name, stop.raise_if_stopping)
             files += examples.write(logits, directory / PREDICTIONS_NAME, name)
         return files
 
@@ -200,13 +214,15 @@ class Sweep:
             if hyperparameters not in kept:
                 remove_model(self.directory(hyperparameters))
 
-    def _train(self, hyperparameters: Hyperparameters, stop: StopRequest) -> bool:
+    def _train(self, hyperparameters: Hyperparameters, stop: StopRequest, report: OnReport) -> bool:
         """Train a run; return False if stopped before its end."""
         directory = self.directory(hyperparameters)
         make_directory(directory)
         resumed, start = has_model(directory), time.monotonic()
-        run = self.base.with_hyperparameters(directory, hyperparameters)
-        run = dataclasses.replace(run, data=dataclasses.replace(self.base.data, test={}))
+        if hyperparameters.variant:
+            report(Message(f"training   {self._number(len(self._results) + 1)}: {hyperparameters}"))
+        run = self.opened[hyperparameters.variant].with_hyperparameters(directory, hyperparameters)
+        run = dataclasses.replace(run, data=dataclasses.replace(run.data, test={}))
         with reports_to(directory / OUTPUT_NAME) as on_report:
             try:
                 if not train(run, stop, on_report=on_report):
@@ -214,7 +230,7 @@ class Sweep:
             except TrainingDiverged as error:
                 write_diverged(directory, str(error))
         if not resumed:  # the time measured for a resumed run covers only part of it
-            self._durations.append((hyperparameters.num_epochs, time.monotonic() - start))
+            self._durations.add(hyperparameters, time.monotonic() - start)
         return True
 
     def _read_result(self, hyperparameters: Hyperparameters) -> RunResult | None:
@@ -222,15 +238,15 @@ class Sweep:
         end = ended(self.directory(hyperparameters))
         if end is None:
             return None
-        degenerate = not end.scores or end.last_scores[self.chance_metric] <= self.chance
+        chance = self.facts[hyperparameters.variant].chance
+        degenerate = not end.scores or end.last_scores[self.chance_metric] <= chance
         return RunResult(
             hyperparameters, end.scores, end.step, end.seconds, degenerate, end.diverged
         )
 
     def _result_line(self, result: RunResult) -> str:
-        metric, best = self.base.best_metric, self.results().best_run
-        total = str(len(self.grid.runs))
-        parts = [f"run {len(self._results):>{len(total)}}/{total}", str(result.hyperparameters)]
+        metric, best, variant = self.metric, self.results().best_run, result.hyperparameters.variant
+        parts = [self._number(len(self._results)), str(result.hyperparameters)]
         if result.diverged:
             parts.append(f"diverged ({result.diverged.split(',')[0]})")
         else:
@@ -238,43 +254,23 @@ class Sweep:
             parts.append(f"{metric} {score}{' (degenerate)' * result.degenerate}")
         if best:
             parts.append(f"best {format_metric(metric, best.scores[metric])}")
-        left = self._seconds_left()
+        if variant and (seconds := self._durations.seconds_per_epoch(variant)) is not None:
+            parts.append(f"{format_duration(seconds)} per epoch")
+        left = self._durations.seconds_left(
+            each for each in self.grid.runs if each not in self._results
+        )
         return "  ".join([*parts, f"ETA {'-' if left is None else format_duration(left)}"])
 
-    def _seconds_left(self) -> float | None:
-        """Estimate the remaining seconds from the duration of an epoch.
+    def _number(self, number: int) -> str:
+        total = str(len(self.grid.runs))
+        return f"run {number:>{len(total)}}/{total}"
 
-        An epoch takes about the same time in every run except the first, which compiles the
-        programs.
-        """
-        durations = self._durations[1:] or self._durations
-        finished = sum(epochs for epochs, _ in durations)
-        left = sum(each.num_epochs for each in self.grid.runs if each not in self._results)
-        return sum(seconds for _, seconds in durations) / finished * left if finished else None
-
-
-def open_sweep(base: FinetuneRun, output: Path, grid: Grid, keep: Keep, command: str) -> Sweep:
-    """Check every combination, so that no run is rejected later, and return the sweep.
-
-    Args:
-      base: a run with the grid's first combination.
-      output: the sweep's directory.
-      grid: the grid of hyperparameters and seeds.
-      keep: the runs whose parameters stay on disk.
-      command: the command that repeats the sweep.
-
-    Raises:
-      ValueError: a batch cannot be split over the devices, a run does not fit in memory, or the
-        warm-up is longer than a run.
-    """
-    base = dataclasses.replace(base, source=base.source.hold())
-    for hyperparameters in grid.runs:
-        run = base.with_hyperparameters(output, hyperparameters)
-        make_schedule(run.optimizer, run.total_steps)
-        run.check_memory()
-    # A loss has no chance level, so the task's own metric identifies degenerate runs.
-    scored_by = base.data.best_metric if base.best_metric.endswith(LOSS) else base.best_metric
-    return Sweep(base, output, grid, keep, command, scored_by, base.data.chance(scored_by))
+    def _identity(self) -> dict[str, Any]:
+        """Return all values, except hyperparameters, that determine the scores of the runs."""
+        if not self.grid.variants[0]:
+            return identity(self.base)
+        variants = {variant.name: identity(run) for variant, run in self.opened.items()}
+        return {VARIED: list(self.grid.variants[0].values), VARIANTS: variants}
 
 
 @contextmanager
@@ -294,7 +290,7 @@ def reports_to(file: Path) -> Iterator[OnReport]:
 
 
 def identity(run: FinetuneRun) -> dict[str, Any]:
-    """Return all values, except hyperparameters, that determine the scores of a sweep's runs."""
+    """Return all values, except hyperparameters, that determine the scores of a run's variants."""
     assert run.data.train is not None
     sets = {name: each.fingerprint for name, each in run.data.validation.items()}
     return {

@@ -24,6 +24,7 @@ from bert_jax.finetuning.outcome import (
     write_outcome,
 )
 from bert_jax.finetuning.run import FinetuneRun
+from bert_jax.finetuning.run_description import describe
 from bert_jax.finetuning.scoring import ValidationMetrics
 from bert_jax.labeled_data.features import FeatureBatches
 from bert_jax.models.parameters import Parameters
@@ -228,7 +229,7 @@ def _begin(
     )
     if jax.process_index() == 0:
         end = " (finished: nothing to do)" if concluded else "; compiling the first step"
-        for line in (*run.describe(), f"start      {origin}{end}"):
+        for line in (*describe(run), f"start      {origin}{end}"):
             report(Message(line))
         _write_provenance(run, start, concluded, report)
     return concluded

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from bert_jax.finetuning.config import EvaluationConfig, FinetuneConfig
-from bert_jax.finetuning.hyperparameters import Grid
-from bert_jax.finetuning.sweep_directory import Keep
 from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.pretraining.initial_state import model_values
 from bert_jax.recipes.load import load_config
 from bert_jax.runs.work_dir import MODEL_NAME
-
-# Config keys that the sweep itself sets, and the options to use instead.
-_SWEPT = {
-    "work_dir": "--output",
-    "batch_size": "--batch-sizes",
-    "optimizer.peak_learning_rate": "--learning-rates",
-    "num_epochs": "--epochs",
-}
 
 
 def add_override(overrides: Sequence[str], key: str, value: str, option: str) -> list[str]:
@@ -83,44 +72,6 @@ def finetune_config(
         overrides = add_override(overrides, "init_from", init, "--init")
     loaded = load_config(config, overrides, kind="finetune")
     return loaded.with_file(data, "train") if data else loaded
-
-
-def sweep_config(
-    config: str, overrides: Sequence[str], init: str | None, data: str | None, output: str
-) -> FinetuneConfig:
-    """Load the config that the runs in a sweep share.
-
-    Args:
-      config: a recipe or a config file.
-      overrides: arguments such as "--config.seed=1".
-      init: see `finetune_config`.
-      data: see `finetune_config`.
-      output: the directory of the sweep.
-
-    Raises:
-      ValueError: the overrides set a key that the sweep itself sets, or `finetune_config` fails.
-    """
-    for word in overrides:
-        key = word.removeprefix("--config.").partition("=")[0]
-        if key in _SWEPT:
-            raise ValueError(f"{word}: a sweep sets this key itself. Use {_SWEPT[key]}")
-    return finetune_config(config, [f"--config.work_dir={output}", *overrides], init, data)
-
-
-def sweep_command(given: Sequence[str], grid: Grid, keep: Keep) -> str:
-    """Return a command that repeats a sweep, with the defaults spelled out.
-
-    Args:
-      given: the options that select the config and the data.
-      grid: the combinations of hyperparameters.
-      keep: the runs whose checkpoints are kept.
-    """
-    words = ["bert-jax", "sweep", *given]
-    words += ["--batch-sizes", *map(str, grid.batch_sizes)]
-    words += ["--learning-rates", *map(str, grid.learning_rates)]
-    words += ["--epochs", *map(str, grid.num_epochs), "--seeds", str(grid.num_seeds)]
-    words += ["--keep", keep]
-    return shlex.join(words)
 
 
 def evaluation_config(

@@ -16,8 +16,8 @@ from bert_jax.cli import sweep
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.glue import GlueConfig
 from bert_jax.finetuning.sentences import SentencesConfig
-from bert_jax.recipes.command_line import sweep_command, sweep_config
 from bert_jax.recipes.load import load_config
+from bert_jax.recipes.sweep_arguments import SweepArguments
 
 from ..commands import REPOSITORY
 from .conftest import COMMON, GOOD, reviews, scores
@@ -87,13 +87,15 @@ def test_a_sweep_also_accepts_a_table(tmp_path: Path) -> None:
     data = write_table(tmp_path / "a.csv")
     given = ["--config", RECIPES / "table.py", "--init", "model", "--output", "out", "--data", data]
     args = parser.parse_args(list(map(str, given)))
-    args.config_overrides = ["--config.sentences.files.skip_labels=('?',)"]
-    config = sweep_config("table", args.config_overrides, args.init, args.data, args.output)
+    overrides = ["--config.sentences.files.skip_labels=('?',)"]
+    arguments = SweepArguments("table", overrides, args.init, args.data, args.output)
+    config, vary = arguments.load()
+    assert vary == {}
     config = config.with_columns()
     assert isinstance(config.task, SentencesConfig)
     assert config.task.files.train == str(data)
     assert config.task.files.first == "what was said"
-    assert f"--data {data}" in sweep_command(sweep._given(args), sweep._grid(args, 0), "best")
+    assert f"--data {data}" in arguments.command(sweep._grid(args, 0), "best")
 
 
 def load(name: str, *overrides: str) -> FinetuneConfig:

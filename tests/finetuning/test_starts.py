@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bert_jax.finetuning.run import FinetuneRun
+from bert_jax.finetuning.run_description import describe
 from bert_jax.interop.model_card import model_card
 from bert_jax.labeled_data.features import FeatureBatches
 from bert_jax.models.sentence_embedding import SETTINGS_DROPPED, SentenceEmbedding
@@ -173,11 +174,11 @@ def test_the_reported_padding_is_that_of_the_training_batches(opened, task):
         masks[0].ndim == (3 if task == "choices" else 2) and len(masks) == 5
     )  # the last batch is not full
     share = 1 - sum(mask.sum() for mask in masks) / sum(mask.size for mask in masks)
-    assert run.describe()[-1].endswith(f" {share:.1%} padding")
+    assert describe(run)[-1].endswith(f" {share:.1%} padding")
 
 
 def test_unknown_tokens_are_reported_for_every_set(opened, toy, tmp_path):
-    shares = next(line for line in opened("glue").describe() if line.startswith("unknown "))
+    shares = next(line for line in describe(opened("glue")) if line.startswith("unknown "))
     assert shares == "unknown    0.00% of train, 0.00% of validation, 0.00% of SST-2 ([UNK])"
     directory = tmp_path / "reviews"
     shutil.copytree(toy.root / "reviews", directory)
@@ -186,7 +187,7 @@ def test_unknown_tokens_are_reported_for_every_set(opened, toy, tmp_path):
     train.write_text(rows)
     words = [word for row in rows.splitlines()[1:] for word in row.split("\t")[0].split()]
     share = sum(not word.isascii() for word in words) / len(words)
-    lines = opened("glue", f"glue.directory={directory}").describe()
+    lines = describe(opened("glue", f"glue.directory={directory}"))
     assert f"unknown    {share:.2%} of train, 0.00% of validation, 0.00% of SST-2 ([UNK])" in lines
     (warning,) = [line for line in lines if line.startswith("WARNING")]
     assert warning.startswith(f"WARNING    {share:.1%} of {len(words):,} tokens of train are")

@@ -16,7 +16,7 @@ from PIL import Image
 
 from bert_jax.finetuning.hyperparameters import Combination, Grid, Hyperparameters
 from bert_jax.finetuning.sweep_directory import claim, kept_before
-from bert_jax.finetuning.sweep_report import aligned, table, verdict, write_report
+from bert_jax.finetuning.sweep_report import write_report
 from bert_jax.finetuning.sweep_results import (
     Provenance,
     RunResult,
@@ -26,6 +26,7 @@ from bert_jax.finetuning.sweep_results import (
     summarize,
     write_results,
 )
+from bert_jax.finetuning.sweep_tables import aligned, table, verdict
 from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData
 
 ORIGIN = Provenance("bert-jax sweep <&>", "2026-11-21 12:00", "1 x cpu", {"jax": "0"})
@@ -50,7 +51,7 @@ def test_the_default_grid_is_that_of_the_paper_seed_after_seed() -> None:
     assert len(runs) == len({run.name for run in runs}) == 2 * 4 * 3 * 5
     assert [run.seed for run in runs] == [seed for seed in range(5) for _ in range(24)]
     paper = {(b, r, e) for b in (16, 32) for r in (5e-5, 4e-5, 3e-5, 2e-5) for e in (2, 3, 4)}
-    assert {dataclasses.astuple(each.combination) for each in runs[:24]} == paper
+    assert {(each.batch_size, each.learning_rate, each.num_epochs) for each in runs[:24]} == paper
     assert runs[0].name == "batch16-rate5e-05-epochs2-seed0"
 
 

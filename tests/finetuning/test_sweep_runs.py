@@ -14,7 +14,8 @@ import pytest
 from bert_jax.cli import sweep
 from bert_jax.cli.main import main
 from bert_jax.finetuning import sweep as library
-from bert_jax.finetuning.sweep_run import Sweep, open_sweep
+from bert_jax.finetuning.sweep_opening import open_sweep
+from bert_jax.finetuning.sweep_run import Sweep
 from bert_jax.training.reporting import Reporter
 
 GRID = ["--batch-sizes", "8", "16", "--learning-rates", "1e-2", "--epochs", "1", "--seeds", "2"]

@@ -1,0 +1,79 @@
+"""Define a variant: the values of the config keys that a sweep varies."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_MAX_NAME = 120  # the name of a run's directory also contains its hyperparameters
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The values of the config keys that a sweep varies; empty if it varies none.
+
+    Attributes:
+      settings: pairs of a dotted key and its value, sorted by key. Lists are tuples.
+    """
+
+    settings: tuple[tuple[str, Any], ...] = ()
+
+    @staticmethod
+    def of(values: Mapping[str, Any]) -> Variant:
+        """Return the variant with these values, keyed by dotted key."""
+        return Variant(tuple((key, _frozen(values[key])) for key in sorted(values)))
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values, keyed by dotted key."""
+        return dict(self.settings)
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The values as text, keyed by dotted key."""
+        return {key: _text(value) for key, value in self.settings}
+
+    @property
+    def name(self) -> str:
+        """The name of the variant in file names."""
+        full = ",".join(f"{key}={text}" for key, text in self.texts.items())
+        name = re.sub(r"[^\w.,=+-]", "-", full)[:_MAX_NAME]
+        if name == full:
+            return name
+        return f"{name}-{hashlib.sha256(full.encode()).hexdigest()[:8]}"
+
+    def __bool__(self) -> bool:
+        """Return whether the sweep varies any key."""
+        return bool(self.settings)
+
+    def __str__(self) -> str:
+        """Return a readable description of the variant."""
+        return ", ".join(f"{key}={text}" for key, text in self.texts.items())
+
+    def __lt__(self, other: Variant) -> bool:
+        """Compare the values in the order of the keys: numbers by value, other values as text."""
+        return self._order < other._order
+
+    @property
+    def _order(self) -> list[tuple[str, bool, float, str]]:
+        return [
+            (
+                key,
+                not isinstance(x, int | float),
+                x if isinstance(x, int | float) else 0.0,
+                _text(x),
+            )
+            for key, x in self.settings
+        ]
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
+
+
+def _text(value: Any) -> str:
+    """Return a value as text: a string without quotes, unless it is blank."""
+    return value if isinstance(value, str) and value.strip() else repr(value)
