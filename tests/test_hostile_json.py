@@ -6,7 +6,7 @@ import copy
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,11 @@ from bert_jax.finetuning.sweep_results import (
     Provenance,
     RunResult,
     SweepResults,
+    VariantFacts,
     read_results,
     write_results,
 )
+from bert_jax.finetuning.variants import Variant
 from bert_jax.interop.huggingface.config import read_encoder, read_labels, read_problem
 from bert_jax.interop.huggingface.families import classes_of
 from bert_jax.interop.huggingface.weights import open_weights
@@ -130,6 +132,16 @@ def make_results(directory: Path) -> None:
     write_results(results, directory)
 
 
+def make_varied_results(directory: Path) -> None:
+    make_results(directory)
+    results = read_results(directory)
+    variant = Variant.of({"dropout": 0.1, "best_metric": ""})
+    hyperparameters = Hyperparameters(8, 1e-4, 2, 0, variant=variant)
+    runs = (replace(results.runs[0], hyperparameters=hyperparameters),)
+    facts = (VariantFacts(variant, 9, 5, 9, 0.5),)
+    write_results(replace(results, runs=runs, variants=facts), directory)
+
+
 def make_metrics(directory: Path) -> None:
     entry = {"kind": "evaluation", "step": 3, "accuracy": 0.5, "loss": None}
     (directory / "metrics.jsonl").write_text(json.dumps(entry) + "\n")
@@ -191,6 +203,7 @@ KINDS = (
         "metrics.jsonl", make_metrics, lambda directory: read_metrics(directory / "metrics.jsonl")
     ),
     Kind("results.json", make_results, read_results),
+    Kind("results.json", make_varied_results, read_results),
     Kind("sweep.json", make_sweep, kept_before),
     Kind("diverged.json", lambda directory: write_diverged(directory, "loss is nan"), ended),
     Kind(

@@ -118,26 +118,26 @@ def claim(output: Path, current: Mapping[str, Any], keep: Keep) -> None:
     Raises:
       ValueError: the directory holds another sweep; the message lists the differences.
     """
-    file, current = output / IDENTITY_NAME, json.loads(json.dumps(current))
+    file, here = output / IDENTITY_NAME, json.loads(json.dumps(current))
     if not file.is_file():
-        write_file(file, _content(current, keep))
+        write_file(file, _content(here, keep))
         return
     stored = _stored(file)
     before = stored.pop(_KEEP, None)
     with expecting_fields(file, _ELSEWHERE):
-        lines = _all_differences(stored, current, file)
-        if not lines and VARIANTS in current:  # keep the variants that are not in this grid
-            current[VARIANTS] = {**stored[VARIANTS], **current[VARIANTS]}
+        lines = _all_differences(stored, here, file)
+        if not lines and VARIANTS in here:  # keep the variants that are not in this grid
+            here[VARIANTS] = {**stored[VARIANTS], **here[VARIANTS]}
     if lines:
-        changeable = ", seeds and the values of varied keys" if VARIED in current else " and seeds"
+        changeable = ", seeds and the values of varied keys" if VARIED in here else " and seeds"
         listed = "\n  ".join(lines)
         raise ValueError(
             f"{output} holds another sweep (there -> here):\n  {listed}\n"
             "Repeat the command that started it, or use another --output. Batch sizes, learning "
             f"rates, epochs{changeable} may change."
         )
-    if (before, stored) != (keep, current):
-        write_file(file, _content(current, keep))
+    if (before, stored) != (keep, here):
+        write_file(file, _content(here, keep))
 
 
 def _content(identity: Mapping[str, Any], keep: Keep) -> str:
@@ -156,8 +156,8 @@ def _all_differences(stored: dict[str, Any], current: dict[str, Any], file: Path
         if name in stored[VARIANTS]:
             lines = _differences(stored[VARIANTS][name], identity, file)
         else:
-            other = next(iter(stored[VARIANTS].values()))
-            lines = _differences(other, identity, file, skipped=sections)
+            others = list(stored[VARIANTS].values())[:1]
+            lines = [x for each in others for x in _differences(each, identity, file, sections)]
         if lines:
             return lines
     return []
@@ -180,8 +180,8 @@ def _differences(
             {"config": {name: x for name, x in each["config"].items() if name not in skipped}}
             for each in (stored, current)
         )
-    moved = not differences(_without_paths(stored), _without_paths(current))
-    return [] if moved else differences(stored, current)
+    differ = differences(_without_paths(stored), _without_paths(current))
+    return differences(stored, current) if differ else []
 
 
 def _stored(file: Path) -> dict[str, Any]:

@@ -137,6 +137,9 @@ def _provenance(results: SweepResults) -> str:
         "Command": origin.command,
     }
     if results.variants:
-        facts["Train time"] = "mean over the runs, with compilation but without evaluations"
+        facts["Train time"] = (
+            "train steps of the variant's fastest run with this batch size and number of epochs; "
+            "the first run also compiles the programs"
+        )
     pairs = (f"<dt>{escape(name)}</dt><dd>{escape(fact)}</dd>" for name, fact in facts.items())
     return "<dl>\n" + "\n".join(pairs) + "\n</dl>"

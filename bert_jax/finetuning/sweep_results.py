@@ -63,7 +63,6 @@ class Summary:
       best: the best value of the metric that runs are compared by; None if all runs diverged.
       degenerate: the number of degenerate runs.
       diverged: the number of runs that diverged.
-      seconds: the mean of `RunResult.seconds`.
     """
 
     combination: Combination
@@ -72,7 +71,6 @@ class Summary:
     best: float | None
     degenerate: int
     diverged: int
-    seconds: float
 
 
 def summarize(
@@ -128,7 +126,6 @@ def _summary(
         best=choose(values[metric]) if ended else None,
         degenerate=sum(run.degenerate for run in runs),
         diverged=len(runs) - len(ended),
-        seconds=statistics.fmean(run.seconds for run in runs),
     )
 
 

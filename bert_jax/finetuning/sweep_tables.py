@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
+from bert_jax.finetuning.hyperparameters import Combination
 from bert_jax.finetuning.sweep_results import Spread, Summary, SweepResults
 from bert_jax.training.reports import format_duration, format_metric
 
@@ -38,7 +40,7 @@ def comparison(results: SweepResults) -> list[list[str]]:
     """
     best = results.best_of_variants
     facts = {each.variant: each for each in results.variants}
-    more = {"train time": [format_duration(each.seconds) for each in best]}
+    more = {"train time": [_train_time(each.combination, results) for each in best]}
     for title, name in (
         ("parameters", "num_parameters"),
         ("trainable", "num_trainable"),
@@ -48,6 +50,20 @@ def comparison(results: SweepResults) -> list[list[str]]:
         if len(set(sizes.values())) > 1:
             more[title] = [f"{sizes[each.combination.variant]:,}" for each in best]
     return _rows(results, best, more)
+
+
+def _train_time(combination: Combination, results: SweepResults) -> str:
+    """Return the duration of the fastest run of a variant with a batch size and number of epochs.
+
+    The first of these runs also compiles the programs.
+    """
+    alike = [
+        run.seconds
+        for run in results.runs
+        if dataclasses.replace(run.hyperparameters.combination, learning_rate=0.0)
+        == dataclasses.replace(combination, learning_rate=0.0)
+    ]
+    return format_duration(min(alike))
 
 
 def aligned(rows: list[list[str]]) -> list[str]:

@@ -1,0 +1,227 @@
+"""Test the values of varied config keys: how they are given, named, ordered, stored and shown."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bert_jax.finetuning.hyperparameters import Grid, Hyperparameters
+from bert_jax.finetuning.sweep_directory import claim, kept_before
+from bert_jax.finetuning.sweep_durations import Durations
+from bert_jax.finetuning.sweep_plot import draw_sweep
+from bert_jax.finetuning.sweep_results import (
+    Provenance,
+    RunResult,
+    SweepResults,
+    VariantFacts,
+    read_results,
+    write_results,
+)
+from bert_jax.finetuning.sweep_tables import comparison, summary, tables, verdict
+from bert_jax.finetuning.variants import Variant
+from bert_jax.recipes.load import load_config
+from bert_jax.recipes.sweep_arguments import SweepArguments, split_values
+
+KEY = "tuning.top_layers"
+LAYERS = tuple(Variant.of({KEY: layers}) for layers in (-1, 2, 0))
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("-1,2, 0", ["-1", "2", "0"]),
+        ("1", ["1"]),
+        ("", [""]),
+        ("a,", ["a", ""]),
+        ("'a,b',c", ["a,b", "c"]),
+        ("\"a,'b'\",''", ["a,'b'", ""]),
+        ("('a', 'b'),('c',),()", ["('a', 'b')", "('c',)", "()"]),
+        ("('a,)', \"(\"),b", ["('a,)', \"(\")", "b"]),
+        ("'(1',it's,data(1).csv", ["(1", "it's", "data(1).csv"]),
+        ("'a'+'b'", ["'a'+'b'"]),
+        ("a)b", ["a)b"]),
+    ],
+)
+def test_values_are_split_at_commas_outside_quotes_and_brackets(text: str, values: list) -> None:
+    assert split_values(text, "--vary x") == values
+
+
+@pytest.mark.parametrize(("text", "missing"), [("(1,2", ")"), ("'a,b", "'"), ("[(1]", ")")])
+def test_an_open_quote_or_bracket_is_refused(text: str, missing: str) -> None:
+    with pytest.raises(ValueError) as error:
+        split_values(text, f"--vary x={text}")
+    assert str(error.value).startswith(f"--vary x={text}: {missing} is missing. ")
+
+
+def test_values_have_the_types_of_overrides() -> None:
+    vary = {
+        KEY: "-1,2,0",
+        "dropout": "0,-1,1e-1",
+        "from_scratch": "True,false",
+        "best_metric": ",loss",
+        "init_from": "a,'b,c'",
+        "sentences.files.labels": "('x','y'),(),('None',)",
+        "sentences.files.separator": "',','|',''",
+    }
+    words = [f"{key}={text}" for key, text in vary.items()]
+    arguments = SweepArguments("table", ["--config.max_length=64"], None, None, "out", words)
+    config, values = arguments.load()
+    assert values == {
+        KEY: [-1, 2, 0],
+        "dropout": [0.0, -1.0, 0.1],
+        "from_scratch": [True, False],
+        "best_metric": ["", "loss"],
+        "init_from": ["a", "b,c"],
+        "sentences.files.labels": [["x", "y"], [], ["None"]],
+        "sentences.files.separator": [",", "|", ""],
+    }
+    first = {key: choices[0] for key, choices in values.items()}
+    given = first | {"max_length": 64, "work_dir": "out"}
+    assert config == load_config("table", given, kind="finetune")
+    command = arguments.command(Grid(), "best")
+    assert "--output out --config.max_length=64 --vary tuning.top_layers=-1,2,0 " in command
+
+
+def test_variants_are_named_after_their_values() -> None:
+    variant = Variant.of({"tuning.top_layers": -1, "dropout": 0.1})
+    assert str(variant) == "dropout=0.1, tuning.top_layers=-1"
+    assert variant.name == "dropout=0.1,tuning.top_layers=-1"
+    run = Hyperparameters(16, 1e-3, 2, 0, variant=variant)
+    assert run.name == "dropout=0.1,tuning.top_layers=-1_batch16-rate0.001-epochs2-seed0"
+    assert str(run).startswith("dropout=0.1, tuning.top_layers=-1, batch 16, learning rate 0.001")
+    assert run.combination.variant == variant
+    names = {
+        Variant.of({"init_from": value}).name
+        for value in ("a/b", "a b", "a-b", "x" * 300, "x" * 301, "", None, "''", ("a", "b"), "a,b")
+    }
+    assert len(names) == 10
+    assert all(len(name) < 140 and "/" not in name and " " not in name for name in names)
+    assert Variant.of({"init_from": "a-b"}).name == "init_from=a-b"
+    assert str(Variant.of({"labels": ["a", "b"], "best_metric": ""})) == (
+        "best_metric='', labels=('a', 'b')"
+    )
+
+
+def test_variants_are_ordered_by_value() -> None:
+    values = [None, "b", 10, True, -1, 2.5, "a", ("a",)]
+    ordered = sorted(Variant.of({"x": value}) for value in values)
+    assert [each.values["x"] for each in ordered] == [-1, True, 2.5, 10, ("a",), None, "a", "b"]
+    assert not Variant() and Variant() == Variant.of({})
+
+
+def results_of(grid: Grid, **changes: object) -> SweepResults:
+    """Return random results for a grid; later variants are worse on average."""
+    rng, runs = np.random.default_rng(0), []
+    for number, each in enumerate(grid.runs):
+        accuracy = 0.8 - 0.1 * grid.variants.index(each.variant) + 0.05 * rng.random()
+        runs.append(RunResult(each, {"accuracy": float(accuracy)}, 10, 30.0 + number, False))
+    facts = tuple(
+        VariantFacts(variant, 11_000, 1_000 * (3 - place), 90 + 10 * place, 0.5 + place / 10)
+        for place, variant in enumerate(grid.variants)
+    )
+    origin = Provenance("bert-jax sweep", "2026-11-26 11:00", "1 x cpu", {"jax": "0"})
+    results = SweepResults(
+        "RTE", "accuracy", False, "accuracy", 0.5, 90, len(runs), tuple(runs), origin, facts
+    )
+    return dataclasses.replace(results, **changes)
+
+
+GRID = Grid((8, 16), (1e-3, 1e-4), (2,), num_seeds=3, variants=LAYERS)
+
+
+def test_runs_are_ordered_by_seed_and_then_by_variant() -> None:
+    runs = GRID.runs
+    assert len(runs) == len({run.name for run in runs}) == 3 * 4 * 3
+    assert [run.variant for run in runs[:12]] == [each for each in LAYERS for _ in range(4)]
+    assert {run.seed for run in runs[:12]} == {0}
+    with pytest.raises(ValueError, match="the grid has 12,000 runs"):
+        dataclasses.replace(GRID, num_seeds=1000)
+
+
+def test_each_variant_is_shown_with_its_best_combination() -> None:
+    results = results_of(GRID)
+    head, *rows = comparison(results)
+    assert head == [
+        *(KEY, "batch", "learning rate", "epochs", "accuracy", "best accuracy", "train time"),
+        *("trainable", "examples", "runs", "degenerate", "diverged"),
+    ]
+    assert [row[0] for row in rows] == ["-1", "2", "0"]
+    for row, variant, trained in zip(rows, LAYERS, ("3,000", "2,000", "1,000"), strict=True):
+        scores: dict[tuple[int, float], list[float]] = {}
+        for run in results.runs:
+            each = run.hyperparameters
+            if each.variant == variant:
+                pair = each.batch_size, each.learning_rate
+                scores.setdefault(pair, []).append(run.scores["accuracy"])
+        pair = max(scores, key=lambda pair: np.mean(scores[pair]))
+        assert (int(row[1]), float(row[2])) == pair
+        assert row[4] == f"{np.mean(scores[pair]):.1%} ± {np.std(scores[pair], ddof=1):.1%}"
+        assert row[7] == trained
+        alike = [
+            run.seconds
+            for run in results.runs
+            if (run.hyperparameters.variant, run.hyperparameters.batch_size) == (variant, pair[0])
+        ]
+        assert row[6] == f"{min(alike):.0f}s"
+    titles = ["each variant with its best hyperparameters", "all combinations"]
+    shown = tables(results)
+    assert list(shown) == titles
+    assert len(shown[titles[1]]) == 1 + 12 and shown[titles[1]][0][:2] == [KEY, "batch"]
+    assert summary(results)[0] == f"{titles[0]}:"
+    lines = verdict(results)
+    assert lines[0].startswith("best combination by mean: tuning.top_layers=-1, batch ")
+    assert "no better than accuracy 50.0% to 70.0%, which" in lines[2]
+    one = results_of(Grid((8,), (1e-3,), (2,), num_seeds=3, variants=LAYERS))
+    assert list(tables(one)) == titles[:1]
+
+
+def test_results_with_variants_survive_writing_and_reading(tmp_path: Path) -> None:
+    variants = tuple(
+        Variant.of({"labels": labels, "dropout": 0.1, "init_from": None})
+        for labels in (("a", "b"), ())
+    )
+    results = results_of(Grid((8,), (1e-3,), (2,), num_seeds=1, variants=variants))
+    write_results(results, tmp_path)
+    assert read_results(tmp_path) == results
+    run = json.loads((tmp_path / "results.json").read_text())["runs"][0]
+    assert run["dials"]["variant"] == {"dropout": 0.1, "init_from": None, "labels": ["a", "b"]}
+
+
+@pytest.mark.parametrize("count", [1, 3, 9])
+def test_the_plot_has_a_line_for_each_variant_and_batch_size(count: int) -> None:
+    variants = tuple(Variant.of({KEY: layers}) for layers in range(count))
+    picture = draw_sweep(results_of(dataclasses.replace(GRID, variants=variants)))
+    with Image.open(io.BytesIO(picture)) as opened:
+        opened.verify()
+
+
+def test_the_time_left_is_estimated_for_each_variant() -> None:
+    durations = Durations()
+    slow, fast, _ = (
+        [Hyperparameters(8, 1.0, 2, n, variant=each) for n in (0, 1)] for each in LAYERS
+    )
+    assert durations.seconds_left(slow) is None
+    durations.add(slow[0], 100.0)  # compiles
+    assert durations.seconds_left([slow[1], fast[0]]) == 200.0
+    durations.add(slow[1], 20.0)
+    assert durations.seconds_per_epoch(LAYERS[0]) == 10.0
+    assert durations.seconds_left([fast[0]]) == 20.0
+    durations.add(fast[0], 8.0)
+    assert durations.seconds_left([*slow, *fast]) == 2 * 20.0 + 2 * 8.0
+    other = Hyperparameters(8, 1.0, 3, 0, variant=LAYERS[2])
+    assert durations.seconds_left([other]) == 3 * 7.0  # (20 + 8) / 4 seconds per epoch
+
+
+def test_a_damaged_identity_names_the_file(tmp_path: Path) -> None:
+    current = {"varied": [KEY], "variants": {"a": {"config": {"optimizer": {}}}}}
+    claim(tmp_path, current, "best")
+    assert kept_before(tmp_path) == "best"
+    (tmp_path / "sweep.json").write_text(json.dumps({"varied": [KEY], "keep": "best"}))
+    with pytest.raises(ValueError, match=r"sweep\.json: damaged: missing key 'variants'"):
+        claim(tmp_path, current, "best")
