@@ -43,7 +43,7 @@ class Variant:
         name = re.sub(r"[^\w.,=+-]", "-", full)[:_MAX_NAME]
         if name == full:
             return name
-        return f"{name}-{hashlib.sha256(full.encode()).hexdigest()[:8]}"
+        return f"{name}-{hashlib.sha256(repr(self.settings).encode()).hexdigest()[:8]}"
 
     def __bool__(self) -> bool:
         """Return whether the sweep varies any key."""

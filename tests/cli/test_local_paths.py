@@ -55,6 +55,7 @@ TEXTS = {
     "look second",
     "look text",
     "prepare --text-field",
+    "sweep --vary",  # a path in a value is checked when the config is loaded
     "tokenize second",
     "tokenize text",
     "train-tokenizer --text-field",

@@ -66,8 +66,8 @@ def test_values_have_the_types_of_overrides() -> None:
         "from_scratch": "True,false",
         "best_metric": ",loss",
         "init_from": "a,'b,c'",
-        "sentences.files.labels": "('x','y'),(),('None',)",
-        "sentences.files.separator": "',','|',''",
+        "sentences.files.labels": "('x','y'),('None','z')",
+        "sentences.files.separator": "',','|'",
     }
     words = [f"{key}={text}" for key, text in vary.items()]
     arguments = SweepArguments("table", ["--config.max_length=64"], None, None, "out", words)
@@ -78,8 +78,8 @@ def test_values_have_the_types_of_overrides() -> None:
         "from_scratch": [True, False],
         "best_metric": ["", "loss"],
         "init_from": ["a", "b,c"],
-        "sentences.files.labels": [["x", "y"], [], ["None"]],
-        "sentences.files.separator": [",", "|", ""],
+        "sentences.files.labels": [["x", "y"], ["None", "z"]],
+        "sentences.files.separator": [",", "|"],
     }
     first = {key: choices[0] for key, choices in values.items()}
     given = first | {"max_length": 64, "work_dir": "out"}
