@@ -5,6 +5,7 @@
 #   make test-slow   run the tests marked as slow
 #   make lint        ruff and mypy
 #   make docs        build the documentation: docs/_build/index.html
+#   make course      open the course in JupyterLab
 #
 # The first call of each makes .venv and installs into it, the only part that needs the internet.
 
@@ -15,7 +16,7 @@ BERT_JAX := .venv/bin/bert-jax
 DEMO := runs/demo
 WORKERS ?= 2
 
-.PHONY: demo test test-slow lint docs
+.PHONY: demo test test-slow lint docs course
 .DELETE_ON_ERROR:
 
 # Each step writes its file below last, and renames it when it is complete. So a demo that was
@@ -56,6 +57,9 @@ lint: .venv/installed-dev
 docs: .venv/installed-docs
 	.venv/bin/python -m sphinx -W --keep-going -q -d docs/_build/.doctrees docs docs/_build
 
+course: .venv/installed-course
+	PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/jupyter lab docs/course
+
 .venv/bin/python:
 	@test -n "$(PYTHON)" || { echo "no Python >= 3.11 on PATH; make PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
@@ -66,6 +70,10 @@ docs: .venv/installed-docs
 
 .venv/installed-docs: setup.py | .venv/bin/python
 	.venv/bin/pip install --quiet --editable '.[docs]'
+	touch $@
+
+.venv/installed-course: setup.py | .venv/bin/python
+	.venv/bin/pip install --quiet --editable '.[course]'
 	touch $@
 
 # The tests compare against PyTorch on the CPU. Its CPU build comes from PyTorch's own index (about

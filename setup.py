@@ -51,7 +51,10 @@ TENSORFLOW = [
 ]
 
 # These packages build the documentation, and parse its pages in the tests.
-DOCS = ["sphinx>=9.0.4,<10", "myst-parser>=5.2,<6", "furo>=2025.12.19"]
+DOCS = ["sphinx>=9.0.4,<10", "myst-parser>=5.2,<6", "myst-nb>=1.4,<2", "furo>=2025.12.19"]
+
+# The notebooks of the course run in these; the tests execute them without a browser.
+COURSE = ["jupyterlab>=4.6.6,<5", "ipykernel>=7.4,<8"]
 
 # The browser test controls Chromium with this package; pip does not install Chromium itself.
 BROWSER = ["playwright>=1.50,<2"]
@@ -60,7 +63,10 @@ DEV = [
     *DOCS,
     *ONNX,
     *TENSORFLOW,
+    "ipykernel>=7.4,<8",
     "mypy>=2.4,<3",
+    "nbclient>=0.11,<0.12",
+    "nbformat>=5.11.1,<6",
     "pytest>=9.2,<10",
     "pytest-xdist>=3.8,<4",
     "ruff>=0.17.5,<0.18",
@@ -98,6 +104,7 @@ setup(
         "torch": TORCH,
         "onnx": ONNX,
         "tensorflow": TENSORFLOW,
+        "course": COURSE,
         "docs": DOCS,
         "browser": BROWSER,
         "dev": DEV,

@@ -14,8 +14,11 @@ from bert_jax.version import __version__  # noqa: E402
 project = "bert_jax"
 release = version = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build"]
+# myst_nb reads Markdown pages with myst_parser, and also the notebooks of the course.
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build", "course/work", "**/.ipynb_checkpoints"]
+nb_execution_mode = "off"  # the outputs are stored in the notebooks
+nb_merge_streams = True
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 

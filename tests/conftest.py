@@ -50,6 +50,10 @@ SLOW_FILES = (
 )
 
 
+# Every test in these files may run on another worker.
+SPLIT_FILES = ("tests/docs/test_pages.py", "tests/docs/test_course.py")
+
+
 def pytest_collection_finish() -> None:
     """Let the garbage collector ignore the millions of objects created by importing the tests."""
     gc.collect()
@@ -66,13 +70,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Let `--dist loadfile` distribute the documentation pages among the workers."""
+    """Let `--dist loadfile` distribute documentation pages and notebooks among the workers."""
     from xdist.scheduler import LoadFileScheduling
 
     class ByFileOrPage(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return nodeid if file == "tests/docs/test_pages.py" else file
+            return nodeid if file in SPLIT_FILES else file
 
     return ByFileOrPage(config, log) if config.getvalue("dist") == "loadfile" else None
 
