@@ -132,7 +132,7 @@ def evaluate(
     if into is not None:
         if into.is_file():
             raise ValueError(
-                f"--predictions {into} is a file. Give a directory for the prediction files."
+                f"--predictions {into} is a file. Specify a directory for the prediction files."
             )
         check_output(into, "--predictions")
     opened = open_evaluation(
@@ -306,13 +306,13 @@ def _sets_of(
     sets = task_data.validation if split == "validation" else task_data.test
     if not sets and data is not None:
         raise ValueError(
-            f"{data} contains no {split} file for the task. Give a directory with the layout of "
+            f"{data} contains no {split} file for the task. Specify a directory with the layout of "
             "the GLUE download, or a single file."
         )
     if not sets:
         raise ValueError(
-            f"{work_dir} has no test files: its config names none, or they were removed. Give one "
-            "with --data."
+            f"{work_dir} has no test files: its config names none, or they were removed. Specify "
+            "one with --data."
         )
     return sets if data is None else named_after(data, sets)
 
@@ -345,8 +345,8 @@ def _config_of_run(work_dir: Path) -> EvaluationConfig:
     """
     if not (work_dir / MODEL_NAME).is_file():
         raise ValueError(
-            f"{work_dir}: contains no {MODEL_NAME}{path_advice(work_dir)}. Give the work directory "
-            f"of a `{FINETUNE}` run."
+            f"{work_dir}: contains no {MODEL_NAME}{path_advice(work_dir)}. Specify the work "
+            f"directory of a `{FINETUNE}` run."
         )
     made_by = read_model(work_dir)[1].get("command", "another command")
     if made_by != FINETUNE:
@@ -378,7 +378,7 @@ def _directory_hint(task: TaskConfig, work_dir: Path) -> str:
         return ""
     return (
         f". The paths in {work_dir} are relative to the directory that the run was started from; "
-        f"the current directory is {Path.cwd()}. Change to that directory, or give a file with "
+        f"the current directory is {Path.cwd()}. Change to that directory, or specify a file with "
         "--data."
     )
 
@@ -389,7 +389,7 @@ def _check_separate(paths: Sequence[str], into: Path) -> None:
         if into.resolve() in (Path(path).resolve(), Path(path).resolve().parent):
             raise ValueError(
                 f"--predictions {into}: contains one of the task's files ({path}), which "
-                "predictions could overwrite. Give another directory."
+                "predictions could overwrite. Use another directory."
             )
 
 

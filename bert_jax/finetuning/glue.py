@@ -107,8 +107,8 @@ class GlueConfig(TaskConfig):
         if split == "train":
             if not is_directory:
                 raise ValueError(
-                    f"{path} is not a directory. To train on {self.task}, give the directory with "
-                    "its official files (train.tsv, dev.tsv) or tfds:glue/NAME. For your own "
+                    f"{path} is not a directory. To train on {self.task}, specify the directory "
+                    "with its official files (train.tsv, dev.tsv) or tfds:glue/NAME. For your own "
                     "files, use configs/finetune/table.py"
                 )
             return dataclasses.replace(self, directory=path, tfds_data_dir=kept)
@@ -116,7 +116,7 @@ class GlueConfig(TaskConfig):
             return dataclasses.replace(self, directory=path, validation="", tfds_data_dir=kept)
         if split == "test":
             raise ValueError(
-                f"{path} is not a directory. To predict the test sets of {self.task}, give the "
+                f"{path} is not a directory. To predict the test sets of {self.task}, specify the "
                 "directory with its official files (test.tsv) or tfds:glue/NAME"
             )
         return dataclasses.replace(self, validation=path)

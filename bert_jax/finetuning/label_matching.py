@@ -26,8 +26,8 @@ def check_head(task: TaskConfig, model: ModelConfig, work_dir: Path) -> None:
     if model.head != kind.head.name:
         raise ValueError(
             f"{work_dir}: the model is for {model.head} ({model.problem}), but the config's "
-            f"section {kind.section!r} is for {kind.head.name}. Give the config of the task that "
-            "the model was fine-tuned on."
+            f"section {kind.section!r} is for {kind.head.name}. Specify the config of the task "
+            "that the model was fine-tuned on."
         )
 
 
@@ -62,7 +62,7 @@ def score_order(
     if (model.head, model.problem) != (head.head.name, head.problem):
         raise ValueError(
             f"{work_dir}: the model is for {model.head} ({model.problem}), but the config is for "
-            f"{head.head.name} ({head.problem}). Give the config of the task that the model was "
+            f"{head.head.name} ({head.problem}). Specify the config of the task that the model was "
             "fine-tuned on."
         )
     same_size = len(model.labels) == len(head.labels)
@@ -79,7 +79,7 @@ def score_order(
         return None
     raise ValueError(
         f"{work_dir}: the model's labels are {', '.join(map(repr, model.labels))}, but the "
-        f"config's are {', '.join(map(repr, head.labels))}. Give the config of the task that "
+        f"config's are {', '.join(map(repr, head.labels))}. Specify the config of the task that "
         "the model was fine-tuned on."
     )
 

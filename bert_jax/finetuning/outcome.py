@@ -160,7 +160,7 @@ def check_files(directory: Path, names: Sequence[str], source: str) -> None:
         problem = f"holds predictions for {inputs[name]}" if name in inputs else "already exists"
         raise ValueError(
             f"{file}: the file {problem}, and predictions for {source} would overwrite it. "
-            "Give another directory with --predictions, or remove the file"
+            "Use another directory with --predictions, or remove the file"
         )
 
 
@@ -171,5 +171,5 @@ def _inputs(directory: Path) -> dict[str, str]:
     try:
         return {name: str(source) for name, source in read_json_object(file).items()}
     except ValueError as error:
-        fix = "Give another directory with --predictions, or remove the file"
+        fix = "Use another directory with --predictions, or remove the file"
         raise ValueError(f"{error}. {fix}") from error

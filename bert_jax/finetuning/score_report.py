@@ -54,7 +54,7 @@ def check_outputs(
     if predictions and output.resolve().parent == Path(predictions).resolve():
         raise ValueError(
             f"--output={output}: the prediction files are written to {predictions}, and one of "
-            "them could overwrite this file. Give a path in another directory"
+            "them could overwrite this file. Specify a path in another directory"
         )
     if not output.exists():
         return
@@ -72,7 +72,7 @@ def check_outputs(
     if not isinstance(content, dict) or content.keys() != _KEYS:
         raise ValueError(
             f"--output={output}: the file exists and was not written by `evaluate`, so it is not "
-            "overwritten. Give another path"
+            "overwritten. Use another path"
         )
 
 

@@ -200,8 +200,8 @@ class Choose(Predictor):
         contexts, lists = as_list(context, expected), as_list(choices, expected)
         if len(contexts) != len(lists):
             raise ValueError(
-                f"got {len(contexts)} contexts and {len(lists)} lists of choices. Give one list of "
-                "choices per context"
+                f"got {len(contexts)} contexts and {len(lists)} lists of choices. Specify one list "
+                "of choices per context"
             )
         return self._choose(contexts, lists)
 

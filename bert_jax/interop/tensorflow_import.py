@@ -113,7 +113,7 @@ def checkpoint_prefix(source: Path) -> Path | None:
     if len(files) > 1:
         names = ", ".join(file.name.removesuffix(INDEX) for file in files)
         raise ValueError(
-            f"{source} contains multiple checkpoints. Give the path of one of them: {names}"
+            f"{source} contains multiple checkpoints. Specify the path of one of them: {names}"
         )
     return files[0].with_name(files[0].name.removesuffix(INDEX)) if files else None
 

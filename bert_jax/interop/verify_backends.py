@@ -120,7 +120,7 @@ def open_model(path: Path) -> ComparableModel:
         f"{path}: not a supported model. Expected a work directory ({MODEL_NAME}), a Hugging Face "
         "directory (config.json), a TensorFlow checkpoint of BERT (*.index), an ONNX file "
         f"(*.onnx) or a StableHLO artifact ({SIGNATURE}). To compare a model from the hub, import "
-        "it and give its work directory."
+        "it and specify its work directory."
     )
 
 

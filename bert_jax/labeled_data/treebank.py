@@ -91,7 +91,7 @@ def read_treebank(path: str | Path) -> Treebank:
         _parsed(words) for words in group_sentences(conllu_events(lines)) if words is not None
     ]
     if not sentences:
-        raise ValueError(f"{file}: contains no sentences. Give a CoNLL-U file.")
+        raise ValueError(f"{file}: contains no sentences. Specify a CoNLL-U file.")
     return Treebank(file, sentences, skipped["-"], skipped["."])
 
 
@@ -114,7 +114,7 @@ def find_treebank(path: str | Path, split: TreebankSplit) -> Path:
     if len(chosen) != 1:
         raise ValueError(
             f"{directory}: expected one file *{split}.conllu, but it contains "
-            f"{', '.join(chosen or names) or 'no CoNLL-U files'}. Give the file itself."
+            f"{', '.join(chosen or names) or 'no CoNLL-U files'}. Specify the file itself."
         )
     return directory / f"{chosen[0]}.conllu"
 
@@ -137,7 +137,7 @@ def _parsed(words: Sequence[Word]) -> ParsedSentence:
         if not head.isdecimal() or int(head) > len(words):
             raise ValueError(
                 f"{word.location}: HEAD={head!r}: expected the number of a word in the sentence, "
-                f"from 1 to {len(words)}, or 0 for the root. Give a file with dependency trees."
+                f"from 1 to {len(words)}, or 0 for the root. Specify a file with dependency trees."
             )
         heads.append(int(head) - 1)
     return ParsedSentence(

@@ -140,7 +140,7 @@ class ModelConfig:
         named_by_task = classifier is not None and classifier.labels is None
         if named_by_task != bool(self.labels):
             raise ValueError(
-                f"head={self.head!r}: needs labels. Give a name for each score"
+                f"head={self.head!r}: needs labels. Specify a name for each score"
                 if named_by_task
                 else f"head={self.head!r}: does not take labels, got {self.labels}"
             )

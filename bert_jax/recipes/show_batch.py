@@ -43,7 +43,7 @@ def _config_of_run(work_dir: Path) -> dict[str, object]:
     file = work_dir / RESOLVED_NAME
     if not file.is_file():
         raise ValueError(
-            f"{work_dir}: contains no {RESOLVED_NAME}. Give the work directory of a pretraining "
+            f"{work_dir}: contains no {RESOLVED_NAME}. Specify the work directory of a pretraining "
             "run, or a recipe."
         )
     return read_json_object(file)

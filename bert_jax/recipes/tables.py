@@ -176,7 +176,7 @@ def _named(name: str) -> tuple[ModelConfig, SentencePairs | None]:
     if Path(name).is_dir() or name not in VARIANTS:
         if not Path(name).is_dir():
             raise ValueError(
-                f"{name}: neither a work directory nor one of {', '.join(VARIANTS)}. Give the "
+                f"{name}: neither a work directory nor one of {', '.join(VARIANTS)}. Specify the "
                 "directory of a run or of `bert-jax import`."
             )
         model, origin = read_model(Path(name))

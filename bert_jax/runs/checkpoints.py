@@ -263,8 +263,8 @@ def _best(work_dir: Path) -> int:
     if best is None:
         raise ValueError(
             f"{work_dir}: no checkpoint was evaluated with {comparison.metric}, so the "
-            "best one is unknown (checkpoint.keep_best keeps evaluated checkpoints). Give a step "
-            f"number or '{NEWEST}'."
+            "best one is unknown (checkpoint.keep_best keeps evaluated checkpoints). Specify a "
+            f"step number or '{NEWEST}'."
         )
     return best
 
@@ -279,7 +279,7 @@ def pretraining_comparison(work_dir: Path) -> Comparison:
     if not file.is_file():
         raise ValueError(
             f"{work_dir}: contains no {RESOLVED_NAME}, which specifies the metric for '{BEST}'. "
-            f"Use --step {NEWEST} or give a step number."
+            f"Use --step {NEWEST} or specify a step number."
         )
     with expecting_fields(file):
         section = read_json_object(file)["checkpoint"]
@@ -311,6 +311,6 @@ def _find_checkpoints(path: Path) -> tuple[Path, list[int]]:
     if path.name.isdecimal() and int(path.name) in steps_in(path.parent):
         return path.parent, [int(path.name)]
     raise ValueError(
-        f"{path}: contains no checkpoint. Give a work directory written by a run or by `import`, "
-        f"or the `{CHECKPOINTS_NAME}` directory in it."
+        f"{path}: contains no checkpoint. Specify a work directory written by a run or by "
+        f"`import`, or the `{CHECKPOINTS_NAME}` directory in it."
     )

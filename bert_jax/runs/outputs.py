@@ -41,11 +41,11 @@ def check_output_file(path: str | os.PathLike[str], name: str) -> None:
     """
     file = Path(path)
     if file.is_dir():
-        raise ValueError(f"{name}={path}: is a directory. Give the path of a file.")
+        raise ValueError(f"{name}={path}: is a directory. Specify the path of a file.")
     check_outside_corpora(file, name)
     parent = next(parent for parent in file.absolute().parents if parent.exists())
     if not parent.is_dir():
-        raise ValueError(f"{name}={path}: {parent} is not a directory. Give another path.")
+        raise ValueError(f"{name}={path}: {parent} is not a directory. Use another path.")
 
 
 @contextmanager

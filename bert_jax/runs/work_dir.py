@@ -205,8 +205,8 @@ def _content(work_dir: Path) -> dict[str, Any]:
     file = local_path(work_dir) / MODEL_NAME
     if not file.is_file():
         raise ValueError(
-            f"{work_dir}: contains no {MODEL_NAME}{path_advice(work_dir)}. Give a work directory "
-            "written by `bert-jax pretrain`, `bert-jax finetune` or `bert-jax import`."
+            f"{work_dir}: contains no {MODEL_NAME}{path_advice(work_dir)}. Specify a work "
+            "directory written by `bert-jax pretrain`, `bert-jax finetune` or `bert-jax import`."
         )
     with expecting_fields(file):
         content = read_json_object(file)
@@ -237,7 +237,7 @@ def path_advice(work_dir: Path) -> str:
     if work_dir.parent.name == CHECKPOINTS_NAME:
         run = work_dir.parents[1]
         return (
-            f" (it is a checkpoint from {run}: give that directory, or the output of `bert-jax "
+            f" (it is a checkpoint from {run}: use that directory, or the output of `bert-jax "
             f"extract {run} --step {work_dir.name} --output DIR`)"
         )
     models = sorted(work_dir.glob(f"runs/*/{MODEL_NAME}"))
@@ -271,7 +271,7 @@ def _file_advice(file: Path) -> str:
     """Return advice on a model file, starting with "; ", or "" for any other file."""
     parent = file.parent
     if (parent / MODEL_NAME).is_file():
-        return f"; give its directory, {parent}"
+        return f"; use its directory, {parent}"
     if file.name == "config.json" or file.suffix in (".safetensors", ".bin"):
         return f"; to import a Hugging Face model, run `bert-jax import {parent} --output DIR`"
     if ".ckpt" in file.name:

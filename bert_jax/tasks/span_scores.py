@@ -187,7 +187,9 @@ def squad_scores(
       ValueError: there are no questions, or a question has no reference answer.
     """
     if not references:
-        raise ValueError("there are no questions to score. Give reference answers for at least one")
+        raise ValueError(
+            "there are no questions to score. Specify reference answers for at least one"
+        )
     exact_match, f1 = 0, 0.0
     for question, answers in references.items():
         if not answers:

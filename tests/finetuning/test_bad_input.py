@@ -218,7 +218,7 @@ def test_the_initial_model_is_not_overwritten(toy, bert_jax_here, source):
 
 def test_only_fine_tuning_directories_can_be_evaluated(bert_jax_here, source, tmp_path):
     for directory, message in (
-        (tmp_path, "contains no model.json. Give the work directory of a `bert-jax finetune`"),
+        (tmp_path, "contains no model.json. Specify the work directory of a `bert-jax finetune`"),
         (source, "made by `bert-jax pretrain`, not by a fine-tuning run"),
     ):
         finished = bert_jax_here("evaluate", directory)

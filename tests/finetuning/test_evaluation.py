@@ -168,7 +168,7 @@ def test_predictions_never_overwrite_the_tasks_files(whole, toy, bert_jax_here, 
     assert {file: file.read_bytes() for file in folder.iterdir()} == before
     (tmp_path / "file").touch()
     refused = bert_jax_here("evaluate", whole, "--predictions", tmp_path / "file")
-    assert refused.code == 2 and "file is a file. Give a directory" in refused.errors
+    assert refused.code == 2 and "file is a file. Specify a directory" in refused.errors
 
 
 def test_scores_only_overwrite_scores(whole, toy, bert_jax_here, tmp_path):

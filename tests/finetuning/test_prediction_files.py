@@ -85,7 +85,7 @@ def test_a_file_of_unknown_origin_is_not_replaced(tmp_path):
     ):
         check_files(tmp_path, ["dev.tsv"], "/d/dev.tsv")
     (tmp_path / INPUTS_NAME).write_text("[")
-    with pytest.raises(ValueError, match=f"{INPUTS_NAME}.*Give another directory with --pred"):
+    with pytest.raises(ValueError, match=f"{INPUTS_NAME}.*Use another directory with --pred"):
         check_files(tmp_path, ["new.tsv"], "/d/new.tsv")
 
 

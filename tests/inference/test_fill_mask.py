@@ -133,7 +133,7 @@ def test_other_models_are_refused(model_pair, tmp_path):
         ValueError, match="the model's head is 'span', but FillMask needs 'pretraining' or 'masked_"
     ):
         FillMask(model_pair("span").ours)
-    with pytest.raises(ValueError, match="Give a work directory written by"):
+    with pytest.raises(ValueError, match="Specify a work directory written by"):
         FillMask(tmp_path)
     (tmp_path / "pytorch_model.bin").touch()
     with pytest.raises(

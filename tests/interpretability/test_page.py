@@ -123,7 +123,7 @@ def test_the_command_writes_the_page(bert_jax_here, import_pair, tmp_path):
     assert bert_jax_here("look", work_dir, "it rains", "--output", missing).code == 0
     assert missing.is_file()
     refused = bert_jax_here("look", work_dir, "it rains", "--output", missing / "page.html")
-    assert refused.code == 2 and "page.html is not a directory. Give" in refused.errors
+    assert refused.code == 2 and "page.html is not a directory. Use" in refused.errors
 
 
 @pytest.mark.slow

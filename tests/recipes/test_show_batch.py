@@ -101,7 +101,7 @@ def test_requests_that_make_no_sense_are_rejected(tiny_config, bert_jax_here):
         show_batch(tiny_config, {"work_dir": "x"}, step=32)
     with pytest.raises(ValueError, match="^num_rows=0: expected at least 1"):
         show_batch(tiny_config, {"work_dir": "x"}, num_rows=0)
-    with pytest.raises(ValueError, match="contains no config.json. Give the work directory of a p"):
+    with pytest.raises(ValueError, match="contains no config.json. Specify the work directory of"):
         show_batch(tiny_config.parent)
     with pytest.raises(
         ValueError, match="own config determines its batches, so no key can be chan"

@@ -55,8 +55,8 @@ def test_output_files_may_be_in_new_directories_but_not_in_files_or_corpora(dire
     model = directories["work directory"] / "model.json"
     check_output_file(model, "--output")
     wrong = {
-        model.parent: f"--output={model.parent}: is a directory. Give the path of a file.",
-        model / "x.json": f"--output={model / 'x.json'}: {model} is not a directory. Give another",
+        model.parent: f"--output={model.parent}: is a directory. Specify the path of a file.",
+        model / "x.json": f"--output={model / 'x.json'}: {model} is not a directory. Use another",
         directories["corpus"] / "x" / "y.json": "inside the corpus",
     }
     for path, message in wrong.items():

@@ -18,7 +18,7 @@ SIZES = dict(vocab_size=16, hidden_dim=8, num_layers=1, num_heads=1, ffn_dim=8, 
     [
         ((), "nowhere", "there is no such directory"),
         (("a.txt",), "a.txt", "(it is a file)"),
-        (("run/model.json",), "run/model.json", "is a file; give its directory, {root}/run)"),
+        (("run/model.json",), "run/model.json", "is a file; use its directory, {root}/run)"),
         (("hf/model.safetensors",), "hf/model.safetensors", "`bert-jax import {root}/hf --output"),
         (("x.ckpt.index",), "x.ckpt.index", "run `bert-jax import {root}/x.ckpt --output DIR`"),
         (("x.ckpt.index",), "x.ckpt", "run `bert-jax import {root}/x.ckpt --output DIR`"),
@@ -56,7 +56,7 @@ def test_the_message_advises_to_import_a_model_of_the_hub() -> None:
 def test_a_folder_of_runs_is_not_taken_for_a_sweep(tmp_path: Path) -> None:
     (tmp_path / "runs/mine").mkdir(parents=True)
     (tmp_path / "runs/mine/model.json").touch()
-    with pytest.raises(ValueError, match="contains no model.json. Give"):
+    with pytest.raises(ValueError, match="contains no model.json. Specify"):
         read_model(tmp_path)
 
 

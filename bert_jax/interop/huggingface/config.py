@@ -134,7 +134,7 @@ def read_labels(content: Mapping[str, Any], scores: int) -> tuple[str, ...]:
         name = names.get(number, f"LABEL_{number}")
         if not name.strip():
             raise ValueError(
-                f"id2label has an empty name for score {number}. Give names for all {scores} "
+                f"id2label has an empty name for score {number}. Specify names for all {scores} "
                 "scores with --labels NAME NAME ..."
             )
         while name in labels:

@@ -138,7 +138,7 @@ def open_directory(
     file = directory / "config.json"
     if not file.is_file():
         raise ValueError(
-            f"{directory}: contains no config.json. Give the path of a Hugging Face directory"
+            f"{directory}: contains no config.json. Specify the path of a Hugging Face directory"
         )
     content = read_json_object(file)
     encoder = read_encoder(content, str(file))

@@ -179,7 +179,7 @@ def test_the_error_names_the_unusable_line(models, refused, head, data, message)
         ("tagging", ["--task", "answer"], "'tagging', but AnswerQuestion needs"),
         ("tagging", ["--input", "missing.txt"], "missing.txt does not exist"),
         ("tagging", ["--batch-size", 0], "batch_size=0"),
-        ("tagging", ["--output", "/dev/null/out.jsonl"], "/dev/null is not a directory. Give ano"),
+        ("tagging", ["--output", "/dev/null/out.jsonl"], "/dev/null is not a directory. Use ano"),
     ],
 )
 def test_the_error_names_the_wrong_option(models, refused, head, words, message):
