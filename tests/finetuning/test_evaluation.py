@@ -182,9 +182,12 @@ def test_scores_only_overwrite_scores(whole, toy, bert_jax_here, tmp_path):
         assert refused.code == 2 and "was not written by `evaluate`" in refused.errors
         assert output.read_bytes() == before
     os.mkfifo(tmp_path / "pipe")
-    for output in (tmp_path / "pipe", tmp_path):
+    for output, problem in (
+        (tmp_path / "pipe", "not a regular file"),
+        (tmp_path, "is a directory"),
+    ):
         refused = bert_jax_here("evaluate", work_dir, "--data", labels, "--output", output)
-        assert refused.code == 2 and f"--output={output}: not a regular file" in refused.errors
+        assert refused.code == 2 and f"--output={output}: {problem}" in refused.errors
     words = ("--predictions", tmp_path / "out", "--output", tmp_path / "out/validation.tsv")
     refused = bert_jax_here("evaluate", work_dir, *words)
     assert refused.code == 2 and "one of them could overwrite this file" in refused.errors
