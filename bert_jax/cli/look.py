@@ -55,7 +55,7 @@ def add_show_rows_arguments(parser: ArgumentParser) -> None:
 
 
 def show_rows(args: argparse.Namespace) -> int:
-    """Show a batch of a pretraining run: what is masked, replaced and kept, and the pair labels.
+    """Show a batch of a pretraining run, with its masked and replaced tokens and its pair labels.
 
     bert-jax show-batch runs/mine --step 100
     bert-jax show-batch --config tiny --config.phases.phase1.corpus=corpora/mine
@@ -72,9 +72,9 @@ def show_rows(args: argparse.Namespace) -> int:
 def add_probe_model_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `probe`."""
     add_work_dir_argument(parser)
-    treebank = "directory of a treebank in CoNLL-U files, or with --target heads a single file"
+    treebank = "directory of a treebank in CoNLL-U files or, with --target heads, a single file"
     parser.add_option("--treebank", "PATH", treebank, required=True)
-    target = "attention heads that follow relations, or linear probes for tags or relations"
+    target = "what to probe: attention heads for relations, or layers for tags or relations"
     parser.add_choice("--target", get_args(Target), target, default="heads")
     count = (
         "minimum number of occurrences for a relation to be listed (only for heads; default: 100)"
@@ -92,12 +92,13 @@ def probe_model(args: argparse.Namespace) -> int:
         bert-jax probe runs/mine --treebank UD_English-EWT
         bert-jax probe runs/mine --treebank UD_English-EWT --target tags
 
-    With --target heads, prints the attention head that best predicts each dependency relation in
-    the treebank's test set and its accuracy, next to the best fixed offset (Clark et al. 2019,
-    section 4.2). Layers and heads are counted from 1. With --target tags or relations, trains
-    linear classifiers of the word vectors at every layer on the training set and prints their
-    accuracy on the test set, next to that of a model with random weights and of shuffled labels.
-    With --every-checkpoint, shows when the heads of a run began to follow the relations.
+    With --target heads, the command prints the attention head that best predicts each dependency
+    relation in the treebank's test set, and compares the head's accuracy with that of the best
+    fixed offset (Clark et al. 2019, section 4.2). Layers and heads are counted from 1. With
+    --target tags or relations, it trains linear classifiers of the word vectors at every layer on
+    the training set. It prints their accuracy on the test set, and for comparison the accuracy with
+    random weights and with shuffled labels. With --every-checkpoint, the output shows when the
+    heads of a run began to follow the relations.
     """
     enable_compilation_cache()
     line = ProgressLine(sys.stderr)
@@ -141,10 +142,10 @@ def compare_models(args: argparse.Namespace) -> int:
         bert-jax compare runs/mine --step 1000 --treebank UD_English-EWT
         bert-jax compare runs/mine --every-checkpoint --treebank UD_English-EWT --plot cka.png
 
-    Prints how similar the vectors of words are in every pair of layers, from 0 to 1, as linear
-    centered kernel alignment (CKA; Kornblith et al. 2019). It ignores rotations and scales, so the
-    models may differ in size. The words come from the treebank's test set. With --every-checkpoint,
-    each layer is compared with the same layer in the run's last checkpoint.
+    The command prints how similar the word vectors are in every pair of layers, from 0 to 1, as
+    linear centered kernel alignment (CKA; Kornblith et al. 2019). CKA ignores rotations and scales,
+    so the models may differ in size. The words come from the treebank's test set. With
+    --every-checkpoint, each layer is compared with the same layer in the run's last checkpoint.
     """
     enable_compilation_cache()
     names = ("step", "other_step", "every_checkpoint", "max_sentences")
@@ -173,9 +174,9 @@ def prune_model(args: argparse.Namespace) -> int:
 
         bert-jax prune-heads runs/sst2 --plot pruning.png
 
-    Prints the score without each single head, and the score as the heads are pruned one by one, the
-    least important first (Michel et al. 2019). This evaluates the model twice per head. The model
-    itself does not change.
+    The command prints the score without each head, and the score as the heads are pruned one by
+    one, the least important first (Michel et al. 2019). It evaluates the model twice per head. The
+    model itself does not change.
     """
     enable_compilation_cache()
     config = evaluation_config(args.config, args.config_overrides, args.work_dir)

@@ -46,7 +46,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     tasks = predict_tasks()
     results = "\n".join(result_lines(tasks.values()))
     parser.description = f"{parser.description}{results}"
-    parser.add_choice("--task", tasks, "kind of prediction (default: that of the model's head)")
+    parser.add_choice(
+        "--task", tasks, "kind of prediction (default: the kind that fits the model's head)"
+    )
     _add_stream_arguments(parser)
     _add_model_arguments(parser)
     parser.add_number(
@@ -62,7 +64,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_choice(
         "--unusable",
         ("error", "report"),
-        "response to a line that cannot be used: stop with an error, or write an object with the "
+        "how to handle a line that cannot be used: stop with an error, or write an object with the "
         "reason as its result",
         default="error",
     )

@@ -69,7 +69,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def _add_held_out_arguments(parser: ArgumentParser, options: PrepareOptions) -> None:
     parser.add_option(
         "--held-out",
-        "SHARE",
+        "FRACTION",
         "fraction of documents to hold out for evaluation, chosen by hash (default: "
         f"{options.heldout_fraction}, with --held-out-input 0)",
         kind=float,
@@ -78,8 +78,8 @@ def _add_held_out_arguments(parser: ArgumentParser, options: PrepareOptions) -> 
         "--held-out-input",
         "PATH",
         "text to evaluate on instead of a fraction of the documents, specified like --input. "
-        "Documents in it are left out of --input; whole documents are compared, ignoring case and "
-        "whitespace",
+        "Documents in this text are removed from --input; whole documents are compared, ignoring "
+        "case and whitespace",
         default=[],
     )
 
@@ -139,7 +139,7 @@ def add_demo_corpus_arguments(parser: ArgumentParser) -> None:
 
 
 def demo_corpus(args: argparse.Namespace) -> int:
-    """Write the English documentation that comes with Python as a corpus of JSON Lines.
+    """Write a JSON Lines corpus of the English documentation that comes with Python.
 
         bert-jax demo-corpus --output python_docs.jsonl
 

@@ -10,10 +10,10 @@ OUTPUT/results.json contains the results of all runs, and report.html and report
 and a chart. At the end, the best run's directory is printed, for `evaluate`, `predict` or `export`.
 A sweep runs in one process, on all devices.
 
-    bert-jax sweep --report-only runs/sweep-cola runs/sweep-rte --output runs/sweeps
+With --report-only, the command rewrites the report for one sweep from its results.json, or writes a
+joint report for several sweeps:
 
-rewrites the report for one sweep from its results.json, or writes a joint report for several
-sweeps.
+    bert-jax sweep --report-only runs/sweep-cola runs/sweep-rte --output runs/sweeps
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_choice(
         "--keep",
         get_args(Keep),
-        "runs whose checkpoints are kept: all, the best so far, or none (default: as when this "
-        "sweep was last run, else best)",
+        "runs whose checkpoints are kept: all, the best so far, or none (default: the previous "
+        "setting of this sweep, or best for a new sweep)",
     )
     parser.add_list(
         "--report-only",
         "DIR",
-        "output directories of earlier sweeps, to write their report again without training; it is "
-        "written to --output, which defaults to DIR if there is only one",
+        "output directories of earlier sweeps whose report is rewritten without training. The "
+        "report is written to --output, which defaults to DIR if there is only one",
     )
 
 

@@ -51,7 +51,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_choice("--kind", KINDS, "kind of vocabulary", default="wordpiece")
     parser.add_number(
         "--vocab-size",
-        "number of entries, including special and unused ones (default: as in the published "
+        "number of tokens, including special and unused ones (default: as in the published "
         f"models: {', '.join(_VOCAB_SIZES)})",
     )
     add_case_arguments(
@@ -75,7 +75,7 @@ def _add_training_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_number(
         "--num-unused",
-        f"number of [unusedN] entries to reserve for later use, only for wordpiece (default: "
+        f"number of [unusedN] tokens to reserve for later use, only for wordpiece (default: "
         f"{BERT_NUM_UNUSED}, as in BERT)",
     )
     parser.add_number(

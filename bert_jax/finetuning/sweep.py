@@ -158,7 +158,7 @@ def _run_to_end(
             lines += _best_run_lines(best, predictions)
         except StopRequested:
             finished = False
-            lines += ["stopped: all runs are finished; the same command writes the predictions"]
+            lines += ["stopped after the last run; run the same command to write the predictions"]
     else:
         lines = [f"report so far: {file}" for file in files] or [""]
     result = SweepResult(finished, opened.output, results, best, predictions, files)

@@ -132,9 +132,9 @@ def claim(output: Path, current: Mapping[str, Any], keep: Keep) -> None:
         changeable = ", seeds and the values of varied keys" if VARIED in here else " and seeds"
         listed = "\n  ".join(lines)
         raise ValueError(
-            f"{output} holds another sweep (there -> here):\n  {listed}\n"
-            "Repeat the command that started it, or use another --output. Batch sizes, learning "
-            f"rates, epochs{changeable} may change."
+            f"{output}: contains a different sweep (that sweep -> this command):\n  {listed}\n"
+            "Repeat the command that started that sweep, or use another --output. Batch sizes, "
+            f"learning rates, epochs{changeable} may change."
         )
     if (before, stored) != (keep, here):
         write_file(file, _content(here, keep))

@@ -94,7 +94,7 @@ def _page(tasks: Sequence[str], sections: Sequence[str]) -> str:
 def _section(results: SweepResults, picture: bytes) -> str:
     lines, encoded = verdict(results), base64.b64encode(picture).decode()
     missing = results.planned - len(results.runs)
-    unfinished = f"<p>{missing} of {results.planned} runs are still to come.</p>" if missing else ""
+    unfinished = f"<p>{missing} of {results.planned} runs have not finished.</p>" if missing else ""
     task = escape(results.task)
     return "\n".join(
         [

@@ -258,7 +258,7 @@ def read_results(directory: Path) -> SweepResults:
     file = directory / RESULTS_NAME
     if not file.is_file():
         raise ValueError(
-            f"{directory}: contains no {RESULTS_NAME}. Give the output directory of a `bert-jax "
+            f"{directory}: contains no {RESULTS_NAME}. Specify the output directory of a `bert-jax "
             "sweep` with at least one finished run."
         )
     fix = "Remove it and repeat the sweep"

@@ -97,7 +97,7 @@ class Sweep:
                 continue
             if stop.stop_now() or not self._train(hyperparameters, stop, report):
                 text = f"stopped after {len(self._results)} of {planned} runs"
-                report(Message(f"{text}; the same command resumes"))
+                report(Message(f"{text}; run the same command to resume"))
                 return False
             result = self._read_result(hyperparameters)
             assert result is not None
@@ -111,13 +111,13 @@ class Sweep:
         """Report how many runs ended earlier, and where the rest will write their output."""
         planned = len(self.grid.runs)
         if self._results:
-            report(Message(f"{len(self._results)} of {planned} runs ended before"))
+            report(Message(f"{len(self._results)} of {planned} runs ended earlier"))
         others = self._count_others()
         if others:
             text = (
                 f"not in these results: {others} run{'s' * (others != 1)} that ended here with "
-                "other seeds or hyperparameters (to include such runs, give all seeds and values "
-                "in one command)"
+                "other seeds or hyperparameters (to include such runs, specify all seeds and "
+                "values in one command)"
             )
             report(Message(text))
         outputs = self.output / RUNS_NAME / "*" / OUTPUT_NAME

@@ -101,7 +101,7 @@ class Attention(Predictor):
         vocab_size = self.tokenizer.vocab_size
         if not 1 <= top_k <= vocab_size:
             raise ValueError(
-                f"top_k={top_k}: out of range. Give a number from 1 to {vocab_size}, the size of "
+                f"top_k={top_k}: out of range. Use a number from 1 to {vocab_size}, the size of "
                 "the vocabulary."
             )
         read = self._read(text, second)
@@ -141,7 +141,7 @@ class Attention(Predictor):
         """
         check_choice("baseline", baseline, get_args(Baseline))
         if steps < 1:
-            raise ValueError(f"steps={steps}: out of range. Give 1 or more.")
+            raise ValueError(f"steps={steps}: out of range. Use 1 or more.")
         read = self._read(text, second)
         program, label, name = self._attribution_program(read, target, steps)
         kept_ids = set(self.tokenizer.special_ids) - {self.tokenizer.unk_id}
@@ -207,7 +207,7 @@ class Attention(Predictor):
                 return self._token_program(read, target, steps)
             case _:
                 raise ValueError(
-                    f"the model has a {self.config.head!r} head, which does not predict a single "
+                    f"the model's head is {self.config.head!r}, which does not predict a single "
                     "score. Use a model with a 'classification', 'pretraining' or 'masked_lm' head."
                 )
 
@@ -241,7 +241,7 @@ class Attention(Predictor):
             token_id = int(row["token_ids"][0, -1, 0])
         if token_id is None:
             raise ValueError(
-                f"target={target!r}: not in the vocabulary. Give a single token, such as one "
+                f"target={target!r}: not in the vocabulary. Use a single token, such as one "
                 "of the model's guesses."
             )
         program = partial(attribute_token, vocab_size=vocab_size, steps=steps)
@@ -250,8 +250,8 @@ class Attention(Predictor):
     def _check_masked_lm(self) -> None:
         if self.config.head not in ("pretraining", "masked_lm"):
             raise ValueError(
-                f"the model has the head {self.config.head!r}, which does not predict masked "
-                "words. Use a model with the head 'pretraining' or 'masked_lm'."
+                f"the model's head is {self.config.head!r}, which does not predict masked "
+                "words. Use a model with a 'pretraining' or 'masked_lm' head."
             )
 
     def _masks(self, read: TokenizedText) -> list[int]:

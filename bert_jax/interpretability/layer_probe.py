@@ -82,8 +82,9 @@ class LayerProbe:
     @property
     def _note(self) -> str:
         return (
-            f"{len(self.labels)} {self.target}; {self.num_train:,} words in training, "
-            f"{self.num_test:,} in the test; most frequent label: {self.most_frequent:.1%}"
+            f"{len(self.labels)} {self.target}; {self.num_train:,} training words, "
+            f"{self.num_test:,} test words; accuracy of the most frequent label: "
+            f"{self.most_frequent:.1%}"
         )
 
     def __str__(self) -> str:

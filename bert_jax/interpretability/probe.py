@@ -61,11 +61,9 @@ def probe(
     if every_checkpoint and (target != "heads" or step is not None):
         raise ValueError("every_checkpoint=True: probes heads at all steps. Omit target and step.")
     if plot is not None and not every_checkpoint:
-        raise ValueError(f"plot={plot}: plots every checkpoint. Set every_checkpoint.")
+        raise ValueError(f"plot={plot}: applies only with every_checkpoint. Set it.")
     if min_count is not None and target != "heads":
-        raise ValueError(
-            f"min_count={min_count}: selects relations to list only if target='heads'. Omit it."
-        )
+        raise ValueError(f"min_count={min_count}: applies only to target='heads'. Omit it.")
     test = read_treebank(find_treebank(treebank, "test"))
     match target:
         case "heads":

@@ -59,7 +59,7 @@ class EncoderConfig:
     ALBERT and DistilBERT differ only in these values.
 
     Attributes:
-      vocab_size: number of entries in the vocabulary.
+      vocab_size: number of tokens in the vocabulary.
       hidden_dim: dimension of the hidden states.
       num_layers: number of layers.
       num_heads: number of attention heads per layer.

@@ -139,7 +139,7 @@ def test_results_survive_writing_and_reading(tmp_path: Path) -> None:
         read_results(tmp_path)
     with pytest.raises(
         ValueError,
-        match="contains no results.json. Give the output directory of a `bert-jax sweep`",
+        match="contains no results.json. Specify the output directory of a `bert-jax sweep`",
     ):
         read_results(tmp_path / "elsewhere")
 
@@ -166,7 +166,7 @@ def test_the_report_contains_figures_and_plot_and_loads_no_other_file(
         assert row[5:] == [f"{values.max():.1%}", "3", str((values <= 0.5).sum()), "0"]
     tree = ElementTree.parse(page)
     text = "".join(tree.getroot().itertext())
-    assert "8 of 80 runs are still to come" in text
+    assert "8 of 80 runs have not finished" in text
     assert "degenerate runs: 24 of 72 ended no better than accuracy 50.0%" in text
     assert ORIGIN.command in text and ORIGIN.hardware in text and ORIGIN.date in text
     (image,) = tree.iter("img")
@@ -228,7 +228,7 @@ def test_keep_is_remembered(tmp_path: Path) -> None:
     for keep in ("all", "best"):
         claim(tmp_path, {"config": {"a": 0}}, keep)
         assert kept_before(tmp_path) == keep
-    with pytest.raises(ValueError, match="holds another sweep"):
+    with pytest.raises(ValueError, match="contains a different sweep"):
         claim(tmp_path, {"config": {"a": 1}}, "none")
     assert kept_before(tmp_path) == "best"
 

@@ -138,7 +138,7 @@ def test_a_finished_sweep_trains_nothing_more(undisturbed, toy, bert_jax_here, m
     monkeypatch.setattr(Reporter, "train", None)
     finished = bert_jax_here(*words(toy, output, *GRID))
     assert finished.code == 0, finished.errors
-    assert "4 of 4 runs ended before" in finished.output
+    assert "4 of 4 runs ended earlier" in finished.output
     assert "run 4/4" not in finished.output
     assert (output / "results.json").read_text() == before
 
@@ -161,7 +161,7 @@ def test_a_sweep_goes_on_where_model_and_files_have_moved(
     monkeypatch.setattr(Reporter, "train", None)
     finished = bert_jax_here(*moved, f"--config.glue.directory={tmp_path / 'data'}")
     assert finished.code == 0, finished.errors
-    assert "4 of 4 runs ended before" in finished.output
+    assert "4 of 4 runs ended earlier" in finished.output
     stored = json.loads((tmp_path / "sweep/sweep.json").read_text())
     assert stored["config"]["glue"]["directory"] == str(tmp_path / "data")
 
@@ -180,14 +180,14 @@ def test_a_stopped_sweep_goes_on_to_the_same_results(
         patch.setattr(Reporter, "train", stopping)
         finished = bert_jax_here(*words(toy, tmp_path, *GRID))
     assert finished.code == 143, finished.errors
-    assert "stopped after 1 of 4 runs; the same command resumes" in finished.output
+    assert "stopped after 1 of 4 runs; run the same command to resume" in finished.output
     assert f"report so far: {tmp_path / 'report.html'}" in finished.output
-    assert "3 of 4 runs are still to come." in (tmp_path / "report.html").read_text()
+    assert "3 of 4 runs have not finished." in (tmp_path / "report.html").read_text()
     second = tmp_path / "runs" / "batch16-rate0.01-epochs1-seed0"
     assert (second / "checkpoints").is_dir() and not (second / "scores.json").exists()
     finished = bert_jax_here(*words(toy, tmp_path, *GRID))
     assert finished.code == 0, finished.errors
-    assert "1 of 4 runs ended before" in finished.output
+    assert "1 of 4 runs ended earlier" in finished.output
     assert "this run's checkpoint at step" in (second / "output.txt").read_text()
     assert ended(tmp_path) == ended(undisturbed[0])
     assert with_parameters(tmp_path) == with_parameters(undisturbed[0])
@@ -238,7 +238,7 @@ def test_a_larger_grid_keeps_finished_runs_and_another_sweep_is_refused(
     assert with_parameters(tmp_path) == []
     finished = bert_jax_here(*words(toy, tmp_path, *ONE, "1e-2", "1e30", "--keep", "all"))
     assert finished.code == 0, finished.errors
-    assert "1 of 2 runs ended before" in finished.output
+    assert "1 of 2 runs ended earlier" in finished.output
     assert "diverged (step" in finished.output
     assert "(its parameters were not kept)" in finished.output
     done, diverged = ended(tmp_path)
@@ -263,7 +263,10 @@ def test_a_larger_grid_keeps_finished_runs_and_another_sweep_is_refused(
     assert refused.code == 2 and "config.patience: 0 -> 1" in refused.errors
     refused = bert_jax_here(*words(toy, tmp_path, *ONE, "1e-2", "--config.max_length=12"))
     assert refused.code == 2
-    assert "holds another sweep (there -> here):\n  config.max_length: 24 -> 12" in refused.errors
+    assert (
+        "contains a different sweep (that sweep -> this command):\n  config.max_length: 24 -> 12"
+        in refused.errors
+    )
     refused = bert_jax_here(*words(replace(toy, source=another), tmp_path, *ONE, "1e-2"))
     assert refused.code == 2
     assert "config.init_from: " in refused.errors
@@ -298,7 +301,10 @@ def test_a_sweep_that_is_stopped_while_predicting_resumes_predicting(
     predictions.unlink()
     stopped = stopped_while_predicting(*words(toy, output, *GRID))
     assert stopped.code == 143, stopped.errors
-    assert "all runs are finished; the same command writes the predictions" in stopped.output
+    assert (
+        "stopped after the last run; run the same command to write the predictions"
+        in stopped.output
+    )
     assert not predictions.exists()
     finished = bert_jax_here(*words(toy, output, *GRID))
     assert finished.code == 0, finished.errors

@@ -83,7 +83,9 @@ def test_the_command_probes_every_checkpoint(bert_jax_here, run, treebank, emerg
 def test_requests_that_make_no_sense_are_rejected(bert_jax_here, import_pair, run, treebank):
     given = ["--treebank", treebank]
     refused = bert_jax_here("probe", run, *given, "--plot", "x.png")
-    assert refused.code == 2 and "--plot=x.png: plots every checkpoint" in refused.errors
+    assert (
+        refused.code == 2 and "--plot=x.png: applies only with --every-checkpoint" in refused.errors
+    )
     refused = bert_jax_here("probe", run, *given, "--every-checkpoint", "--step", "10")
     assert refused.code == 2 and "probes heads at all steps" in refused.errors
     work_dir = import_pair("Bert", "encoder")[1]

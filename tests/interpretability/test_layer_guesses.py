@@ -46,10 +46,10 @@ def test_the_last_layer_guesses_like_fill_mask(import_pair):
 def test_requests_that_make_no_sense_are_rejected(import_pair):
     attention = Attention(import_pair("Bert", "masked_lm")[1])
     assert attention.guesses("no mask here") == []
-    with pytest.raises(ValueError, match=r"^top_k=0: out of range\. Give a number from 1 to"):
+    with pytest.raises(ValueError, match=r"^top_k=0: out of range\. Use a number from 1 to"):
         attention.guesses(TEXT, top_k=0)
     classifier = Attention(import_pair("Bert", "classification")[1])
     with pytest.raises(
-        ValueError, match="the head 'classification', which does not predict masked words"
+        ValueError, match="head is 'classification', which does not predict masked words"
     ):
         classifier.guesses(TEXT)

@@ -108,8 +108,8 @@ def test_the_command_prints_the_accuracies(bert_jax_here, import_pair, tmp_path)
     printed = bert_jax_here("probe", work_dir, "--treebank", tmp_path, "--target", "tags")
     assert printed.code == 0, printed.errors
     assert "shuffled labels" in printed.output
-    assert "2 tags; 40 words in training, 40 in the test" in printed.output
+    assert "2 tags; 40 training words, 40 test words" in printed.output
     refused = bert_jax_here(
         *("probe", work_dir, "--treebank", tmp_path, "--target", "tags", "--min-count", "5")
     )
-    assert refused.code == 2 and "--min-count=5: selects relations" in refused.errors
+    assert refused.code == 2 and "--min-count=5: applies only to" in refused.errors
