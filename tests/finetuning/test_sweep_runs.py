@@ -274,7 +274,7 @@ def test_a_larger_grid_keeps_finished_runs_and_another_sweep_is_refused(
     shutil.copytree(another, model)
     refused = bert_jax_here(*words(toy, tmp_path, *ONE, "1e-2"))
     assert refused.code == 2
-    assert "(there -> here):\n  parameters of init_from: " in refused.errors
+    assert "(that sweep -> this command):\n  parameters of init_from: " in refused.errors
     assert len(ended(tmp_path)) == 2
 
 

@@ -117,7 +117,7 @@ def test_the_table_compares_the_best_rate_of_each_approach(three) -> None:
 def test_progress_names_the_run_that_is_trained_and_its_speed(toy, three, bert_jax_here) -> None:
     again = bert_jax_here(*words(toy, three, *THREE))
     assert again.code == 0, again.errors
-    assert "6 of 6 runs ended before" in again.output and "training  " not in again.output
+    assert "6 of 6 runs ended earlier" in again.output and "training  " not in again.output
     shutil.rmtree(three / f"runs/{KEY}=0_batch16-rate0.01-epochs1-seed0")
     again = bert_jax_here(*words(toy, three, *THREE))
     assert again.code == 0, again.errors
@@ -145,7 +145,7 @@ def test_a_stopped_sweep_resumes_in_the_same_variant_from_python(toy, three, tmp
     assert not stopped.finished and reports[-1].startswith("report so far")
     assert list(scores_of(tmp_path / "sweep")) == [(-1, 1e-2)]
     again = call([-1, 0], on_report=lambda report: reports.append(str(report)))
-    assert again.finished and "1 of 2 runs ended before" in reports
+    assert again.finished and "1 of 2 runs ended earlier" in reports
     expected = {pair: each for pair, each in scores_of(three).items() if pair[1] == 1e-2}
     del expected[1, 1e-2]
     assert scores_of(tmp_path / "sweep") == expected
@@ -170,7 +170,7 @@ def test_values_can_be_added_but_not_mixed_with_another_sweep(toy, three, bert_j
     ):
         refused = bert_jax_here(*words(toy, three, *changed))
         assert refused.code == 2, changed
-        assert f"holds another sweep (there -> here):\n  {message}\n" in refused.errors
+        assert f"(that sweep -> this command):\n  {message}\n" in refused.errors
     assert "rates, epochs, seeds and the values of varied keys may change." in refused.errors
 
 
