@@ -95,13 +95,15 @@ class FinetuneRun:
         """
         config = config.with_columns()
         check_batches(config.batch_size, config.rows_evaluated, config.accumulation_steps, mesh)
-        source = _shared_source(config, mesh, others) or open_source(
+        source = _shared_source(
+            config.init_from, mesh, others, from_scratch=config.from_scratch
+        ) or open_source(
             config.init_from, Path(config.work_dir), mesh, from_scratch=config.from_scratch
         )
         encoder = encoder_of(source, config.max_length, config.dropout)
-        data = _shared_data(config, source.tokenizer, others) or config.open(
-            source.tokenizer, ("train", "validation", "test")
-        )
+        data = _shared_data(
+            config.task, config.max_length, source.tokenizer, others
+        ) or config.open(source.tokenizer, ("train", "validation", "test"))
         check_data(data, source.tokenizer, config.best_metric, allow_unknown=config.allow_unknown)
         model = data.head.on(encoder, config.head_dropout)
         loss = loss_of(config.task, model, config.compute.resolve(jax.devices()[0], encoder))
@@ -306,21 +308,20 @@ class FinetuneRun:
 
 
 def _shared_source(
-    config: FinetuneConfig, mesh: Mesh, others: Sequence[FinetuneRun]
+    init_from: str, mesh: Mesh, others: Sequence[FinetuneRun], *, from_scratch: bool
 ) -> Source | None:
     """Return the source of another run that starts from the same model, if there is one."""
-    start = config.init_from, config.from_scratch, mesh
     for each in (other.source for other in others):
-        if (each.init_from, each.from_scratch, each.mesh) == start:
+        if (each.init_from, each.from_scratch, each.mesh) == (init_from, from_scratch, mesh):
             return each
     return None
 
 
 def _shared_data(
-    config: FinetuneConfig, tokenizer: Tokenizer, others: Sequence[FinetuneRun]
+    task: TaskConfig, max_length: int, tokenizer: Tokenizer, others: Sequence[FinetuneRun]
 ) -> TaskData | None:
     """Return the data of another run that reads the same examples, if there is one."""
-    reading = config.task, config.max_length, tokenizer.fingerprint
+    reading = task, max_length, tokenizer.fingerprint
     for other in others:
         if (other.task, other.max_length, other.tokenizer.fingerprint) == reading:
             return other.data

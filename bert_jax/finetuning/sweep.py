@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.hyperparameters import Grid
+from bert_jax.finetuning.run import FinetuneRun
+from bert_jax.finetuning.sweep_checks import check_runs, make_sweep, naming
 from bert_jax.finetuning.sweep_configs import variants_of
 from bert_jax.finetuning.sweep_directory import Keep, has_model, kept_before
-from bert_jax.finetuning.sweep_opening import open_sweep
 from bert_jax.finetuning.sweep_report import write_report
 from bert_jax.finetuning.sweep_results import SweepResults
 from bert_jax.finetuning.sweep_run import Sweep
 from bert_jax.finetuning.sweep_tables import summary
+from bert_jax.finetuning.variants import Variant
 from bert_jax.runs.outputs import check_output
 from bert_jax.runs.ownership import only_writer
 from bert_jax.runs.runtime import Compilations
 from bert_jax.training.distributed import StopRequest, StopRequested, launched_together
 from bert_jax.training.reports import Message, OnReport, discard
+from bert_jax.training.sharding import make_mesh
 from bert_jax.validation import check_choice, check_config
 
 
@@ -116,10 +119,23 @@ def sweep(
     keep = keep or kept_before(output) or "best"
     report = on_report or discard
     command = command or _call(output, grid, vary, keep)
-    opened = open_sweep(configs, output, grid, keep, command)
+    opened: dict[Variant, FinetuneRun] = {}
+    for variant, varied in configs.items():
+        # All runs evaluate the same number of rows at once, so that this compiles only once.
+        rows = 4 * (max(grid.batch_sizes) // varied.accumulation_steps)
+        varied = replace(
+            varied,
+            work_dir=str(output),
+            batch_size=grid.runs[0].batch_size,
+            evaluation_batch_size=varied.evaluation_batch_size or rows,
+        )
+        with naming(variant):
+            run = FinetuneRun.open(varied, make_mesh(varied.mesh), list(opened.values()))
+            opened[variant] = check_runs(run, output, grid, variant)
+    runs = make_sweep(opened, output, grid, keep, command)
     # `StopRequest` exits last, so that a signal can kill the process only after a save has ended.
     with Compilations() as compiled, stop or StopRequest() as stopping, only_writer(output):
-        result, lines = _run_to_end(opened, stopping, report)
+        result, lines = _run_to_end(runs, stopping, report)
     all_ended = len(result.results.runs) == len(grid.runs)
     if all_ended:
         lines += [*compiled.lines(), *(f"report: {file}" for file in result.report)]

@@ -6,13 +6,17 @@ import itertools
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bert_jax.conversion import to_dataclass, to_plain
-from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.hyperparameters import MAX_RUNS
 from bert_jax.finetuning.variants import Variant
 from bert_jax.validation import unknown_key
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Config = TypeVar("Config", bound="DataclassInstance")
 
 # Config keys that the sweep itself sets, and the parameters of `sweep` to use instead.
 SWEPT = {
@@ -24,9 +28,7 @@ SWEPT = {
 }
 
 
-def variants_of(
-    config: FinetuneConfig, vary: Mapping[str, Sequence[object]]
-) -> dict[Variant, FinetuneConfig]:
+def variants_of(config: Config, vary: Mapping[str, Sequence[object]]) -> dict[Variant, Config]:
     """Return the config of every variant: every combination of the values of the varied keys.
 
     Args:
@@ -57,7 +59,7 @@ def variants_of(
     return configs
 
 
-def value_at(config: FinetuneConfig, key: str) -> Any:
+def value_at(config: DataclassInstance, key: str) -> Any:
     """Return the value of a dotted key, with lists instead of tuples.
 
     Raises:
@@ -68,12 +70,12 @@ def value_at(config: FinetuneConfig, key: str) -> Any:
     return section[name]
 
 
-def _with_values(config: FinetuneConfig, values: Mapping[str, object]) -> FinetuneConfig:
+def _with_values(config: Config, values: Mapping[str, object]) -> Config:
     plain = to_plain(config)
     for key, value in values.items():
         section, name = _place(plain, key)
         section[name] = os.fspath(value) if isinstance(value, os.PathLike) else value
-    return to_dataclass(FinetuneConfig, plain) if values else config
+    return to_dataclass(type(config), plain) if values else config
 
 
 def _place(plain: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:

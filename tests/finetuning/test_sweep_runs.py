@@ -14,7 +14,7 @@ import pytest
 from bert_jax.cli import sweep
 from bert_jax.cli.main import main
 from bert_jax.finetuning import sweep as library
-from bert_jax.finetuning.sweep_opening import open_sweep
+from bert_jax.finetuning.sweep_checks import make_sweep
 from bert_jax.finetuning.sweep_run import Sweep
 from bert_jax.training.reporting import Reporter
 
@@ -60,12 +60,12 @@ def undisturbed(toy, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Sw
     output, opened = tmp_path_factory.mktemp("sweeps") / "undisturbed", []
 
     def watched(*args: object) -> Sweep:
-        opened.append(open_sweep(*args))  # type: ignore[arg-type]
+        opened.append(make_sweep(*args))  # type: ignore[arg-type]
         return opened[0]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sweep, "enable_compilation_cache", lambda: None)
-        patch.setattr(library, "open_sweep", watched)
+        patch.setattr(library, "make_sweep", watched)
         assert main(words(toy, output, *GRID)) == 0
     return output, opened[0]
 

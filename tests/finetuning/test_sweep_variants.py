@@ -13,11 +13,10 @@ import pytest
 
 from bert_jax.cli import sweep as command
 from bert_jax.cli.main import main
+from bert_jax.finetuning import sweep as library
 from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.finetuning.hyperparameters import Grid
 from bert_jax.finetuning.sweep import SweepResult, sweep
-from bert_jax.finetuning.sweep_configs import variants_of
-from bert_jax.finetuning.sweep_opening import open_sweep
+from bert_jax.finetuning.sweep_checks import make_sweep
 from bert_jax.finetuning.sweep_results import read_results
 from bert_jax.finetuning.sweep_run import Sweep
 from bert_jax.finetuning.sweep_tables import comparison
@@ -225,10 +224,24 @@ def test_the_training_file_is_not_varied_and_replaced(toy, bert_jax_here, tmp_pa
     assert "--vary glue.directory and --data" in finished.errors, finished.errors
 
 
+class SweepOpened(Exception):
+    """Raised when a sweep has opened all variants, in place of running them."""
+
+
 def opened(config: FinetuneConfig, tmp_path: Path, vary: Mapping[str, list]) -> Sweep:
-    configs = variants_of(config, vary)
-    grid = Grid((16,), RATES, (1,), num_seeds=1, variants=tuple(configs))
-    return open_sweep(configs, tmp_path / "sweep", grid, "best", "command")
+    """Return a sweep that has opened its variants but has not run anything."""
+    made = []
+
+    def watched(*args: object) -> Sweep:
+        made.append(make_sweep(*args))  # type: ignore[arg-type]
+        raise SweepOpened
+
+    grid = {"batch_sizes": (16,), "learning_rates": RATES, "num_epochs": (1,), "num_seeds": 1}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "make_sweep", watched)
+        with pytest.raises(SweepOpened):
+            sweep(config, tmp_path / "sweep", vary=vary, keep="best", **grid)
+    return made[0]
 
 
 def test_variants_share_what_their_keys_do_not_change(toy, make_source, tmp_path: Path) -> None:
