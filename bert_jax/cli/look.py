@@ -76,9 +76,7 @@ def add_probe_model_arguments(parser: ArgumentParser) -> None:
     parser.add_option("--treebank", "PATH", treebank, required=True)
     target = "what to probe: attention heads for relations, or layers for tags or relations"
     parser.add_choice("--target", get_args(Target), target, default="heads")
-    count = (
-        "minimum number of occurrences for a relation to be listed (only for heads; default: 100)"
-    )
+    count = "minimum number of occurrences of a relation to list (only for heads; default: 100)"
     parser.add_number("--min-count", count)
     parser.add_number("--step", "step of the checkpoint (default: the best or newest one)")
     parser.add_flag("--every-checkpoint", "probe the heads of every checkpoint of a run")
@@ -126,9 +124,7 @@ def add_compare_models_arguments(parser: ArgumentParser) -> None:
     treebank = "directory of a treebank in CoNLL-U files, or a single file"
     parser.add_option("--treebank", "PATH", treebank, required=True)
     parser.add_number("--step", "step of WORKDIR's checkpoint (default: the best or newest one)")
-    parser.add_number(
-        "--other-step", "step of OTHER's checkpoint (default: the best or newest one)"
-    )
+    parser.add_number("--other-step", "step of OTHER's checkpoint (default: best or newest)")
     parser.add_flag("--every-checkpoint", "compare every checkpoint of a run with its last one")
     sentences = "maximum number of sentences to read"
     parser.add_number("--max-sentences", sentences, default=500, minimum=1)
@@ -160,9 +156,7 @@ def compare_models(args: argparse.Namespace) -> int:
 
 def add_prune_model_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `prune-heads`."""
-    add_work_dir_argument(
-        parser, "work directory made by `finetune` or, with --config, by any command"
-    )
+    add_work_dir_argument(parser, "work directory of `finetune`, or with --config any model")
     add_config_argument(parser, required=False)
     data = "labeled file to use instead of the validation file, in the same format"
     parser.add_option("--data", "FILE", data)
