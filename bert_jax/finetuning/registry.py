@@ -1,4 +1,4 @@
-"""Maintain the registry of task kinds, the only list of tasks that models can be fine-tuned for."""
+"""Maintain the registry of task kinds, the single source of truth about fine-tuning tasks."""
 
 from __future__ import annotations
 

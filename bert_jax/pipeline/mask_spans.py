@@ -189,7 +189,7 @@ def choose_spans(
 
 
 def _free_words_from(free: NDArray[np.bool_], follows: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return [B, W], the number of consecutive free words, without gaps, starting at each word."""
+    """Return [B, W], the length of the run of adjacent free words that starts at each word."""
     width = free.shape[1]
     columns = np.arange(width)
     stop = np.where(free & follows, width, columns)

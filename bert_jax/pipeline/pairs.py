@@ -222,7 +222,7 @@ IS_SWAPPED = 1
 def draw_orders(
     pool: RecordBatch, record_key: NDArray[np.uint64], capacity: int, *, spaces_are_text: bool
 ) -> tuple[Segments, NDArray[np.int32]]:
-    """Split the fragments of a pool in two, and draw which half comes first.
+    """Split each fragment of a pool in two, and choose at random which half comes first.
 
     Args:
       pool: the decoded records.

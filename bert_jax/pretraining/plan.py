@@ -150,7 +150,7 @@ class _PhaseCompiler:
       mesh: the number of devices on each mesh axis.
       devices: the devices of the topology.
       longest_sequence: the longest sequence length of any phase.
-      documents_per_row: the number of documents per row; 0 for the number that `prepare` packs.
+      documents_per_row: the number of documents per row; if 0, as many as `prepare` packs.
       joined: whether the documents in a row attend to each other.
       while_compiling: see `WhileCompiling`.
     """

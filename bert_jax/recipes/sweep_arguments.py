@@ -20,7 +20,7 @@ _SWEPT = {
     "optimizer.peak_learning_rate": "--learning-rates",
     "num_epochs": "--epochs",
 }
-# A sweep counts seeds up from the config's seed, so `--config.seed` is valid.
+# A sweep uses consecutive seeds, starting with the config's, so `--config.seed` is valid.
 _NOT_VARIED = _SWEPT | {"seed": "--seeds"}
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 

@@ -30,7 +30,7 @@ def get_config():
 
 @dataclass(frozen=True)
 class Work:
-    """A model and a task, whose examples are sentences or windows of passages."""
+    """A model and a task. The examples are sentences, or windows that slide over passages."""
 
     task: str
     size: str

@@ -47,7 +47,7 @@ def test_pages_do_not_show_the_directives_of_tests(site: Path) -> None:
         assert not re.search(r"<!-- (run|needs)\b", file.read_text(encoding="utf-8")), file
 
 
-# Pages are opened from the disk, the way a reader opens them after `make docs`.
+# Pages are opened from disk, just as a reader opens them after `make docs`.
 @pytest.mark.parametrize(
     ("scheme", "width"), [("light", 1280), ("dark", 390)], ids=["light-desktop", "dark-phone"]
 )

@@ -137,7 +137,7 @@ def embedding(tokenizer: Tokenizer, text: str) -> Embedding:
 
 def test_a_sentencepiece_word_includes_pieces_that_overlap_it(shared_data):
     albert = Tokenizer.load(shared_data / "vocab/albert-30k/spiece.model")
-    # Consecutive characters outside the vocabulary form a single piece, including the punctuation.
+    # Consecutive characters outside the vocabulary, including punctuation, form a single piece.
     result = embedding(albert, "dog \u65e5\u672c\u3002")
     assert result.tokens == ("\u2581dog", "\u2581", "<unk>")
     assert result.offsets[2].tolist() == [4, 7]

@@ -1,4 +1,4 @@
-"""Test what imports read from config.json: sizes, labels, the meaning of scores, and tokens."""
+"""Test which values are imported from config.json: sizes, labels, score meanings and tokens."""
 
 from __future__ import annotations
 

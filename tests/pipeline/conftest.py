@@ -1,4 +1,4 @@
-"""Share the corpus tests' fixtures: corpora, and helpers that inspect batches."""
+"""Define fixtures for the corpus tests: corpora, and helpers that inspect batches."""
 
 from ..corpus.conftest import (  # noqa: F401
     LENGTH,
