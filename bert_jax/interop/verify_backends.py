@@ -83,8 +83,8 @@ def _tensorflow_model(path: Path, prefix: Path) -> ComparableModel:
         parameters = model.parameters(seed=0)
     except ValueError as error:
         raise ValueError(
-            f"{error}. If an option of `bert-jax import` fixes this, import the checkpoint with that "
-            "option, and compare the resulting work directory instead."
+            f"{error}. If an option of `bert-jax import` fixes this, import the checkpoint with "
+            "that option, and compare the resulting work directory instead."
         ) from error
     title = f"{path} (TensorFlow checkpoint, {model.config.head})"
     return NativeModel(title, model.config, parameters)

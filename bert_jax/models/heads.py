@@ -169,7 +169,7 @@ class EncoderModel(nnx.Module):
             self.pooler = Pooler(config, compute, rngs)
 
     def read_out(self, hidden: jax.Array) -> dict[str, jax.Array]:
-        """Return a dict with `pooled` [batch, hidden_dim], or an empty dict if there is no pooler."""
+        """Return a dict with `pooled` [batch, hidden_dim]; empty if there is no pooler."""
         return {"pooled": self.pooler(hidden)} if self.has_pooler else {}
 
 

@@ -151,7 +151,7 @@ def test_the_error_for_a_release_that_needs_an_option_has_advice(make_release, b
     theirs, release = make_release("classification")
     refused = bert_jax_here("verify", release, theirs)
     assert refused.code == 2 and "Set --head to one of classification" in refused.errors
-    assert "import the checkpoint and compare the work directory" in refused.errors
+    assert "compare the resulting work directory instead" in refused.errors
 
 
 def test_a_classifier_of_the_release(make_release, bert_jax_here, tmp_path):
