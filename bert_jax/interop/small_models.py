@@ -13,6 +13,7 @@ _CHECKOUT = Path(__file__).resolve().parents[2]
 # The folder of each model in a checkout: a Hugging Face directory with float16 parameters.
 _FOLDERS = {
     "mini": "experiments/finetuning/bert-mini",
+    "mini-albert": "experiments/small_models/mini-albert",
     "mini-sentiment": "experiments/small_models/mini-sentiment",
     "mini-ner": "experiments/small_models/mini-ner",
     "mini-qa": "experiments/small_models/mini-qa",
@@ -25,9 +26,9 @@ _ARGUMENTS = ("work_dir", "work_dir_option", "init", "tokenizer", "first", "othe
 def small_model(name: str) -> Path:
     """Return the work directory of a small model that comes with a checkout of bert_jax.
 
-    "mini" is a pretrained BERT. "mini-sentiment" classifies reviews, "mini-ner" finds entities, and
-    "mini-qa" answers questions about a passage. The first call imports the model into the user's
-    cache directory. No network is needed.
+    "mini" and "mini-albert" are pretrained. "mini-sentiment" classifies reviews, "mini-ner" finds
+    entities, and "mini-qa" answers questions about a passage. The first call imports the model into
+    the user's cache directory. No network is needed.
 
     Args:
       name: one of `SMALL_MODELS`.
