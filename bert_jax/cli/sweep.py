@@ -5,7 +5,7 @@
 Every combination is trained with every seed. The default is 120 runs, with the batch sizes and
 epochs in appendix A.3 and the learning rates in section 4.1 of Devlin et al. 2019. --vary adds the
 values of any other config key to the grid. Each run has its own directory in OUTPUT/runs, where
-output.txt records what it prints. If the sweep is stopped, the same command resumes it.
+output.txt records its output. If the sweep is stopped, the same command resumes it.
 OUTPUT/results.json contains the results of all runs, and report.html and report.png contain a table
 and a chart. At the end, the best run's directory is printed, for `evaluate`, `predict` or `export`.
 A sweep runs in one process, on all devices.
@@ -43,12 +43,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_init_argument(parser)
     add_data_argument(parser)
     parser.add_option("--output", "DIR", "directory for the runs, the results and the report")
-    parser.add_list(
-        "--vary",
-        "KEY=VALUES",
-        "config key and the values to try, separated by commas: tuning.top_layers=-1,2,0",
-        kind=free_text,
-    )
+    vary = "config key and the values to try, separated by commas: tuning.top_layers=-1,2,0"
+    parser.add_list("--vary", "KEY=VALUES", vary, kind=free_text)
     _add_grid_arguments(parser)
     parser.add_choice(
         "--keep",

@@ -41,12 +41,12 @@ from bert_jax.training.tuning import Tuning, TuningConfig
 
 @dataclass(frozen=True)
 class CompiledSteps:
-    """The compiled steps, shared by a run and its variants from `FinetuneRun.with_hyperparameters`.
+    """The compiled steps, shared by a run and the results of `FinetuneRun.with_hyperparameters`.
 
     Attributes:
       task: the model and its loss.
       optimizer_config: the optimizer's settings. The peak learning rate is not compiled into the
-        train step, so a variant of the run may use a different one.
+        train step, so runs that share the steps may use different ones.
       accumulation_steps: the number of parts that each batch is split into for gradient
         accumulation.
       optimizer: the optimizer.

@@ -86,8 +86,8 @@ def sweep(
         `output` used before, or "best" for a new sweep.
       command: the command that repeats the sweep, for the report; defaults to a call to this
         function.
-      on_report: called with a message after every run; a run's own reports go to `output.txt` in
-        its directory.
+      on_report: called with a message after every run and, if keys are varied, before it; a run's
+        own reports go to `output.txt` in its directory.
       stop: a request to stop; any thread may call its `request()`, which ends the sweep the way
         Ctrl-C does.
 
@@ -118,7 +118,7 @@ def sweep(
     )
     keep = keep or kept_before(output) or "best"
     report = on_report or discard
-    command = command or _call(output, grid, vary, keep)
+    command = command or _call(output, grid, keep)
     opened: dict[Variant, FinetuneRun] = {}
     for variant, varied in configs.items():
         # All runs evaluate the same number of rows at once, so that this compiles only once.
@@ -144,15 +144,18 @@ def sweep(
     return result
 
 
-def _call(output: Path, grid: Grid, vary: Mapping[str, Sequence[object]] | None, keep: Keep) -> str:
+def _call(output: Path, grid: Grid, keep: Keep) -> str:
     """Return the Python call that repeats the sweep."""
-    varied = {"vary": {key: list(values) for key, values in vary.items()}} if vary else {}
+    vary = {
+        key: list(dict.fromkeys(variant.values[key] for variant in grid.variants))
+        for key in grid.variants[0].values
+    }
     values: dict[str, object] = {
         "batch_sizes": list(grid.batch_sizes),
         "learning_rates": list(grid.learning_rates),
         "num_epochs": list(grid.num_epochs),
         "num_seeds": grid.num_seeds,
-        **varied,
+        **({"vary": vary} if vary else {}),
         "keep": keep,
     }
     keywords = ", ".join(f"{name}={value!r}" for name, value in values.items())

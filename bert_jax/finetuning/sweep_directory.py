@@ -171,7 +171,7 @@ def _differences(
 ) -> list[str]:
     """Return a line for each difference between two identities, or [] if only files moved.
 
-    If the identities are those of different variants, only the parts of the configs that the varied
+    If the identities belong to different variants, only the parts of the configs that the varied
     keys cannot affect are compared; `skipped` contains the other keys.
     """
     stored = {**stored, "config": _with_new_keys(stored["config"], file)}

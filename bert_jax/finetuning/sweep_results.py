@@ -156,7 +156,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class VariantFacts:
-    """What the runs of a variant have in common.
+    """Properties that all runs of a variant share.
 
     Attributes:
       variant: the values of the varied config keys.

@@ -159,8 +159,7 @@ class Sweep:
           StopRequested: `stop` was requested before all sets were predicted.
         """
         best = self.results().best_run
-        directory = self.best_directory
-        if best is None or directory is None or not has_model(directory):
+        if best is None or not has_model(directory := self.directory(best.hyperparameters)):
             return []
         run = self.opened[best.hyperparameters.variant]
         definition = run.compiled.task.definition
@@ -290,7 +289,7 @@ def reports_to(file: Path) -> Iterator[OnReport]:
 
 
 def identity(run: FinetuneRun) -> dict[str, Any]:
-    """Return all values, except hyperparameters, that determine the scores of a run's variants."""
+    """Return all values, except hyperparameters, that determine the scores of a variant's runs."""
     assert run.data.train is not None
     sets = {name: each.fingerprint for name, each in run.data.validation.items()}
     return {

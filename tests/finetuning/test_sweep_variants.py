@@ -87,7 +87,7 @@ def test_each_run_has_the_scores_of_a_plain_run_with_its_config(toy, three, tmp_
     assert len({values["loss"] for values in found.values()}) == 6
 
 
-def test_the_table_compares_the_best_rate_of_each_approach(three) -> None:
+def test_the_table_compares_the_best_rate_of_each_approach(three, bert_jax_here) -> None:
     results = read_results(three)
     head, *rows = comparison(results)
     assert head[:4] == [KEY, "batch", "learning rate", "epochs"]
@@ -105,6 +105,8 @@ def test_the_table_compares_the_best_rate_of_each_approach(three) -> None:
     report = (three / "report.html").read_text()
     assert report.count("<th>tuning.top_layers</th>") == 2
     assert "<h3>Each variant with its best hyperparameters</h3>" in report
+    assert bert_jax_here("sweep", "--report-only", three).code == 0
+    assert (three / "report.html").read_text() == report
     (kept,) = (path.parent for path in three.glob("runs/*/checkpoints"))
     run = results.best_run
     assert run is not None and run.hyperparameters.variant == Variant(((KEY, ranked[0]),))
