@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -163,7 +164,7 @@ class Embed(Predictor):
 
     def __init__(
         self,
-        work_dir: str | Path,
+        work_dir: str | os.PathLike[str],
         *,
         batch_size: int = 32,
         max_length: int | None = None,

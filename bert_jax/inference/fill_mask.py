@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import overload
 
 import jax
@@ -204,7 +204,7 @@ class NextSentence(Predictor):
     made_by = "`bert-jax pretrain` with next-sentence pairs"
 
     @classmethod
-    def check_origin(cls, work_dir: str | Path, origin: Mapping[str, str]) -> None:
+    def check_origin(cls, work_dir: str | os.PathLike[str], origin: Mapping[str, str]) -> None:
         """Raise a ValueError if the model was trained to predict the order of sentences instead."""
         if origin.get(PAIRS) == "sentence_order":
             raise ValueError(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
@@ -283,7 +284,7 @@ class Predictor:
 
     def __init__(
         self,
-        work_dir: str | Path,
+        work_dir: str | os.PathLike[str],
         *,
         batch_size: int = 32,
         max_length: int | None = None,
@@ -319,7 +320,7 @@ class Predictor:
             )
         self.check_origin(work_dir, origin)
         self.origin = origin
-        trained = load_model(str(work_dir), dtype, step)
+        trained = load_model(os.fspath(work_dir), dtype, step)
         self.config = trained.config
         self.tokenizer = trained.tokenizer
         shortest = self.tokenizer.specials_of_pair + 2  # one token for each text
@@ -341,7 +342,7 @@ class Predictor:
         self._runner = BatchRunner(trained.model, self.max_length, batch_size)
 
     @classmethod
-    def check_origin(cls, work_dir: str | Path, origin: Mapping[str, str]) -> None:
+    def check_origin(cls, work_dir: str | os.PathLike[str], origin: Mapping[str, str]) -> None:
         """Raise a ValueError if the model's head was trained for a different purpose."""
 
     @property

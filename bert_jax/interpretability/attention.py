@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, assert_never, get_args
 
 import numpy as np
@@ -49,7 +49,7 @@ class Attention(Predictor):
 
     def __init__(
         self,
-        work_dir: str | Path,
+        work_dir: str | os.PathLike[str],
         *,
         max_length: int | None = None,
         dtype: DTypeName = "float32",

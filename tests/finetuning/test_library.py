@@ -14,7 +14,9 @@ from bert_jax.finetuning.evaluation import evaluate
 from bert_jax.finetuning.sweep import sweep
 from bert_jax.finetuning.sweep_results import read_results
 from bert_jax.finetuning.training import FinetuneResult, finetune
+from bert_jax.inference.classify import Classify
 from bert_jax.recipes.load import load_config
+from bert_jax.runs.checkpoints import load_model
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.reports import EvaluationReport, Message, Report, TrainReport
 
@@ -38,6 +40,7 @@ def test_a_run_in_a_thread_is_silent_and_resumes(toy, tmp_path, capfd) -> None:
     assert capfd.readouterr().out == ""
     (result,) = results
     assert result.finished and Path(result) == result.work_dir == tmp_path / "run"
+    assert Classify(result).config.labels == load_model(result).config.labels
     saved = scores(tmp_path / "run")
     assert (result.best_step, dict(result.scores)) == (saved["step"], saved["scores"])
     assert [str(file) for file in result.predictions] == saved["predictions"]
