@@ -5,7 +5,7 @@
 #   make test-slow   run the tests marked as slow
 #   make lint        ruff and mypy
 #   make docs        build the documentation: docs/_build/index.html
-#   make course      open the course in JupyterLab
+#   make course      open the course, eight notebooks, in JupyterLab
 #
 # The first call of each makes .venv and installs into it, the only part that needs the internet.
 

@@ -30,6 +30,7 @@ if "JAX_COMPILATION_CACHE_DIR" in os.environ:
 # Files that take half a minute or more. They run first, so that no worker ends up idle while
 # another one is still running a slow file.
 SLOW_FILES = (
+    "docs/test_course.py",
     "test_end_to_end.py",
     "golden/test_recipes.py",
     "golden/test_frozen.py",

@@ -24,6 +24,7 @@ DATA = Path("data")
 WORK = Path("work")
 MINI = Path("../../experiments/finetuning/bert-mini")
 
+WORK.mkdir(exist_ok=True)
 _NUMBER = re.compile(r"[-+]?[\d.,]+%?")
 
 # Compiled programs are kept on disk, so a notebook is faster when it runs again.

@@ -26,7 +26,7 @@ NOTEBOOKS = sorted(COURSE.glob("*.ipynb"))
 # The outputs of cells with this tag are the same on every machine.
 EXACT = "exact"
 # The number of seconds after which a cell is assumed to hang.
-TIMEOUT = 300
+TIMEOUT = 600
 # The notebooks read these files and directories of a checkout.
 LINKED = ("experiments", "bert_jax", "docs", "README.md")
 
