@@ -40,7 +40,7 @@ class Variant:
     def name(self) -> str:
         """The name of the variant in file names."""
         full = ",".join(f"{key}={text}" for key, text in self.texts.items())
-        name = re.sub(r"[^\w.,=+-]", "-", full)[:_MAX_NAME]
+        name = re.sub(r"[^\w.,=+-]", "-", full, flags=re.ASCII)[:_MAX_NAME]
         if name == full:
             return name
         return f"{name}-{hashlib.sha256(repr(self.settings).encode()).hexdigest()[:8]}"

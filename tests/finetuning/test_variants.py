@@ -102,6 +102,7 @@ def test_variants_are_named_after_their_values() -> None:
     }
     assert len(names) == 10
     assert all(len(name) < 140 and "/" not in name and " " not in name for name in names)
+    assert Variant.of({"init_from": "é" * 300}).name.isascii()
     assert Variant.of({"init_from": "a-b"}).name == "init_from=a-b"
     assert str(Variant.of({"labels": ["a", "b"], "best_metric": ""})) == (
         "best_metric='', labels=('a', 'b')"
