@@ -50,6 +50,12 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
+def cache_directory() -> Path:
+    """Return the directory for files that bert_jax can create again: `~/.cache/bert_jax`."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return home / "bert_jax"
+
+
 def _alternative(text: str, scheme: str) -> str:
     """Return a sentence that suggests what to use instead of a path with a scheme."""
     rest = text.partition("://")[2]

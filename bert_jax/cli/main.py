@@ -212,7 +212,7 @@ def _run(verb: Verb, program: str, words: Sequence[str], own_process: bool) -> i
 
         for name, path in files.items():
             check_output_file(path, name)
-    replace_short_names(args)
+    replace_short_names(vars(args))
     # JAX has been imported by now, but does not start threads until it is first used.
     if verb.repeats and own_process:
         tune_malloc_for_training()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
+from bert_jax.local_paths import cache_directory
 from bert_jax.validation import nearest
 from bert_jax.version import __version__
 
@@ -16,19 +20,16 @@ _FOLDERS = {
     "mini-albert": "experiments/small_models/mini-albert",
     "mini-sentiment": "experiments/small_models/mini-sentiment",
     "mini-ner": "experiments/small_models/mini-ner",
-    "mini-qa": "experiments/small_models/mini-qa",
 }
 SMALL_MODELS = tuple(_FOLDERS)
-# The attributes of parsed arguments that specify models.
-_ARGUMENTS = ("work_dir", "work_dir_option", "init", "tokenizer", "first", "other")
 
 
 def small_model(name: str) -> Path:
     """Return the work directory of a small model that comes with a checkout of bert_jax.
 
-    "mini" and "mini-albert" are pretrained. "mini-sentiment" classifies reviews, "mini-ner" finds
-    entities, and "mini-qa" answers questions about a passage. The first call imports the model into
-    the user's cache directory. No network is needed.
+    "mini" and "mini-albert" are pretrained. "mini-sentiment" classifies reviews, and "mini-ner"
+    finds entities. The first call imports the model into the user's cache directory. No network is
+    needed.
 
     Args:
       name: one of `SMALL_MODELS`.
@@ -37,23 +38,10 @@ def small_model(name: str) -> Path:
       ValueError: there is no such model, or bert_jax was installed from a wheel, which does not
         contain the models.
     """
-    if name not in _FOLDERS:
-        raise ValueError(f"{name}: no such small model; {nearest(name, SMALL_MODELS)}")
-    source = _CHECKOUT / _FOLDERS[name]
-    weights = source / "model.safetensors"
-    if not weights.is_file():
-        raise ValueError(
-            f"{name}: the small models come with a checkout of bert_jax, but not with an installed "
-            f"wheel. Clone the repository, or import a model from the hub with `bert-jax import`."
-        )
-    from bert_jax.interop.import_model import import_model  # imports JAX
-    from bert_jax.runs.runtime import cache_directory
-
-    # The version is part of the path because another version may write work directories that this
-    # one does not read.
-    digest = hashlib.sha256(weights.read_bytes()).hexdigest()[:12]
-    directory = cache_directory() / "models" / __version__ / f"{name}-{digest}"
+    source, directory = _locate(name)
     if not directory.is_dir():
+        from bert_jax.interop.import_model import import_model  # imports JAX
+
         try:
             import_model(source, directory)
         except (ValueError, OSError):
@@ -62,12 +50,53 @@ def small_model(name: str) -> Path:
     return directory
 
 
-def replace_short_names(arguments: argparse.Namespace) -> None:
-    """Replace the short names of small models in a command's arguments by their work directories.
+def _locate(name: str) -> tuple[Path, Path]:
+    """Return (source, directory): a model's files in the checkout, and its work directory.
 
-    A file or directory with that name takes precedence.
+    The name of the work directory depends on the contents of all files and on the version, because
+    another version may write work directories that this one does not read.
     """
-    for attribute in _ARGUMENTS:
-        value = getattr(arguments, attribute, None)
-        if value in SMALL_MODELS and not Path(value).exists():
-            setattr(arguments, attribute, str(small_model(value)))
+    if name not in _FOLDERS:
+        raise ValueError(f"name={name!r}: no such small model; {nearest(name, SMALL_MODELS)}.")
+    source = _CHECKOUT / _FOLDERS[name]
+    if not (source / "model.safetensors").is_file():
+        raise ValueError(
+            f"name={name!r}: {source} does not exist. The small models come with a checkout of "
+            "bert_jax, but not with an installed wheel. Clone the repository, or import a model "
+            "from the hub with `bert-jax import`."
+        )
+    digest = hashlib.sha256()
+    for file in sorted(source.iterdir()):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    directory = f"{name}-{digest.hexdigest()[:12]}"
+    return source, cache_directory() / "models" / __version__ / directory
+
+
+def replace_short_names(options: dict[str, Any]) -> None:
+    """Replace the short names of small models in a command's options by their work directories.
+
+    A file or directory with that name takes precedence. A model that is not in the cache yet is
+    imported by another process, since a process that has used JAX cannot join a distributed run.
+    """
+    models = ("work_dir", "work_dir_option", "init", "tokenizer", "other", "first")
+    for option in models + ("second",) * ("first" in options):  # elsewhere, `second` is a text
+        name = options.get(option)
+        if name in SMALL_MODELS and not Path(name).exists():
+            options[option] = str(_import_elsewhere(name))
+
+
+def _import_elsewhere(name: str) -> Path:
+    _, directory = _locate(name)
+    if not directory.is_dir():
+        program = "import sys; from bert_jax import small_model; small_model(sys.argv[1])"
+        search = os.pathsep.join([str(_CHECKOUT), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": search}
+        command = [sys.executable, "-P", "-c", program, name]
+        finished = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if finished.returncode and not directory.is_dir():
+            raise ValueError(
+                f"{name}: this small model could not be imported (exit code "
+                f"{finished.returncode}). Fix the cause, and run the same command again.\n"
+                f"{finished.stderr.strip()}"
+            )
+    return directory

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 from collections import Counter
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from bert_jax.local_paths import cache_directory
 from bert_jax.models.config import ComputeConfig
 from bert_jax.version import __version__
 
@@ -32,12 +32,6 @@ def enable_compilation_cache() -> None:
     single = jax.process_count() == 1
     if single and jax.config.values["jax_compilation_cache_dir"] is None:
         jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "programs"))
-
-
-def cache_directory() -> Path:
-    """Return the directory for files that bert_jax can create again: `~/.cache/bert_jax`."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return home / "bert_jax"
 
 
 # JAX's names for the steps, which are compiled once per row length.

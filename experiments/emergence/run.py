@@ -1,14 +1,17 @@
 r"""Probe the attention heads at every checkpoint of pretraining runs, and plot how they develop.
 
     python experiments/emergence/run.py runs/emergence/seed0 runs/emergence/seed1 \
-        --treebank UD_English-EWT
+        --treebank UD_English-EWT/en_ewt-ud-test.conllu --output runs/emergence
 
-Each checkpoint is probed by a process of its own on the CPU. Writes results.json and emergence.png.
+The checkpoints are probed by multiple processes on the CPU. The output directory receives
+results.json and emergence.png.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
+import hashlib
 import json
 import os
 import sys
@@ -22,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # make an uninstalled checkout importable
 os.environ["JAX_PLATFORMS"] = "cpu"  # before JAX is imported, here and in the worker processes
 
+import jax  # noqa: E402
 import numpy as np  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
@@ -158,13 +162,24 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path, help="work directories of pretraining runs")
     parser.add_argument("--treebank", type=Path, required=True, help="CoNLL-U file")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent)
+    parser.add_argument("--output", type=Path, required=True, help="directory for the results")
     arguments = parser.parse_args()
-    results = measure_runs(arguments.runs, arguments.treebank, arguments.processes)
+    names = [run.name for run in arguments.runs]
+    if len(set(names)) < len(names):
+        parser.error(f"{', '.join(names)}: the last parts of the runs' paths must differ")
+    measured = measure_runs(arguments.runs, arguments.treebank, arguments.processes)
+    results = json.loads(json.dumps(measured))  # with strings as keys, as in the file
     arguments.output.mkdir(parents=True, exist_ok=True)
-    (arguments.output / "results.json").write_text(json.dumps(results) + "\n")
-    plot(json.loads(json.dumps(results)), arguments.output / "emergence.png")
-    print("\n".join(table(json.loads(json.dumps(results)))))
+    content = {
+        "treebank": arguments.treebank.name,
+        "treebank_sha256": hashlib.sha256(arguments.treebank.read_bytes()).hexdigest(),
+        "jax": jax.__version__,
+        "date": datetime.date.today().isoformat(),
+        "runs": results,
+    }
+    (arguments.output / "results.json").write_text(json.dumps(content) + "\n")
+    plot(results, arguments.output / "emergence.png")
+    print("\n".join(table(results)))
 
 
 if __name__ == "__main__":

@@ -147,17 +147,19 @@ def resume(work: Path) -> Iterator[dict[str, Any]]:
         *("--output", corpus, "--max-length", "128"),
     )
     for dropout in (0.0, 0.1):
-        digests = []
+        digests, stopped_at = [], []
         for name, parts in (("straight", (400,)), ("again", (400,)), ("resumed", (100, 400))):
             directory = work / f"{name}-{dropout}"
             for stop in parts:
                 _pretrain(directory, corpus, dropout, stop)
                 stopped = max(steps_in(directory / "checkpoints"))
                 assert (stopped == 400) == (stop == 400), f"{directory}: stopped at {stopped}"
+                stopped_at.append(stopped)
             digests.append(_digest(directory))
         yield {
             "check": "resume",
             "dropout": dropout,
+            "stopped_at": min(stopped_at),
             "same_when_repeated": digests[0] == digests[1],
             "same_when_resumed": digests[0] == digests[2],
         }
@@ -218,7 +220,9 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="directory for runs; created")
     parser.add_argument("--checks", nargs="*", default=["parity", "attention", "resume"])
     arguments = parser.parse_args()
-    arguments.work.mkdir(parents=True, exist_ok=True)
+    if arguments.work.exists():
+        parser.error(f"--work={arguments.work}: already exists. Choose a new directory")
+    arguments.work.mkdir(parents=True)
     device = jax.devices()[0]
     print(json.dumps({"device": device.device_kind, "jax": jax.__version__}), flush=True)
     checks = {"parity": parity, "attention": attention, "resume": resume}
