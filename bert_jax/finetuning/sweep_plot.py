@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from matplotlib.ticker import PercentFormatter
 
 from bert_jax.finetuning.sweep_results import Summary, SweepResults
 from bert_jax.finetuning.variants import Variant
+from bert_jax.plots import plain, png_of
 
 _COLORS = ("#3b6fb6", "#d9622b", "#3a8f5c", "#8a5ab0", "#b58a1b", "#7a7a7a")
 _LINES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
@@ -47,7 +47,12 @@ class _Line:
 
 
 def draw_sweep(results: SweepResults) -> bytes:
-    """Return a PNG image with one panel for each number of epochs.
+    """Return `sweep_figure` as a PNG image."""
+    return png_of(sweep_figure(results))
+
+
+def sweep_figure(results: SweepResults) -> Figure:
+    """Return a figure with one panel for each number of epochs.
 
     In each panel, every variant and batch size has a line through its means and a point for each
     run, and dashed horizontal lines mark the chance level.
@@ -55,7 +60,7 @@ def draw_sweep(results: SweepResults) -> bytes:
     epochs = sorted({run.hyperparameters.num_epochs for run in results.runs})
     figure = Figure(figsize=(max(3.2 * len(epochs), 4.8) + 0.6, 4.0), dpi=110, layout="constrained")
     title = f"{results.task}: {results.metric.replace('_', ' ')}, every seed and their mean"
-    figure.suptitle(title, fontsize=13, fontweight="bold", color=_INK)
+    figure.suptitle(plain(title), fontsize=13, fontweight="bold", color=_INK)
     panels = figure.subplots(1, len(epochs), squeeze=False, sharey=True)[0]
     lines = _lines(results)
     for axis, each in zip(panels, epochs, strict=True):
@@ -72,9 +77,7 @@ def draw_sweep(results: SweepResults) -> bytes:
         figure.set_figheight(4.0 + 0.2 * (len(labels) / columns - 1))
     style: dict[str, Any] = {"frameon": False, "fontsize": 9, "ncols": columns}
     figure.legend(handles, labels, loc="outside lower center", **style)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png")
-    return picture.getvalue()
+    return figure
 
 
 def _lines(results: SweepResults) -> list[_Line]:
@@ -127,7 +130,7 @@ def _draw_panel(axis: Axes, epochs: int, results: SweepResults, lines: Sequence[
         means = _means(summaries, line, results.metric)
         x, y = [places[rate] for rate in means], list(means.values())
         marker: dict[str, Any] = {"marker": "_", "markersize": 11, "linestyle": line.style}
-        axis.plot(x, y, color=line.color, linewidth=1.8, label=line.label, **marker)
+        axis.plot(x, y, color=line.color, linewidth=1.8, label=plain(line.label), **marker)
     if results.chance_metric == results.metric:
         style: dict[str, Any] = {"color": _INK, "linestyle": (0, (4, 3)), "linewidth": 1.2}
         levels = {each.chance for each in results.variants} or {results.chance}

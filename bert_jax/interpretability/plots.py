@@ -1,28 +1,17 @@
-"""Plot results as PNG images."""
+"""Plot a matrix as a heat map."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from bert_jax.plots import plain
+
 _MAX_NUMBERED_CELLS = 400
 _DARK = 0.6  # above this value, a cell is so dark that its number must be white
-
-
-def png_of(figure: Figure) -> bytes:
-    """Return a figure as a PNG image."""
-    image = io.BytesIO()
-    figure.savefig(image, format="png")
-    return image.getvalue()
-
-
-def plain(text: str) -> str:
-    """Return a text that Matplotlib shows unchanged, even if it contains dollar signs."""
-    return text.replace("$", r"\$")
 
 
 def heat_map(

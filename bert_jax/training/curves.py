@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import os
 from pathlib import Path
@@ -14,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, PercentFormatter
 
 from bert_jax.files import write_file
+from bert_jax.plots import plain, png_of
 from bert_jax.training.metrics_log import read_metrics
 from bert_jax.training.reports import format_metric
 
@@ -56,15 +56,13 @@ def draw_curves(log: str | os.PathLike[str], output: str | os.PathLike[str], *, 
         return
     rows = math.ceil(len(names) / 2)
     figure = Figure(figsize=(9.6, 2.9 * rows + 0.5), dpi=110, layout="constrained")
-    figure.suptitle(title, fontsize=14, fontweight="bold", color=_INK)
+    figure.suptitle(plain(title), fontsize=14, fontweight="bold", color=_INK)
     axes = figure.subplots(rows, 2, squeeze=False).flatten()
     for axis, name in zip(axes, names, strict=False):
         _draw_panel(axis, name, entries)
     for axis in axes[len(names) :]:
         axis.set_axis_off()
-    image = io.BytesIO()
-    figure.savefig(image, format="png")
-    write_file(Path(output), image.getvalue())
+    write_file(Path(output), png_of(figure))
 
 
 def _panels(entries: list[dict[str, Any]]) -> list[str]:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 from PIL import Image
 
 from bert_jax.finetuning.hyperparameters import Grid, Hyperparameters
 from bert_jax.finetuning.sweep_directory import claim, kept_before
 from bert_jax.finetuning.sweep_durations import Durations
-from bert_jax.finetuning.sweep_plot import draw_sweep
+from bert_jax.finetuning.sweep_plot import draw_sweep, sweep_figure
 from bert_jax.finetuning.sweep_results import (
     Provenance,
     RunResult,
@@ -197,8 +198,41 @@ def test_results_with_variants_survive_writing_and_reading(tmp_path: Path) -> No
 @pytest.mark.parametrize("count", [1, 3, 9])
 def test_the_plot_has_a_line_for_each_variant_and_batch_size(count: int) -> None:
     variants = tuple(Variant.of({KEY: layers}) for layers in range(count))
-    picture = draw_sweep(results_of(dataclasses.replace(GRID, variants=variants)))
-    with Image.open(io.BytesIO(picture)) as opened:
+    results = results_of(dataclasses.replace(GRID, variants=variants))
+    figure = sweep_figure(results)
+    (panel,) = figure.axes
+    (legend,) = figure.legends
+    means = {
+        (each.combination.variant, each.combination.batch_size, each.combination.learning_rate): (
+            each.spreads["accuracy"].mean
+        )
+        for each in results.summaries
+    }
+    pairs = [(variant, size) for variant in variants for size in GRID.batch_sizes]
+    labels = [f"{variant}, batch {size}" for variant, size in pairs]
+    assert [text.get_text() for text in legend.get_texts()] == [*labels, "chance"]
+    lines = {str(line.get_label()): line for line in panel.get_lines()}
+    styles, shifts = set(), set()
+    for label, pair in zip(labels, pairs, strict=True):
+        line = lines[label]
+        assert list(line.get_ydata()) == [means[*pair, rate] for rate in (1e-4, 1e-3)]
+        x = np.asarray(line.get_xdata())
+        assert np.abs(x - [0, 1]).max() < 0.4  # next to its learning rate
+        shifts.add(round(float(x[0]), 6))
+        styles.add((to_hex(line.get_color()), line.get_linestyle()))
+    assert len(styles) == len(shifts) == len(pairs)
+    scattered = [tuple(each.get_offsets()[:, 1]) for each in panel.collections]
+    assert sorted(map(len, scattered)) == [6] * len(pairs)  # two learning rates and three seeds
+    scores = sorted(run.scores["accuracy"] for run in results.runs)
+    assert sorted(y for points in scattered for y in points) == scores
+    levels = {float(np.asarray(line.get_ydata())[0]) for line in panel.get_lines()}
+    assert {each.chance for each in results.variants} <= levels
+
+
+def test_the_plot_shows_texts_with_dollar_signs_unchanged() -> None:
+    variants = tuple(Variant.of({"init_from": text}) for text in (r"a$\foo$", "b$", "c"))
+    grid = Grid((8,), (1e-3,), (2,), num_seeds=1, variants=variants)
+    with Image.open(io.BytesIO(draw_sweep(results_of(grid, task=r"x$\foo$")))) as opened:
         opened.verify()
 
 

@@ -1,0 +1,19 @@
+"""Show any text in Matplotlib figures, and return the figures as PNG images."""
+
+from __future__ import annotations
+
+import io
+
+from matplotlib.figure import Figure
+
+
+def png_of(figure: Figure) -> bytes:
+    """Return a figure as a PNG image."""
+    image = io.BytesIO()
+    figure.savefig(image, format="png")
+    return image.getvalue()
+
+
+def plain(text: str) -> str:
+    """Return a text that Matplotlib shows unchanged, even if it contains dollar signs."""
+    return text.replace("$", r"\$")
