@@ -44,6 +44,7 @@ class Ended:
       scores: the scores of the best evaluation; empty if the run diverged.
       last_scores: the scores of the last evaluation; empty if the run diverged.
       step: the step of the best evaluation.
+      trained_steps: the number of steps that the run trained before it ended.
       seconds: the total duration of the train steps.
       diverged: why the run diverged; empty if it did not.
     """
@@ -51,6 +52,7 @@ class Ended:
     scores: dict[str, float]
     last_scores: dict[str, float]
     step: int
+    trained_steps: int
     seconds: float
     diverged: str = ""
 
@@ -195,7 +197,7 @@ def ended(directory: Path) -> Ended | None:
         fix = "Remove it to repeat the run"
         with expecting_fields(diverged, fix):
             message = read_json_object(diverged, fix)["message"]
-        return Ended({}, {}, 0, _train_seconds(directory), str(message))
+        return Ended({}, {}, 0, *_trained(directory), str(message))
     if outcome is None:
         return None
     # The scores may date from before the number of epochs was increased and the run was resumed.
@@ -208,7 +210,7 @@ def ended(directory: Path) -> Ended | None:
             "Restore the file, or remove the directory to repeat the run."
         )
     last = {name: evaluations[-1][name] for name in outcome.scores}
-    return Ended(dict(outcome.scores), last, outcome.step, _train_seconds(directory))
+    return Ended(dict(outcome.scores), last, outcome.step, *_trained(directory))
 
 
 def write_diverged(directory: Path, message: str) -> None:
@@ -229,8 +231,11 @@ def remove_model(directory: Path) -> None:
             shutil.rmtree(directory / name)
 
 
-def _train_seconds(directory: Path) -> float:
-    return sum(entry["seconds"] for entry in _logged(directory) if entry["kind"] == "train")
+def _trained(directory: Path) -> tuple[int, float]:
+    """Return the number of steps that a run trained, and their total duration in seconds."""
+    entries = [entry for entry in _logged(directory) if entry["kind"] == "train"]
+    last = max((entry["step"] for entry in entries), default=0)
+    return last, sum(entry["seconds"] for entry in entries)
 
 
 def _logged(directory: Path) -> list[dict[str, Any]]:

@@ -17,12 +17,14 @@ class Durations:
     programs.
     """
 
-    _runs: dict[Variant, list[tuple[int, float]]] = field(default_factory=dict)
+    _runs: dict[Variant, list[tuple[float, float]]] = field(default_factory=dict)
 
-    def add(self, hyperparameters: Hyperparameters, seconds: float) -> None:
-        """Add the duration of a run."""
+    def add(
+        self, hyperparameters: Hyperparameters, seconds: float, *, fraction: float = 1.0
+    ) -> None:
+        """Add the duration of a run that trained this fraction of its epochs."""
         runs = self._runs.setdefault(hyperparameters.variant, [])
-        runs.append((hyperparameters.num_epochs, seconds))
+        runs.append((hyperparameters.num_epochs * fraction, seconds))
 
     def seconds_per_epoch(self, variant: Variant) -> float | None:
         """Return the duration of an epoch of a variant, or None if none of its runs has ended."""
@@ -39,12 +41,12 @@ class Durations:
         rates = {variant: self.seconds_per_epoch(variant) for variant in self._runs}
         return sum(each.num_epochs * (rates.get(each.variant) or usual) for each in left)
 
-    def _representative(self, variant: Variant) -> Sequence[tuple[int, float]]:
+    def _representative(self, variant: Variant) -> Sequence[tuple[float, float]]:
         """Return the runs of a variant without the first, unless it is the only one."""
         runs = self._runs.get(variant, [])
         return runs[1:] or runs
 
 
-def _mean(runs: Sequence[tuple[int, float]]) -> float | None:
+def _mean(runs: Sequence[tuple[float, float]]) -> float | None:
     epochs = sum(epochs for epochs, _ in runs)
     return sum(seconds for _, seconds in runs) / epochs if epochs else None

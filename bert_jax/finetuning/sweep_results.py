@@ -29,6 +29,8 @@ class RunResult:
       degenerate: whether the last evaluation was no better than `TaskData.chance` (a "failed run"
         in Mosbach et al. 2021, section 3), or the run diverged.
       diverged: why the run diverged; empty if it did not.
+      trained_steps: the number of steps that the run trained before it ended; 0 in results that
+        were written before it was recorded.
     """
 
     hyperparameters: Hyperparameters
@@ -37,6 +39,7 @@ class RunResult:
     seconds: float
     degenerate: bool
     diverged: str = ""
+    trained_steps: int = 0
 
 
 @dataclass(frozen=True)

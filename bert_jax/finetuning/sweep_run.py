@@ -228,8 +228,12 @@ class Sweep:
                     return False
             except TrainingDiverged as error:
                 write_diverged(directory, str(error))
+                return True
         if not resumed:  # the time measured for a resumed run covers only part of it
-            self._durations.add(hyperparameters, time.monotonic() - start)
+            seconds, end = time.monotonic() - start, ended(directory)
+            assert end is not None
+            fraction = end.trained_steps / run.total_steps  # below 1 if it was stopped early
+            self._durations.add(hyperparameters, seconds, fraction=fraction)
         return True
 
     def _read_result(self, hyperparameters: Hyperparameters) -> RunResult | None:
@@ -240,7 +244,13 @@ class Sweep:
         chance = self.facts[hyperparameters.variant].chance
         degenerate = not end.scores or end.last_scores[self.chance_metric] <= chance
         return RunResult(
-            hyperparameters, end.scores, end.step, end.seconds, degenerate, end.diverged
+            hyperparameters,
+            end.scores,
+            end.step,
+            end.seconds,
+            degenerate,
+            end.diverged,
+            end.trained_steps,
         )
 
     def _result_line(self, result: RunResult) -> str:

@@ -55,15 +55,20 @@ def comparison(results: SweepResults) -> list[list[str]]:
 def _train_time(combination: Combination, results: SweepResults) -> str:
     """Return the duration of the fastest run of a variant with a batch size and number of epochs.
 
-    The first of these runs also compiles the programs.
+    The first of these runs also compiles the programs. Runs that diverged are skipped, and so are
+    runs that stopped earlier than another.
     """
     alike = [
-        run.seconds
+        run
         for run in results.runs
-        if dataclasses.replace(run.hyperparameters.combination, learning_rate=0.0)
+        if not run.diverged
+        and dataclasses.replace(run.hyperparameters.combination, learning_rate=0.0)
         == dataclasses.replace(combination, learning_rate=0.0)
     ]
-    return format_duration(min(alike))
+    if not alike:
+        return _MISSING
+    steps = max(run.trained_steps for run in alike)
+    return format_duration(min(run.seconds for run in alike if run.trained_steps == steps))
 
 
 def aligned(rows: list[list[str]]) -> list[str]:

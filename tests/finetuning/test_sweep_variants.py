@@ -14,9 +14,12 @@ import pytest
 from bert_jax.cli import sweep as command
 from bert_jax.cli.main import main
 from bert_jax.finetuning import sweep as library
+from bert_jax.finetuning import sweep_run
 from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.hyperparameters import Grid, Hyperparameters
 from bert_jax.finetuning.sweep import SweepResult, sweep
 from bert_jax.finetuning.sweep_checks import make_sweep
+from bert_jax.finetuning.sweep_durations import Durations
 from bert_jax.finetuning.sweep_results import read_results
 from bert_jax.finetuning.sweep_run import Sweep
 from bert_jax.finetuning.sweep_tables import comparison
@@ -24,6 +27,7 @@ from bert_jax.finetuning.training import finetune
 from bert_jax.finetuning.variants import Variant
 from bert_jax.recipes.load import load_config
 from bert_jax.training.distributed import StopRequest
+from bert_jax.training.evaluation import TrainingDiverged
 from bert_jax.training.reports import Report
 
 from .conftest import Toy
@@ -244,6 +248,36 @@ def opened(config: FinetuneConfig, tmp_path: Path, vary: Mapping[str, list]) -> 
         with pytest.raises(SweepOpened):
             sweep(config, tmp_path / "sweep", vary=vary, keep="best", **grid)
     return made[0]
+
+
+def test_the_time_left_counts_the_epochs_that_were_trained(
+    toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = opened(config_of(toy, tmp_path, {}), tmp_path, {"patience": [1]})
+    (variant,) = found.grid.variants
+    found.grid = Grid((16,), RATES, (40,), num_seeds=1, variants=(variant,))
+    found.output.mkdir()
+    added = []
+
+    def watched(_: Durations, each: Hyperparameters, __: float, *, fraction: float) -> None:
+        added.append((each, fraction))
+
+    monkeypatch.setattr(Durations, "add", watched)
+    assert found.run(StopRequest())
+    early = {run.hyperparameters: run for run in found.results().runs}
+    assert len(early) == len(added) == 2
+    for each, fraction in added:
+        steps, total = early[each].trained_steps, 40 * found.base.plan.steps_per_epoch
+        assert early[each].step <= steps < total
+        assert fraction == steps / total
+
+    def diverging(*_: object, **__: object) -> bool:
+        raise TrainingDiverged("step 3: the loss is NaN")
+
+    monkeypatch.setattr(sweep_run, "train", diverging)
+    found.grid = dataclasses.replace(found.grid, first_seed=1)
+    assert found.run(StopRequest())
+    assert all(run.diverged for run in found.results().runs) and len(added) == 2
 
 
 def test_variants_share_what_their_keys_do_not_change(toy, make_source, tmp_path: Path) -> None:

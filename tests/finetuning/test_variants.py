@@ -183,6 +183,29 @@ def test_each_variant_is_shown_with_its_best_combination() -> None:
     assert list(tables(one)) == titles[:1]
 
 
+def test_the_train_time_is_that_of_the_runs_that_trained_longest() -> None:
+    results = results_of(Grid((8,), (1e-3, 1e-4), (2,), num_seeds=3, variants=LAYERS[:2]))
+
+    def train_times(**changed: object) -> dict[str, str]:
+        """Return the train times with these values in the runs of the first variant."""
+        runs = [
+            dataclasses.replace(run, **{name: values[each] for name, values in changed.items()})
+            for each, run in enumerate(
+                run for run in results.runs if run.hyperparameters.variant == LAYERS[0]
+            )
+        ]
+        others = [run for run in results.runs if run.hyperparameters.variant != LAYERS[0]]
+        head, *rows = comparison(dataclasses.replace(results, runs=(*runs, *others)))
+        return {row[0]: row[head.index("train time")] for row in rows}
+
+    seconds = (9.0, 40.0, 30.0, 5.0, 50.0, 20.0)
+    assert train_times(seconds=seconds) == {"-1": "5s", "2": "32s"}
+    diverged = ("", "", "", "so training has diverged", "", "")
+    assert train_times(seconds=seconds, diverged=diverged)["-1"] == "9s"
+    assert train_times(seconds=seconds, trained_steps=(4, 20, 20, 4, 20, 12))["-1"] == "30s"
+    assert train_times(scores=[{}] * 6, diverged=["diverged"] * 6)["-1"] == "-"
+
+
 def test_results_with_variants_survive_writing_and_reading(tmp_path: Path) -> None:
     variants = tuple(
         Variant.of({"labels": labels, "dropout": 0.1, "init_from": None})
@@ -251,6 +274,8 @@ def test_the_time_left_is_estimated_for_each_variant() -> None:
     assert durations.seconds_left([*slow, *fast]) == 2 * 20.0 + 2 * 8.0
     other = Hyperparameters(8, 1.0, 3, 0, variant=LAYERS[2])
     assert durations.seconds_left([other]) == 3 * 7.0  # (20 + 8) / 4 seconds per epoch
+    durations.add(fast[1], 4.0, fraction=0.25)  # half an epoch
+    assert durations.seconds_per_epoch(LAYERS[1]) == 8.0
 
 
 def test_a_damaged_identity_names_the_file(tmp_path: Path) -> None:
