@@ -34,6 +34,8 @@ _FREE_KEYS = (
     *("work_dir", "seed", "batch_size", "num_epochs"),
     *("evaluation_batch_size", "report_every_steps", "tensorboard", "mesh"),
 )
+# Keys in the `files` of a task that may be detected in a file, so that the file determines them.
+_DETECTED = ("first", "second", "label", "labels")
 
 
 @dataclass(frozen=True)
@@ -153,13 +155,12 @@ def _all_differences(stored: dict[str, Any], current: dict[str, Any], file: Path
         return differences({"varied keys": varied[0]}, {"varied keys": varied[1]})
     if VARIANTS not in current:
         return _differences(stored, current, file)
-    sections = {key.partition(".")[0] for key in current[VARIED]}
     for name, identity in current[VARIANTS].items():
         if name in stored[VARIANTS]:
             lines = _differences(stored[VARIANTS][name], identity, file)
         else:
-            others = list(stored[VARIANTS].values())[:1]
-            lines = [x for each in others for x in _differences(each, identity, file, sections)]
+            other = next(iter(stored[VARIANTS].values()), identity)
+            lines = _differences(other, identity, file, current[VARIED])
         if lines:
             return lines
     return []
@@ -169,21 +170,46 @@ def _differences(
     stored: dict[str, Any],
     current: dict[str, Any],
     file: Path,
-    skipped: Collection[str] | None = None,
+    varied: Collection[str] = (),
 ) -> list[str]:
     """Return a line for each difference between two identities, or [] if only files moved.
 
-    If the identities belong to different variants, only the parts of the configs that the varied
-    keys cannot affect are compared; `skipped` contains the other keys.
+    If the identities belong to different variants, only the parts that the `varied` keys cannot
+    affect are compared.
     """
     stored = {**stored, "config": _with_new_keys(stored["config"], file)}
-    if skipped is not None:
-        stored, current = (
-            {"config": {name: x for name, x in each["config"].items() if name not in skipped}}
-            for each in (stored, current)
-        )
+    stored, current = (_unaffected(each, varied) for each in (stored, current))
     differ = differences(_without_paths(stored), _without_paths(current))
     return differences(stored, current) if differ else []
+
+
+def _unaffected(identity: Mapping[str, Any], varied: Collection[str]) -> dict[str, Any]:
+    """Return the parts of an identity that the varied keys cannot affect."""
+    sections = {key.partition(".")[0] for key in varied}
+    affecting = {
+        "parameters of init_from": {"init_from", "from_scratch"},
+        "tokenizer": {"init_from"},
+        "examples": {"init_from", "max_length", *task_sections()},
+        "dtype": {"compute"},
+    }
+    parts = {name: x for name, x in identity.items() if not sections & affecting.get(name, set())}
+    detected = {
+        f"{section}.files.{name}"
+        for section in task_sections()
+        for name in _DETECTED
+        if any(key.startswith(f"{section}.files.") for key in varied)
+    }
+    return {**parts, "config": _without_keys(identity["config"], {*varied, *detected})}
+
+
+def _without_keys(config: Mapping[str, Any], skipped: Collection[str]) -> dict[str, Any]:
+    """Return a plain config without the given dotted keys."""
+    kept = {}
+    for name, value in config.items():
+        inside = [key.removeprefix(f"{name}.") for key in skipped if key.startswith(f"{name}.")]
+        if name not in skipped:
+            kept[name] = _without_keys(value, inside) if isinstance(value, Mapping) else value
+    return kept
 
 
 def _stored(file: Path) -> dict[str, Any]:

@@ -172,6 +172,10 @@ def test_values_can_be_added_but_not_mixed_with_another_sweep(toy, three, bert_j
         (["--vary", "patience=1,2", *THREE[2:]], f"varied keys: ['{KEY}'] -> ['patience']"),
         ([*THREE, "--config.patience=1"], "config.patience: 0 -> 1"),
         (["--vary", f"{KEY}=2", "--config.patience=1", *THREE[2:]], "config.patience: 0 -> 1"),
+        (
+            ["--vary", f"{KEY}=2", "--config.tuning.embeddings=False", *THREE[2:]],
+            "config.tuning.embeddings: True -> False",
+        ),
     ):
         refused = bert_jax_here(*words(toy, three, *changed))
         assert refused.code == 2, changed

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import io
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +15,9 @@ import pytest
 from matplotlib.colors import to_hex
 from PIL import Image
 
+from bert_jax.conversion import to_plain
 from bert_jax.finetuning.hyperparameters import Grid, Hyperparameters
-from bert_jax.finetuning.sweep_directory import claim, kept_before
+from bert_jax.finetuning.sweep_directory import claim, kept_before, shared_config
 from bert_jax.finetuning.sweep_durations import Durations
 from bert_jax.finetuning.sweep_plot import draw_sweep, sweep_figure
 from bert_jax.finetuning.sweep_results import (
@@ -285,3 +289,64 @@ def test_a_damaged_identity_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text(json.dumps({"varied": [KEY], "keep": "best"}))
     with pytest.raises(ValueError, match=r"sweep\.json: damaged: missing key 'variants'"):
         claim(tmp_path, current, "best")
+
+
+@pytest.mark.parametrize(
+    ("varied", "changes", "difference"),
+    [
+        ("tuning.top_layers", {"tuning.embeddings": False}, "config.tuning.embeddings: True -> Fa"),
+        ("tuning.top_layers", {"patience": 1}, "config.patience: 0 -> 1"),
+        ("tuning.top_layers", {"dtype": "bfloat16"}, "dtype: 'float32' -> 'bfloat16'"),
+        ("tuning.top_layers", {"examples": {"train": "c"}}, "examples.train: 'a' -> 'c'"),
+        ("tuning.top_layers", {"tokenizer": "b"}, "tokenizer: 'a' -> 'b'"),
+        ("dropout", {"parameters of init_from": "b"}, "parameters of init_from: 'a' -> 'b'"),
+        ("compute.dtype", {"dtype": "bfloat16"}, None),
+        ("compute.dtype", {"dtype": "bfloat16", "compute.ops": "x"}, "config.compute.ops: "),
+        ("max_length", {"examples": {"train": "c"}}, None),
+        ("max_length", {"dtype": "bfloat16"}, "dtype: "),
+        ("sentences.metrics", {"examples": {"train": "c"}}, None),
+        ("sentences.metrics", {"sentences.files.form.header": 0}, "config.sentences.files.form"),
+        ("sentences.files.train", {"sentences.files.first": "x", "examples": {}}, None),
+        (
+            "sentences.files.train",
+            {"sentences.files.form.header": 0},
+            "config.sentences.files.form",
+        ),
+        ("init_from", {"tokenizer": "b", "parameters of init_from": "b", "examples": {}}, None),
+        ("init_from", {"from_scratch": True}, "config.from_scratch: False -> True"),
+    ],
+)
+def test_only_what_the_varied_keys_affect_may_differ_in_new_variants(
+    tmp_path: Path, varied: str, changes: dict[str, object], difference: str | None
+) -> None:
+    config = to_plain(load_config("table", {"work_dir": "x", "init_from": "y"}, kind="finetune"))
+
+    def identity(value: object, changes: Mapping[str, object]) -> dict[str, object]:
+        values = {
+            "config": copy.deepcopy(shared_config(config)),
+            "parameters of init_from": "a",
+            "dtype": "float32",
+            "tokenizer": "a",
+            "examples": {"train": "a"},
+        }
+        for key, x in {varied: value, **changes}.items():
+            if key in values:
+                values[key] = x
+                continue
+            *sections, name = key.split(".")
+            section = functools.reduce(dict.__getitem__, sections, values["config"])
+            assert name in section
+            section[name] = x
+        return values
+
+    claim(tmp_path, {"varied": [varied], "variants": {"a": identity(1, {})}}, "best")
+    added = {"varied": [varied], "variants": {"b": identity(2, changes)}}
+    if difference is None:
+        claim(tmp_path, added, "best")
+        stored = json.loads((tmp_path / "sweep.json").read_text())
+        assert list(stored["variants"]) == ["a", "b"]
+        return
+    with pytest.raises(ValueError, match="contains a different sweep") as error:
+        claim(tmp_path, added, "best")
+    listed = [line for line in str(error.value).splitlines() if line.startswith("  ")]
+    assert len(listed) == 1 and listed[0].startswith(f"  {difference}")
