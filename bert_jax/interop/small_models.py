@@ -53,7 +53,7 @@ def small_model(name: str) -> Path:
 def _locate(name: str) -> tuple[Path, Path]:
     """Return (source, directory): a model's files in the checkout, and its work directory.
 
-    The name of the work directory depends on the contents of all files and on the version, because
+    The path of the work directory depends on the contents of all files and on the version, because
     another version may write work directories that this one does not read.
     """
     if name not in _FOLDERS:
@@ -68,8 +68,8 @@ def _locate(name: str) -> tuple[Path, Path]:
     digest = hashlib.sha256()
     for file in sorted(source.iterdir()):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
-    directory = f"{name}-{digest.hexdigest()[:12]}"
-    return source, cache_directory() / "models" / __version__ / directory
+    directory = f"{__version__}-{digest.hexdigest()[:12]}"
+    return source, cache_directory() / "models" / directory / name
 
 
 def replace_short_names(options: dict[str, Any]) -> None:
@@ -80,9 +80,19 @@ def replace_short_names(options: dict[str, Any]) -> None:
     """
     models = ("work_dir", "work_dir_option", "init", "tokenizer", "other", "first")
     for option in models + ("second",) * ("first" in options):  # elsewhere, `second` is a text
-        name = options.get(option)
-        if name in SMALL_MODELS and not Path(name).exists():
-            options[option] = str(_import_elsewhere(name))
+        if options.get(option) is not None:
+            options[option] = _with_path(options[option])
+    # To `inspect`, "mini" is one of the published encoders.
+    if options.get("models"):
+        names = options["models"]
+        options["models"] = [name if name == "mini" else _with_path(name) for name in names]
+
+
+def _with_path(name: str) -> str:
+    """Return the work directory of a small model with this name, or else the name."""
+    if name not in SMALL_MODELS or Path(name).exists():
+        return name
+    return str(_import_elsewhere(name))
 
 
 def _import_elsewhere(name: str) -> Path:

@@ -85,6 +85,10 @@ def test_commands_accept_short_names(bert_jax_here: Run, tmp_path: Path) -> None
     assert json.loads(result.output)["label"] == "positive", result.errors
     result = bert_jax_here("fill-mask", "mini", "The [MASK] of the sea.", "--top", "1")
     assert "coast" in result.output, result.errors
+    result = bert_jax_here("inspect", "mini", "mini-albert")
+    assert "11,267,900" in result.output and "4,845,506" in result.output, result.errors
+    result = bert_jax_here("verify", "mini", REPOSITORY / small_models._FOLDERS["mini"])
+    assert result.code == 0, result.output + result.errors
 
 
 def test_a_directory_takes_precedence_over_a_short_name(
