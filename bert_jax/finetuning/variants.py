@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _MAX_NAME = 120  # the name of a run's directory also contains its hyperparameters
+_NOT_TEXT = {"None", "True", "False"}  # the names of values that are not strings
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,13 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """The name of the variant in file names."""
+        """The name of the variant in file names, which no other variant of the same keys has."""
         full = ",".join(f"{key}={text}" for key, text in self.texts.items())
         name = re.sub(r"[^\w.,=+-]", "-", full, flags=re.ASCII)[:_MAX_NAME]
-        if name == full:
+        # A value may contain the beginning of the next one, or read like a value of another type.
+        ambiguous = any(full.count(f",{key}=") > 1 for key, _ in self.settings[1:])
+        ambiguous |= any(value in _NOT_TEXT for _, value in self.settings if isinstance(value, str))
+        if name == full and not ambiguous:
             return name
         return f"{name}-{hashlib.sha256(repr(self.settings).encode()).hexdigest()[:8]}"
 

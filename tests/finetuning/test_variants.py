@@ -114,6 +114,19 @@ def test_variants_are_named_after_their_values() -> None:
     )
 
 
+def test_the_runs_in_a_grid_have_distinct_names() -> None:
+    texts = ["a", "a,b=a", "a,b=a,b=a", "None", None, True, "True", "A,", ",", "a" * 300, "é", "è"]
+    names = {Variant.of({"a": a, "b": b}).name for a in texts for b in texts}
+    assert len(names) == len(texts) ** 2
+    variants = tuple(Variant.of({"a": text, "b": text}) for text in texts)
+    runs = Grid((8, 16), (1e-3, 1.2345678901234e-05), (2,), num_seeds=2, variants=variants).runs
+    assert len({run.name for run in runs}) == len(runs)
+    assert all(len(run.name.encode()) <= 255 for run in runs)
+    # Only names that are ambiguous or cannot be file names have a checksum.
+    assert Variant.of({"a": "x,y", "b": "1,a=2"}).name == "a=x,y,b=1,a=2"
+    assert Variant.of({"a": None, "b": "none"}).name == "a=None,b=none"
+
+
 def test_variants_are_ordered_by_value() -> None:
     values = [None, "b", 10, True, -1, 2.5, "a", ("a",)]
     ordered = sorted(Variant.of({"x": value}) for value in values)
