@@ -15,6 +15,9 @@ from bert_jax.conversion import values_of
 # The type of config fields that contain paths, which `check_config_paths` checks.
 LocalPath = Annotated[str, "local path"]
 
+# The short names of the small models that come with a checkout; see `small_model`.
+SMALL_MODELS = ("mini-bert", "mini-albert", "mini-sentiment", "mini-ner")
+
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 # Path turns gs://x into gs:/x. In this form, recognize only well-known schemes, since a directory
 # may be called "notes:".

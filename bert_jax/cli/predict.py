@@ -154,7 +154,7 @@ def add_fill_mask_arguments(parser: ArgumentParser) -> None:
         nargs="?",
         type=free_text,
         metavar="WORKDIR",
-        help="work directory, or a small model such as mini",
+        help="work directory, or a small model such as mini-bert",
     )
     parser.add_argument(
         "sentence",

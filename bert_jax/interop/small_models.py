@@ -9,27 +9,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bert_jax.local_paths import cache_directory
+from bert_jax.local_paths import SMALL_MODELS, cache_directory
 from bert_jax.validation import nearest
 from bert_jax.version import __version__
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
-# The folder of each model in a checkout: a Hugging Face directory with float16 parameters.
+# Where each model is in a checkout: a Hugging Face directory with float16 parameters.
 _FOLDERS = {
-    "mini": "experiments/finetuning/bert-mini",
-    "mini-albert": "experiments/small_models/mini-albert",
-    "mini-sentiment": "experiments/small_models/mini-sentiment",
-    "mini-ner": "experiments/small_models/mini-ner",
+    "mini-bert": "experiments/finetuning/bert-mini",
+    **{name: f"experiments/small_models/{name}" for name in SMALL_MODELS if name != "mini-bert"},
 }
-SMALL_MODELS = tuple(_FOLDERS)
 
 
 def small_model(name: str) -> Path:
     """Return the work directory of a small model that comes with a checkout of bert_jax.
 
-    "mini" and "mini-albert" are pretrained. "mini-sentiment" classifies reviews, and "mini-ner"
-    finds entities. The first call imports the model into the user's cache directory. No network is
-    needed.
+    "mini-bert" and "mini-albert" are pretrained. "mini-sentiment" classifies reviews, and
+    "mini-ner" finds entities. The first call imports the model into the user's cache directory. No
+    network is needed.
 
     Args:
       name: one of `SMALL_MODELS`.
@@ -82,10 +79,12 @@ def replace_short_names(options: dict[str, Any]) -> None:
     for option in models + ("second",) * ("first" in options):  # elsewhere, `second` is a text
         if options.get(option) is not None:
             options[option] = _with_path(options[option])
-    # To `inspect`, "mini" is one of the published encoders.
-    if options.get("models"):
-        names = options["models"]
-        options["models"] = [name if name == "mini" else _with_path(name) for name in names]
+    for option, prefix in (("models", ""), ("config_overrides", "--config.init_from=")):
+        if options.get(option):
+            options[option] = [
+                prefix + _with_path(text.removeprefix(prefix)) if text.startswith(prefix) else text
+                for text in options[option]
+            ]
 
 
 def _with_path(name: str) -> str:

@@ -5,6 +5,7 @@ It also contains the run's settings that predictors use by default.
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.files import write_file
 from bert_jax.json_files import check_kinds, expecting_fields, read_json_object
-from bert_jax.local_paths import local_path, make_directory
+from bert_jax.local_paths import SMALL_MODELS, local_path, make_directory
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.sentence_embedding import SentenceEmbedding
@@ -226,6 +227,10 @@ def path_advice(work_dir: Path) -> str:
         )
     if not work_dir.exists():
         name = str(work_dir)
+        if name in SMALL_MODELS:
+            return f" (in Python, use `bj.small_model({name!r})`)"
+        if close := difflib.get_close_matches(name, SMALL_MODELS, n=1, cutoff=0.75):
+            return f" (there is no such directory; the nearest small model is {close[0]})"
         if re.fullmatch(r"[\w-]+/[\w.-]+", name) or re.fullmatch(r"(?i)[\w.-]*bert[\w.-]*", name):
             return (
                 " (the directory does not exist; to import a model of that name from the hub, run "

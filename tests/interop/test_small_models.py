@@ -83,11 +83,19 @@ def test_commands_accept_short_names(bert_jax_here: Run, tmp_path: Path) -> None
     reviews.write_text("A delightful film.\n")
     result = bert_jax_here("predict", "mini-sentiment", "--input", reviews)
     assert json.loads(result.output)["label"] == "positive", result.errors
-    result = bert_jax_here("fill-mask", "mini", "The [MASK] of the sea.", "--top", "1")
+    result = bert_jax_here("fill-mask", "mini-bert", "The [MASK] of the sea.", "--top", "1")
     assert "coast" in result.output, result.errors
-    result = bert_jax_here("inspect", "mini", "mini-albert")
-    assert "11,267,900" in result.output and "4,845,506" in result.output, result.errors
-    result = bert_jax_here("verify", "mini", REPOSITORY / small_models._FOLDERS["mini"])
+    result = bert_jax_here("inspect", "mini-bert", "mini-albert")
+    assert "5,479,746" in result.output and "4,845,506" in result.output, result.errors
+    misspelled = bert_jax_here("fill-mask", "mini-brt", "The [MASK] of the sea.")
+    assert misspelled.code == 2 and "nearest small model is mini-bert" in misspelled.errors
+    with pytest.raises(ValueError, match=r"use `bj.small_model\('mini-ner'\)`"):
+        bj.Tag("mini-ner")
+    options = {"config_overrides": ["--config.init_from=mini-bert", "--config.seed=1"]}
+    replace_short_names(options)
+    assert options["config_overrides"][1] == "--config.seed=1"
+    assert options["config_overrides"][0] == f"--config.init_from={small_model('mini-bert')}"
+    result = bert_jax_here("verify", "mini-bert", REPOSITORY / small_models._FOLDERS["mini-bert"])
     assert result.code == 0, result.output + result.errors
 
 
@@ -95,8 +103,8 @@ def test_a_directory_takes_precedence_over_a_short_name(
     bert_jax_here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("mini").mkdir()
-    result = bert_jax_here("fill-mask", "mini", "The [MASK] of the sea.")
+    Path("mini-bert").mkdir()
+    result = bert_jax_here("fill-mask", "mini-bert", "The [MASK] of the sea.")
     assert result.code == 2
     assert "model.json" in result.errors
 
@@ -108,19 +116,19 @@ def test_unknown_names_and_installations_without_models_are_explained(
         small_model("mini-nre")
     monkeypatch.setattr(small_models, "_CHECKOUT", tmp_path)
     with pytest.raises(ValueError, match="come with a checkout of bert_jax"):
-        small_model("mini")
+        small_model("mini-bert")
 
 
 def test_a_changed_file_leads_to_another_import(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = Path(small_models._FOLDERS["mini"])
+    folder = Path(small_models._FOLDERS["mini-bert"])
     shutil.copytree(REPOSITORY / folder, tmp_path / folder)
     monkeypatch.setattr(small_models, "_CHECKOUT", tmp_path)
-    _, before = small_models._locate("mini")
+    _, before = small_models._locate("mini-bert")
     with (tmp_path / folder / "config.json").open("a") as file:
         file.write("\n")
-    assert small_models._locate("mini")[1] != before
+    assert small_models._locate("mini-bert")[1] != before
 
 
 def test_a_command_imports_a_model_without_using_jax_itself(
@@ -128,20 +136,20 @@ def test_a_command_imports_a_model_without_using_jax_itself(
 ) -> None:
     program = (
         "from bert_jax.interop.small_models import replace_short_names; import sys; "
-        "options = {'init': 'mini', 'second': 'mini'}; replace_short_names(options); "
+        "options = {'init': 'mini-bert', 'second': 'mini-bert'}; replace_short_names(options); "
         "assert 'jax' not in sys.modules; print(options['init'], options['second'])"
     )
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY)}
     output = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
     directory, second = output.split()
-    assert Path(directory, "model.json").is_file() and second == "mini"
+    assert Path(directory, "model.json").is_file() and second == "mini-bert"
 
 
 def test_a_failed_import_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(ValueError, match=r"could not be imported \(exit code 1\)"):
-        replace_short_names({"work_dir": "mini"})
+        replace_short_names({"work_dir": "mini-bert"})
 
 
 def test_a_model_that_another_process_has_just_imported_is_used(
@@ -154,7 +162,7 @@ def test_a_model_that_another_process_has_just_imported_is_used(
         raise ValueError("already exists")
 
     monkeypatch.setattr("bert_jax.interop.import_model.import_model", imported_elsewhere)
-    assert small_model("mini").is_dir()
+    assert small_model("mini-bert").is_dir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
 
     def failing(source: Path, directory: Path) -> None:
@@ -162,4 +170,4 @@ def test_a_model_that_another_process_has_just_imported_is_used(
 
     monkeypatch.setattr("bert_jax.interop.import_model.import_model", failing)
     with pytest.raises(ValueError, match="the disk is full"):
-        small_model("mini")
+        small_model("mini-bert")
