@@ -30,9 +30,10 @@ from bert_jax.finetuning.sweep import sweep
 from bert_jax.finetuning.sweep_directory import Keep, kept_before
 from bert_jax.finetuning.sweep_report import combine_reports
 from bert_jax.finetuning.sweep_tables import summary
-from bert_jax.recipes.sweep_arguments import SweepArguments
+from bert_jax.recipes.sweep_arguments import OPTIONS, SweepArguments
 from bert_jax.runs.runtime import enable_compilation_cache
 from bert_jax.training.distributed import StopRequest
+from bert_jax.validation import renamed_in_errors
 
 _GRID = Grid()
 
@@ -84,23 +85,24 @@ def run(args: argparse.Namespace) -> int:
         args.config, args.config_overrides, args.init, args.data, args.output, args.vary or ()
     )
     config, vary = given.load()
-    grid = _grid(args, config.seed)
     enable_compilation_cache()
-    keep = args.keep or kept_before(Path(args.output)) or "best"
     stop = StopRequest()
-    result = sweep(
-        config,
-        args.output,
-        batch_sizes=grid.batch_sizes,
-        learning_rates=grid.learning_rates,
-        num_epochs=grid.num_epochs,
-        num_seeds=grid.num_seeds,
-        vary=vary,
-        keep=keep,
-        command=given.command(grid, keep),
-        on_report=console_report,
-        stop=stop,
-    )
+    with renamed_in_errors(OPTIONS):
+        grid = _grid(args, config.seed)
+        keep = args.keep or kept_before(Path(args.output)) or "best"
+        result = sweep(
+            config,
+            args.output,
+            batch_sizes=grid.batch_sizes,
+            learning_rates=grid.learning_rates,
+            num_epochs=grid.num_epochs,
+            num_seeds=grid.num_seeds,
+            vary=vary,
+            keep=keep,
+            command=given.command(grid, keep),
+            on_report=console_report,
+            stop=stop,
+        )
     return 0 if result.finished else stop.exit_code
 
 

@@ -100,7 +100,7 @@ class Grid:
             if len(set(values)) < len(values):
                 raise ValueError(f"{name}={list(values)}: contains duplicates. Remove them.")
         if self.num_seeds < 1:
-            raise ValueError(f"seeds={self.num_seeds}: must be at least 1.")
+            raise ValueError(f"num_seeds={self.num_seeds}: must be at least 1.")
         check_seed(self.first_seed, "first_seed")
         if self.first_seed + self.num_seeds > 1 << 32:
             raise ValueError(

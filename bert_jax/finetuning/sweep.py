@@ -106,7 +106,7 @@ def sweep(
             f"a sweep must be a single process that uses all devices, but this is one of "
             f"{processes} processes. Start a single process (under Slurm with srun --ntasks=1)."
         )
-    check_output(output, "--output", may_be=["sweep"])
+    check_output(output, "output", may_be=["sweep"])
     configs = variants_of(config, vary or {})
     grid = Grid(
         tuple(batch_sizes),

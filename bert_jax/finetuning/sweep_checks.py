@@ -103,5 +103,5 @@ def _metric(runs: Collection[FinetuneRun]) -> str:
             return next(iter(metrics))
     raise ValueError(
         f"a sweep compares all runs by the same metric, but theirs are {', '.join(metrics)}. Run a "
-        "sweep for each task, and write a joint report with --report-only."
+        "sweep for each task, and write a joint report with `bert-jax sweep --report-only`."
     )

@@ -41,7 +41,7 @@ def variants_of(config: Config, vary: Mapping[str, Sequence[object]]) -> dict[Va
     """
     for key, values in vary.items():
         if key in SWEPT:
-            raise ValueError(f"{key}: a sweep sets this key itself. Use {SWEPT[key]}")
+            raise ValueError(f"{key}={values!r}: a sweep sets this key itself. Use {SWEPT[key]}.")
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise ValueError(f"{key}={values!r}: expected a list of one or more values.")
     if (count := math.prod(map(len, vary.values()))) > MAX_RUNS:

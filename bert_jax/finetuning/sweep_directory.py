@@ -27,7 +27,7 @@ DIVERGED_NAME = "diverged.json"
 Keep = Literal["all", "best", "none"]
 _KEEP = "keep"
 VARIED, VARIANTS = "varied", "variants"  # only in the identity of a sweep with variants
-_ELSEWHERE = "Use another --output"
+_ELSEWHERE = "Use another output"
 
 # Config keys that may differ between a sweep's runs, and keys that do not affect any score.
 _FREE_KEYS = (
@@ -104,7 +104,7 @@ def kept_before(output: Path) -> Keep | None:
     keep: Keep | None = _stored(file).get(_KEEP)
     if keep not in (choices := get_args(Keep)):
         raise ValueError(
-            f"{file}: keep={keep!r} does not say which runs keep their parameters. Set --keep "
+            f"{file}: keep={keep!r} does not say which runs keep their parameters. Set keep "
             f"to {', '.join(choices[:-1])} or {choices[-1]}."
         )
     return keep
@@ -137,7 +137,7 @@ def claim(output: Path, current: Mapping[str, Any], keep: Keep) -> None:
         listed = "\n  ".join(lines)
         raise ValueError(
             f"{output}: contains a different sweep (that sweep -> this command):\n  {listed}\n"
-            "Repeat the command that started that sweep, or use another --output. Batch sizes, "
+            "Repeat the command that started that sweep, or use another output. Batch sizes, "
             f"learning rates, epochs{changeable} may change."
         )
     if (before, stored) != (keep, here):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bert_jax.finetuning.config import FinetuneConfig
@@ -12,6 +13,7 @@ from bert_jax.finetuning.hyperparameters import Grid
 from bert_jax.finetuning.sweep_configs import value_at
 from bert_jax.finetuning.sweep_directory import Keep
 from bert_jax.recipes.command_line import finetune_config
+from bert_jax.runs.outputs import check_output
 
 # Config keys that the sweep itself sets, and the options to use instead.
 _SWEPT = {
@@ -22,6 +24,16 @@ _SWEPT = {
 }
 # A sweep uses consecutive seeds, starting with the config's, so `--config.seed` is valid.
 _NOT_VARIED = _SWEPT | {"seed": "--seeds"}
+# The words of the library's error messages that name a parameter, and the options to name instead.
+OPTIONS = {
+    "batch_sizes": "--batch-sizes",
+    "learning_rates": "--learning-rates",
+    "num_epochs": "--epochs",
+    "num_seeds": "--seeds",
+    "first_seed": "--config.seed",
+    "Set keep": "Set --keep",
+    "another output": "another --output",
+}
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -61,20 +73,22 @@ class SweepArguments:
         In the config, these keys have the first of their values.
 
         Raises:
-          ValueError: a key is set by the sweep itself, is set twice or has no values, or
-            `load_config` fails.
+          ValueError: a key is set by the sweep itself, is set twice or has no values,
+            `load_config` fails, or the output directory cannot be used.
         """
         for word in self.overrides:
             key = word.removeprefix("--config.").partition("=")[0]
             if key in _SWEPT:
-                raise ValueError(f"{word}: a sweep sets this key itself. Use {_SWEPT[key]}")
+                raise ValueError(f"{word}: a sweep sets this key itself. Use {_SWEPT[key]}.")
         texts = self._texts()
         first = {key: choices[0] for key, choices in texts.items()}
         vary = {
             key: [self._value(key, {**first, key: text}) for text in choices]
             for key, choices in texts.items()
         }
-        return self._load(first, self.data), vary
+        config = self._load(first, self.data)
+        check_output(Path(self.output), "--output", may_be=["sweep"])
+        return config, vary
 
     def command(self, grid: Grid, keep: Keep) -> str:
         """Return a command that repeats the sweep, with the defaults spelled out."""
@@ -101,7 +115,7 @@ class SweepArguments:
                 raise ValueError(f"--vary {word}: missing values. Write --vary {key}=VALUE,VALUE")
             if key in _NOT_VARIED:
                 option = _NOT_VARIED[key]
-                raise ValueError(f"--vary {word}: a sweep sets this key itself. Use {option}")
+                raise ValueError(f"--vary {word}: a sweep sets this key itself. Use {option}.")
             if key in texts:
                 raise ValueError(f"--vary {word}: {key} is varied twice. Give all values at once.")
             if other := others.get(f"--config.{key}"):

@@ -68,7 +68,7 @@ def test_seeds_count_up_from_the_first() -> None:
         ({"learning_rates": (1e-3, float("nan"))}, "learning_rates=.*nan.*finite"),
         ({"learning_rates": (float("inf"),)}, "learning_rates=.*inf.*finite"),
         ({"num_epochs": (2, 3, 2)}, r"num_epochs=\[2, 3, 2\]: contains duplicates"),
-        ({"num_seeds": 0}, "seeds=0: must be at least 1"),
+        ({"num_seeds": 0}, "num_seeds=0: must be at least 1"),
         ({"first_seed": -1}, "first_seed=-1: must be between 0 and"),
     ],
 )
@@ -237,7 +237,7 @@ def test_keep_is_remembered(tmp_path: Path) -> None:
 def test_a_directory_without_a_valid_keep_is_refused(tmp_path: Path, stored) -> None:
     (tmp_path / "sweep.json").write_text(json.dumps({"config": {}} | stored))
     with pytest.raises(
-        ValueError, match="does not say which runs .* Set --keep to all, best or none"
+        ValueError, match="does not say which runs .* Set keep to all, best or none"
     ):
         kept_before(tmp_path)
 

@@ -331,7 +331,8 @@ def test_reports_are_written_again_from_the_results(
         (["--config.batch_size=8"], "a sweep sets this key itself. Use --batch-sizes"),
         (["--config.work_dir=x"], "a sweep sets this key itself. Use --output"),
         (["--batch-sizes", "8", "12"], "batch_size=12 is not divisible by 8"),
-        (["--seeds", "0"], "seeds=0: must be at least 1"),
+        (["--seeds", "0"], "error: --seeds=0: must be at least 1"),
+        (["--epochs", "0"], "error: --epochs=[0]: expected one or more"),
         (["--report-only", "x"], "--config: --report-only does not train. Omit the option"),
         (
             ["--config.optimizer.warmup_fraction=0", "--config.optimizer.warmup_steps=900"],

@@ -181,6 +181,7 @@ def test_values_can_be_added_but_not_mixed_with_another_sweep(toy, three, bert_j
         assert refused.code == 2, changed
         assert f"(that sweep -> this command):\n  {message}\n" in refused.errors
     assert "rates, epochs, seeds and the values of varied keys may change." in refused.errors
+    assert "started that sweep, or use another --output. Batch" in refused.errors
 
 
 @pytest.mark.parametrize(
@@ -197,7 +198,7 @@ def test_values_can_be_added_but_not_mixed_with_another_sweep(toy, three, bert_j
         (["--vary", "dropout=0", "--vary", "dropout=0.1"], "dropout is varied twice."),
         (["--vary", "batch_size=8,16"], "sweep sets this key itself. Use --batch-sizes"),
         (["--vary", "work_dir=x"], "--vary work_dir=x: a sweep sets this key itself. Use --output"),
-        (["--vary", "seed=0,1"], "--vary seed=0,1: a sweep sets this key itself. Use --seeds"),
+        (["--vary", "seed=0,1"], "--vary seed=0,1: a sweep sets this key itself. Use --seeds."),
         (["--vary", "num_epochs=1"], "a sweep sets this key itself. Use --epochs"),
         (
             ["--vary", "optimizer.peak_learning_rate=1"],
@@ -328,8 +329,11 @@ def test_tasks_with_other_metrics_are_refused(toy, tmp_path: Path) -> None:
     [
         ({"tuning.top_layer": [1]}, r"^config\.tuning\.top_layer: no such key; nearest: tuning"),
         ({"tuning": [1]}, "config.tuning is a section; its keys are tuning.top_layers"),
-        ({"batch_size": [1]}, "batch_size: a sweep sets this key itself. Use batch_sizes"),
-        ({"seed": [1]}, "seed: a sweep sets this key itself. Use num_seeds"),
+        (
+            {"batch_size": [1]},
+            r"batch_size=\[1\]: a sweep sets this key itself. Use batch_sizes\.$",
+        ),
+        ({"seed": [1]}, r"seed=\[1\]: a sweep sets this key itself. Use num_seeds\.$"),
         ({KEY: []}, r"top_layers=\[\]: expected a list of one or more values"),
         ({KEY: "-1"}, "top_layers='-1': expected a list of one or more values"),
         ({KEY: -1}, "top_layers=-1: expected a list of one or more values"),
