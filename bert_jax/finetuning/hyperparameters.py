@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from bert_jax.finetuning.variants import Variant
 from bert_jax.validation import check_seed
@@ -129,7 +130,7 @@ class Grid:
             for epochs in self.num_epochs
         ]
 
-    @property
+    @cached_property
     def runs(self) -> list[Hyperparameters]:
         """All runs, ordered by seed first.
 
@@ -141,3 +142,11 @@ class Grid:
             for seed in seeds
             for c in self.combinations
         ]
+
+    @cached_property
+    def runs_by_variant(self) -> dict[Variant, list[Hyperparameters]]:
+        """The runs of each variant."""
+        groups: dict[Variant, list[Hyperparameters]] = {variant: [] for variant in self.variants}
+        for run in self.runs:
+            groups[run.variant].append(run)
+        return groups

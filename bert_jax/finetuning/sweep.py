@@ -131,7 +131,7 @@ def sweep(
         )
         with naming(variant):
             run = FinetuneRun.open(varied, make_mesh(varied.mesh), list(opened.values()))
-            opened[variant] = check_runs(run, output, grid, variant)
+            opened[variant] = check_runs(run, output, grid.runs_by_variant[variant])
     runs = make_sweep(opened, output, grid, keep, command)
     # `StopRequest` exits last, so that a signal can kill the process only after a save has ended.
     with Compilations() as compiled, stop or StopRequest() as stopping, only_writer(output):

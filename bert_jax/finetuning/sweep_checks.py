@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from bert_jax.finetuning.hyperparameters import Grid
+from bert_jax.finetuning.hyperparameters import Grid, Hyperparameters
 from bert_jax.finetuning.run import FinetuneRun
 from bert_jax.finetuning.run_description import num_parameters, num_trainable
 from bert_jax.finetuning.scoring import LOSS
@@ -29,14 +29,13 @@ def naming(variant: Variant) -> Iterator[None]:
         raise ValueError(f"{error}\n(in the runs with {variant})") from error
 
 
-def check_runs(run: FinetuneRun, output: Path, grid: Grid, variant: Variant) -> FinetuneRun:
+def check_runs(run: FinetuneRun, output: Path, runs: Iterable[Hyperparameters]) -> FinetuneRun:
     """Check every run of a variant, so that none is rejected later.
 
     Args:
       run: the opened variant.
       output: the sweep's directory.
-      grid: the grid of variants, hyperparameters and seeds.
-      variant: the variant.
+      runs: the hyperparameters of the variant's runs.
 
     Returns:
       `run`, with its initial parameters in memory.
@@ -46,7 +45,7 @@ def check_runs(run: FinetuneRun, output: Path, grid: Grid, variant: Variant) -> 
         warm-up is longer than a run.
     """
     run = dataclasses.replace(run, source=run.source.hold())
-    for hyperparameters in (each for each in grid.runs if each.variant == variant):
+    for hyperparameters in runs:
         checked = run.with_hyperparameters(output, hyperparameters)
         make_schedule(checked.optimizer, checked.total_steps)
         checked.check_memory()

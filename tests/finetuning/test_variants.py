@@ -159,6 +159,8 @@ def test_runs_are_ordered_by_seed_and_then_by_variant() -> None:
     assert len(runs) == len({run.name for run in runs}) == 3 * 4 * 3
     assert [run.variant for run in runs[:12]] == [each for each in LAYERS for _ in range(4)]
     assert {run.seed for run in runs[:12]} == {0}
+    for variant in LAYERS:
+        assert GRID.runs_by_variant[variant] == [run for run in runs if run.variant == variant]
     with pytest.raises(ValueError, match="the grid has 12,000 runs"):
         dataclasses.replace(GRID, num_seeds=1000)
 
