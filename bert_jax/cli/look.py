@@ -99,16 +99,11 @@ def probe_model(args: argparse.Namespace) -> int:
     heads of a run began to follow the relations.
     """
     enable_compilation_cache()
+    names = ("target", "step", "every_checkpoint", "plot", "min_count")
+    options = {name: getattr(args, name) for name in names}
     line = ProgressLine(sys.stderr)
     with renamed_in_errors(option_names("target", "every_checkpoint", "plot", "min_count")):
-        probed = probe(
-            *(args.work_dir, args.treebank, args.target),
-            step=args.step,
-            every_checkpoint=args.every_checkpoint,
-            plot=args.plot,
-            min_count=args.min_count,
-            on_progress=line.show_text,
-        )
+        probed = probe(args.work_dir, args.treebank, **options, on_progress=line.show_text)
     line.end()
     print("\n".join(probed.lines))
     if args.output:
@@ -160,6 +155,7 @@ def add_prune_model_arguments(parser: ArgumentParser) -> None:
     add_config_argument(parser, required=False)
     data = "labeled file to use instead of the validation file, in the same format"
     parser.add_option("--data", "FILE", data)
+    parser.add_option("--set-name", "NAME", "validation set to use, for a task with several")
     _add_result_arguments(parser, "scores")
 
 
@@ -175,7 +171,9 @@ def prune_model(args: argparse.Namespace) -> int:
     enable_compilation_cache()
     config = evaluation_config(args.config, args.config_overrides, args.work_dir)
     line = ProgressLine(sys.stderr)
-    pruning = prune_heads(args.work_dir, data=args.data, config=config, on_progress=line.show_text)
+    options = {"data": args.data, "set_name": args.set_name, "config": config}
+    with renamed_in_errors(option_names("set_name")):
+        pruning = prune_heads(args.work_dir, **options, on_progress=line.show_text)
     return _report(pruning, args, line)
 
 

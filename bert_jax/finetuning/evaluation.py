@@ -162,6 +162,7 @@ class Evaluation:
       step: the checkpoint's step.
       sets: the examples in each set, keyed by set name.
       labeled: whether the examples have labels.
+      data: the input, an absolute path or "tfds:...".
       source: the origin of the predictions, as text that names the input (see
         `TaskConfig.source_of`) and the model's work directory.
       scorer: the scorer, which runs the model on whole sets.
@@ -173,6 +174,7 @@ class Evaluation:
     step: int
     sets: Mapping[str, ExampleSet]
     labeled: bool
+    data: str
     source: str
     scorer: Scorer
     params: Parameters
@@ -251,7 +253,8 @@ def open_evaluation(
     except ValueError as error:
         raise ValueError(f"{error}{hint}") from error
     sets = _sets_of(task_data, split, work_dir, data)
-    source = f"{task.source_of(split)} by {work_dir.resolve()}"
+    read_from = task.source_of(split)
+    source = f"{read_from} by {work_dir.resolve()}"
     if into is not None:
         check_files(into, [file for name in sets for file in sets[name].file_names(name)], source)
     check_same(
@@ -279,7 +282,7 @@ def open_evaluation(
         order = score_order(model, task_data.head, names, work_dir)
         params = params if order is None else with_scores_in_order(params, order)
         notes += notes_on_unnamed_labels(model, task_data.head)
-    return Evaluation(work_dir, step, sets, labeled, source, scorer, params, notes)
+    return Evaluation(work_dir, step, sets, labeled, read_from, source, scorer, params, notes)
 
 
 def _make_scorer(

@@ -19,15 +19,12 @@ from bert_jax.interpretability.attributions import (
 )
 from bert_jax.interpretability.layer_guesses import TextGuesses, guess_at_layers, read_guesses
 from bert_jax.interpretability.trace import head_outputs, trace
-from bert_jax.interpretability.traced_text import (
-    EmbeddingSum,
-    FloatArray,
-    TracedText,
-)
+from bert_jax.interpretability.traced_text import EmbeddingSum, FloatArray, TracedText
 from bert_jax.labeled_data.features import Features
 from bert_jax.labeled_data.tokenized_text import Text, TokenizedText, tokenize
 from bert_jax.models.config import DTypeName
 from bert_jax.models.model import ClassifierHead
+from bert_jax.runs.named_checkpoint import name_checkpoints
 from bert_jax.runs.work_dir import PAIRS
 from bert_jax.validation import check_choice
 
@@ -42,6 +39,9 @@ class Attention(Predictor):
     >>> trace = attention("I love my pet Python")                             # doctest: +SKIP
     >>> trace.attention.shape                                                 # doctest: +SKIP
     (12, 12, 7, 7)
+
+    Attributes:
+      checkpoint: the loaded checkpoint.
     """
 
     heads = None
@@ -65,6 +65,8 @@ class Attention(Predictor):
           dtype: the dtype to compute in; see `ComputeConfig`.
           step: the step of the checkpoint; if None, the best one, or else the newest.
         """
+        (self.checkpoint,) = name_checkpoints([work_dir], [step])
+        step = self.checkpoint.step
         super().__init__(work_dir, batch_size=1, max_length=max_length, dtype=dtype, step=step)
 
     def __call__(self, text: Text, second: Text | None = None) -> TracedText:

@@ -15,7 +15,7 @@ from bert_jax.interpretability.head_probe import OnProgress
 from bert_jax.interpretability.notebook import paragraph, shaded_table
 from bert_jax.interpretability.plots import heat_map
 from bert_jax.interpretability.result_files import write_json, write_result
-from bert_jax.interpretability.similarity import linear_cka, word_vectors
+from bert_jax.interpretability.similarity import describe_words, linear_cka, vectors_by_sentence
 from bert_jax.interpretability.traced_text import FloatArray, layer_names
 from bert_jax.labeled_data.treebank import Treebank
 from bert_jax.plots import png_of
@@ -28,16 +28,20 @@ class CheckpointSimilarity:
     It prints as a table, which Jupyter shows in color.
 
     Attributes:
-      name: the name of the run.
+      work_dir: the work directory of the run.
       steps: the steps of the checkpoints, in ascending order.
       cka: float64 [checkpoints, layers + 1], from 0 to 1; column 0 is the embeddings. The last row
         compares the last checkpoint with itself.
+      treebank: the file that the words come from.
+      num_sentences: the number of sentences that were used.
       num_words: the number of words whose vectors were compared.
     """
 
-    name: str
+    work_dir: Path
     steps: tuple[int, ...]
     cka: NDArray[np.float64] = field(repr=False)
+    treebank: Path
+    num_sentences: int
     num_words: int
 
     def lines(self) -> Iterator[str]:
@@ -56,9 +60,10 @@ class CheckpointSimilarity:
 
     @property
     def _note(self) -> str:
+        words = describe_words(self.treebank, self.num_sentences, self.num_words)
         return (
-            f"linear CKA of {self.num_words:,} word vectors, between each layer in a checkpoint of "
-            f"{self.name} and the same layer at step {self.steps[-1]:,}"
+            f"linear CKA of {words}, between each layer in a checkpoint of {self.work_dir} and the "
+            f"same layer at step {self.steps[-1]:,}"
         )
 
     def __str__(self) -> str:
@@ -71,7 +76,9 @@ class CheckpointSimilarity:
     def to_json(self) -> dict[str, Any]:
         """Return all values as plain JSON values; the layers are named in order."""
         return {
-            "name": self.name,
+            "work_dir": str(self.work_dir.resolve()),
+            "treebank": str(self.treebank.resolve()),
+            "sentences": self.num_sentences,
             "words": self.num_words,
             "layers": layer_names(self.cka.shape[1]),
             "steps": {
@@ -90,7 +97,7 @@ class CheckpointSimilarity:
             self.cka,
             self._step_names,
             layer_names(self.cka.shape[1]),
-            row_title=f"step of {self.name}",
+            row_title=f"step of {self.work_dir.resolve().name}",
             column_title="layer",
             value_title=f"linear CKA with step {self.steps[-1]:,}",
         )
@@ -119,15 +126,16 @@ def compare_checkpoints(
     directory = Path(work_dir)
     steps = checkpoint_steps(directory)
 
-    def vectors(step: int) -> FloatArray:
+    def vectors(step: int) -> list[FloatArray]:
         report(f"vectors of step {step:,}")
-        return word_vectors(directory, treebank, step=step, max_sentences=max_sentences)
+        return vectors_by_sentence(directory, treebank, step=step, max_sentences=max_sentences)
 
-    last = vectors(steps[-1])
-    rows = [_of_same_layer(vectors(step), last) for step in steps[:-1]]
+    sentences = vectors(steps[-1])
+    last = np.concatenate(sentences, axis=1)
+    rows = [_of_same_layer(np.concatenate(vectors(step), axis=1), last) for step in steps[:-1]]
     rows.append(_of_same_layer(last, last))
     return CheckpointSimilarity(
-        directory.resolve().name, tuple(steps), np.array(rows), last.shape[1]
+        directory, tuple(steps), np.array(rows), treebank.path, len(sentences), last.shape[1]
     )
 
 

@@ -32,8 +32,10 @@ from bert_jax.labeled_data.features import FeatureBatches, InOrder
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.parameters import Parameters
 from bert_jax.plots import plain, png_of
+from bert_jax.runs.named_checkpoint import NamedCheckpoint, name_checkpoints
 from bert_jax.tasks.finetuning import ClassifierTask
 from bert_jax.tasks.task import Batch
+from bert_jax.validation import check_choice
 
 OnProgress = Callable[[str], None]
 _ROWS = 8
@@ -48,6 +50,10 @@ class HeadPruning:
     prints as two tables; Jupyter shows them in color, with a plot.
 
     Attributes:
+      checkpoint: the checkpoint.
+      data: the input that was scored, an absolute path or "tfds:...".
+      set_name: the name of the set.
+      num_examples: the number of examples in the set.
       metric: the name of the score.
       layers: the layers that own attention parameters.
       importance: float64 [layers, heads], divided by the L2 norm of each layer.
@@ -56,6 +62,10 @@ class HeadPruning:
       scores: the score with the first 0, 1, 2, ... heads of `order` pruned.
     """
 
+    checkpoint: NamedCheckpoint
+    data: str
+    set_name: str
+    num_examples: int
     metric: str
     layers: tuple[int, ...]
     importance: NDArray[np.float64] = field(repr=False)
@@ -75,6 +85,15 @@ class HeadPruning:
         yield f"{'pruned':>6}  {self.metric:>10}  last pruned head"
         for count, score in enumerate(self.scores):
             yield f"{count:>6}  {score:10.4f}  {self._last_pruned(count)}"
+        yield ""
+        yield self._note
+
+    @property
+    def _note(self) -> str:
+        return (
+            f"{self.checkpoint}, on {self.num_examples:,} examples: {self.set_name} from "
+            f"{self.data}"
+        )
 
     @property
     def _title(self) -> str:
@@ -107,12 +126,17 @@ class HeadPruning:
             + table(header, single)
             + picture(png_of(self._figure()), f"{self.metric} against the number of pruned heads")
             + folded("The order in which heads are pruned", pruned)
+            + paragraph(self._note)
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return all values as plain JSON values."""
         return {
             **COUNTED_FROM,
+            **self.checkpoint.to_json(),
+            "data": self.data,
+            "set": self.set_name,
+            "examples": self.num_examples,
             "metric": self.metric,
             "layers": list(self.layers),
             "importance": self.importance.tolist(),
@@ -144,6 +168,7 @@ def prune_heads(
     work_dir: str | os.PathLike[str],
     *,
     data: str | os.PathLike[str] | None = None,
+    set_name: str | None = None,
     config: EvaluationConfig | None = None,
     on_progress: OnProgress | None = None,
 ) -> HeadPruning:
@@ -154,15 +179,19 @@ def prune_heads(
     Args:
       work_dir: the work directory of a fine-tuning run, or of an import with `config`.
       data: a labeled file in the format of the validation file; None for the validation set.
+      set_name: the set to score, for a task with several validation sets, such as
+        "validation_matched" or "validation_mismatched" for MNLI.
       config: the task, for an imported model; see `bert_jax.evaluate`.
       on_progress: called with a line about the progress before each evaluation.
 
     Raises:
-      ValueError: see `bert_jax.evaluate`.
+      ValueError: there is no such set, or there are several and `set_name` is None; see also
+        `bert_jax.evaluate`.
     """
     report = on_progress or (lambda text: None)
     opened = open_evaluation(Path(work_dir), config, data=None if data is None else os.fspath(data))
-    name, examples = next(iter(opened.sets.items()))
+    name = _chosen_set(opened, set_name)
+    examples = opened.sets[name]
     encoder = opened.scorer.task.config.encoder
     kernels = output_kernels(encoder)
     report(f"importance of {len(kernels) * encoder.num_heads} heads")
@@ -191,7 +220,24 @@ def prune_heads(
     layers = tuple(kernels)
     places = [np.unravel_index(int(index), importance.shape) for index in order]
     heads = tuple((layers[int(row)], int(column)) for row, column in places)
-    return HeadPruning(examples.metrics[0], layers, importance, without, heads, tuple(scores))
+    (checkpoint,) = name_checkpoints([work_dir], [opened.step])
+    return HeadPruning(
+        *(checkpoint, opened.data, name, examples.num_examples, examples.metrics[0]),
+        *(layers, importance, without, heads, tuple(scores)),
+    )
+
+
+def _chosen_set(opened: Evaluation, name: str | None) -> str:
+    """Return the name of the set to score, which must be given if there are several sets."""
+    names = list(opened.sets)
+    if name is not None:
+        check_choice("set_name", name, names)
+        return name
+    if len(names) > 1:
+        raise ValueError(
+            f"the task has several validation sets: {', '.join(names)}. Choose one with set_name."
+        )
+    return names[0]
 
 
 def output_kernels(encoder: EncoderConfig) -> Mapping[int, str]:

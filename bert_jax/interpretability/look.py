@@ -43,12 +43,12 @@ def look(
                     f"{name}={value}: cannot be changed for a loaded model. Pass it to `Attention` "
                     "instead."
                 )
-        attention, title = model, "bert-jax look"
+        attention = model
     else:
         attention = Attention(model, max_length=max_length, step=step)
-        title = Path(model).resolve().name + ("" if step is None else f", step {step:,}")
     trace = attention(text, second)
     views = collect_views(attention, trace, text, second)
+    title = str(attention.checkpoint)
     return render_page(trace, views, title, attention.tokenizer.specials.sep)
 
 

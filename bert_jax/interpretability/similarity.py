@@ -18,6 +18,7 @@ from bert_jax.interpretability.traced_text import FloatArray, layer_names
 from bert_jax.interpretability.word_states import WordStates, describe_skipped
 from bert_jax.labeled_data.treebank import ParsedSentence, Treebank
 from bert_jax.plots import png_of
+from bert_jax.runs.named_checkpoint import NamedCheckpoint, name_checkpoints
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,16 +28,20 @@ class Similarity:
     It prints as a table, which Jupyter shows in color.
 
     Attributes:
-      first: the name of the first model.
-      second: the name of the second model.
+      first: the checkpoint of the first model.
+      second: the checkpoint of the second model.
       cka: float64 [layers + 1, layers + 1], from 0 to 1; row and column 0 are the embeddings. The
         rows are the layers of the first model.
+      treebank: the file that the words come from.
+      num_sentences: the number of sentences that were used.
       num_words: the number of words whose vectors were compared.
     """
 
-    first: str
-    second: str
+    first: NamedCheckpoint
+    second: NamedCheckpoint
     cka: NDArray[np.float64] = field(repr=False)
+    treebank: Path
+    num_sentences: int
     num_words: int
 
     def lines(self) -> Iterator[str]:
@@ -52,7 +57,7 @@ class Similarity:
 
     @property
     def _note(self) -> str:
-        return f"linear CKA of {self.num_words:,} word vectors"
+        return f"linear CKA of {describe_words(self.treebank, self.num_sentences, self.num_words)}"
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -65,8 +70,10 @@ class Similarity:
     def to_json(self) -> dict[str, Any]:
         """Return all values as plain JSON values; the layers are named in order."""
         return {
-            "first": self.first,
-            "second": self.second,
+            "first": self.first.to_json(),
+            "second": self.second.to_json(),
+            "treebank": str(self.treebank.resolve()),
+            "sentences": self.num_sentences,
             "words": self.num_words,
             "rows": layer_names(self.cka.shape[0]),
             "columns": layer_names(self.cka.shape[1]),
@@ -86,7 +93,7 @@ class Similarity:
             columns,
             row_title=f"layer of {self.first}",
             column_title=f"layer of {self.second}",
-            value_title=self._note,
+            value_title=f"linear CKA of {self.num_words:,} word vectors",
         )
         write_result(path, png_of(figure))
 
@@ -120,12 +127,15 @@ def compare_layers(
       ValueError: there is no such model, or no sentence can be used by both models.
     """
     sentences = _first_sentences(treebank, max_sentences)
-    names = _name(first, first_step), _name(second, second_step)
-    readers = WordStates(first, step=first_step), WordStates(second, step=second_step)
+    checkpoints = name_checkpoints((first, second), (first_step, second_step))
+    readers = [
+        WordStates(model, step=checkpoint.step)
+        for model, checkpoint in zip((first, second), checkpoints, strict=True)
+    ]
     states = []
-    for name, reader in zip(names, readers, strict=True):
+    for checkpoint, reader in zip(checkpoints, readers, strict=True):
         if on_progress is not None:
-            on_progress(f"vectors of {name}")
+            on_progress(f"vectors of {checkpoint}")
         states.append(_by_sentence(reader, sentences))
     shared = [index for index in states[0] if index in states[1]]
     if not shared:
@@ -135,12 +145,19 @@ def compare_layers(
         np.concatenate([each[index] for index in shared], axis=1).astype(np.float64)
         for each in states
     )
-    return Similarity(*names, linear_cka(left, right), left.shape[1])
+    return Similarity(
+        checkpoints[0],
+        checkpoints[1],
+        linear_cka(left, right),
+        treebank.path,
+        num_sentences=len(shared),
+        num_words=left.shape[1],
+    )
 
 
-def _name(model: str | Path, step: int | None) -> str:
-    name = Path(model).resolve().name
-    return name if step is None else f"{name}, step {step:,}"
+def describe_words(treebank: Path, num_sentences: int, num_words: int) -> str:
+    """Return a phrase that says where compared word vectors come from."""
+    return f"{num_words:,} word vectors in {num_sentences:,} sentences of {treebank}"
 
 
 def _by_sentence(reader: WordStates, sentences: Sequence[ParsedSentence]) -> dict[int, FloatArray]:
@@ -149,16 +166,19 @@ def _by_sentence(reader: WordStates, sentences: Sequence[ParsedSentence]) -> dic
     return {numbers[id(sentence)]: vectors for sentence, vectors in reader(sentences)}
 
 
-def word_vectors(
+def vectors_by_sentence(
     model: str | Path, treebank: Treebank, *, step: int | None = None, max_sentences: int = 500
-) -> FloatArray:
-    """Return the vectors of the words in a treebank, float32 [layers + 1, words, hidden_dim].
+) -> list[FloatArray]:
+    """Return the vectors of the words in each usable sentence of a treebank.
 
     Args:
       model: the work directory of a run or of `bert-jax import`.
       treebank: the sentences.
       step: the step of the checkpoint; if None, the best or newest one.
       max_sentences: the maximum number of sentences, from the beginning of the treebank.
+
+    Returns:
+      For each sentence, float32 [layers + 1, words, hidden_dim].
 
     Raises:
       ValueError: there is no such model, or none of the sentences can be used.
@@ -168,7 +188,7 @@ def word_vectors(
     if not vectors:
         reasons = describe_skipped(reader.skipped)
         raise ValueError(f"{treebank.path}: none of the sentences can be used; {reasons}")
-    return np.concatenate(vectors, axis=1)
+    return vectors
 
 
 def _first_sentences(treebank: Treebank, max_sentences: int) -> Sequence[ParsedSentence]:

@@ -14,6 +14,7 @@ from bert_jax.models.parameters import count
 from bert_jax.objectives import SentencePairs
 from bert_jax.recipes.files import recipe_names
 from bert_jax.recipes.load import Overrides, Source, load_config
+from bert_jax.runs.named_checkpoint import shortest_names
 from bert_jax.runs.summary import model_table
 from bert_jax.runs.work_dir import PAIRS, read_model
 from bert_jax.tasks.pretraining import Pretraining
@@ -125,24 +126,6 @@ def comparison_table(names: Sequence[str]) -> Iterator[str]:
     for title in titles:
         cells = (f"{row[title]:>{width}}" for row, width in zip(rows, widths, strict=True))
         yield f"{title:{first}}  {'  '.join(cells)}"
-
-
-def shortest_names(paths: Sequence[str]) -> list[str]:
-    """Return the last parts of each path that distinguish it from the others.
-
-    >>> shortest_names(["runs/a/best", "runs/b/best", "base"])
-    ['a/best', 'b/best', 'base']
-    """
-    parts = [Path(path).parts or (path,) for path in paths]
-    names = []
-    for own in parts:
-        others = [other for other in parts if other != own]
-        length = next(
-            (n for n in range(1, len(own)) if all(own[-n:] != other[-n:] for other in others)),
-            len(own),
-        )
-        names.append(str(Path(*own[-length:])))
-    return names
 
 
 def _column(name: str) -> dict[str, str]:

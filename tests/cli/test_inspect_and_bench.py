@@ -9,7 +9,7 @@ import pytest
 from bert_jax.analysis.counts import pretraining_flops
 from bert_jax.cli.main import main
 from bert_jax.models.config import EncoderConfig
-from bert_jax.recipes.tables import shortest_names
+from bert_jax.runs.named_checkpoint import shortest_names
 
 from ..interop.conftest import make, quiet, tensors_of  # noqa: F401
 

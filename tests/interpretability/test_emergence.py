@@ -97,6 +97,14 @@ def test_checkpoints_are_compared_with_the_last_one(run, treebank, emergence):
     sentences = read_treebank(treebank)
     compared = compare_checkpoints(run, sentences)
     assert compared.steps == emergence.steps and compared.num_words == sentences.num_words
+    assert compared.num_sentences == 4 and compared.treebank == treebank
+    assert list(compared.lines())[-1] == (
+        f"linear CKA of 12 word vectors in 4 sentences of {treebank}, between each layer in a "
+        f"checkpoint of {run} and the same layer at step 32"
+    )
+    assert compared.to_json()["work_dir"] == str(run)
+    newest = compare_layers(run, run, sentences, second_step=10)
+    assert (newest.first.step, newest.second.step) == (32, 10)
     for step, row in zip(compared.steps, compared.cka, strict=True):
         expected = compare_layers(run, run, sentences, first_step=step, second_step=32).cka
         np.testing.assert_allclose(row, np.diag(expected), rtol=1e-6)
@@ -119,7 +127,8 @@ def test_any_checkpoint_of_a_run_can_be_looked_at(run, bert_jax_here, tmp_path):
     assert finished.code == 0, finished.errors
     page = output.read_text(encoding="utf-8")
     assert page == look(run, "the rain falls", step=20).html
-    assert "run, step 20" in page and page != look(run, "the rain falls").html
+    assert "run, step 20" in page and page == look(Attention(run, step=20), "the rain falls").html
+    assert "run, step 32" in look(run, "the rain falls").html
     earlier = Attention(run, step=20)("the rain falls").attention
     assert np.abs(earlier - Attention(run)("the rain falls").attention).max() > 1e-4
     with pytest.raises(ValueError, match="step=20: cannot be changed for a loaded model"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from numpy.testing import assert_allclose
 
 from bert_jax import EvaluationConfig, evaluate
 from bert_jax.finetuning.sentences import SentencesConfig
+from bert_jax.interpretability import head_pruning
 from bert_jax.interpretability.head_pruning import HeadPruning, prune_heads
 from bert_jax.labeled_data.sentences import SentenceFiles
 
@@ -84,15 +86,39 @@ def test_nothing_is_pruned_at_first_and_everything_at_last(import_pair, config, 
     assert sorted(pruning.order) == [(layer, head) for layer in range(2) for head in range(HEADS)]
     flat = [pruning.importance[layer, head] for layer, head in pruning.order]
     assert flat == sorted(flat)
-    assert len(list(pruning.lines())) == 2 + 2 + 1 + 1 + 9
+    assert len(list(pruning.lines())) == 2 + 2 + 1 + 1 + 9 + 2
     pruning.save(tmp_path / "pruning.json")
     saved = json.loads((tmp_path / "pruning.json").read_text(encoding="utf-8"))
     assert saved["scores"] == list(pruning.scores)
+    file = config.task.files.validation
+    assert (saved["work_dir"], saved["step"], saved["data"]) == (str(work_dir), 0, file)
+    assert (saved["set"], saved["examples"]) == ("validation", 4)
+    assert list(pruning.lines())[-1] == (
+        f"{work_dir.name}, step 0, on 4 examples: validation from {file}"
+    )
 
 
 def test_shared_layers_are_pruned_together(import_pair, config):
     pruning = prune_heads(import_pair("Albert", "classification")[1], config=config)
     assert pruning.importance.shape == (2, HEADS)  # two groups of one layer each
+
+
+def test_one_of_several_validation_sets_is_chosen(import_pair, config, pruning, monkeypatch):
+    original = head_pruning.open_evaluation
+
+    def with_two_sets(*args, **options):
+        opened = original(*args, **options)
+        (examples,) = opened.sets.values()
+        return replace(opened, sets={"matched": examples, "mismatched": examples})
+
+    monkeypatch.setattr(head_pruning, "open_evaluation", with_two_sets)
+    work_dir = import_pair("Bert", "classification")[1]
+    with pytest.raises(ValueError, match=r"sets: matched, mismatched\. Choose one with set_name\."):
+        prune_heads(work_dir, config=config)
+    with pytest.raises(ValueError, match="set_name='other': expected one of 'matched', 'mism"):
+        prune_heads(work_dir, config=config, set_name="other")
+    chosen = prune_heads(work_dir, config=config, set_name="mismatched")
+    assert chosen.set_name == "mismatched" and chosen.scores == pruning.scores
 
 
 def test_the_command_prunes_an_imported_model(

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from bert_jax.interpretability.layer_probe import CONDITIONS, LayerProbe
 from bert_jax.interpretability.notebook import Shaded, folded, paragraph, picture, table, words
 from bert_jax.interpretability.similarity import Similarity
 from bert_jax.labeled_data.tokenized_text import TextWord
+from bert_jax.runs.named_checkpoint import NamedCheckpoint
 
 EVIL = '<script>alert("$1$")</script> $\\x$'
 VOID = {"img", "br"}
@@ -64,19 +66,26 @@ def emergence() -> Emergence:
     return Emergence(EVIL, (10, 20), (head_probe(), head_probe()), {10: 3.0, 20: 2.0})
 
 
+def checkpoint(name: str) -> NamedCheckpoint:
+    return NamedCheckpoint(name, f"/runs/{name}", 10)
+
+
 def similarity() -> Similarity:
-    return Similarity(EVIL, "other", np.array([[1.0, 0.25], [0.5, 0.75]]), 12)
+    cka = np.array([[1.0, 0.25], [0.5, 0.75]])
+    return Similarity(checkpoint(EVIL), checkpoint("other"), cka, Path(EVIL), 3, 12)
 
 
 def checkpoints() -> CheckpointSimilarity:
-    return CheckpointSimilarity(EVIL, (10, 2000), np.array([[0.25, 0.5], [1.0, 1.0]]), 12)
+    cka = np.array([[0.25, 0.5], [1.0, 1.0]])
+    return CheckpointSimilarity(Path(EVIL), (10, 2000), cka, Path(EVIL), 3, 12)
 
 
 def pruning() -> HeadPruning:
     without = np.array([[0.75, 0.5], [0.75, 1.0]])
     order = ((1, 1), (0, 0), (1, 0), (0, 1))
     scores = (0.75, 1.0, 0.75, 0.5, 0.25)
-    return HeadPruning(EVIL, (0, 1), np.eye(2), without, order, scores)
+    source = (checkpoint(EVIL), EVIL, EVIL, 4)
+    return HeadPruning(*source, EVIL, (0, 1), np.eye(2), without, order, scores)
 
 
 RESULTS: list[Callable[[], Any]] = [
@@ -168,7 +177,7 @@ def test_probes_of_heads_are_shaded_by_their_gain():
 
 def test_probes_of_layers_are_shown_with_their_controls():
     tags = Tags(layer_probe()._repr_html_())
-    for text in ("embeddings", "random weights", "90.0% ± 0.0%", "2 tags; 1,000 words"):
+    for text in ("embeddings", "random weights", "90.0% ± 0.0%", "2 tags; 1,000 training words"):
         assert text in tags.text
 
 
@@ -181,7 +190,7 @@ def test_emergence_includes_its_plot():
 def test_similarities_are_shaded():
     shown = similarity()._repr_html_()
     assert "hsl(215 90% 50% / 0.60)" in shown and ">0.25<" in shown
-    assert "linear CKA of 12 word vectors" in Tags(shown).text
+    assert "linear CKA of 12 word vectors in 3 sentences of" in Tags(shown).text
     header, *rows = str(checkpoints()).splitlines()
     assert header.split() == ["step", "emb.", "1"]
     assert [row.split() for row in rows[:2]] == [["10", "0.25", "0.50"], ["2,000", "1.00", "1.00"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -56,12 +57,27 @@ def test_a_model_is_most_similar_to_itself(import_pair, treebank, tmp_path):
     assert other.cka.shape == (3, 3) and (other.cka < 1).all() and (other.cka >= 0).all()
     *_, names, words = other.lines()
     assert len(list(other.lines())) == 7
-    assert names == f"rows: {other.first}; columns: {other.second}" and words.endswith("vectors")
+    assert names == f"rows: {other.first}; columns: {other.second}"
+    assert words == f"linear CKA of 10 word vectors in 3 sentences of {treebank.path}"
     other.save(tmp_path / "cka.json")
     saved = json.loads((tmp_path / "cka.json").read_text(encoding="utf-8"))
     assert saved["rows"] == saved["columns"] == ["embeddings", "1", "2"]
+    assert saved["first"] == {"work_dir": str(work_dir), "step": 0}
+    assert saved["treebank"] == str(treebank.path)
+    assert (saved["sentences"], saved["words"]) == (3, 10)
     with pytest.raises(ValueError, match="^max_sentences=0: expected at least 1"):
         compare_layers(work_dir, work_dir, treebank, max_sentences=0)
+
+
+def test_models_are_named_by_the_parts_of_their_paths_that_differ(
+    import_pair, treebank, tmp_path, monkeypatch
+):
+    for name in "ab":
+        shutil.copytree(import_pair("Bert", "encoder")[1], tmp_path / name / "best")
+    monkeypatch.chdir(tmp_path)
+    compared = compare_layers("a/best", "b/best", treebank)
+    assert "rows: a/best, step 0; columns: b/best, step 0" in list(compared.lines())
+    assert compared.to_json()["second"]["work_dir"] == str(tmp_path / "b" / "best")
 
 
 @pytest.fixture
