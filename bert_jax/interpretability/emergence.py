@@ -25,7 +25,7 @@ from bert_jax.interpretability.result_files import write_json, write_result
 from bert_jax.interpretability.traced_text import COUNTED_FROM
 from bert_jax.labeled_data.treebank import Treebank
 from bert_jax.plots import plain, png_of
-from bert_jax.runs.work_dir import CHECKPOINTS_NAME
+from bert_jax.runs.work_dir import CHECKPOINTS_NAME, read_model
 from bert_jax.training.checkpoint_files import steps_in
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 
@@ -165,8 +165,10 @@ def checkpoint_steps(work_dir: Path) -> list[int]:
     """Return the steps of the checkpoints that a run has kept, in ascending order.
 
     Raises:
-      ValueError: the run has kept fewer than two checkpoints.
+      ValueError: the directory is not a work directory, or the run has kept fewer than two
+        checkpoints.
     """
+    read_model(work_dir)  # raises an error unless this is a work directory
     steps = sorted(steps_in(work_dir / CHECKPOINTS_NAME))
     if len(steps) < 2:
         raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +92,15 @@ def test_requests_that_make_no_sense_are_rejected(bert_jax_here, import_pair, ru
     work_dir = import_pair("Bert", "encoder")[1]
     refused = bert_jax_here("probe", work_dir, *given, "--every-checkpoint")
     assert refused.code == 2 and "has kept 1 checkpoints, but at least two" in refused.errors
+
+
+@pytest.mark.parametrize("function", [probe_checkpoints, compare_checkpoints])
+def test_a_path_that_is_no_run_is_rejected(function, treebank, tmp_path):
+    sentences = read_treebank(treebank)
+    for path, advice in [(tmp_path / "no", " (there is no such directory)"), (tmp_path, "")]:
+        message = f"{path}: contains no model.json{advice}. Specify a work directory"
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+            function(path, sentences)
 
 
 def test_checkpoints_are_compared_with_the_last_one(run, treebank, emergence):
