@@ -204,9 +204,10 @@ def prune_heads(
         logits, _ = opened.scorer.answers(params, examples, name)
         return float(examples.scores(logits)[examples.metrics[0]])
 
+    layers = tuple(kernels)
     without = np.zeros_like(importance)
     for row, column in np.ndindex(*importance.shape):
-        report(f"without head {row + 1}-{column + 1}")
+        report(f"without head {layers[row] + 1}-{column + 1}")
         mask = np.ones(importance.shape, np.float32)
         mask[row, column] = 0
         without[row, column] = score(mask)
@@ -217,7 +218,6 @@ def prune_heads(
         report(f"{number} of {len(order)} heads pruned")
         mask.reshape(-1)[index] = 0
         scores.append(score(mask))
-    layers = tuple(kernels)
     places = [np.unravel_index(int(index), importance.shape) for index in order]
     heads = tuple((layers[int(row)], int(column)) for row, column in places)
     (checkpoint,) = name_checkpoints([work_dir], [opened.step])
@@ -271,7 +271,7 @@ def head_importance(opened: Evaluation, examples: ExampleSet) -> NDArray[np.floa
     batches = FeatureBatches(features, plan)
     encoder = task.config.encoder
     total = np.zeros((len(output_kernels(encoder)), encoder.num_heads))
-    params = jax.device_get(opened.params)
+    params = jax.device_put(jax.device_get(opened.params), jax.local_devices()[0])
     for step in range(len(batches)):
         batch = batches[step]
         gradients = np.abs(np.asarray(_mask_gradients(params, batch, task=task), np.float64))

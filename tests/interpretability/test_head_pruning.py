@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -12,10 +13,12 @@ import transformers
 from numpy.testing import assert_allclose
 
 from bert_jax import EvaluationConfig, evaluate
+from bert_jax.finetuning.evaluation import open_evaluation
 from bert_jax.finetuning.sentences import SentencesConfig
 from bert_jax.interpretability import head_pruning
 from bert_jax.interpretability.head_pruning import HeadPruning, prune_heads
 from bert_jax.labeled_data.sentences import SentenceFiles
+from bert_jax.runs.work_dir import read_model
 
 ROWS = [("it rains", "no"), ("wet roads", "maybe"), ("the dog runs", "yes"), ("rain, rain", "yes")]
 LABELS = ["no", "maybe", "yes"]
@@ -101,6 +104,34 @@ def test_nothing_is_pruned_at_first_and_everything_at_last(import_pair, config, 
 def test_shared_layers_are_pruned_together(import_pair, config):
     pruning = prune_heads(import_pair("Albert", "classification")[1], config=config)
     assert pruning.importance.shape == (2, HEADS)  # two groups of one layer each
+
+
+def test_progress_names_layers_as_the_table_does(import_pair, config, monkeypatch):
+    work_dir = import_pair("Bert", "classification")[1]
+    first, second = head_pruning.output_kernels(read_model(work_dir)[0].encoder).values()
+    monkeypatch.setattr(head_pruning, "output_kernels", lambda encoder: {0: first, 2: second})
+    printed = []
+    pruned = prune_heads(work_dir, config=config, on_progress=printed.append)
+    assert pruned.layers == (0, 2)
+    assert [text for text in printed if "without" in text] == [
+        f"without head {layer}-{head}" for layer in (1, 3) for head in range(1, HEADS + 1)
+    ]
+
+
+def test_the_parameters_are_on_the_device_when_gradients_are_computed(
+    import_pair, config, monkeypatch
+):
+    seen = []
+    gradients = head_pruning._mask_gradients
+
+    def recorded(params, batch, *, task):
+        seen.extend(params.values())
+        return gradients(params, batch, task=task)
+
+    monkeypatch.setattr(head_pruning, "_mask_gradients", recorded)
+    opened = open_evaluation(import_pair("Bert", "classification")[1], config)
+    head_pruning.head_importance(opened, opened.sets["validation"])
+    assert seen and all(isinstance(array, jax.Array) for array in seen)
 
 
 def test_one_of_several_validation_sets_is_chosen(import_pair, config, pruning, monkeypatch):
