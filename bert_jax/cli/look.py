@@ -37,7 +37,8 @@ def look_at_text(args: argparse.Namespace) -> int:
     passage (the second), or how much every word contributes to a classification. The page loads
     nothing from the network.
     """
-    check_page_path(args.output)
+    with renamed_in_errors({"path": "--output"}):
+        check_page_path(args.output)
     enable_compilation_cache()
     page = look(args.work_dir, args.text, args.second, max_length=args.max_length, step=args.step)
     page.save(args.output)

@@ -59,4 +59,4 @@ def check_page_path(path: str | Path) -> None:
       ValueError: the name does not end in .html or .htm.
     """
     if Path(path).suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"--output={path}: not an HTML file. Use a name that ends in .html.")
+        raise ValueError(f"path={path}: not an HTML file. Use a name that ends in .html.")

@@ -11,6 +11,7 @@ import pytest
 
 from bert_jax import Attention, look
 from bert_jax.interpretability import page as page_module
+from bert_jax.interpretability.look import check_page_path
 from bert_jax.interpretability.views import collect_views, repeated_words
 
 TEXT, SECOND = "wet [MASK] </script> rain, rain & rain", "it rains <b>hard</b>"
@@ -116,7 +117,10 @@ def test_the_command_writes_the_page(bert_jax_here, import_pair, tmp_path):
     assert finished.output.startswith("To see what each layer would guess")
     assert output.read_text(encoding="utf-8") == look(work_dir, "it rains").html
     refused = bert_jax_here("look", work_dir, "it rains", "--output", tmp_path / "page.pdf")
-    assert refused.code == 2 and "not an HTML file" in refused.errors
+    assert refused.code == 2
+    assert f"--output={tmp_path / 'page.pdf'}: not an HTML file." in refused.errors
+    with pytest.raises(ValueError, match=r"^path=page\.pdf: not an HTML file\."):
+        check_page_path("page.pdf")
     refused = bert_jax_here("look", work_dir, "it rains", "--output", tmp_path)
     assert refused.code == 2 and "is a directory" in refused.errors
     missing = tmp_path / "missing" / "page.html"
