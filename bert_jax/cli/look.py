@@ -8,10 +8,11 @@ from typing import get_args
 
 from bert_jax.argument_parser import ArgumentParser, option_names
 from bert_jax.cli.arguments import add_config_argument, add_text_arguments, add_work_dir_argument
-from bert_jax.interpretability.compare import PlottedResult, compare
+from bert_jax.interpretability.compare import compare
 from bert_jax.interpretability.head_pruning import prune_heads
 from bert_jax.interpretability.look import check_page_path, look
 from bert_jax.interpretability.probe import Target, probe
+from bert_jax.interpretability.result_files import PlottedResult
 from bert_jax.recipes.command_line import evaluation_config
 from bert_jax.recipes.show_batch import show_batch
 from bert_jax.runs.runtime import enable_compilation_cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
 
 from bert_jax.interpretability.checkpoint_similarity import (
     CheckpointSimilarity,
@@ -12,16 +11,6 @@ from bert_jax.interpretability.checkpoint_similarity import (
 from bert_jax.interpretability.head_probe import OnProgress
 from bert_jax.interpretability.similarity import Similarity, compare_layers
 from bert_jax.labeled_data.treebank import find_treebank, read_treebank
-
-
-class PlottedResult(Protocol):
-    """A result that prints as a table and can be plotted and saved."""
-
-    def plot(self, path: str | Path) -> None:
-        """Plot the result as a PNG image."""
-
-    def save(self, path: str | Path) -> None:
-        """Write the result to a JSON file."""
 
 
 def compare(

@@ -1,14 +1,27 @@
-"""Write results to files, in directories that need not exist yet."""
+"""Define the form of plotted results, and write results to files in directories that may be new."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from bert_jax.files import write_file
 from bert_jax.local_paths import make_directory
+
+
+class PlottedResult(Protocol):
+    """A result that prints as a table and can be plotted and saved."""
+
+    def __str__(self) -> str:
+        """Return the lines of the table."""
+
+    def plot(self, path: str | Path) -> None:
+        """Plot the result as a PNG image."""
+
+    def save(self, path: str | Path) -> None:
+        """Write the result to a JSON file."""
 
 
 def write_result(path: str | Path, content: str | bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from bert_jax.interpretability.head_pruning import HeadPruning
 from bert_jax.interpretability.layer_guesses import MaskGuesses, TextGuesses
 from bert_jax.interpretability.layer_probe import CONDITIONS, LayerProbe
 from bert_jax.interpretability.notebook import Shaded, folded, paragraph, picture, table, words
+from bert_jax.interpretability.result_files import PlottedResult
 from bert_jax.interpretability.similarity import Similarity
 from bert_jax.labeled_data.tokenized_text import TextWord
 from bert_jax.runs.named_checkpoint import NamedCheckpoint
@@ -212,6 +214,13 @@ def test_plots_and_values_are_written_to_new_directories(make, tmp_path):
     result.save(tmp_path / "values" / "values.json")
     saved = json.loads((tmp_path / "values" / "values.json").read_text(encoding="utf-8"))
     assert saved == json.loads(json.dumps(result.to_json()))
+
+
+@pytest.mark.parametrize("make", PLOTTED)
+def test_plotted_results_have_the_methods_that_commands_use(make):
+    declared = {name for name, value in vars(PlottedResult).items() if inspect.isfunction(value)}
+    assert {"__str__", "plot", "save"} <= declared
+    assert {"__str__", "plot", "save"} <= vars(type(make())).keys()
 
 
 @pytest.mark.parametrize("make", [head_probe, layer_probe, *PLOTTED])
