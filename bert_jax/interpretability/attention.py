@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, assert_never, get_args
+from typing import assert_never, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,8 @@ from bert_jax.interpretability.attributions import (
     attribute_token,
 )
 from bert_jax.interpretability.layer_guesses import TextGuesses, guess_at_layers, read_guesses
-from bert_jax.interpretability.trace import head_outputs, trace
-from bert_jax.interpretability.traced_text import EmbeddingSum, FloatArray, TracedText
+from bert_jax.interpretability.trace import head_outputs, trace, traced_arrays
+from bert_jax.interpretability.traced_text import FloatArray, TracedText
 from bert_jax.labeled_data.features import Features
 from bert_jax.labeled_data.tokenized_text import Text, TokenizedText, tokenize
 from bert_jax.models.config import DTypeName
@@ -81,7 +81,7 @@ class Attention(Predictor):
         """
         read = self._read(text, second)
         row = self._run_once(trace, read)
-        return TracedText(**vars(read), **_arrays(row, len(read.tokens)))
+        return TracedText(**vars(read), **traced_arrays(row, len(read.tokens)))
 
     def guesses(self, text: Text, second: Text | None = None, *, top_k: int = 5) -> TextGuesses:
         """Return the best guesses for every mask in a text at every layer.
@@ -289,17 +289,3 @@ class Attention(Predictor):
         given = [text] if second is None else [text, second]
         check_strings([part if isinstance(part, tuple) else (part,) for part in given])
         return tokenize(self.tokenizer, text, second, self.max_length)
-
-
-def _arrays(row: Row, length: int) -> dict[str, Any]:
-    """Return one row's traced arrays, cut to `length` tokens to remove the padding."""
-    by_head = ("queries", "keys", "values", "head_outputs")
-    segment = row["segment"][:length].copy() if "segment" in row else None
-    return {
-        "attention": row["attention"][:, :, :length, :length].copy(),
-        **{name: row[name][:, :, :length].copy() for name in by_head},
-        "embedding": EmbeddingSum(
-            row["token"][:length].copy(), row["position"][:length].copy(), segment
-        ),
-        "hidden_states": row["hidden_states"][:, :length].copy(),
-    }

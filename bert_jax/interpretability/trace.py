@@ -6,12 +6,13 @@ the attention backend, which may be a fused kernel that never stores the probabi
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Any, assert_never
 
 import jax
 import jax.numpy as jnp
 
-from bert_jax.inference.predictor import Outputs
+from bert_jax.inference.predictor import Outputs, Row
+from bert_jax.interpretability.traced_text import EmbeddingSum
 from bert_jax.models.attention import attention_probabilities, scaled_scores
 from bert_jax.models.encoder import Encoder, SharedLayer
 from bert_jax.models.model import Model, infer
@@ -97,4 +98,18 @@ def _trace_layer(
     return {
         "attention": probabilities,
         **{name: array.swapaxes(1, 2) for name, array in by_head.items()},
+    }
+
+
+def traced_arrays(row: Row, length: int) -> dict[str, Any]:
+    """Return one row's traced arrays, cut to `length` tokens to remove the padding."""
+    by_head = ("queries", "keys", "values", "head_outputs")
+    segment = row["segment"][:length].copy() if "segment" in row else None
+    return {
+        "attention": row["attention"][:, :, :length, :length].copy(),
+        **{name: row[name][:, :, :length].copy() for name in by_head},
+        "embedding": EmbeddingSum(
+            row["token"][:length].copy(), row["position"][:length].copy(), segment
+        ),
+        "hidden_states": row["hidden_states"][:, :length].copy(),
     }
