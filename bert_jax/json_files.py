@@ -17,7 +17,7 @@ MAX_DEPTH = 100  # the limit of the tokenizers library is 128
 
 
 def parse_json(text: str) -> Any:
-    """Parse a line of JSON, which may contain NaN and Infinity the way Python writes them.
+    """Parse a line of JSON, accepting NaN and Infinity as Python writes them.
 
     Raises:
       ValueError: the text is not valid JSON, is nested too deeply, repeats a key in an object, or
@@ -81,9 +81,10 @@ def read_json_object(file: Path, fix: str = "") -> dict[str, Any]:
 
 @contextmanager
 def expecting_fields(file: Path, fix: str = "") -> Iterator[None]:
-    """Convert errors from missing or malformed fields in the block to a ValueError naming `file`.
+    """Turn the block's errors about missing or malformed fields into a ValueError naming `file`.
 
-    If a ValueError is raised whose message does not contain the file name, the name is prepended.
+    If the block raises a ValueError whose message does not contain the file name, the name is
+    prepended.
 
     Args:
       file: the JSON file whose fields the block uses.

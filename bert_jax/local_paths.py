@@ -54,7 +54,7 @@ def local_path(path: str | os.PathLike[str]) -> Path:
 
 
 def cache_directory() -> Path:
-    """Return the directory for files that bert_jax can create again: `~/.cache/bert_jax`."""
+    """Return `~/.cache/bert_jax`, the directory for files that bert_jax can re-create."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return home / "bert_jax"
 
@@ -79,7 +79,7 @@ def check_config_paths(config: Any, prefix: str = "") -> None:
 
     Args:
       config: the config, a dataclass; its sections are checked as well.
-      prefix: a prefix for keys in error messages, including its dot.
+      prefix: a prefix for keys in error messages, with a trailing dot.
 
     Raises:
       ValueError: a path begins with `scheme://`. The message contains the dotted key.

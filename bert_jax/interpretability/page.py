@@ -1,4 +1,4 @@
-"""Write a self-contained page about a text: it needs no network and no other files."""
+"""Write a self-contained HTML page about a text; it works offline and needs no other files."""
 
 from __future__ import annotations
 

@@ -49,9 +49,9 @@ def probe(
       step: the step of the checkpoint; if None, the best or newest one.
       every_checkpoint: whether to probe the heads of every checkpoint of a run.
       plot: the path of a PNG image of the accuracies at every checkpoint; None for no image.
-      min_count: the minimum number of occurrences for a relation to be listed, only for "heads";
-        defaults to 100.
-      on_progress: called with lines about the progress.
+      min_count: how often a relation must occur to be listed (by default, 100 times); used only for
+        "heads".
+      on_progress: called with each progress message, a line of text.
 
     Raises:
       ValueError: the arguments contradict each other, a file is missing or malformed, or the probe

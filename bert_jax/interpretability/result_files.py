@@ -1,4 +1,4 @@
-"""Define the form of plotted results, and write results to files in directories that may be new."""
+"""Define the interface of results that can be plotted, and write results to files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PlottedResult(Protocol):
 
 
 def write_result(path: str | Path, content: str | bytes) -> None:
-    """Write a file atomically, and create its directory if that does not exist.
+    """Write a file atomically, creating its directory if necessary.
 
     Raises:
       ValueError: the path has a scheme, such as gs://.

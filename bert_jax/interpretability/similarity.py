@@ -68,7 +68,7 @@ class Similarity:
         return shaded_table(["layer", *columns], rows, self.cka.tolist()) + shown
 
     def to_json(self) -> dict[str, Any]:
-        """Return all values as plain JSON values; the layers are named in order."""
+        """Return all values, including the names of the layers, in a form that JSON can store."""
         return {
             "first": self.first.to_json(),
             "second": self.second.to_json(),
@@ -110,18 +110,18 @@ def compare_layers(
 ) -> Similarity:
     """Measure how similar the word vectors of two models are, layer by layer.
 
-    Linear CKA ignores rotations and scales, so it can compare models of different sizes, and two
-    training runs whose dimensions have no correspondence (Kornblith et al. 2019, "Similarity of
+    Linear CKA ignores rotations and scales, so it can compare models of different sizes, or two
+    training runs whose dimensions do not correspond (Kornblith et al. 2019, "Similarity of
     Neural Network Representations Revisited", section 3).
 
     Args:
       first: the work directory of a run or of `bert-jax import`.
       second: another work directory, or the same one to compare a model's layers or checkpoints.
-      treebank: the sentences, whose words both models read.
+      treebank: the treebank whose sentences both models read.
       first_step: the step of the first model's checkpoint; if None, the best or newest one.
       second_step: the step of the second model's checkpoint.
       max_sentences: the maximum number of sentences, from the beginning of the treebank.
-      on_progress: called with a line about the progress before each model is read.
+      on_progress: called with a progress message, a line of text, before each model is read.
 
     Raises:
       ValueError: there is no such model, or no sentence can be used by both models.
@@ -156,7 +156,7 @@ def compare_layers(
 
 
 def describe_words(treebank: Path, num_sentences: int, num_words: int) -> str:
-    """Return a phrase that says where compared word vectors come from."""
+    """Return a phrase that says where the compared word vectors come from."""
     return f"{num_words:,} word vectors in {num_sentences:,} sentences of {treebank}"
 
 

@@ -103,10 +103,10 @@ def mean_of_words(states: FloatArray, words: Sequence[TextWord]) -> FloatArray:
     return summed / sizes[:, None]
 
 
-# Keys in JSON files that say how layers and heads are numbered in them.
+# Keys that tell readers of a JSON file how its layers and heads are numbered.
 COUNTED_FROM = {"layers_count_from": 0, "heads_count_from": 0}
 
 
 def layer_names(count: int) -> list[str]:
-    """Return names for `count` rows of states: the embeddings and the layers, counted from 1."""
+    """Return names for `count` rows of hidden states: the embeddings, then the layers from 1 up."""
     return ["embeddings", *map(str, range(1, count))]

@@ -55,7 +55,7 @@ class WordTag(NamedTuple):
 
 @dataclass(frozen=True)
 class Views:
-    """What a page shows besides attention; None or empty for anything that does not apply.
+    """What a page shows besides attention; anything that does not apply is None or empty.
 
     Attributes:
       guesses: the guesses for every mask at every layer.

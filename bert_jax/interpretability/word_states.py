@@ -43,7 +43,7 @@ class WordReader(Predictor):
 
         Args:
           work_dir: the work directory of a run or of `bert-jax import`.
-          batch_size: the number of sentences to compute at once.
+          batch_size: the number of sentences to process at once.
           dtype: the type to compute in; see `ComputeConfig`.
           step: the step of the checkpoint; if None, the best or newest one.
         """
@@ -83,7 +83,7 @@ class WordAttention(WordReader):
     ) -> Iterator[tuple[ParsedSentence, FloatArray]]:
         """Yield each usable sentence with its attention [layers, heads, words, words].
 
-        The attention to and from `[CLS]` and `[SEP]` is left out, so that rows sum to less than 1.
+        The attention to and from `[CLS]` and `[SEP]` is left out, so each row sums to less than 1.
         """
         for sentence, text, row in self._rows(trace_attention, sentences):
             length = len(text.tokens)

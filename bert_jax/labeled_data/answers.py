@@ -173,7 +173,7 @@ def _candidates(tokens: _Tokens, spans: _Spans, context: str, n_best: int) -> tu
     kept: dict[str, tuple[int, int, int]] = {}  # the span's begin, end and index
     count = n_best
     while True:
-        # If texts are repeated, another pass considers more spans. Few questions need another pass.
+        # If some spans have the same text, another pass considers more spans. This is rare.
         best = _best_first(spans.scores, count)
         begins = tokens.offsets[spans.firsts[best], 0].tolist()
         ends = [end_of_marks(context, end) for end in tokens.offsets[spans.lasts[best], 1].tolist()]

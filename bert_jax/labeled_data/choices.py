@@ -112,7 +112,7 @@ class ChoiceExamples:
 
 
 def swag_files(directory: str) -> ChoiceFiles:
-    """Describe SWAG's files as published, where each choice is a pair (sent1, sent2 + ending)."""
+    """Describe the published SWAG files, in which each choice is a pair (sent1, sent2 + ending)."""
     return ChoiceFiles(
         train=f"{directory}/train.csv",
         validation=f"{directory}/val.csv",

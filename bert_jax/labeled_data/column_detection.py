@@ -1,4 +1,4 @@
-"""Detect a table's text columns, label column and labels where they are not configured.
+"""Detect a table's text columns, label column and labels if they are not configured.
 
 Column names take precedence over column contents. An ambiguous table is rejected with a message
 that lists its columns and the config keys to set, since a model trained on the wrong column looks
@@ -194,12 +194,12 @@ class _Table:
             )
 
     def labels(self, label: str) -> tuple[str, ...]:
-        """Return the labels in a column in ascending order, or () for numbers to predict."""
+        """Return a column's labels in ascending order, or () if they are numbers to predict."""
         forced = self._files.labels == DETECT_CLASSES
         return labels_in(self._profile(label), self._path, self._files.skip_labels, forced=forced)
 
     def check_header(self, columns: Sequence[str]) -> None:
-        """Reject a header that looks like part of an example in one of the chosen columns."""
+        """Reject a file in which the name of a chosen column is also a value in that column."""
         if not self._files.form.header:
             return
         for profile in (self._profiles[name] for name in columns if name in self._profiles):

@@ -36,7 +36,7 @@ class ColumnProfile:
       numbers: whether all values are finite numbers.
       whole: whether all values are integers.
       nested: whether some values are lists or objects.
-      values: how often each value occurs; None if more than `MAX_VALUES` distinct values occur.
+      values: how often each value occurs; None if there are more than `MAX_VALUES` distinct values.
     """
 
     name: str
@@ -261,7 +261,7 @@ def _check_spelling(values: Iterable[str], path: str, where: str) -> None:
 def _is_placeholder(cell: str, values: Collection[str]) -> bool:
     if cell.strip().casefold() in _PLACEHOLDERS:
         return True
-    # In many datasets, -1 next to 0, 1, 2, ... means "no label". Next to only 0 and 1, or to other
-    # negative numbers, it may be a polarity or a point on a scale.
+    # In many datasets with labels 0, 1, 2, ..., -1 means "no label". If the other labels are only 0
+    # and 1 or include negative numbers, -1 may be a polarity or a point on a scale.
     negative = any(value != cell and value.startswith("-") for value in values)
     return cell == "-1" and {"0", "1", "2"} <= set(values) and not negative

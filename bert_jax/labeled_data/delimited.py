@@ -182,7 +182,7 @@ def _index_by_name(name: str, header: Sequence[str], form: TableFormat, path: Pa
     )
 
 
-# For each configured kind of file, the setting to suggest if commas separate its columns.
+# Maps the configured kind of a file to the setting to suggest if the file is comma-separated.
 _COMMAS: dict[Kind, str] = dict.fromkeys(get_args(Kind), 'form.delimiter=","')
 _COMMAS["tsv"] = 'form.kind="csv"'
 
@@ -292,7 +292,7 @@ def _csv_problem(error: csv.Error, path: Path) -> str:
 def check_no_header(
     path: str, form: TableFormat, column: str, is_label: Callable[[str], bool]
 ) -> None:
-    """Reject a file that is read without a header if its label column shows that there is one.
+    """Reject a file that is read without a header if its label column shows that it has one.
 
     The first line is a header if it is the only line whose cell in the label column contains
     letters and is not a label. In a test set, the other cells may be labels, numbers or

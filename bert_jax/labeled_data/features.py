@@ -213,7 +213,7 @@ def build_sequences(
     firsts: Sequence[Sequence[int] | NDArray[np.int32]],
     seconds: Sequence[Sequence[int] | NDArray[np.int32] | None],
 ) -> Sequences:
-    """Build sequences by adding `[CLS]` and `[SEP]` to segments that are short enough already.
+    """Build sequences by adding `[CLS]` and `[SEP]` to segments that are already short enough.
 
     Args:
       tokenizer: the tokenizer.
@@ -235,7 +235,7 @@ def build_sequences(
     return Sequences(flat, starts, second_starts)
 
 
-# Row lengths are multiples of this number, since XLA's kernels are then efficient on all platforms.
+# Row lengths are multiples of this number, which makes XLA's kernels efficient on all platforms.
 MULTIPLE = 8
 
 
@@ -277,8 +277,8 @@ class ByLength:
     """Batches for training: examples grouped by length and reshuffled every epoch.
 
     If the examples of one row length do not fill their last batch, the leftovers join the examples
-    of the next longer row length. An epoch therefore has at most one incomplete batch, which is
-    filled up with rows of padding and has a row length that fits its longest example.
+    of the next longer row length. An epoch therefore has at most one incomplete batch. It is
+    filled up with rows of padding, and its row length fits its longest example.
 
     Args:
       lengths: [examples] token counts.
@@ -383,7 +383,7 @@ class InOrder:
         return len(self._batches)
 
     def planned_batch(self, step: int) -> PlannedBatch:
-        """Return a batch, given its number from 0."""
+        """Return a batch by its number, counted from 0."""
         return self._batches[step]
 
 

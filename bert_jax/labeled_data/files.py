@@ -107,7 +107,7 @@ def decode_line(data: bytes) -> str:
 
 
 def stream_bytes(stream: IO[bytes], name: str, limit: int = MAX_LINE_BYTES) -> Iterator[bytes]:
-    """Yield the undecoded lines of a stream, with a `LongLine` for any longer than `limit` bytes.
+    """Yield the undecoded lines of a stream, or a `LongLine` if a line exceeds `limit` bytes.
 
     Args:
         stream: the stream.
@@ -188,8 +188,8 @@ def check_paths(train: str, validation: str, test: str) -> None:
 def split_path(files: object, split: Split) -> str:
     """Return the path to a split.
 
-    A missing training or validation file is reported when it is read, but the test file, which is
-    optional, is checked here.
+    If the training or validation file is missing, this is only reported when the file is read. The
+    test file, which is optional, is checked here.
 
     Args:
         files: a task's files, with an attribute for each split.

@@ -25,7 +25,7 @@ _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
 _MNLI = ("entailment", "neutral", "contradiction")
 _MAX_STSB_SCORE = 5.0  # the minimum is 0
-# The diagnostic set, for MNLI models: the names of its submission, file and TFDS config.
+# The diagnostic set is for MNLI models. Its submission, file and TFDS config have these names.
 _AX, _AX_FILE, _AX_TFDS = "AX", "diagnostic.tsv", "ax"
 
 

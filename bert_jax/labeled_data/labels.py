@@ -90,7 +90,7 @@ def check_skipped(skip_labels: Sequence[str], labels: Sequence[str]) -> None:
 
 
 def label_numbers(labels: Sequence[str], expected: Sequence[str]) -> NDArray:
-    """Convert valid labels to int32 indices into `expected`, or to float32 if that is empty."""
+    """Convert valid labels to int32 indices into `expected`, or float32 if `expected` is empty."""
     if not expected:
         return np.array([float(label) for label in labels], np.float32)
     number_of = {label: number for number, label in enumerate(expected)}

@@ -47,9 +47,10 @@ class SentenceFiles:
     Columns are specified by name or number. To detect them from the file's content, set `first`,
     `second` and `label` to "auto", and `labels` to ("auto",).
 
-    If an example may have several labels or none, there are two formats. Either set `separator`, or
-    set `label` to "" and use files with one column per label, named after it, which contains 1 (or
-    true) for examples that have the label and 0 (or false) for the rest.
+    Files in which an example may have several labels or none come in two formats. If a single
+    column contains all of an example's labels, set `separator`. If there is one column per label,
+    set `label` to ""; each column must be named after its label and contain 1 (or true) for
+    examples that have the label and 0 (or false) for the rest.
 
     Attributes:
       train: the training file or "tfds:NAME:SPLIT", or "" if there is none.

@@ -24,7 +24,7 @@ _KINDS = {list: "an array", dict: "an object", str: "a string", int: "an integer
 
 @dataclass(frozen=True)
 class SpanFiles:
-    """The files for a question-answering task, in SQuAD's JSON format and optionally compressed.
+    """The files for a question-answering task, in SQuAD's JSON format; they may be compressed.
 
     Attributes:
       train: the training file (.json, .json.gz, .json.xz or .json.zst), or "" if there is none.
@@ -287,7 +287,7 @@ def span_windows(
         The positions include tokens that the answer covers only in part.
 
     Raises:
-      ValueError: a window would have fewer than `doc_stride` tokens besides the longest question,
+      ValueError: the longest question leaves room for fewer than `doc_stride` tokens in a window,
         or an example has no answer although `labeled` is true.
     """
     num_specials = tokenizer.specials_of_pair
@@ -354,7 +354,7 @@ def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> _Texts:
 
 
 def _cut(lengths: NDArray[np.int64], capacities: NDArray[np.int64], doc_stride: int) -> _Cuts:
-    """Split passages into windows. The first window to reach the end of a passage is the last.
+    """Split passages into windows, stopping once a window reaches the end of the passage.
 
     Args:
       lengths: [questions] number of tokens in the passage.
@@ -390,7 +390,7 @@ def _build_rows(
 
 
 def _maximum_context(cuts: _Cuts) -> NDArray[np.bool_]:
-    """Return, for each token in a window, whether no other window gives it more context.
+    """Return, for each token of each window, whether that window gives it the most context.
 
     If multiple windows give a token the same amount of context, the first one is chosen. The
     result has the shape [tokens of all windows].
@@ -411,8 +411,8 @@ def _highest_score(cuts: _Cuts) -> NDArray[np.bool_]:
     window = np.repeat(np.arange(len(cuts.sizes)), cuts.sizes)
     left = ranges(np.zeros(len(cuts.sizes), np.int64), cuts.sizes)
     score = np.minimum(left, cuts.sizes[window] - 1 - left) + 0.01 * cuts.sizes[window]
-    # `token` indexes the passage tokens of all questions. Each question has its own copy of a
-    # passage.
+    # `token` indexes the passage tokens of all questions. Each question has its own copy of
+    # its passage.
     lengths = np.zeros(cuts.examples[-1] + 1 if len(cuts.examples) else 0, np.int64)
     np.maximum.at(lengths, cuts.examples, cuts.begins + cuts.sizes)
     firsts = np.cumsum(lengths) - lengths

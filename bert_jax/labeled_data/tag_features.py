@@ -46,8 +46,8 @@ class TagFeatures:
     A word is scored at its first token.
 
     Attributes:
-      features: the windows. The token target "label_weights" is 1 at the scored tokens, except in
-        words whose tag is not one of `labels`, and 0 everywhere else. If the sentences have tags,
+      features: the windows. The token target "label_weights" is 1 at scored tokens and 0 at all
+        others; it is also 0 if the word's tag is not one of `labels`. If the sentences have tags,
         the token target "labels" is the index of the word's tag in `labels`.
       labels: the task's labels.
       positions: int64 [words] index of the word's scored token in `features.sequences.token_ids`.

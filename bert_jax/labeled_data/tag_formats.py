@@ -161,7 +161,7 @@ class _Mark(NamedTuple):
 
 
 class _Marks:
-    """The sentence marks; these are regenerated on each iteration instead of being stored."""
+    """The marks of all sentences; they are not stored, so each iteration computes them again."""
 
     def __init__(self, tags: Sequence[Sequence[str]], locations: Sequence[Sequence[str]] | None):
         self._tags, self._places = tags, locations

@@ -183,7 +183,7 @@ def read_tags(files: TagFiles, split: Split, *, labeled: bool) -> TagSentences:
 # words, it contains words, lemmas or the like. The largest tag sets have thousands of tags
 # (combined morphological features, hundreds of entity types), but each tag is used for many words:
 # the 19,674 distinct words in English EWT have only 230 distinct values of FEATS, but 14,194
-# lemmas. With fewer values, as in files of a few lines, the ratio says nothing.
+# lemmas. With fewer values, as in a very short file, the ratio is meaningless.
 _MAX_UNCHECKED_TAGS = 200
 
 

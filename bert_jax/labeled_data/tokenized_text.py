@@ -78,7 +78,7 @@ class TokenizedText:
         )
 
     def lines(self, *, color: bool = False) -> Iterator[str]:
-        """Yield a line and a table of the tokens, in ANSI colors if `color` is true."""
+        """Yield the tokens on one line and then as a table, in ANSI colors if `color` is true."""
         shades: Sequence[Color] = get_args(Color)
         names = []
         for number, word in enumerate(self.words):
@@ -265,7 +265,7 @@ def _words(
       tokens: the tokens of the sequence.
       segment_ids: [tokens].
       texts: the encoded texts.
-      ranges: the range of each text's tokens in the sequence, where a text may be truncated.
+      ranges: the range of each text's tokens in the sequence; truncated texts have shorter ranges.
     """
     words = [
         TextWord(name, int(segment_ids[start + first]), start + first, min(start + last, stop))

@@ -27,7 +27,7 @@ MAX_DIM = 2**31 - 1
 # segments are traced one by one; just naming the parameters takes 19 ms per layer (2026-11).
 MAX_LAYERS = 2_000
 MAX_SEGMENTS = 1_000
-# NVIDIA GPUs support bfloat16 matmuls and cuDNN's fused attention from Ampere on.
+# NVIDIA GPUs since Ampere support bfloat16 matmuls and cuDNN's fused attention.
 _AMPERE = (8, 0)
 
 
@@ -361,8 +361,8 @@ _ROBERTA: dict[str, Any] = dict(
     pooler_dropout=True,
 )
 _ALBERT: dict[str, Any] = dict(vocab_size=30_000, embedding_dim=128, sharing="all")
-# The values in the second release. The first release uses the erf form of GELU, and a dropout rate
-# of 0.1 in all sizes up to xlarge.
+# These values are from the second release. The first release uses the erf form of GELU, and a
+# dropout rate of 0.1 in all sizes up to xlarge.
 _ALBERT_2 = _ALBERT | dict(activation="gelu_tanh", hidden_dropout=0.0, attention_dropout=0.0)
 _DISTILBERT: dict[str, Any] = dict(num_segments=0, pooler_activation="relu")
 

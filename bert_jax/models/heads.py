@@ -169,7 +169,7 @@ class EncoderModel(nnx.Module):
             self.pooler = Pooler(config, compute, rngs)
 
     def read_out(self, hidden: jax.Array) -> dict[str, jax.Array]:
-        """Return a dict with `pooled` [batch, hidden_dim]; empty if there is no pooler."""
+        """Return a dict with `pooled` [batch, hidden_dim], or {} if there is no pooler."""
         return {"pooled": self.pooler(hidden)} if self.has_pooler else {}
 
 
@@ -273,7 +273,7 @@ class TokenClassifier(Classifier):
         return {"logits": self._logits(hidden, dropout_key)}
 
 
-# Name prefix of the parameters that are used only in training.
+# Parameters whose names start with this prefix are used only in training.
 TRAINING_ONLY = "to_teacher."
 
 
@@ -300,7 +300,7 @@ class ToTeacher(nnx.Module):
 
 
 class StudentModel(PretrainingModel):
-    """A `PretrainingModel` with projections to a teacher's different `hidden_dim`."""
+    """A `PretrainingModel` with projections for a teacher that has a different `hidden_dim`."""
 
     def __init__(
         self,

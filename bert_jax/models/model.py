@@ -84,7 +84,7 @@ def register_head(head: ClassifierHead) -> None:
 
 
 def classifier_heads() -> tuple[ClassifierHead, ...]:
-    """Return the heads for all kinds of fine-tuning task."""
+    """Return the heads for all kinds of fine-tuning tasks."""
     return tuple(_CLASSIFIER_HEADS.values())
 
 

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 
 from bert_jax.validation import nearest
 
-# Names from sentence-transformers, in the order in which it concatenates modes given as flags.
+# These are the names that sentence-transformers uses. If its config sets several modes by flags,
+# their results are concatenated in this order.
 PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 # A run that starts from a sentence-embedding model drops the settings, since they do not apply to
@@ -79,7 +80,7 @@ class SentenceEmbedding:
         return self.prompts[name]
 
     def described(self) -> dict[str, str]:
-        """Return a dict from setting to readable value, omitting settings that have no effect."""
+        """Return a dict with a readable value for each setting that has an effect."""
         rows = {
             "pooling": " + ".join(self.pooling),
             "normalized": "yes" if self.normalize else "no",

@@ -23,7 +23,7 @@ from typing import Protocol
 from bert_jax.pipeline.examples import Batch
 from bert_jax.processes import STOP_SIGNALS, cause_of_death, end_with_parent, ignore_stop_signals
 
-# The time that a thread may take to finish its current batch before it is abandoned.
+# How long a thread may take to finish its current batch before it is abandoned.
 _CLOSING_SECONDS = 5.0
 # Errors of these types can be fixed by users, so the type is kept. Any other error is a bug.
 _KEPT_TYPES = (ValueError, OSError, MemoryError)
@@ -78,18 +78,18 @@ class ThreadWorker:
         self._thread.start()
 
     def request(self, step: int) -> None:
-        """Request a batch, as in `BatchWorker`."""
+        """Request a batch; see `BatchWorker`."""
         self._steps.put(step)
 
     def take(self, seconds: float) -> Batch:
-        """Return the next batch, as in `BatchWorker`."""
+        """Return the next batch; see `BatchWorker`."""
         made = self._made.get(timeout=seconds)
         if isinstance(made, Exception):
             raise made
         return made
 
     def close(self) -> None:
-        """Stop, as in `BatchWorker`; a hanging thread is abandoned, since it cannot be killed."""
+        """Stop the thread, or abandon it if it hangs, since a thread cannot be killed."""
         while not self._steps.empty():
             with contextlib.suppress(Exception):
                 self._steps.get_nowait()
@@ -128,17 +128,17 @@ class ProcessWorker:
             daemon=True,
         )
         self._receiver.start()
-        # This runs before multiprocessing's exit handler, which would send SIGTERM to the workers
-        # and wait for them, although they ignore it.
+        # This runs before multiprocessing's exit handler, which would send the workers SIGTERM,
+        # which they ignore, and then wait for them.
         atexit.register(self.close)
 
     def request(self, step: int) -> None:
-        """Request a batch, as in `BatchWorker`."""
+        """Request a batch; see `BatchWorker`."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `take` reports the cause
             self._connection.send(step)
 
     def take(self, seconds: float) -> Batch:
-        """Return the next batch, as in `BatchWorker`."""
+        """Return the next batch; see `BatchWorker`."""
         made = self._made.get(timeout=seconds)
         if isinstance(made, _Ended):
             remedy = "Use fewer workers (loader.num_workers) or prefetch fewer batches (prefetch)"
