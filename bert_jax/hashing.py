@@ -43,7 +43,7 @@ class Purpose(IntEnum):
 
 
 def hash_of(*parts: ArrayLike) -> NDArray[np.uint64]:
-    """Hash non-negative integers to 64 well-mixed bits, and broadcast the parts.
+    """Hash non-negative integers, broadcast against each other, to 64 well-mixed bits.
 
     The order of the parts matters. They are mixed in from left to right, so pass scalars first and
     the largest array last; then only one round of mixing runs on the full shape.

@@ -22,7 +22,7 @@ Logits = NDArray[np.float32]
 
 
 class ExampleSet(abc.ABC):
-    """The examples in one file, and the predictions and scores that follow from a model's logits.
+    """The examples in one file, with methods to score and write a model's predictions for them.
 
     The logits are float32 [examples, ...] or, if the model scores every token, [tokens, ...] in the
     order of `features.sequences.token_ids`.
@@ -30,7 +30,7 @@ class ExampleSet(abc.ABC):
     Attributes:
       features: the tokenized examples.
       metrics: the metrics that `scores` computes.
-      type_is: the word for a type in `scores_by_type`, such as "label".
+      type_is: what to call the types in `scores_by_type`, such as "label".
       endings: the suffixes that are appended to the set's name to form the names of the prediction
         files.
     """
@@ -47,7 +47,7 @@ class ExampleSet(abc.ABC):
 
     @property
     def labels_in_files(self) -> tuple[str, ...]:
-        """The labels of a classifier as written in the files; () for other tasks."""
+        """The labels of a classification task, as written in the files, or () for other tasks."""
         return ()
 
     @property
@@ -70,11 +70,11 @@ class ExampleSet(abc.ABC):
 
     @abc.abstractmethod
     def chance(self, metric: str) -> float:
-        """Return the best score on a labeled set that is possible without reading the examples.
+        """Return the best score that can be reached on a labeled set without reading the examples.
 
-        This is the score of the best constant answer. A constant is not correlated with anything,
-        so for correlation metrics, the result is the score that unrelated numbers reach one time in
-        20.
+        This is the score of the best constant answer. Constant answers have no correlation with the
+        labels, so for correlation metrics, the result is the score that random numbers would reach
+        one time in 20.
         """
 
     def file_names(self, name: str) -> list[str]:
@@ -88,7 +88,7 @@ class ExampleSet(abc.ABC):
         Args:
           logits: the model's logits.
           directory: the directory to write the files to.
-          name: the name of the set, which each file name starts with.
+          name: the name of the set, used as the beginning of each file name.
         """
 
 
@@ -99,7 +99,7 @@ def fingerprint_with(fingerprint: str, value: object) -> str:
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """A task's head, with the names and the meaning of its scores.
+    """A task's head, and what its scores are called and mean.
 
     Attributes:
       head: the kind of head.

@@ -37,7 +37,7 @@ class TaskConfig(abc.ABC):
         splits: Collection[Split],
         labels: tuple[str, ...] = (),
     ) -> TaskData:
-        """Read and tokenize the task's files for the given splits; only test files lack labels.
+        """Read and tokenize the task's files for the given splits; only test files have no labels.
 
         Args:
           tokenizer: the model's tokenizer.
@@ -47,7 +47,7 @@ class TaskConfig(abc.ABC):
             the config or the files.
 
         Raises:
-          ValueError: a file is missing or malformed; the message names file, line and value.
+          ValueError: a file is missing or malformed; the message gives the file, line and value.
         """
 
     @abc.abstractmethod
@@ -147,7 +147,7 @@ class FilesTaskConfig(TaskConfig):
           primary: the metric that runs are compared by.
           splits: the splits to read; the test split is skipped if the task has no test file.
           read: the function that reads and tokenizes a split.
-          train: a function that reads the training examples; defaults to reading them the same way
+          train: a function that reads the training examples; by default, they are read the same way
             as evaluation sets.
         """
         train = train or (lambda: read("train").features)
@@ -181,7 +181,7 @@ class FilesTaskConfig(TaskConfig):
 
 
 def form_keys(section: str) -> Mapping[str, str]:
-    """Return a dict from a table format's keys, as named in errors, to the full config keys."""
+    """Return a dict that maps the table-format keys used in error messages to full config keys."""
     names = [field.name for field in fields(TableFormat)]
     return {f"form.{name}": f"{section}.files.form.{name}" for name in names}
 

@@ -99,7 +99,7 @@ def finetune(
       config: the run's config.
       from_step: the step of a kept checkpoint to resume from; later checkpoints are set aside.
       on_report: called with every message, progress report and evaluation; None for no callback.
-      stop: a request to stop; any thread may call its `request()`, which ends the run the way the
+      stop: a request to stop; any thread may call its `request()`, which ends the run just as the
         signals do.
 
     Returns:
@@ -252,10 +252,10 @@ def _write_provenance(run: FinetuneRun, start: int, concluded: bool, report: OnR
 def with_checkpoints(
     work_dir: Path, past: Sequence[Evaluation], compared_by: Comparison, report: OnReport
 ) -> Sequence[Evaluation]:
-    """Return the `past` evaluations, except for best ones whose checkpoints no longer exist.
+    """Return `past` without evaluations that were the best but whose checkpoints no longer exist.
 
-    For example, a damaged checkpoint may have been moved aside. An evaluation that was not the best
-    never has a checkpoint but still counts toward `patience`.
+    For example, a damaged checkpoint may have been moved aside. Evaluations that were not the best
+    never have a checkpoint, but they still count toward `patience`.
     """
     steps, lost = steps_in(work_dir / CHECKPOINTS_NAME), []
     while True:
@@ -318,7 +318,7 @@ def _phase(run: FinetuneRun) -> Phase:
 def _finish(
     run: FinetuneRun, state: TrainState, early: EarlyStopping, stop: StopRequest, report: OnReport
 ) -> bool:
-    """Write the outcome of a trained model; return False if stopped while predicting."""
+    """Write the final scores and predictions; return False if stopped while predicting."""
     if int(state.step) < run.total_steps:
         patience = run.monitoring.patience
         report(Message(f"ended early: no improvement in {patience} evaluations (patience)"))

@@ -39,10 +39,10 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """The name of the variant in file names, which no other variant of the same keys has."""
+        """The variant's name in file names, unique among all variants of the same keys."""
         full = ",".join(f"{key}={text}" for key, text in self.texts.items())
         name = re.sub(r"[^\w.,=+-]", "-", full, flags=re.ASCII)[:_MAX_NAME]
-        # A value may contain the beginning of the next one, or read like a value of another type.
+        # A value may contain the start of a later setting, or look like a value of another type.
         ambiguous = any(full.count(f",{key}=") > 1 for key, _ in self.settings[1:])
         ambiguous |= any(value in _NOT_TEXT for _, value in self.settings if isinstance(value, str))
         if name == full and not ambiguous:
@@ -79,5 +79,5 @@ def _frozen(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    """Return a value as text: a string without quotes, unless it is blank."""
+    """Return a value as text, with quotes around a string only if it is blank."""
     return value if isinstance(value, str) and value.strip() else repr(value)

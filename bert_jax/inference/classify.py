@@ -116,7 +116,7 @@ class Classify(Predictor):
     def _from_scores(
         self, scores: dict[str, float], values: Sequence[float], truncated: bool
     ) -> Classification:
-        """Return the classification that follows from the scores."""
+        """Convert scores to a classification."""
         negative = self.defaults.negative if self.defaults is not None else ""
         if negative:
             (positive,) = values

@@ -68,9 +68,10 @@ class Embedding:
 
     @property
     def mean(self) -> FloatArray:
-        """The mean of the last layer's vectors, including `[CLS]` and `[SEP]`, [hidden_dim].
+        """The mean of the last layer's vectors, [hidden_dim].
 
-        Source: Reimers and Gurevych 2019 ("Sentence-BERT"), section 3.
+        The mean is over all tokens, including `[CLS]` and `[SEP]`, as in Reimers and Gurevych 2019
+        ("Sentence-BERT"), section 3.
         """
         return self.hidden_states[-1].mean(axis=0)
 
@@ -86,8 +87,8 @@ class Embedding:
 
         Raises:
           ValueError: the text does not contain the word that many times, the word lies in the part
-            that was cut off, or it belongs to a special token spelled out in the text, such as
-            "mask" in "[MASK]".
+            that was cut off, or it is part of a special token that is spelled out in the text, such
+            as "mask" in "[MASK]".
         """
         places = find_words(self.tokenizer, self.text, word)
         if not 0 <= occurrence < len(places):
@@ -199,7 +200,7 @@ class Embed(Predictor):
     ) -> Embedding | list[Embedding]:
         """Return all vectors for a text, or for each text in a list.
 
-        With BERT-base, 100 tokens take 4 MB.
+        With BERT-base, the vectors for 100 tokens take up 4 MB.
 
         Args:
           text: a text or a list of texts.

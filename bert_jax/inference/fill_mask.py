@@ -71,7 +71,7 @@ class FilledText:
 
 
 class FillMask(Predictor):
-    """Predicts the words that `[MASK]` (or the vocabulary's own mask token, `mask`) stands for.
+    """Predicts the words hidden by `[MASK]`, or by the vocabulary's own mask token (see `mask`).
 
     >>> fill = FillMask("runs/mine")                                          # doctest: +SKIP
     >>> fill("Istanbul is a great [MASK] to visit").masks[0][0].token         # doctest: +SKIP

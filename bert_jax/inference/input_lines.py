@@ -45,7 +45,7 @@ class InputLine:
 
 
 class UnusableLine(ValueError):
-    """An error for a line that cannot be used, whose message states the place and the reason."""
+    """An error for a line that cannot be used; the message gives its location and the reason."""
 
     num_bytes = 0  # the line itself is not kept
 
@@ -69,8 +69,8 @@ def read_input(
     Args:
       source: the input.
       form: the format. "auto" means JSON Lines if the file's name ends in .jsonl or the first line
-        that is not blank begins with "{". Otherwise, "auto" means plain text, in which a JSON
-        object is an error.
+        that is not blank begins with "{". Otherwise, it means plain text, in which a JSON object
+        is an error.
       fields: sets of field names; an object must have all the fields in one of the sets. Other
         fields are ignored. A line of plain text counts as the field "text".
       list_fields: the fields that contain an array of strings.

@@ -26,8 +26,8 @@ USE_EVALUATE = (
 )
 # The maximum size of a line, and of all lines that are processed together or read ahead: 32 full
 # batches of 32 rows of 512 tokens. Classifying a line of this size took 0.6 GB, tagging it 1.0 GB,
-# and answering a question about it 1.7 GB (with a model that has 40 positions, on 2 CPU cores,
-# 2026-11-25).
+# and answering a question about it 1.7 GB (measured on 2026-11-25 on 2 CPU cores, with a model that
+# has 40 positions).
 MAX_BYTES = 2 << 20
 Line = TypeVar("Line")
 # A line, None at the end of the input, or the exception that stopped reading.
@@ -35,7 +35,7 @@ _Read = bytes | Exception | None
 
 
 class _LineQueue(Queue[_Read]):
-    """A queue limited to `max_lines` lines and `MAX_BYTES`, which the last line may exceed."""
+    """A queue that is full once it holds `max_lines` lines or `MAX_BYTES` bytes."""
 
     def __init__(self, max_lines: int):
         super().__init__(MAX_BYTES)
@@ -68,7 +68,7 @@ class Input:
     Attributes:
       name: the input's name in messages.
       lines: the lines, including line ends, with None whenever the next line has not arrived yet.
-      status: the status of the file from which lines are read.
+      status: the result of calling stat on the file that the lines are read from.
     """
 
     name: str

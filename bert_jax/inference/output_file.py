@@ -68,7 +68,7 @@ def write_answers(
     Args:
       parts: lines with their results, from `LineRequest.answer`.
       output: the stream to write to.
-      on_progress: function to call after every part with the number of lines so far.
+      on_progress: called after every part with the number of lines written so far.
 
     Returns:
       (number of lines, number of unusable lines).

@@ -1,7 +1,7 @@
-"""Define the tasks that `predict` performs: which predictor reads which fields in a line.
+"""Define the tasks that `predict` performs: which predictor to run on which fields of a line.
 
-This module defines the tasks for pretrained models and for the built-in kinds of fine-tuning task.
-For all tasks, see `bert_jax.finetuning.registry.predict_tasks`.
+This module defines the tasks for pretrained models and for the built-in kinds of fine-tuning tasks.
+For the full list, see `bert_jax.finetuning.registry.predict_tasks`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PredictTask:
       predict: a function that computes the results for one or more lines.
       list_fields: the fields that contain an array of strings; all other fields contain a string.
       top_k: the default number of alternatives; None if the task returns no alternatives.
-      results: the fields of its results, for a help text; "" if they are not described.
+      results: a description of the fields in a result, for help texts; "" to leave the task out.
     """
 
     name: str
@@ -69,7 +69,7 @@ class TaggedDocument:
 
 
 def _tag(model: Tag, values: list[Any]) -> list[Any]:
-    """Tag all texts together, but each document separately."""
+    """Tag all texts in a single call, but each document in a call of its own."""
     texts = [index for index, value in enumerate(values) if not isinstance(value, Document)]
     documents = {i: value for i, value in enumerate(values) if isinstance(value, Document)}
     # Check all documents before tagging any text.

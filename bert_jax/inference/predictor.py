@@ -37,7 +37,7 @@ class UnusableText(ValueError):
     """An error that says which texts cannot be used and why.
 
     Attributes:
-      reasons: maps the index of each unusable text to the reason.
+      reasons: a dict from the index of each unusable text to the reason.
       index: the index of the first unusable text, which the message describes.
       reason: the reason why the first unusable text cannot be used.
     """
@@ -56,14 +56,14 @@ def refuse(reasons: Mapping[int, str], count: int) -> None:
 
 
 class TruncatedTexts(NamedTuple):
-    """Texts as token sequences, and whether each text was truncated."""
+    """Tokenized texts, and whether each one was truncated."""
 
     features: Features
     truncated: list[bool]
 
 
 def as_list(values: Any, expected: str = "a string or a list of strings") -> list[Any]:
-    """Return the items of a list, any other sequence or an array as a list.
+    """Return the items of an array or of any sequence as a list.
 
     Other iterables are rejected, since iterating over a dict yields its keys, and iterating over
     bytes yields numbers.
@@ -80,7 +80,7 @@ def as_list(values: Any, expected: str = "a string or a list of strings") -> lis
 
 
 def as_pairs(first: str | list[str], second: str | list[str]) -> list[tuple[str, str]]:
-    """Pair two strings, or the corresponding strings in two lists.
+    """Return a list of pairs, given two strings or two lists of strings.
 
     Raises:
       ValueError: the arguments are not two strings or two lists of the same length.
@@ -128,8 +128,8 @@ def _string_problem(part: object) -> str:
 def truncate_texts(tokenizer: Tokenizer, texts: Sequence[Text], max_length: int) -> TruncatedTexts:
     """Encode texts as `[CLS] text [SEP]` and pairs as `[CLS] first [SEP] second [SEP]`.
 
-    Sequences have at most `max_length` tokens: single texts are truncated at the end, and pairs at
-    the end of the longer text first. The ids are the same as those from Hugging Face's
+    Sequences have at most `max_length` tokens: a single text is cut off at the end, and in a pair,
+    the longer text is shortened first. The ids are the same as those from Hugging Face's
     `BertTokenizerFast(first, second, truncation=True, max_length=max_length)`.
 
     Raises:
@@ -183,11 +183,11 @@ class Program(Protocol):
     """A jitted function that takes a model and a batch."""
 
     def __call__(self, model: Any, batch: Any) -> Outputs:
-        """Return a dict from output name to array [rows, ...]."""
+        """Return a dict of arrays [rows, ...], keyed by output name."""
 
 
 def row_lengths(max_length: int) -> tuple[int, ...]:
-    """Return the lengths to which rows are padded: powers of two from 16 up, and `max_length`."""
+    """Return the lengths to which rows are padded: powers of two (at least 16) and `max_length`."""
     lengths = []
     length = _SHORTEST_ROW
     while length < max_length:
@@ -197,7 +197,7 @@ def row_lengths(max_length: int) -> tuple[int, ...]:
 
 
 class BatchRunner:
-    """Runs programs that apply one model to sequences, which are sorted by length.
+    """Runs programs that apply a model to sequences, in batches of similar length.
 
     Each row has one of the lengths in `row_lengths`, and a batch has 1, 8 or `batch_size` rows. All
     batches in a call have the same number of rows, except for batches of long rows on a CPU, which

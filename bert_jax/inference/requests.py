@@ -169,7 +169,7 @@ class LineRequest:
 
 
 def progress_texts(predictor: Predictor) -> Callable[[int], str]:
-    """Return a function that describes the progress after a number of lines, timed from now on."""
+    """Start a timer, and return a function that describes the progress after a number of lines."""
     start = time.monotonic()
 
     def describe(num_lines: int) -> str:

@@ -66,8 +66,8 @@ class TaggedText:
 
     Attributes:
       words: the words.
-      entities: the entities that the tags mark, if they have prefixes from IOB, BIOES, BILOU or
-        BMES; None if the tags have no prefixes.
+      entities: the entities that the tags mark; None if the tags do not have the prefixes of IOB,
+        BIOES, BILOU or BMES.
     """
 
     words: tuple[TaggedWord, ...]

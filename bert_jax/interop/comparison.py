@@ -209,7 +209,7 @@ def _difference(
 def _compared(
     first: NDArray[np.float32], second: NDArray[np.float32], probe: ProbeInput
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Drop the padding from two outputs with a length axis; return other outputs unchanged."""
+    """Drop the padding from two outputs if they have a length axis, or return them unchanged."""
     if first.shape != second.shape or first.ndim != 3:  # [batch, length, ...]
         return first, second
     real = probe.attention_mask.astype(bool)

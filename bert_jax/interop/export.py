@@ -141,10 +141,10 @@ def export(
 
 @contextmanager
 def _without_source_paths() -> Iterator[None]:
-    """Keep the directories of source files out of exported programs.
+    """Keep the paths of source files out of exported programs.
 
-    JAX records the file of every operation, so a program would contain this machine's paths, and
-    its bytes would depend on where the package is installed.
+    JAX records the source file of every operation, so a program would contain this machine's paths,
+    and its bytes would depend on where the package is installed.
     """
     name = "jax_hlo_source_file_canonicalization_regex"
     former = getattr(jax.config, name)
@@ -171,7 +171,7 @@ def _check_options(format: Format, dtype: ExportDType | None, hidden_states: boo
 
 
 def _lacks_pooler(config: ModelConfig) -> bool:
-    """Return whether a bare encoder has a pooler although its Hugging Face class has none."""
+    """Return whether a bare encoder has a pooler even though its Hugging Face class has none."""
     family = family_of(config.encoder)
     return config.head == "encoder" and config.pooler and not family.pooler
 

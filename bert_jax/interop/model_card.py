@@ -179,7 +179,7 @@ def _task(run: Mapping[str, Any]) -> list[str]:
 
 
 def _measured(log: Path, step: int, what: str) -> list[str]:
-    """Return lines about the last evaluation at or before `step`; `what` is a remark to include."""
+    """Return lines about the last evaluation at or before `step`; `what` describes its metrics."""
     entries = read_metrics(log) if log.is_file() else []
     evaluations = [e for e in entries if e["kind"] == "evaluation" and e["step"] <= step]
     if not evaluations:

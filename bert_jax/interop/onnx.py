@@ -1,4 +1,4 @@
-"""Write a model as an ONNX file with a dynamic batch size and length, and run such files."""
+"""Write and run models as ONNX files with a dynamic batch size and sequence length."""
 
 from __future__ import annotations
 

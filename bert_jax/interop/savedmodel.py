@@ -20,7 +20,7 @@ from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
-# Suppress TensorFlow's start-up messages; this works only before the first import.
+# Suppress TensorFlow's startup messages; this works only before the first import.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf  # noqa: E402

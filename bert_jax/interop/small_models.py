@@ -1,4 +1,4 @@
-"""Provide the small models that come with a checkout under short names, such as "mini-ner"."""
+"""Provide short names, such as "mini-ner", for the small models that come with a checkout."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _locate(name: str) -> tuple[Path, Path]:
     """Return (source, directory): a model's files in the checkout, and its work directory.
 
     The path of the work directory depends on the contents of all files and on the version, because
-    another version may write work directories that this one does not read.
+    another version may write work directories that this one cannot read.
     """
     if name not in _FOLDERS:
         raise ValueError(f"name={name!r}: no such small model; {nearest(name, SMALL_MODELS)}.")
@@ -70,7 +70,7 @@ def _locate(name: str) -> tuple[Path, Path]:
 
 
 def replace_short_names(options: dict[str, Any]) -> None:
-    """Replace the short names of small models in a command's options by their work directories.
+    """Replace the short names of small models in a command's options with their work directories.
 
     A file or directory with that name takes precedence. A model that is not in the cache yet is
     imported by another process, since a process that has used JAX cannot join a distributed run.
@@ -88,7 +88,7 @@ def replace_short_names(options: dict[str, Any]) -> None:
 
 
 def _with_path(name: str) -> str:
-    """Return the work directory of a small model with this name, or else the name."""
+    """Return the work directory of the small model with this name, or the name if there is none."""
     if name not in SMALL_MODELS or Path(name).exists():
         return name
     return str(_import_elsewhere(name))

@@ -50,7 +50,7 @@ class CheckpointVariables:
 
     def __init__(self, prefix: Path):
         """Open `prefix`.index and the data files that belong to it."""
-        # Suppress TensorFlow's start-up messages; this works only before the first import.
+        # Suppress TensorFlow's startup messages; this works only before the first import.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         try:
             import tensorflow

@@ -52,7 +52,7 @@ class Origin:
 
 @dataclass
 class Account:
-    """The result of matching parameters with foreign tensors, which accounts for all of them.
+    """The result of matching parameters with foreign tensors, all of which are accounted for.
 
     Attributes:
       taken: the origin of each imported parameter, keyed by the parameter's name.

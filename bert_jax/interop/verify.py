@@ -264,7 +264,7 @@ def same_ids(first: Tokenizer, second: Tokenizer) -> bool:
 
 
 def tokenization_difference(model: HuggingFaceModel, tokenizer: Tokenizer) -> str:
-    """Describe how transformers tokenizes the sentences differently; return "" if it does not.
+    """Describe how the tokenization by transformers differs; return "" if it is the same.
 
     The result begins with "ids" if the token ids differ, and with "segments" if only the segment
     ids differ.

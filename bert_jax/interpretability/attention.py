@@ -175,10 +175,10 @@ class Attention(Predictor):
           second: the second text of a pair.
 
         Returns:
-          A dict with `logits` for a classifier: [labels] for sequences, [tokens, labels] for a
-          tagger, or [tokens, 2] for question answering. For a sentence-pair head, a dict with
-          `next_sentence_logits` [2]. For an encoder or a head that only predicts masked words, an
-          empty dict.
+          A dict. For a classifier, it contains `logits`: [labels] for sequences, [tokens, labels]
+          for a tagger, or [tokens, 2] for question answering. For a sentence-pair head, it contains
+          `next_sentence_logits` [2]. It is empty for an encoder and for a head that only predicts
+          masked words.
 
         Raises:
           UnusableText: a text or a word is not a string or not valid Unicode.

@@ -63,7 +63,7 @@ class Attribution:
 
     @property
     def summary(self) -> str:
-        """A sentence with the scores of the text and of the baseline."""
+        """A sentence that states the scores of the text and of the baseline."""
         return (
             f"Score of {self.target!r}: {self.score:.3f}; with every word hidden: "
             f"{self.baseline_score:.3f} (error of the contributions: {self.error:.0e})"

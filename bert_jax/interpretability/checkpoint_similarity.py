@@ -74,7 +74,7 @@ class CheckpointSimilarity:
         return shaded_table(header, self._step_names, self.cka.tolist()) + paragraph(self._note)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all values as plain JSON values; the layers are named in order."""
+        """Return all values as plain JSON values, with a list of layer names in order."""
         return {
             "work_dir": str(self.work_dir.resolve()),
             "treebank": str(self.treebank.resolve()),
@@ -115,9 +115,9 @@ def compare_checkpoints(
 
     Args:
       work_dir: the work directory of the run; `checkpoint.keep_every` keeps its checkpoints.
-      treebank: the sentences, whose words the model reads.
-      max_sentences: the maximum number of sentences, from the beginning of the treebank.
-      on_progress: called with a line about the progress before each checkpoint is read.
+      treebank: the sentences for the model to read.
+      max_sentences: the maximum number of sentences to read, from the beginning of the treebank.
+      on_progress: called with a progress message before each checkpoint is read.
 
     Raises:
       ValueError: the run has kept fewer than two checkpoints, or none of the sentences can be used.
@@ -140,7 +140,7 @@ def compare_checkpoints(
 
 
 def _of_same_layer(left: FloatArray, right: FloatArray) -> list[float]:
-    """Return the linear CKA of each layer with the same layer of other vectors."""
+    """Return the linear CKA between each layer in `left` and the same layer in `right`."""
     pairs = (
         (a[None].astype(np.float64), b[None].astype(np.float64))
         for a, b in zip(left, right, strict=True)

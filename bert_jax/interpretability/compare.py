@@ -28,13 +28,13 @@ def compare(
 
     Args:
       first: the work directory of a run or of `bert-jax import`.
-      other: the other model; None for the same one.
+      other: the other model; None for the first model itself.
       treebank: a CoNLL-U file, or a directory with the files of a treebank, whose test set is used.
       step: the step of the first model's checkpoint; if None, the best or newest one.
       other_step: the step of the other model's checkpoint; if None, the best or newest one.
       every_checkpoint: whether to compare every checkpoint of a run with its last one.
-      max_sentences: the maximum number of sentences, from the beginning of the treebank.
-      on_progress: called with lines about the progress.
+      max_sentences: the maximum number of sentences to read, from the beginning of the treebank.
+      on_progress: called with progress messages.
 
     Raises:
       ValueError: the arguments contradict each other, a file is missing or malformed, or the

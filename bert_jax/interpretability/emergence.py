@@ -106,7 +106,7 @@ class Emergence:
     def plot(self, path: str | Path, min_count: int = MIN_COUNT) -> None:
         """Plot the accuracies and the loss against the step, as a PNG image.
 
-        The plot shows the relations whose best head beats the best fixed offset by the most.
+        The plot shows the relations for which the best head beats the best fixed offset by most.
         """
         write_result(path, png_of(self._figure(min_count)))
 
@@ -141,7 +141,7 @@ def probe_checkpoints(
     Args:
       work_dir: the work directory of the run; `checkpoint.keep_every` keeps its checkpoints.
       treebank: the sentences.
-      on_progress: called with a line about the progress after each sentence.
+      on_progress: called with a progress message after each sentence.
 
     Raises:
       ValueError: the run has kept fewer than two checkpoints, or `probe_heads` fails.

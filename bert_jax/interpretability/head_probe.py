@@ -23,7 +23,7 @@ ALL = "all"
 # Candidates for the fixed-offset baseline of Clark et al.; few syntactic heads are farther away.
 OFFSETS = range(-3, 4)
 MIN_COUNT = 100
-# Sentences below the tables that notebooks show.
+# Notes to print below tables in notebooks.
 SHADES = (
     "Blue heads are more accurate than the best fixed offset (the baseline), orange heads less."
 )
@@ -55,7 +55,7 @@ class BestHead(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The layer and the head, counted from 1, such as "3-2"."""
+        """The layer and the head, both counted from 1, as in "3-2"."""
         return f"{self.layer + 1}-{self.head + 1}"
 
 
@@ -161,7 +161,7 @@ class HeadProbe:
     def to_json(self) -> dict[str, Any]:
         """Return all counts and accuracies as JSON values.
 
-        The accuracies of each relation and direction are a list per layer of a number per head.
+        For each relation and direction, there is one list per layer, with one accuracy per head.
         """
         return {
             **COUNTED_FROM,
@@ -210,7 +210,7 @@ def probe_heads(
       step: the step of the checkpoint; if None, the best or newest one.
       batch_size: the number of sentences to compute at once.
       dtype: the dtype to compute in; see `ComputeConfig`.
-      on_progress: called with a line about the progress after each sentence.
+      on_progress: called with a progress message after each sentence.
 
     Raises:
       ValueError: there is no such model, or none of the sentences can be used.

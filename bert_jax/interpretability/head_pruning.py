@@ -74,7 +74,7 @@ class HeadPruning:
     scores: tuple[float, ...] = field(repr=False)
 
     def lines(self) -> Iterator[str]:
-        """Yield a table of single heads and a table of pruned heads; both count from 1."""
+        """Yield a table of single heads and a table of pruned heads, numbered from 1."""
         heads = range(1, self.without.shape[1] + 1)
         yield self._title
         yield f"{'layer':>5}  " + "  ".join(f"{head:>7}" for head in heads)
@@ -100,7 +100,7 @@ class HeadPruning:
         return f"{self.metric} without one head (all heads: {self.scores[0]:.4f})"
 
     def _last_pruned(self, count: int) -> str:
-        """Return the name of the last of the first `count` heads in `order`, such as "3-2"."""
+        """Return the name of the head pruned last when `count` heads are pruned, such as "3-2"."""
         return "{}-{}".format(*(number + 1 for number in self.order[count - 1])) if count else ""
 
     def __str__(self) -> str:
@@ -182,7 +182,7 @@ def prune_heads(
       set_name: the set to score, for a task with several validation sets, such as
         "validation_matched" or "validation_mismatched" for MNLI.
       config: the task, for an imported model; see `bert_jax.evaluate`.
-      on_progress: called with a line about the progress before each evaluation.
+      on_progress: called with a progress message before each evaluation.
 
     Raises:
       ValueError: there is no such set, or there are several and `set_name` is None; see also

@@ -39,7 +39,7 @@ class MaskGuesses:
 
     @property
     def title(self) -> str:
-        """The name of the mask, whose position counts from 1."""
+        """A title that names the mask by its position, counted from 1."""
         return f"guesses for the mask at token {self.position + 1}"
 
     def lines(self) -> Iterator[str]:
@@ -109,7 +109,7 @@ def guess_at_layers(
 
 
 def _as_last_layer(encoder: Encoder, states: Sequence[jax.Array]) -> list[jax.Array]:
-    """Apply any final norm to all states but the last, which is already normalized."""
+    """Apply the final norm, if any, to all states but the last, which is already normalized."""
     match encoder.config.norm:
         case "post":
             return list(states)

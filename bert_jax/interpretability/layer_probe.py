@@ -95,7 +95,7 @@ class LayerProbe:
         return table(["layer", *CONDITIONS], rows) + paragraph(self._note)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all values as plain JSON values; the layers are named in order."""
+        """Return all values as plain JSON values, with a list of layer names in order."""
         return {
             "target": self.target,
             "layers": layer_names(self.accuracies.shape[1]),
@@ -139,7 +139,7 @@ def probe_layers(
       train: the sentences to train the probes on.
       test: the sentences to score the probes on.
       target: "tags" for the part of speech, or "relations" for the relation to the syntactic head.
-      max_sentences: the maximum number of sentences to use from each treebank, from its beginning.
+      max_sentences: the maximum number of sentences to use, from the beginning of each treebank.
       num_seeds: the number of probes for every layer and condition, which differ in the order of
         their batches, in the random weights and in the shuffled labels.
       step: the step of the checkpoint; if None, the best or newest one.
@@ -218,7 +218,7 @@ def _words(states: WordStates, sentences: Sequence[ParsedSentence], target: Prob
 
 
 def _indices(labels: Sequence[str], index: dict[str, int]) -> NDArray[np.int32]:
-    """Return label indices, or -1 for labels not in the training set, which are never predicted."""
+    """Return label indices, or -1 (never predicted) for labels that are not in the training set."""
     return np.array([index.get(label, -1) for label in labels], np.int32)
 
 
@@ -227,7 +227,7 @@ def _shuffled(
 ) -> list[NDArray[np.int32]]:
     """Return random labels that are the same for all occurrences of a word, in both sets.
 
-    A word type gets a label drawn from the distribution of the labels in training.
+    The label of each word type is drawn from the distribution of labels in the training set.
     """
     rng = np.random.default_rng(seed)
     known = _indices(pair[0].labels, index)

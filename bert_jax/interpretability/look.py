@@ -25,8 +25,8 @@ def look(
         multiple calls share one loaded model.
       text: the text, or a tuple of its words.
       second: the second text of a pair.
-      max_length: the maximum number of tokens; longer texts are truncated. None for the maximum of
-        `model`.
+      max_length: the maximum number of tokens; longer texts are truncated. None for the model's own
+        maximum.
       step: the step of the checkpoint; if None, the best one, or else the newest.
 
     Returns:

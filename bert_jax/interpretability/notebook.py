@@ -21,9 +21,9 @@ class Shaded(NamedTuple):
     """A text with a colored background.
 
     Attributes:
-      text: the text, which is escaped.
+      text: the text, without HTML escapes.
       strength: how strong the color is, from -1 (orange) through 0 (none) to 1 (blue).
-      title: a text that appears when the mouse points at this one.
+      title: a tooltip that appears when the mouse points at the text.
     """
 
     text: str
@@ -50,10 +50,10 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
 def shaded_table(
     header: Sequence[str], names: Sequence[str], values: Sequence[Sequence[float]]
 ) -> str:
-    """Return an HTML table of values from 0 to 1, which are shown by color too.
+    """Return an HTML table of values from 0 to 1, with a background color that shows each value.
 
     Args:
-      header: the titles of the columns, including that of the names.
+      header: the titles of the columns, starting with the title for the column of names.
       names: the names of the rows.
       values: [rows, columns].
     """
@@ -100,7 +100,7 @@ def folded(title: str, content: str) -> str:
 
 
 def picture(png: bytes, description: str) -> str:
-    """Return a PNG image that is part of the HTML itself."""
+    """Return an HTML image that contains the PNG data itself."""
     source = base64.b64encode(png).decode("ascii")
     return (
         f'<img src="data:image/png;base64,{source}" alt="{html.escape(description)}" '

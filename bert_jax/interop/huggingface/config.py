@@ -35,7 +35,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
 }
-# A dict from Hugging Face's names for the meanings of scores to ours.
+# A dict from Hugging Face's names for problem types to ours. A problem type says what scores mean.
 PROBLEMS: dict[str, Problem] = {
     "single_label_classification": "single_label",
     "multi_label_classification": "multi_label",
@@ -102,8 +102,8 @@ def _check_names(content: Mapping[str, Any], where: str) -> None:
 
 
 def _number(content: Mapping[str, Any], hf_name: str, name: str, where: str) -> Any:
-    """Return a value converted to our field's type; whole-number fields reject 32.0."""
-    # embedding_dim is a whole number too, although it defaults to None.
+    """Return a value converted to our field's type; integer fields reject floats such as 32.0."""
+    # embedding_dim is an integer field too, although it defaults to None.
     value, whole = content[hf_name], not isinstance(getattr(EncoderConfig, name), float)
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         expected = "a whole number" if whole else "a number"
@@ -281,7 +281,7 @@ def with_table_sizes(
     max_positions: int | None,
     notes: list[str],
 ) -> EncoderConfig:
-    """Return the encoder with the actual sizes of its tables, which may differ from the config.
+    """Return the encoder with the actual table sizes, which may differ from the configured ones.
 
     Args:
       encoder: the encoder that config.json describes.

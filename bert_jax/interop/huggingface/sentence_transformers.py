@@ -77,7 +77,7 @@ class _Module:
 
 
 def read_sentence_model(directory: Path, options: ImportOptions) -> SentenceModel:
-    """Read modules.json and the files it lists; a directory without modules.json is an encoder.
+    """Read modules.json and the files it lists; treat a directory without it as an encoder.
 
     Raises:
       ValueError: a file is damaged, or the model has an unsupported module or setting and no head

@@ -201,7 +201,7 @@ def _unpickled(file: Path) -> dict[str, Any]:
 
 
 class NewestNames:
-    """Foreign tensors under the names used by the current classes in transformers.
+    """Tensors renamed to match the current classes in transformers.
 
     Raises:
       ValueError: two tensors have the same current name.
