@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from io import TextIOWrapper
 from typing import Literal, TextIO, get_args
 
-# Seconds between updates of a progress line, and between updates of a line that shows the elapsed
+# The update intervals in seconds, first for a progress line, then for a line that shows the elapsed
 # time.
 _PROGRESS_ON_A_TERMINAL, _PROGRESS_IN_A_FILE = 0.2, 10.0
 _ELAPSED_ON_A_TERMINAL, _ELAPSED_IN_A_FILE = 1.0, 60.0
@@ -35,8 +35,8 @@ def colored(text: str, color: Color) -> str:
 def write_line(line: str, stream: TextIO) -> None:
     """Write a line, or discard all output to the stream from now on if its reader has exited.
 
-    The reader may be a `tee` that received the same Ctrl-C, or the terminal of a connection that
-    was lost. In both cases, a run must still save its checkpoint.
+    The reader may be a `tee` process that received the same Ctrl-C, or a terminal whose connection
+    was lost. In either case, a run must still save its checkpoint.
 
     Raises:
       OSError: the line cannot be written for any other reason.
@@ -50,12 +50,12 @@ def write_line(line: str, stream: TextIO) -> None:
 
 
 def discard_output(stream: TextIO) -> None:
-    """Redirect everything written to a stream from now on to the null device."""
+    """Redirect all further output of a stream to the null device."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def use_utf8(stream: TextIO) -> None:
-    r"""Make a stream accept any text as UTF-8, which JSON uses in every locale.
+    r"""Make a stream encode all text as UTF-8, since JSON is UTF-8 in every locale.
 
     An undecodable byte in a file name is written as an escape that is also valid in JSON, such as
     "\udcff".
@@ -91,7 +91,7 @@ class ProgressLine:
             self._write("")
 
     def show_text(self, text: str) -> None:
-        """Show a text like `show`, when it costs nothing to make."""
+        """Show a text that has already been computed; see `show`."""
         self.show(lambda: text)
 
     def end(self) -> None:

@@ -43,8 +43,8 @@ class SourceOptions:
         and counted ("skip"). A truncated file or a missing column is always an error.
       max_document_bytes: the maximum size of a document in UTF-8 bytes, which limits how much
         memory a reader needs. Longer documents are split.
-      tfds_data_dir: the TFDS data directory. If None, it is taken from the environment variable
-        TFDS_DATA_DIR or, if that is not set, TFDS's default is used.
+      tfds_data_dir: the TFDS data directory. If None, the environment variable TFDS_DATA_DIR is
+        used or, if that is not set, TFDS's default.
     """
 
     text_field: str = "text"
@@ -85,7 +85,7 @@ class SourceOptions:
 
 @dataclass
 class SourceCounts:
-    """Counts of the input read so far, which the readers update.
+    """Running counts of the input read so far, updated by the readers.
 
     Attributes:
       documents: the number of documents yielded.
@@ -133,7 +133,7 @@ class SourceCounts:
             logger.warning("skipped %s: %s", place, problem)
 
     def reject_empty_file(self, options: SourceOptions, path: str, problem: str) -> None:
-        """Count a file without any document if the options say to skip bad lines.
+        """Count a file that contains no documents, if the options say to skip bad lines.
 
         Raises:
           ValueError: `options.on_bad_line` is "error".
@@ -207,7 +207,7 @@ _JSON_LINE_FACTOR = 8
 
 
 class _LinePart(NamedTuple):
-    """A line, or a part of a line that is longer than one read."""
+    """A line, or one part of a line that is too long for a single read."""
 
     number: int  # line number, from 1
     offset: int  # position of the first byte in the decompressed file
@@ -347,7 +347,7 @@ def _line_parts(stream: IO[bytes], path: Path, limit: int) -> Iterator[_LinePart
     while True:
         try:
             data = stream.readline(limit)
-            # A part without a line end is the last one in the file if no byte follows it.
+            # At the end of the file, a part ends its line even without a line-end character.
             ends_line = data.endswith(b"\n") or len(data) < limit or not stream.peek(1)  # type: ignore[attr-defined]
         except BROKEN_ARCHIVE as error:
             raise ValueError(
@@ -365,7 +365,8 @@ def _line_parts(stream: IO[bytes], path: Path, limit: int) -> Iterator[_LinePart
 
 
 def _undecodable(part: _LinePart, error: UnicodeDecodeError) -> str:
-    # An incremental decoder counts from the first byte that it kept from the previous part.
+    # An incremental decoder reports positions relative to the first byte that it kept from the
+    # previous part.
     start = error.start - (len(error.object) - len(part.data))
     return (
         f"cannot decode byte 0x{error.object[error.start]:02x} as {error.encoding} "

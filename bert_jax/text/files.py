@@ -29,7 +29,7 @@ _ZSTD_MAX_WINDOW = 256 << 20  # kept in memory; zstd's own limit is 128 MiB by d
 
 
 class ReadCounter(Protocol):
-    """A counter of the bytes read from disk, which are also hashed if `hashing` is set."""
+    """A counter of bytes read from disk, with a running hash of these bytes if `hashing` is set."""
 
     bytes_read: int
     hashing: Hash | None

@@ -36,8 +36,8 @@ def read_parquet(path: Path, options: SourceOptions, counts: SourceCounts) -> It
                 counts.bytes_read = bytes_before + size * (row + batch.num_rows) // max(
                     1, file.metadata.num_rows
                 )
-                # Read as binary, so that one row with invalid UTF-8 does not make the whole batch
-                # fail.
+                # Read the column as binary, so that one row with invalid UTF-8 does not make the
+                # whole batch fail.
                 for value in batch.column(0).cast(pa.large_binary()).to_pylist():
                     yield from _row_documents(value, f"{path}:row {row}", options, counts)
                     row += 1

@@ -55,10 +55,11 @@ class PythonDocs:
 
 
 def write_python_docs(path: str | Path) -> PythonDocs:
-    """Write this Python's prose as JSON Lines, with a "source" and a "text" for each document.
+    """Write the prose that ships with this Python as JSON Lines.
 
-    A document is a topic in the language reference, the docstrings of a module, or the docstrings
-    of a single class that has many. The order and the content depend only on the Python version.
+    Each line is a document with a "source" and a "text". A document is a topic in the language
+    reference, the docstrings of a module, or, for a class with many docstrings, the docstrings of
+    that class. The order and the content depend only on the Python version.
 
     Raises:
       ValueError: the path does not end in .jsonl, or this Python was installed without its sources
@@ -101,7 +102,7 @@ def _documents() -> Iterator[tuple[str, str]]:
 
 
 def _clean(docstring: str) -> str:
-    """Remove common indentation and the lines of characters that underline headings."""
+    """Remove common indentation and the underlines of headings."""
     lines = inspect.cleandoc(docstring).splitlines()
     return "\n".join(
         line.rstrip() for line in lines if not _HEADING_UNDERLINE.fullmatch(line.strip())

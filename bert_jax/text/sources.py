@@ -55,7 +55,7 @@ def read_documents(
 
 
 def total_bytes(inputs: Sequence[str], options: SourceOptions | None = None) -> int:
-    """Return how many bytes the inputs of `read_documents` take up on disk (compressed)."""
+    """Return the total size on disk, in bytes, of the inputs to `read_documents`."""
     options = options or SourceOptions()
     return sum(_input_bytes(name, options) for name in expand_inputs(inputs))
 

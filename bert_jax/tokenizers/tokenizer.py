@@ -119,8 +119,8 @@ class Tokenizer:
         """Return the token ids of each text, as `encode_batch` does, along with their offsets.
 
         Characters that the tokenizer drops (white space, stripped accents) belong to no token. If
-        one character is decomposed into multiple tokens (Hangul, if accents are stripped), all of
-        these tokens have the character's offsets.
+        one character is decomposed into multiple tokens (such as Hangul when accents are stripped),
+        all of these tokens have the character's offsets.
         """
         encodings = self._encode(self._offset_backend, texts, specials_as_text)
         located = self._offsets(encodings, texts, specials_as_text)
@@ -144,9 +144,9 @@ class Tokenizer:
         """Return the offsets of the words in each text, before words are split into pieces.
 
         The offsets of each text are an int32 array [words, 2] of character positions in the
-        original text. Punctuation marks are words, and special tokens that the text spells out are
-        ordinary text. Characters that `encode_with_offsets` drops belong to no word. SentencePiece
-        splits only at white space.
+        original text. Punctuation marks count as words, and special tokens spelled out in a text
+        are treated as ordinary text. Characters that `encode_with_offsets` drops belong to no word.
+        SentencePiece splits only at white space.
         """
         encodings = self._encode(self._word_finder, texts, True)
         return [words_of(offsets) for offsets in self._offsets(encodings, texts, True)]

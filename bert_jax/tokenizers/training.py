@@ -70,8 +70,8 @@ def warn_if_smaller(size: int, requested: int) -> None:
 def even_sample(documents: Iterable[str], num_bytes: int, max_bytes: int) -> Iterator[str]:
     """Yield documents spread evenly over the text, up to a total size.
 
-    A document is taken only if, including this document, the fraction of `max_bytes` that is used
-    does not exceed the fraction of the text that has been read.
+    A document is taken only if the fraction of `max_bytes` used so far, including this document,
+    does not exceed the fraction of the text read so far.
 
     Args:
       documents: the documents.
@@ -112,10 +112,10 @@ class WordLimit:
     """A filter that blanks out words so that the total size of distinct words stays bounded.
 
     Words longer than `max_word_characters` are always blanked out. Other words pass until the
-    distinct words seen so far have `max_total_characters` in total; then only words seen before
-    pass. Frequent words are therefore counted exactly over the whole stream, and only words that
-    first occur late are lost. Words are identified by a hash, so on rare occasions a new word
-    is mistaken for one seen before.
+    distinct words seen so far have `max_total_characters` in total; after that, only words that
+    have been seen before pass. Frequent words are therefore counted exactly over the whole stream,
+    and only words that first occur late are lost. Words are identified by a hash, so on rare
+    occasions a new word is mistaken for one seen before.
     """
 
     def __init__(

@@ -174,8 +174,8 @@ def read_vocabulary(file: Path) -> dict[str, int]:
     """Read a vocab.txt into a dict from piece to id.
 
     White space around a piece is stripped, as in BERT's released code, unless the line contains
-    only white space or the stripped piece also occurs on another line. Such lines are left
-    unchanged.
+    only white space or the stripped piece also occurs on another line. In those cases, the line is
+    left unchanged.
 
     Raises:
       ValueError: the file is damaged, or is not a BERT vocabulary.

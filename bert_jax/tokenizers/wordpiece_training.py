@@ -43,9 +43,9 @@ MAX_ALPHABET = 1000
 _NUM_CODE_POINTS = 0x110000
 # The library's trainer takes 256 strings at a time, which is 16 M characters at this length.
 _CHUNK_CHARACTERS = 1 << 16
-# The trainer's memory is proportional to the total length of distinct words: 75 bytes per character
-# in English (3.6 M characters in 356 MB of text), and 100 for random letters. This limit keeps it
-# below 1 GiB.
+# The trainer's memory use is proportional to the total length of distinct words: 75 bytes per
+# character in English (3.6 M characters in 356 MB of text), and 100 for random letters. This limit
+# keeps it below 1 GiB.
 _MAX_TOTAL_WORD_CHARACTERS = 8_000_000
 
 
@@ -68,9 +68,9 @@ def train_wordpiece(
     it. Lowercased text loses its accents and other marks, unless `keep_accents` is set. Training
     uses at most 1 GiB of memory for any text (see `WordLimit`).
 
-    By default, the library numbers "##" characters in the order of a hash table, whose seed differs
-    between processes, and breaks ties by these numbers. Because the alphabet is passed to the
-    library beforehand, the result depends only on the text.
+    By default, the library numbers "##" characters in the order of a hash table with a different
+    seed in every process, and uses these numbers to break ties. Because the alphabet is passed to
+    the library beforehand, the result depends only on the text.
 
     Args:
       documents: the text, which is read twice and therefore must not be an iterator.
@@ -136,7 +136,7 @@ def train_wordpiece(
 
 @dataclass(frozen=True)
 class _Survey:
-    """How often each code point occurs, [0x110000], and the size of the text in UTF-8 bytes."""
+    """The count of each code point, from 0 to 0x10FFFF, and the text's size in UTF-8 bytes."""
 
     code_points: NDArray[np.int64]
     num_bytes: int

@@ -30,7 +30,7 @@ class Word(NamedTuple):
 
 
 def split_words(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[Word]]:
-    """Return the words of each text in order, including any accents after a word's last letter.
+    """Return each text's words in order; accents after a word's last letter belong to the word.
 
     Punctuation marks are separate words, as in datasets that have a tag for each word. This applies
     even to SentencePiece, whose own words include punctuation.
@@ -129,7 +129,8 @@ def _is_mark(character: str) -> bool:
 # unknown.
 WARNED_SHARE = 0.01
 REFUSED_SHARE = 0.20
-# Fewer tokens say little about a corpus, so the check waits for more, or for the end of the corpus.
+# Fewer tokens say little about a corpus, so the check waits until there are more or the corpus
+# ends.
 _MIN_CHECKED_TOKENS = 10_000
 # A corpus with fewer tokens is only a quick trial, in which a single word may make up a fifth of
 # the tokens.

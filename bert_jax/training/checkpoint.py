@@ -162,7 +162,9 @@ class Checkpointer:
             raise self._not_saved(error) from error
 
     def raise_if_failed(self, *, wait: bool = False) -> None:
-        """Raise an error if the save in progress has failed; cheap enough to call at every step.
+        """Raise an error if the save in progress has failed.
+
+        This is cheap enough to call at every step.
 
         Args:
           wait: whether to wait for the save to finish.
@@ -287,7 +289,7 @@ class _Save:
 
 
 def _agreed_step(checkpointer: ocp.training.Checkpointer) -> int | None:
-    """Return the newest complete step that the first process sees, or None if there is none."""
+    """Return the step of the newest complete checkpoint that the first process sees, or None."""
     latest = checkpointer.latest
     step = agreed(-1 if latest is None else latest.step)
     return None if step < 0 else step

@@ -87,7 +87,7 @@ def write_checksums(checkpoint: Path, step: int, metadata: Mapping[str, Any]) ->
 
 
 def flush(checkpoint: Path) -> None:
-    """Flush the files to disk that Orbax changed after the checksums were recorded."""
+    """Flush to disk the files that Orbax changed after the checksums were recorded."""
     with open(checkpoint / _METADATA_NAME, "rb") as file:
         os.fsync(file.fileno())
     sync_directory(checkpoint)

@@ -317,8 +317,8 @@ def _set_aside(directory: Path, steps: Sequence[int]) -> Path:
     """Move the checkpoints at `steps` out of `directory`, and return their new directory."""
     aside = directory.parent / ASIDE_NAME
     aside.mkdir(exist_ok=True)
-    # Move the newest checkpoint first, so that an interruption never leaves behind a checkpoint
-    # that is newer than one that has already been moved.
+    # Move the newest checkpoint first, so that after an interruption, the remaining checkpoints are
+    # always older than those already moved.
     for step in sorted(steps, reverse=True):
         (directory / str(step)).rename(_unused(aside / str(step)))
     sync_directory(aside)

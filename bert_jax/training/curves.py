@@ -38,7 +38,7 @@ _NOT_DRAWN = {"kind", "step", "steps", "seconds", "compiling", "stall", "utilisa
 
 
 def draw_curves(log: str | os.PathLike[str], output: str | os.PathLike[str], *, title: str) -> None:
-    """Plot each metric against the step, for training and held-out text, as a PNG image.
+    """Plot each metric on training and held-out text against the step, and save a PNG image.
 
     The image is written atomically. Nothing is drawn if the log has no entries.
 

@@ -1,4 +1,4 @@
-"""Coordinate a run's processes: connect, agree on values, stop together, detect lost processes.
+"""Connect a run's processes, make them agree on values and stop together, and detect lost ones.
 
 SIGTERM, SIGHUP and Ctrl-C make all processes stop at the next step.
 """
@@ -80,7 +80,7 @@ _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)(_explain)
 # Only `srun` sets the number of tasks in a step.
 _SIZE_VARIABLES = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
 _LOCAL_VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
-# The time that a failed process waits for the other processes to fail and exit too.
+# How long a failed process waits for the other processes to fail and exit too.
 _LEAVING_SECONDS = 15.0
 
 
@@ -147,7 +147,7 @@ def launched_together() -> int:
 def agreed(value: int) -> int:
     """Return the first process's value on all processes.
 
-    All processes must call this together. It is needed because the processes may see different
+    All processes must call this together. This is necessary because the processes may see different
     files if another run is writing them at the same time.
     """
     return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
@@ -292,7 +292,10 @@ class StopRequest:
         return multihost_utils.reached_preemption_sync_point(self._calls)
 
     def raise_if_stopping(self) -> None:
-        """Raise StopRequested if the run should stop; called after every batch of an evaluation."""
+        """Raise StopRequested if the run should stop.
+
+        Evaluations call this after every batch.
+        """
         if self.stop_now():
             raise StopRequested
 
@@ -310,7 +313,7 @@ class StopRequest:
         self._signalled = True
 
     def _hang_up(self, signum: int, frame: FrameType | None) -> None:
-        """Stop as on SIGTERM, and discard output, since the terminal has been closed."""
+        """Stop as SIGTERM would, and discard further output, since the terminal has been closed."""
         self.exit_code = HUNG_UP
         for descriptor in self._terminals:
             os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

@@ -125,7 +125,7 @@ def _finite_on(mesh: Mesh) -> Callable[[list[jax.Array]], jax.Array]:
 
 
 class MetricTotals:
-    """Running totals of (sum, weight) pairs, added up on the host in float64."""
+    """Running totals of (sum, weight) pairs, kept on the host in float64."""
 
     def __init__(self) -> None:
         self._totals: dict[str, tuple[float, float]] = {}

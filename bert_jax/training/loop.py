@@ -185,7 +185,8 @@ class Trainer:
       reporter: receives the measurements; None on all processes except the first.
       intervals: how often to report, evaluate and save.
       stop: a request to stop, which is checked after every step.
-      early: ends the run when it no longer improves. It must have observed all earlier evaluations.
+      early: ends the run when its metric no longer improves. All earlier evaluations must already
+        be recorded in this object.
       profiler: traces a few steps; None for no trace.
     """
 
@@ -267,8 +268,8 @@ class Trainer:
     ) -> HostBatch | None:
         """Return the next batch, or None if the run was asked to stop while waiting for it.
 
-        Before returning None or raising an error, this saves the state, which a data error does not
-        affect.
+        The state is saved before this returns None or raises an error, since a data error does not
+        affect it.
         """
         try:
             return next(batches)
@@ -355,9 +356,9 @@ class Trainer:
           step: the state's step.
           phase: the phase whose `evaluate` is used.
           stoppable: whether a request to stop ends the evaluation. The last evaluation of a run
-            must not be stopped, since its state could not be saved again with the metrics. A run
-            with `early` is an exception: it takes the metrics from the log, so it can repeat the
-            evaluation when it resumes.
+            must not be stopped, since the final state could not be saved again with its metrics. A
+            run with `early` is an exception: it takes the metrics from the log, so it can repeat
+            the evaluation when it resumes.
         """
         assert phase.evaluate is not None
         metrics = dict(
@@ -371,7 +372,7 @@ class Trainer:
         return metrics
 
     def _report_pending(self, *, force: bool = False) -> None:
-        """Read the previous step's metrics, and report them if due or forced."""
+        """Read the previous step's metrics, and report them if it is time or `force` is set."""
         window = self._window
         if window.pending is not None:
             window.collect()

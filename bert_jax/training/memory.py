@@ -104,7 +104,7 @@ def check_traceable(parts: list[Part], mesh: Mesh) -> None:
 
 
 def check_fits(parts: list[Part], mesh: Mesh) -> None:
-    """Raise ValueError if the parts alone exceed the memory of this process's devices.
+    """Raise ValueError if these parts already exceed the memory of this process's devices.
 
     CPU devices share the machine's memory. Devices that do not report their memory are not checked.
     """
@@ -158,7 +158,7 @@ def _listed(parts: list[Part]) -> str:
 
 
 def _excess(parts: list[Part], memory: int) -> Part:
-    """Return the first part that no longer fits."""
+    """Return the first part that does not fit in the memory left over by the parts before it."""
     totals = itertools.accumulate(part.bytes for part in parts)
     return next(part for part, total in zip(parts, totals, strict=True) if total > memory)
 

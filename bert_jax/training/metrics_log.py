@@ -1,4 +1,4 @@
-"""Keep a run's metrics in one JSON Lines log, however often the run is stopped and resumed."""
+"""Keep a run's metrics in a single JSON Lines log, even if the run is stopped and resumed."""
 
 from __future__ import annotations
 

@@ -34,11 +34,12 @@ class TensorBoard:
 
     If the file cannot be written, for example because the disk is full, it is abandoned with a
     single warning, since `metrics.jsonl` has the same values. (tensorboardX's own writer uses a
-    thread. Such an error would end the thread, and the run would wait for it forever.)
+    thread, which would end if it could not write, and the run would wait for it forever.)
 
     Args:
       work_dir: the run's work directory.
-      start_step: the step from which the run resumes; TensorBoard hides older events after it.
+      start_step: the step from which the run resumes; TensorBoard hides existing events for later
+        steps.
     """
 
     def __init__(self, work_dir: Path, start_step: int) -> None:
@@ -195,8 +196,8 @@ class Reporter:
       work_dir: the run's work directory.
       steps_and_costs: for each phase in order, the number of optimizer steps and the cost of one
         step, from which the time left is estimated; see `Progress`.
-      start_step: the step from which the run resumes. Later entries are removed from the log, and
-        later events are hidden in TensorBoard.
+      start_step: the step from which the run resumes. Entries for later steps are removed from the
+        log, and events for later steps are hidden in TensorBoard.
       peak_flops: the peak FLOP/s of all devices together; if None, utilization is not reported.
       tensorboard: whether to write TensorBoard event files.
       on_report: called with every report; None for no callback.

@@ -98,7 +98,7 @@ def mesh_axes(axes: Sequence[str | None], mesh: Mesh) -> list[tuple[str, ...]]:
 
 
 def named_sharding(shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh) -> NamedSharding:
-    """Return a tensor's sharding; a dim that its mesh axes do not divide evenly stays whole."""
+    """Return a tensor's sharding; dims that their mesh axes do not divide evenly stay whole."""
     entries = [
         entry if entry and size % _extent(entry, mesh) == 0 else None
         for size, entry in zip(shape, mesh_axes(axes, mesh), strict=True)
@@ -109,7 +109,10 @@ def named_sharding(shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh)
 def parameter_shardings(
     shapes: Mapping[str, jax.ShapeDtypeStruct], logical_axes: LogicalAxes, mesh: Mesh
 ) -> dict[str, NamedSharding]:
-    """Return the sharding of every parameter, keyed by name; `undivided` lists unsplit dims."""
+    """Return the sharding of every parameter, keyed by name.
+
+    To list the dims that the mesh does not divide evenly, call `undivided`.
+    """
     return {
         name: named_sharding(shape.shape, logical_axes[name], mesh)
         for name, shape in shapes.items()

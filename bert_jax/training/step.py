@@ -36,7 +36,7 @@ from bert_jax.training.state import (
 
 
 class StepInputs(NamedTuple):
-    """The inputs to a train step in addition to the state and the batch.
+    """The inputs to a train step other than the state and the batch.
 
     They are not compiled in as constants, so runs that differ only in these inputs share a program.
 
@@ -166,7 +166,7 @@ def _split(batch: Batch, parts: int, mesh: Mesh) -> dict[str, jax.Array]:
 def _accumulate(
     gradient: Callable[[Batch, jax.Array], tuple[Any, Metrics]], parts: Batch, key: jax.Array
 ) -> tuple[Any, Metrics]:
-    """Add up the gradients and metrics of all parts, whose losses share one denominator."""
+    """Add up the gradients and metrics of all parts; the losses have a common denominator."""
     keys = jax.random.split(key, next(iter(parts.values())).shape[0])
 
     def body(carry: tuple[Any, Metrics], part: tuple[Batch, jax.Array]) -> tuple[Any, None]:

@@ -1,4 +1,6 @@
-"""CoNLL-2003: find people, places, organizations and other entities in news, in document context.
+"""CoNLL-2003: find people, places, organizations and other entities in news articles.
+
+Each sentence is tagged in the context of its document.
 
 Data: train.txt, valid.txt and test.txt (eng.train, eng.testa, eng.testb) with four columns and
 -DOCSTART- lines. Use a cased model, since capital letters help to identify names.
