@@ -37,7 +37,7 @@ def option_names(*parameters: str) -> dict[str, str]:
 
 
 def at_least(minimum: int) -> Callable[[str], int]:
-    """Return an argparse type for whole numbers that are not less than `minimum`."""
+    """Return an argparse type for whole numbers greater than or equal to `minimum`."""
 
     def parse(text: str) -> int:
         with suppress(ValueError):
@@ -96,7 +96,7 @@ class ArgumentParser(argparse.ArgumentParser):
     def add_output_file(
         self, name: str, help: str, *, kind: Any = None, required: bool = False
     ) -> None:
-        """Add an option for a file to write; see `output_files`."""
+        """Add an option for the path of an output file; see `output_files`."""
         self._output_files.append(name)
         self.add_option(name, "FILE", help, kind=kind, required=required)
 

@@ -107,7 +107,7 @@ def to_dataclass(cls: type[T], values: Mapping[str, Any], path: str = "config") 
 
 
 def without_absent_sections(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored config without empty sections whose kind is no longer registered.
+    """Return a stored config without the empty sections that are no longer registered.
 
     A stored config contains None for every section that was registered when it was written, except
     for the one that it uses.
@@ -118,7 +118,7 @@ def without_absent_sections(cls: type, values: Mapping[str, Any]) -> dict[str, A
 
 
 def _with_one_section(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments for `cls`, with its one section stored under the name of the field."""
+    """Return the arguments for `cls`, with the section that is present passed as its field."""
     for field in dataclasses.fields(cls):
         if _SECTIONS not in field.metadata:
             continue
@@ -135,7 +135,7 @@ def _with_one_section(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _keys_of(cls: type, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the dotted keys of a config, with the entries of its mappings taken from `values`."""
+    """Yield the dotted keys of a config, including those of the mapping entries in `values`."""
     for key in config_keys(cls).values():
         hint, _ = without_none(key.hint)
         value = values.get(key.name)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 # Each row has a pattern for JAX's `device_kind`, a dict from dtype to the dense peak in TFLOP/s,
 # and the source. From Hopper and Ada on, NVIDIA publishes figures with 2:4 sparsity, which are
-# twice the dense peak. The first match is used, so specific boards precede their family.
+# twice the dense peak. The first match is used, so specific boards are listed before their
+# families.
 _DENSE_TFLOPS: tuple[tuple[str, dict[str, float], str], ...] = (
     (r"\bA100\b", {"bfloat16": 312, "float16": 312}, "NVIDIA A100 datasheet, 2021"),
     (r"\bH100 NVL\b", {"bfloat16": 835.5, "float16": 835.5}, "NVIDIA H100 datasheet, 2024"),
@@ -31,7 +32,7 @@ _DENSE_TFLOPS: tuple[tuple[str, dict[str, float], str], ...] = (
 
 
 def peak_flops(device_kind: str, dtype: str) -> float | None:
-    """Return a device's dense peak for matmuls in FLOP/s, or None if it is unknown.
+    """Return a device's peak FLOP/s for dense matmuls, or None if it is unknown.
 
     Args:
       device_kind: the value of `jax.Device.device_kind`, such as "NVIDIA H200" or "TPU v5 lite".
@@ -101,12 +102,12 @@ def chip(device_kind: str) -> Chip | None:
 
 @dataclass(frozen=True)
 class Roofline:
-    """The minimum time that a step needs on each of a chip's resources (Williams et al. 2009).
+    """Lower bounds on step time, one for each of a chip's resources (Williams et al. 2009).
 
     Attributes:
-      compute: seconds that matmuls take at peak FLOP/s.
-      memory: seconds that transfers to and from HBM take at peak bandwidth.
-      links: seconds that transfers to other chips take at peak bandwidth.
+      compute: the time for matmuls at peak FLOP/s, in seconds.
+      memory: the time for transfers to and from HBM at peak bandwidth, in seconds.
+      links: the time for transfers to other chips at peak bandwidth, in seconds.
     """
 
     compute: float

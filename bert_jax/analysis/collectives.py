@@ -59,7 +59,8 @@ def collectives(hlo: str, num_devices: int) -> dict[str, Traffic]:
     that the compiler annotates. Without an annotation, it is the bound in the loop's condition
     (loop counters from `lax.scan` and the compiler start at 0 and increase by 1) or, if no bound is
     found, 1. If the TPU compiler splits a collective across several fusions to overlap it with
-    matmuls, it appears in each of them with the same channel number, but is counted only once.
+    matmuls, the collective appears in each fusion with the same channel number, but is counted
+    once.
 
     Args:
       hlo: the text of a compiled, partitioned module, as returned by `compiled.as_text()`. Shapes
@@ -143,7 +144,7 @@ def group_size(attributes: str, num_devices: int) -> int:
 
 
 def _parse_computations(hlo: str) -> tuple[dict[str, list[_Instruction]], str]:
-    """Return (dict from computation name to instructions, the entry computation's name)."""
+    """Return a dict from computation name to instructions, and the entry computation's name."""
     computations: dict[str, list[_Instruction]] = {}
     entry, current = "", ""
     for text in hlo.splitlines():
@@ -163,7 +164,7 @@ def _parse_computations(hlo: str) -> tuple[dict[str, list[_Instruction]], str]:
 
 
 def _count_runs(computations: dict[str, list[_Instruction]], entry: str) -> dict[str, int]:
-    """Return how often each computation runs, counting every branch of conditionals."""
+    """Return how many times each computation runs, as if all branches of a conditional ran."""
     runs = dict.fromkeys(computations, 0)
 
     def visit(name: str, count: int) -> None:

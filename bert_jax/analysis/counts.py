@@ -57,7 +57,7 @@ def layer_flops(config: EncoderConfig, length: int) -> LayerFlops:
 
 
 def encoder_training_flops(config: EncoderConfig, length: int, trainable_layers: int) -> int:
-    """Return the FLOPs for all layers' forward and backward passes on one sequence.
+    """Return the FLOPs of the forward and backward passes through all layers on one sequence.
 
     Args:
       config: the encoder's architecture.
@@ -185,7 +185,7 @@ class ParameterCounts:
 
 
 def parameter_counts(model: ModelConfig) -> ParameterCounts:
-    """Compute a model's parameter counts from its config, without `define_model`."""
+    """Compute a model's parameter counts from its config, without calling `define_model`."""
     encoder = model.encoder
     hidden = encoder.hidden_dim
     final_norm: dict[NormPlacement, int] = {"post": 0, "pre": 2 * hidden}

@@ -13,7 +13,7 @@ from bert_jax.models.parameters import count
 
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
 _LAYER = re.compile(r"^encoder\.layers\.(\d+)\.")
-# The parameters of a dense layer or a norm, whose sizes form one term of a formula.
+# The parameters of a dense layer or norm. Together, their sizes form one term of a formula.
 _LEAVES = ("kernel", "scale", "bias")
 
 

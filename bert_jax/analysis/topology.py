@@ -1,4 +1,4 @@
-"""Provide devices to compile for, whether present or not: CPUs (`cpu:8`) or a named TPU slice."""
+"""Provide devices to compile for, even if they are absent: CPUs (`cpu:8`) or a TPU slice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def topology_devices(name: str) -> list[jax.Device]:
     """Return a topology's devices, which can form a mesh to compile for.
 
     Call this function before JAX initializes its devices. On TPU v4, a device is a chip with two
-    cores, which is also the default on the hardware.
+    cores, as it is by default on real hardware.
 
     Args:
       name: the name of the topology, such as "v5e:4x4" or "cpu:8".

@@ -72,7 +72,7 @@ class Corpus:
     def read(self, indices: NDArray[np.int64]) -> list[bytes]:
         """Return the bytes of the records with these numbers, in the given order.
 
-        Each shard is read once, with an ascending list of unique numbers. This takes 6 us per
+        Each shard is read once, using a sorted list of unique record numbers. This takes 6 us per
         record for 256 records from one shard, and 28 us for a single record (uncompressed, 1 KB).
 
         Raises:

@@ -44,8 +44,8 @@ class PrepareOptions:
       heldout_fraction: the fraction of documents held out for evaluation, selected by hash.
       language: the language whose sentence rules are used.
       unit_bytes: the amount of text in one shard, counting 256 extra bytes for every document. A
-        worker used 170 MiB of memory for 32 MiB of English, and 570 MiB for two 16 MiB documents
-        of one-letter sentences.
+        worker used 170 MiB of memory for 32 MiB of English text, and 570 MiB for two 16 MiB
+        documents of one-letter sentences.
       sources: the options for reading the inputs.
     """
 
@@ -138,7 +138,7 @@ class PrepareInputs:
     def with_checksums(
         self, sources: Sequence[dict[str, Any]], counts: SourceCounts
     ) -> tuple[dict[str, Any], ...]:
-        """Add the checksums of the files that were read to the result of `describe`."""
+        """Return the result of `describe`, with checksums added for the files that were read."""
         checksums = counts.checksums
         assert checksums is not None, "checksums were not requested"
         return tuple(

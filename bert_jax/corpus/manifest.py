@@ -24,7 +24,7 @@ _FIELD_NAMES = {json_name: field for field, json_name in _JSON_NAMES.items()}
 
 
 def json_fields(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a dict keyed by fields' JSON names, as a `dict_factory` for `dataclasses.asdict`."""
+    """Build a dict keyed by JSON field names; used as `dict_factory` in `dataclasses.asdict`."""
     return {_JSON_NAMES.get(name, name): value for name, value in fields}
 
 
@@ -63,8 +63,8 @@ class SplitInfo:
       num_tokens: the number of tokens, excluding special tokens.
       fill_rate: the fraction of the records' positions that are used if every fragment is written
         as `[CLS] A [SEP] B [SEP]`; 0 if there are no records.
-      num_unknown: the number of tokens that the tokenizer does not know; None in older corpora, for
-        which unknown tokens were not counted.
+      num_unknown: the number of unknown tokens; None for older corpora, in which they were not
+        counted.
     """
 
     shards: tuple[ShardInfo, ...]
@@ -131,7 +131,7 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """Hex SHA-256 of everything that affects training: records and tokenizer, not sources."""
+        """A hex SHA-256 of what affects training: records and tokenizer, but not sources."""
         content = dataclasses.asdict(self, dict_factory=json_fields)
         history = ("options", "sources", "tokenizer_files")
         for name in (*history, "empty_files_skipped", "heldout_repeats"):

@@ -1,7 +1,7 @@
 """Turn documents into token ids and sentence starts, and pack them into records.
 
 The same documents always give the same records. Memory use depends only on the size of the
-documents passed at once.
+documents passed in one call.
 """
 
 from __future__ import annotations
@@ -96,12 +96,13 @@ def _segment(block: str, language: str) -> list[str]:
     return sentences
 
 
-# Characters per call to the tokenizer, which uses about 200 bytes per token during the call.
+# The approximate number of characters to pass to the tokenizer in one call, during which it uses
+# about 200 bytes per token.
 _MAX_CALL = 1 << 18
 
 
 class Encoder(Protocol):
-    """The part of a tokenizer that `tokenize_document` uses."""
+    """The part of the tokenizer interface that `tokenize_document` uses."""
 
     @property
     def spaces_are_text(self) -> bool:
@@ -158,8 +159,8 @@ def _with_space(part: str, *, first: bool) -> str:
 def _parts(sentence: str) -> Iterator[str]:
     """Split an overlong sentence at white space, or anywhere if it has none.
 
-    Only a cut that is not at white space can change tokens, but without such a cut, WordPiece would
-    turn the whole run of letters into a single [UNK].
+    Tokens can change only if a word is cut, but WordPiece would turn an uncut word of this length
+    into a single [UNK].
     """
     begin = 0
     while len(sentence) - begin > _MAX_CALL:
@@ -170,7 +171,7 @@ def _parts(sentence: str) -> Iterator[str]:
 
 
 def _calls(parts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Group consecutive parts into calls of at most about 2 * _MAX_CALL characters."""
+    """Group consecutive parts into tokenizer calls of up to about 2 * _MAX_CALL characters."""
     begin = size = 0
     for index, part in enumerate(parts):
         size += len(part)
@@ -199,7 +200,7 @@ def fill_rate(num_tokens: int, num_fragments: int, num_records: int, max_length:
 
 @dataclass(frozen=True)
 class TokenizedDocument:
-    """A document in the form of token ids and sentence starts.
+    """A document, represented by its token ids and sentence starts.
 
     Attributes:
       document_id: the number of the document in the corpus.
@@ -261,9 +262,9 @@ def _pack_tails(
 
     The first order is by length, longest first, which is best if fragments are few or long. If many
     fragments are short, the shortest ones come at the end, where records reach `max_fragments` long
-    before they are full (up to 30% more records than needed). The other two orders sort only
-    the fragments longer than a quarter or half of a record, and append the rest in their given
-    order (within 1% of the minimum, or 6% if `max_fragments` limits half of the records).
+    before they are full (up to 30% more records than needed). The other two orders sort only the
+    fragments longer than a quarter or half of a record, and append the rest in their given order.
+    Their results are within 1% of the minimum, or 6% if `max_fragments` limits half of the records.
     """
     by_length = sorted(tails, key=lambda fragment: -len(fragment.token_ids))
     attempts = []

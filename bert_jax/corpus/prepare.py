@@ -98,8 +98,8 @@ def prepare(
       unit_bytes: the amount of text in one shard.
       sources: the options for reading the inputs; None for the defaults.
       workers: the number of worker processes. Defaults to one per core. Workers import the main
-        script, so its call to `prepare` must be below `if __name__ == "__main__":` (not needed in a
-        notebook).
+        script, so its call to `prepare` must be guarded by `if __name__ == "__main__":` (not needed
+        in a notebook).
       allow_unknown: whether more than a fifth of the tokens may be unknown to the tokenizer.
       on_progress: called after every shard.
 

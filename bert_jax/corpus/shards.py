@@ -91,7 +91,7 @@ def shard_path(directory: Path, name: str) -> Path:
 
 
 def write_records(path: Path, blobs: Sequence[bytes]) -> ShardInfo:
-    """Write records to a shard. This is atomic even if the power fails.
+    """Write records to a shard atomically, even if the power fails.
 
     Raises:
       NotWritten: the shard cannot be written.
@@ -301,7 +301,7 @@ def _death(worker: _Worker) -> OSError:
 
 
 def _serve(requests: Connection, tokenizer: Path, settings: ShardSettings, directory: Path) -> None:
-    """Handle the parent's units, sending back results or an exception, until the parent ends."""
+    """Handle units from the parent process, sending back results or an error, until it exits."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # handled by the parent
     # A worker that outlives a killed preparation could replace a shard of the next preparation.
     end_with_parent()
@@ -315,7 +315,7 @@ def _serve(requests: Connection, tokenizer: Path, settings: ShardSettings, direc
             del unit, result
     except EOFError:
         return
-    # Any other error is a bug, whose traceback goes to standard error.
+    # Any other error is a bug, so its traceback goes to standard error.
     except (ValueError, OSError, MemoryError) as error:
         requests.send(error)
 

@@ -26,8 +26,9 @@ from bert_jax.tokenizers.special_tokens import Vocabulary
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.validation import check_seed
 
-# These resemble English Wikipedia and books, measured in WordPiece tokens. The mean sentence length
-# is 25 tokens, and document lengths are log-normal with a median of 350 tokens and a mean near 900.
+# These distributions of lengths, in WordPiece tokens, resemble those of English Wikipedia and
+# books. The mean sentence length is 25 tokens, and document lengths are log-normal with a median of
+# 350 tokens and a mean near 900.
 SENTENCE_LENGTH = (3.0, 0.65)
 DOCUMENT_LENGTH = (5.85, 1.35)
 NUM_SPECIAL = 5
@@ -39,7 +40,7 @@ _VOCAB_SIZE = 30_522
 
 
 def synthetic_vocabulary(vocab_size: int) -> Vocabulary:
-    """Return a vocabulary of [PAD], [UNK], [CLS], [SEP] and [MASK] (ids 0 to 4), then words."""
+    """Return a vocabulary of [PAD], [UNK], [CLS], [SEP] and [MASK] (ids 0 to 4) plus words."""
     return Vocabulary(
         vocab_size=vocab_size,
         pad_id=0,
@@ -142,7 +143,8 @@ def corpus_to_measure(
     Args:
       directory: a prepared corpus. If None, a `temporary_corpus` is made.
       max_length: the length of a record in the temporary corpus; defaults to `MAX_LENGTH`.
-      million_tokens: the size of the temporary corpus; defaults to `MILLION_TOKENS`.
+      million_tokens: the size of the temporary corpus, in millions of tokens; defaults to
+        `MILLION_TOKENS`.
 
     Raises:
       ValueError: both a directory and a size are given, or there is no such corpus.

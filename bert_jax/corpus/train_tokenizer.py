@@ -280,7 +280,7 @@ class _Texts:
 
 
 def _marked_words(options: _Options) -> MarkedWords | None:
-    """Return a counter of the words that lose marks, or None if the tokenizer keeps marks."""
+    """Return a counter of the words that lose accents, or None if the tokenizer keeps them."""
     if options.keep_accents or options.lowercase is False:
         return None
     match options.kind:

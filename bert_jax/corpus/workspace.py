@@ -1,7 +1,7 @@
 """Check output directories, and turn an unfinished preparation into a corpus.
 
-A preparation writes all files to DIR/.work. When all shards are finished, it renames them into DIR,
-writes manifest.json last, and removes .work.
+A preparation writes all files to DIR/.work. When all shards are finished, it moves them to DIR,
+then writes manifest.json, and removes .work.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def check_outside_corpora(path: Path, name: str) -> None:
 
 
 def directory_kind(directory: Path) -> Kind | None:
-    """Identify the kind of a directory from its files; return None if it is unknown."""
+    """Return what kind of directory this is, judging by its files, or None if it is unknown."""
     if has_corpus(directory):
         return "corpus"
     if (directory / SWEEP_NAME).is_file():

@@ -1,4 +1,4 @@
-"""Check a fine-tuning run against its mesh, data and memory, and compile its steps."""
+"""Check that a fine-tuning run fits its mesh, data and memory, and compile its steps."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def make_steps(
       accumulation_steps: the number of parts that each batch is split into.
       task: the model and its loss.
       mesh: the device mesh.
-      others: steps that were made before. If one of them has the same settings, it is returned.
+      others: existing steps, to be reused if their settings are the same.
 
     Raises:
       ValueError: `tuning.top_layers` exceeds the number of layers, or is combined with

@@ -58,13 +58,13 @@ FINETUNE = "bert-jax finetune"
 
 @dataclass(frozen=True)
 class SetScores:
-    """A model's scores on a set. There are none if the examples are unlabeled.
+    """A model's scores on a set, and its prediction files. Unlabeled examples have no scores.
 
     Attributes:
       examples: the number of examples.
       scores: the scores, keyed by metric name.
       by_type: the scores for each type of answer, such as a class, a label or an entity type.
-      type_is: the word for a type in `by_type`, such as "label".
+      type_is: what a type in `by_type` is called, such as "label".
       files: the prediction files.
     """
 

@@ -80,7 +80,8 @@ class Grid:
       batch_sizes: the batch sizes.
       learning_rates: the peak learning rates.
       num_epochs: the epoch counts.
-      num_seeds: the number of runs per combination; their seeds count up from `first_seed`.
+      num_seeds: the number of runs per combination; their seeds are consecutive, starting at
+        `first_seed`.
       first_seed: the first seed.
       variants: the values of the other config keys that the sweep varies.
     """

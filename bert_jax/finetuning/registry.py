@@ -70,7 +70,7 @@ def kind_of_task(task: TaskConfig) -> TaskKind:
 
 
 def kind_of_head(head: str) -> TaskKind | None:
-    """Return the first kind of task that trains a head; None for a pretraining head."""
+    """Return the first kind of task that trains this head, or None for a pretraining head."""
     return next((kind for kind in task_kinds() if kind.head.name == head), None)
 
 

@@ -88,7 +88,8 @@ class FinetuneRun:
         Args:
           config: the config.
           mesh: the device mesh.
-          others: runs whose model, data and compiled steps are shared if they are the same.
+          others: other open runs, whose model, data and compiled steps are reused if they are the
+            same.
 
         Raises:
           ValueError: the model or a file does not fit the config, or a file is missing or damaged.
@@ -252,7 +253,8 @@ class FinetuneRun:
             "batch_size": self.hyperparameters.batch_size,
             "best_metric": self.best_metric,
             "row_lengths": list(self.row_lengths),
-            # The error about changed files shows these keys; the values are only compared.
+            # The error about changed files shows these keys. Their values are used only for
+            # comparison.
             "training examples (their file, its columns, max_length)": self.data.train.fingerprint,
             "validation examples (likewise)": {
                 name: examples.fingerprint for name, examples in self.data.validation.items()

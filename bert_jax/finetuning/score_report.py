@@ -33,7 +33,7 @@ def lines(result: EvaluationResult) -> Iterator[str]:
 def check_outputs(
     output: Path | None, predictions: str | os.PathLike[str] | None, *, labeled: bool
 ) -> None:
-    """Check where `evaluate` writes its results, before any work is done.
+    """Check the paths that `evaluate` will write its results to, before it does any work.
 
     Args:
       output: the JSON file given with `--output`, or None.
@@ -41,8 +41,8 @@ def check_outputs(
       labeled: whether there are labels; False if `--unlabelled` is given.
 
     Raises:
-      ValueError: the outputs do not suit data without labels, or the file is in the predictions
-        directory, or exists and does not hold scores, such as a file with labels.
+      ValueError: there are no labels but `output` is given or `predictions` is not, the JSON file
+        would be in the predictions directory, or the file exists and was not written by `evaluate`.
     """
     if not labeled and (output or not predictions):
         raise ValueError(

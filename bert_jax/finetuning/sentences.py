@@ -42,7 +42,7 @@ _FORM_KEYS = form_keys("sentences")
 
 
 def _report_absent(examples: SentenceExamples, files: SentenceFiles, split: Split) -> None:
-    """Warn about labels that occur in no training example."""
+    """Warn about labels that do not occur in any training example."""
     if split != "train":
         return
     sets = examples.label_sets or []

@@ -45,7 +45,7 @@ class Source:
       step: the step of the checkpoint to start from; None if no parameters are needed. It is chosen
         only once, since another process may be saving checkpoints in the same directory.
       mesh: the device mesh.
-      held: the parameters copied into memory, which requires a single process; if None, they are
+      held: a copy of the parameters in memory, which requires a single process; if None, they are
         read from the checkpoint.
     """
 
@@ -121,7 +121,7 @@ def _check_path(directory: Path, work_dir: Path, stored: Any) -> None:
 
 
 def source_identity(source: Source, work_dir: Path) -> Any:
-    """Return the description of the source that the run's checkpoints store.
+    """Return the description of the source to store in the run's checkpoints.
 
     A resumed run no longer needs its source. It keeps the stored description if `init_from` is the
     same path, holds the same parameters, or was deleted. Otherwise the new description differs from
@@ -140,7 +140,7 @@ def source_identity(source: Source, work_dir: Path) -> Any:
 
 
 def _is_there(directory: Path, *, parameters: bool) -> bool:
-    """Return whether a directory holds a model and, if `parameters`, a complete checkpoint."""
+    """Return whether a directory has a model and, if `parameters` is set, a complete checkpoint."""
     if not (directory / MODEL_NAME).is_file():
         return False
     checkpoints = directory / CHECKPOINTS_NAME

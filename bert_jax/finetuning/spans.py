@@ -1,4 +1,4 @@
-"""Define question answering with answers that are spans of a passage, as in SQuAD v1.1."""
+"""Define the question-answering task, where answers are spans of a passage, as in SQuAD v1.1."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from bert_jax.tasks.span_scores import squad_scores
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 _METRICS = ("f1", "exact_match")
-# The numbers of words from the start of a passage that `SpanSet.chance` tries as the answer.
+# For each N in this list, `SpanSet.chance` tries the first N words of each passage as the answer.
 _FIRST_WORDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 

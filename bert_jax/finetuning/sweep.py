@@ -70,7 +70,7 @@ def sweep(
     """Fine-tune with every combination of hyperparameters and every seed, and write a report.
 
     If the sweep was stopped, it is resumed. The config's `work_dir`, `batch_size`, `num_epochs` and
-    peak learning rate are replaced; the seeds count up from its `seed`.
+    peak learning rate are replaced; the seeds are consecutive, starting at its `seed`.
 
     Args:
       config: the config of the runs.
@@ -86,8 +86,8 @@ def sweep(
         `output` used before, or "best" for a new sweep.
       command: the command that repeats the sweep, for the report; defaults to a call to this
         function.
-      on_report: called with a message after every run and, if keys are varied, before it; a run's
-        own reports go to `output.txt` in its directory.
+      on_report: called with a message after every run and, if keys are varied, also before every
+        run. A run's own reports go to `output.txt` in its directory.
       stop: a request to stop; any thread may call its `request()`, which ends the sweep the way
         Ctrl-C does.
 
@@ -121,7 +121,7 @@ def sweep(
     command = command or _call(output, grid, keep)
     opened: dict[Variant, FinetuneRun] = {}
     for variant, varied in configs.items():
-        # All runs evaluate the same number of rows at once, so that this compiles only once.
+        # All runs evaluate the same number of rows at once, so evaluation is compiled only once.
         rows = 4 * (max(grid.batch_sizes) // varied.accumulation_steps)
         varied = replace(
             varied,
@@ -165,7 +165,7 @@ def _call(output: Path, grid: Grid, keep: Keep) -> str:
 def _run_to_end(
     opened: Sweep, stop: StopRequest, report: OnReport
 ) -> tuple[SweepResult, list[str]]:
-    """Train, write the report and predictions, and return the result with lines to print."""
+    """Train the runs, write a report and predictions, and return the result and lines to print."""
     finished = opened.run(stop, report)
     results, best = opened.results(), opened.best_directory
     files = write_report([results], opened.output) if results.runs else []

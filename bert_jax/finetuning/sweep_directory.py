@@ -34,7 +34,8 @@ _FREE_KEYS = (
     *("work_dir", "seed", "batch_size", "num_epochs"),
     *("evaluation_batch_size", "report_every_steps", "tensorboard", "mesh"),
 )
-# Keys in the `files` of a task that may be detected in a file, so that the file determines them.
+# Keys in a task's `files` section whose values may be detected from a data file instead of being
+# set in the config.
 _DETECTED = ("first", "second", "label", "labels")
 
 
@@ -245,7 +246,7 @@ def write_diverged(directory: Path, message: str) -> None:
 
 
 def has_model(directory: Path) -> bool:
-    """Return whether a run's directory still has its parameters, with no removal in progress."""
+    """Return whether a run still has its parameters, and their removal has not begun."""
     return (directory / MODEL_NAME).is_file() and (directory / CHECKPOINTS_NAME).is_dir()
 
 

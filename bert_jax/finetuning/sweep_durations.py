@@ -42,7 +42,7 @@ class Durations:
         return sum(each.num_epochs * (rates.get(each.variant) or usual) for each in left)
 
     def _representative(self, variant: Variant) -> Sequence[tuple[float, float]]:
-        """Return the runs of a variant without the first, unless it is the only one."""
+        """Return all runs of a variant except the first, or the first if it is the only one."""
         runs = self._runs.get(variant, [])
         return runs[1:] or runs
 

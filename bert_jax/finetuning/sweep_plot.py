@@ -18,8 +18,8 @@ from bert_jax.plots import plain, png_of
 _COLORS = ("#3b6fb6", "#d9622b", "#3a8f5c", "#8a5ab0", "#b58a1b", "#7a7a7a")
 _LINES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
 _INK, _GRID = "#333333", "#e6e6e6"
-# The horizontal offset between lines, as a fraction of the distance between learning rates, and the
-# largest distance between the first and the last.
+# The horizontal offset between adjacent lines, and the maximum offset between the first and last
+# lines, as fractions of the distance between learning rates.
 _SHIFT, _MAX_SHIFT = 0.12, 0.7
 _ROUNDING = 1e-6  # smaller differences between scores are rounding errors
 _LETTERS_PER_INCH = 13  # in a legend
@@ -68,7 +68,7 @@ def sweep_figure(results: SweepResults) -> Figure:
     low, high = panels[0].get_ylim()
     if high - low < _ROUNDING:  # otherwise the axis would show only rounding errors
         panels[0].set_ylim((low + high) / 2 - 0.01, (low + high) / 2 + 0.01)
-    # One legend for all panels, which share their colors.
+    # The panels use the same colors, so they share one legend.
     handles, labels = panels[0].get_legend_handles_labels()
     columns = len(labels)
     if results.variants:

@@ -29,8 +29,8 @@ class RunResult:
       degenerate: whether the last evaluation was no better than `TaskData.chance` (a "failed run"
         in Mosbach et al. 2021, section 3), or the run diverged.
       diverged: why the run diverged; empty if it did not.
-      trained_steps: the number of steps that the run trained before it ended; 0 in results that
-        were written before it was recorded.
+      trained_steps: the number of steps that the run trained before it ended; 0 in older results,
+        in which it was not recorded.
     """
 
     hyperparameters: Hyperparameters
@@ -185,8 +185,10 @@ class SweepResults:
       metric: the metric that runs are compared by.
       lower_is_better: whether a lower value of the metric is better.
       chance_metric: the metric that identifies degenerate runs: `metric`, unless that is a loss.
-      chance: `TaskData.chance` for that metric; see `variants` if the sweep varies the data.
-      num_examples: the number of training examples; likewise.
+      chance: `TaskData.chance` for that metric. If the sweep varies the data, see `variants`
+        instead.
+      num_examples: the number of training examples. If the sweep varies the data, see `variants`
+        instead.
       planned: the number of runs in the whole sweep.
       runs: the results of the runs, in the order of the grid.
       provenance: the origin of the results.
@@ -211,7 +213,7 @@ class SweepResults:
 
     @property
     def best_of_variants(self) -> list[Summary]:
-        """The first summary of each variant: its combination with the best mean."""
+        """The first summary of each variant, which has the variant's best mean."""
         best: dict[Variant, Summary] = {}
         for summary in self.summaries:
             best.setdefault(summary.combination.variant, summary)
@@ -279,7 +281,7 @@ def read_results(directory: Path) -> SweepResults:
 
 
 def _with_variant(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a dictionary from the file with its variant as an object."""
+    """Return a variant's facts from the file, with the variant converted to an object."""
     variant = Variant.of(values.get("variant", {}))
     hash(variant)  # a TypeError for values that are objects
     return {**values, "variant": variant}

@@ -58,8 +58,8 @@ class Sweep:
     """A sweep whose files have been read and whose combinations have been checked.
 
     Attributes:
-      opened: a run of each variant, with the task's test sets. The grid's runs have its data and
-        programs, but their own hyperparameters, and no test sets.
+      opened: an open run for each variant, which has the task's test sets. The variant's runs in
+        the grid share its data and programs, but have their own hyperparameters and no test sets.
       facts: facts about each variant.
       output: the sweep's directory.
       grid: the grid of variants, hyperparameters and seeds.

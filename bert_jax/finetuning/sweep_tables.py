@@ -13,9 +13,9 @@ _MISSING = "-"
 
 
 def tables(results: SweepResults) -> dict[str, list[list[str]]]:
-    """Return the tables to show, keyed by title; a sweep without variants has one, without title.
+    """Return the tables to show, keyed by title; a sweep without variants has one untitled table.
 
-    The table of all combinations is omitted if each variant has only one.
+    The table of all combinations is omitted if each variant has only one combination.
     """
     if not results.variants:
         return {"": table(results)}
@@ -53,10 +53,10 @@ def comparison(results: SweepResults) -> list[list[str]]:
 
 
 def _train_time(combination: Combination, results: SweepResults) -> str:
-    """Return the duration of the fastest run of a variant with a batch size and number of epochs.
+    """Return the duration of the fastest run with this combination, at any learning rate.
 
-    The first of these runs also compiles the programs. Runs that diverged are skipped, and so are
-    runs that stopped earlier than another.
+    The first of these runs also compiles the programs. Runs that diverged or stopped earlier than
+    the longest run are skipped.
     """
     alike = [
         run
@@ -93,7 +93,7 @@ def verdict(results: SweepResults) -> list[str]:
 
 
 def summary(results: SweepResults) -> list[str]:
-    """Return the lines of the tables and of the verdict."""
+    """Return the tables and the verdict as lines of text."""
     lines = []
     for title, rows in tables(results).items():
         lines += [*([f"{title}:"] if title else []), *aligned(rows), ""]
@@ -114,7 +114,7 @@ def chance_text(results: SweepResults) -> str:
 
 
 def examples_text(results: SweepResults) -> str:
-    """Return the number of training examples, or the range of the variants' numbers."""
+    """Return the number of training examples, or a range if it differs between variants."""
     numbers = {each.num_examples for each in results.variants} or {results.num_examples}
     return _range(f"{min(numbers):,}", f"{max(numbers):,}")
 

@@ -1,4 +1,4 @@
-"""Define tagging: predicting a tag for every word, such as an entity or a part of speech."""
+"""Define the tagging task, which predicts entities, parts of speech or other tags for words."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ class TagsConfig(FilesTaskConfig):
         return self
 
     def inference_defaults(self, max_length: int, data: TaskData) -> InferenceDefaults:
-        """See `TaskConfig.inference_defaults`; the settings also cover document context."""
+        """See `TaskConfig.inference_defaults`; the settings also include `document_context`."""
         defaults = super().inference_defaults(max_length, data)
         return replace(defaults, document_context=self.document_context)
 
