@@ -104,7 +104,8 @@ class Manifest:
       documents_split: the number of documents that exceeded the size limit and were split.
       train: the training split.
       heldout: the held-out split.
-      empty_files_skipped: the number of inputs without a document, skipped with on_bad_line="skip".
+      empty_files_skipped: the number of inputs without any documents, skipped with
+        on_bad_line="skip".
       heldout_repeats: the number of documents removed from training because a document in a
         held-out input has the same text, ignoring case and white space.
       format_version: the version of the corpus format.

@@ -216,7 +216,7 @@ class TokenizedDocument:
 def pack_documents(
     documents: Sequence[TokenizedDocument], max_length: int, max_fragments: int
 ) -> list[list[Fragment]]:
-    """Split documents into fragments and pack these into records, without dropping tokens.
+    """Split documents into fragments, and pack the fragments into records without losing tokens.
 
     A document's tokens are split at exactly the capacity of a record, even within a sentence. What
     remains at the end of a document is packed together with the remainders of other documents and

@@ -34,7 +34,7 @@ from bert_jax.json_files import read_json_object
 from bert_jax.processes import cause_of_death, end_with_parent
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
-# One uncompressed record per chunk, which is fastest for random reads by index.
+# Store one uncompressed record per chunk, which is fastest for random reads by index.
 _WRITER_OPTIONS = "group_size:1,uncompressed"
 
 

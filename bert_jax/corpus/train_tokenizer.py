@@ -153,7 +153,7 @@ def train_tokenizer(
       vocab_size: the number of tokens, including special tokens; None for the size of BERT's,
         RoBERTa's or ALBERT's vocabulary.
       output: a new directory, or an existing one without a tokenizer; None to write no files.
-      lowercase: whether text is lowercased and loses its accents; None for the kind's default,
+      lowercase: whether text is lowercased and stripped of accents; None for the kind's default,
         which is False for byte-level BPE and True for the other kinds.
       keep_accents: whether lowercased text keeps its accents.
       num_unused: the number of [unusedN] tokens (only for "wordpiece"); None for BERT's 99.

@@ -29,7 +29,7 @@ SWEPT = {
 
 
 def variants_of(config: Config, vary: Mapping[str, Sequence[object]]) -> dict[Variant, Config]:
-    """Return the config of every variant: every combination of the values of the varied keys.
+    """Return the configs of all variants, one for each combination of the varied keys' values.
 
     Args:
       config: the sweep's config.

@@ -96,8 +96,8 @@ def kept_before(output: Path) -> Keep | None:
     """Return the last value of `keep` for the sweep in `output`, or None if there is no sweep.
 
     Raises:
-      ValueError: the directory does not record `keep`, as was the case in early versions. A wrong
-        guess could delete parameters.
+      ValueError: the directory is from an early version, which did not record `keep`. A wrong guess
+        could delete parameters.
     """
     file = output / IDENTITY_NAME
     if not file.is_file():
