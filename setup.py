@@ -1,4 +1,4 @@
-"""Define the package; dependency ranges start at a tested version and exclude the next series."""
+"""Define the package; version ranges start at a tested version and end before the next series."""
 
 import re
 from pathlib import Path
@@ -53,7 +53,7 @@ TENSORFLOW = [
 # These packages build the documentation, and parse its pages in the tests.
 DOCS = ["sphinx>=9.0.4,<10", "myst-parser>=5.2,<6", "myst-nb>=1.4,<2", "furo>=2025.12.19"]
 
-# The notebooks of the course run in these; the tests execute them without a browser.
+# Readers open the notebooks of the course in JupyterLab; the tests run them without a browser.
 COURSE = ["jupyterlab>=4.6.6,<5", "ipykernel>=7.4,<8"]
 
 # The browser test controls Chromium with this package; pip does not install Chromium itself.

@@ -1,4 +1,4 @@
-"""Configure Sphinx, with which `make docs` builds the documentation into docs/_build."""
+"""Configure Sphinx, which `make docs` uses to build the documentation in docs/_build."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ from bert_jax.version import __version__  # noqa: E402
 project = "bert_jax"
 release = version = __version__
 
-# myst_nb reads Markdown pages with myst_parser, and also the notebooks of the course.
+# myst_nb reads both the Markdown pages (using myst_parser) and the notebooks of the course.
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build", "course/work", "**/.ipynb_checkpoints"]
 nb_execution_mode = "off"  # the outputs are stored in the notebooks
@@ -44,7 +44,7 @@ html_show_sphinx = False
 html_copy_source = False
 html_show_sourcelink = False
 html_favicon = "_static/icon.svg"
-# Showing excerpts requires fetching pages, which browsers do not allow for file:// URLs.
+# To show excerpts, the search would have to fetch pages, which browsers block for file:// URLs.
 html_show_search_summary = False
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"

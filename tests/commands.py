@@ -52,7 +52,7 @@ class Finished:
 
 
 class Command:
-    """A runner for `bert-jax` on CPU devices, with the Python interpreter that runs the tests.
+    """An object that runs `bert-jax` on CPU devices, with the tests' own Python interpreter.
 
     Args:
       cache: the directory for the compilation cache, which all commands share.

@@ -84,7 +84,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Return the directory of public datasets next to the checkout; skip the test without it."""
+    """Return the directory of public data next to the checkout; skip the test if it is missing."""
     root = Path(os.environ.get("BERT_JAX_SHARED", REPOSITORY.parent / "shared"))
     if not (root / "data").is_dir():
         pytest.skip(f"no datasets in {root} (set BERT_JAX_SHARED to the directory with data/)")
@@ -93,7 +93,7 @@ def shared_data() -> Path:
 
 @dataclass(frozen=True)
 class Document:
-    """A sentence pair in a batch's row. Offsets are relative to the document's `[CLS]`."""
+    """A sentence pair in a row of a batch. Offsets are relative to the document's `[CLS]`."""
 
     token_ids: np.ndarray
     segment_ids: np.ndarray
@@ -202,7 +202,7 @@ def _tale(rng: random.Random) -> str:
 
 @pytest.fixture(scope="session")
 def tiny_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a file with the same 500 short generated documents (120 KB) every time."""
+    """Return a file with 500 short generated documents (120 KB), which never change."""
     rng = random.Random(0)
     path = tmp_path_factory.mktemp("text") / "tales.txt"
     path.write_text("\n\n".join(_tale(rng) for _ in range(500)) + "\n", encoding="utf-8")
@@ -246,7 +246,7 @@ def bert_jax(tmp_path_factory: pytest.TempPathFactory) -> Command:
     return Command(tmp_path_factory.mktemp("compiled"))
 
 
-# Two phases of different sequence lengths: 20 steps of 16 x 32 tokens, and 12 steps of 8 x 64.
+# Two phases with different sequence lengths: 20 steps of 16 x 32 tokens, and 12 steps of 8 x 64.
 TINY_CONFIG = """
 from ml_collections import ConfigDict
 

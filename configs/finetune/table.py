@@ -1,4 +1,4 @@
-r"""Your own table, with a class, several labels or a number for each text or pair of texts.
+r"""Your own table: predict a class, several labels or a number for each text or pair of texts.
 
 The text and label columns and the labels are detected and printed, unless they are set here or on
 the command line. Ambiguous files are rejected. If there is no validation file, 10% of the rows are
@@ -24,9 +24,9 @@ def get_config() -> ConfigDict:
             init_from="",
             sentences=dict(
                 files=dict(
-                    # The training file (--data on the command line) has the extension .csv, .tsv,
-                    # .jsonl or .parquet, and all but the last may be compressed. At the end, the
-                    # run writes predictions for the test file.
+                    # The training file (--data on the command line) is a .csv, .tsv, .jsonl or
+                    # .parquet file; the first three kinds may be compressed. At the end, the run
+                    # writes predictions for the test file.
                     train="data/table/train.csv",
                     validation="",
                     test="",
@@ -39,7 +39,7 @@ def get_config() -> ConfigDict:
                     # set delimiter=";"; for tables with tabs and quotes, kind="csv" and
                     # delimiter="\t".
                     form=dict(kind="auto", header=True),
-                    # The column names: "auto" detects them, and second="" is for single texts.
+                    # The column names; "auto" detects them. For single texts, set second="".
                     first="auto",
                     second="auto",
                     label="auto",

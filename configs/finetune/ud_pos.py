@@ -1,7 +1,8 @@
 """Universal Dependencies: tag each word with its part of speech (UPOS), using CoNLL-U files.
 
 Data: a treebank from https://universaldependencies.org, here English EWT. To predict another
-column, set --config.tags.files.tag=XPOS, for example; to use another language, set its files.
+column, set --config.tags.files.tag=XPOS, for example; to train on another language, set the paths
+of that treebank's files.
 Command:
     bert-jax finetune --config configs/finetune/ud_pos.py --init DIR
 Hardware: any. The BERT paper does not report a score for this task.

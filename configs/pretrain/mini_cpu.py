@@ -17,9 +17,9 @@ books and Wikipedia, with two cores of an AMD EPYC with AVX-512 bfloat16 (2026-1
 (accuracy 39.8%, with 30% masked; unigram cross-entropy 6.92), next-sentence accuracy 85.7%. In that
 run, the loss was 3.80 nats after 12,000 steps and 3.67 after 16,000 (masked-token accuracy 36.3%,
 next-sentence accuracy 80.5%), before the learning rate had decayed; the 14,000 steps of this recipe
-include the whole decay. Another machine of this kind processed 13,000 to 16,000 tokens per second
-(2026-11-22; on the first machine, both the code from that day and the current code process 7,800 to
-9,500).
+include the whole decay. On 2026-11-22, another machine of this kind processed 13,000 to 16,000
+tokens per second. The difference is not due to the code: on the first machine, both that day's
+version and the current one process 7,800 to 9,500.
 
 The recipe differs from BERT's paper because it trains on few tokens. In rows of 128 with 15%
 masked, a vocabulary of 16,000 and peak learning rates of 1e-3 and 1.5e-3, the loss had plateaued at

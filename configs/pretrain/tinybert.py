@@ -1,7 +1,7 @@
 r"""4-layer TinyBERT as published (Jiao et al. 2020, 3.2 and 4.2): the general distillation stage.
 
 The student is trained to match BERT-base's embeddings, hidden states and attention scores. Its
-layer m corresponds to the teacher's layer 3m, and trained matrices map its hidden states to the
+layer m corresponds to the teacher's layer 3m, and learned matrices map its hidden states to the
 teacher's 768 features. The loss has no terms for predictions, masked words or sentence pairs. The
 student is trained for three epochs on English Wikipedia, in sequences of 128 tokens. All other
 settings are from BERT's pretraining (Devlin et al. 2019, A.2): segment pairs, batches of 256, AdamW

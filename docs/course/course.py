@@ -27,10 +27,10 @@ MINI = Path("../../experiments/finetuning/bert-mini")
 WORK.mkdir(exist_ok=True)
 _NUMBER = re.compile(r"[-+]?[\d.,]+%?")
 
-# Compiled programs are kept on disk, so a notebook is faster when it runs again.
+# Compiled programs are kept on disk, so a notebook runs faster the second time.
 enable_compilation_cache()
 
-# Charts have no background, and colors that can be read on white and on black.
+# Charts have a transparent background and use colors that are readable on white and on black.
 _INK = "#777777"
 mpl.rcParams.update(
     {
@@ -57,7 +57,7 @@ mpl.rcParams.update(
 
 
 def mini_model() -> str:
-    """Import the small model in this repository, unless this was done before.
+    """Import the small model in this repository, unless it has already been imported.
 
     Returns:
       The model's work directory.
@@ -70,11 +70,11 @@ def mini_model() -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """A table, which Jupyter shows as HTML and `print` as text.
+    """A table that Jupyter displays as HTML and `print` displays as text.
 
     Attributes:
       columns: the titles of the columns.
-      rows: the cells of each row. Columns of numbers are aligned to the right.
+      rows: the cells of each row. Columns of numbers are right-aligned.
     """
 
     columns: Sequence[str]

@@ -2,9 +2,9 @@
 
     python experiments/checksums/run.py --work DIR
 
-If DIR does not contain a BERT-base checkpoint with AdamW's state yet, save one there (1.2 GB). Then
-alternate between restoring and verifying it. Restoring works as in a resumed run, except that the
-checkpoint is not verified.
+If DIR does not contain a BERT-base checkpoint with AdamW's state yet, the script saves one there
+(1.2 GB). It then alternates between restoring and verifying the checkpoint. Restoring works as in a
+resumed run, except that the checkpoint is not verified.
 """
 
 from __future__ import annotations

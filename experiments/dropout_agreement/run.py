@@ -7,10 +7,10 @@ libraries start from MODEL's weights and train on the same sentences with the sa
 and seeds 0, 1, ... Each library uses its own tokenizer, classifiers, dropout and example order. A
 run's result is its accuracy and loss on the development set after the last epoch. There are two
 more variants: the Trainer on bert_jax's batches, which differs from bert_jax only in its
-classifiers, dropout and code; and bert_jax without dropout, which shows how much difference missing
-dropout would make. If the command is killed, repeat it to resume; each model and each set of
-options needs its own --work folder. The script prints the table and writes results.json. With
---check, which uses fewer sentences and seeds, the script writes to --work instead.
+classifiers, dropout and code; and bert_jax without dropout, which shows how much of a difference it
+makes when dropout is missing. If the command is killed, repeat it to resume; each model and each
+set of options needs its own --work folder. The script prints the table and writes results.json.
+With --check, which uses fewer sentences and seeds, the script writes to --work instead.
 """
 
 from __future__ import annotations

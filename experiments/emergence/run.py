@@ -3,8 +3,8 @@ r"""Probe the attention heads at every checkpoint of pretraining runs, and plot 
     python experiments/emergence/run.py runs/emergence/seed0 runs/emergence/seed1 \
         --treebank UD_English-EWT/en_ewt-ud-test.conllu --output runs/emergence
 
-The checkpoints are probed by multiple processes on the CPU. The output directory receives
-results.json and emergence.png.
+The checkpoints are probed by multiple processes on the CPU. The script writes results.json and
+emergence.png to the output directory.
 """
 
 from __future__ import annotations
@@ -80,7 +80,10 @@ def measure_runs(runs: Sequence[Path], treebank: Path, processes: int) -> dict[s
 
 
 def best_histories(steps: dict[str, Any]) -> dict[str, tuple[str, np.ndarray, float]]:
-    """Return each relation's best head at the last step, its accuracies, and the best offset's."""
+    """Return each relation's best head, its score at every step, and the best offset's score.
+
+    The best head and the best offset are those at the last step.
+    """
     last = steps[max(steps, key=int)]["relations"]
     histories = {}
     for relation, values in last.items():
@@ -136,7 +139,7 @@ def _plot_relations(
 
 
 def table(results: dict[str, Any]) -> list[str]:
-    """Return, for each relation, when its best head first beats the best offset in every run."""
+    """Tabulate when each relation's best head first beats the best offset in each run."""
     lines = ["| relation | best offset | " + " | ".join(results) + " |"]
     lines.append("|---|---|" + "---|" * len(results))
     histories = {name: best_histories(run["steps"]) for name, run in results.items()}

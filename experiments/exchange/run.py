@@ -94,7 +94,7 @@ def measure(size: str, directory: Path) -> dict:
 
 
 def main() -> int:
-    """Measure, write results.json and print the table."""
+    """Measure every size, write results.json and print the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("sizes", nargs="+", choices=[size for size in SIZES if size != "smallest"])
     results: dict[str, dict] = {}

@@ -1,4 +1,4 @@
-"""Define the models to compare: a recipe with two phases, and how each model differs from it."""
+"""Define the models to compare, each as a set of changes to a recipe with two phases."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Family:
     teacher: the name of the model to distill from; "" if there is none.
     init_from_teacher: whether to initialize the model with every second layer of the teacher.
     at_equal_flops: whether to train the model a second time, with as many FLOPs as the first
-      model. This is useful for a model whose steps have a different cost.
+      model in `FAMILIES`. This is useful if the model's steps cost more or less.
     """
 
     name: str

@@ -44,7 +44,7 @@ def _pretraining(run: dict) -> list[str]:
 
 
 def draw(runs: dict[str, dict], file: Path) -> None:
-    """Plot the held-out loss and the task scores, with one row per model and a color per budget."""
+    """Plot the held-out loss and the task scores: one row per model, and one color per budget."""
     titles = list(dict.fromkeys(run["title"] for run in runs.values()))
     tasks = list(next(iter(runs.values()))["tasks"])
     size = (3.2 + 2.9 * (1 + len(tasks)), 1.3 + 0.5 * len(titles))

@@ -86,7 +86,7 @@ class Run:
 
 
 def prepare(data: Path, work: Path) -> Path:
-    """Prepare the corpora with a shared vocabulary; a second process waits until this is done."""
+    """Prepare the corpora with a shared vocabulary; if another process is doing so, wait for it."""
     with locked(work / "corpora.lock"):
         return _prepared(data, work)
 
@@ -112,7 +112,7 @@ def _prepared(data: Path, work: Path) -> Path:
 
 
 def flops_per_step(config: PretrainConfig) -> float:
-    """Return the mean training FLOPs per step, including a teacher's forward pass."""
+    """Return the mean training FLOPs per step; a teacher's forward pass counts too."""
     device = jax.devices()[0]
     setup = config.step_setup(device).with_teacher(device, config.longest_sequence)
     total = 0
@@ -216,7 +216,7 @@ def finetune(
 
 
 def task_files(name: str, args: argparse.Namespace) -> Files:
-    """Return a task's files; for SST-2, only a sample, which suffices to distinguish models."""
+    """Return a task's files; SST-2 is reduced to a sample, which is enough to tell models apart."""
     task, work = TASKS[name], args.work / "data" / name
     with locked(args.work / "corpora.lock"):
         files = files_of(task, args.data, work, fast=args.fast)

@@ -27,7 +27,7 @@ def get_config():
 
 @dataclass(frozen=True)
 class Assets:
-    """A folder with the assets; every property is a path in it."""
+    """A folder that contains the assets; `assets / name` is the path of one of them."""
 
     root: Path
 
@@ -35,7 +35,7 @@ class Assets:
         return self.root / name
 
     def words(self, verb: str, config: str, *overrides: str) -> tuple[str, ...]:
-        """Return the arguments of `pretrain`, or of a `finetune` that starts from the tiny run."""
+        """Return arguments for `pretrain`, or for a `finetune` run starting from the tiny run."""
         init = () if verb == "pretrain" else ("--init", str(self / "run"))
         values = (f"--config.{word}" for word in overrides)
         return (verb, "--config", str(self / f"{config}.py"), *init, *values)

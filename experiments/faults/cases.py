@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
-# A job prints the result of its `call` after this prefix, on standard output.
+# A job prints this prefix to standard output, followed by the result of its `call`.
 VALUE = "\x00value: "
 MAX_SECONDS = 90.0
 MAX_MEMORY = 2 << 30
@@ -63,9 +63,10 @@ Steps = Generator[Job, Ended, list[str]]
 
 @dataclass(frozen=True)
 class Case:
-    """A case, with a name that is unique in its group. Its jobs run in a separate folder.
+    """A case, whose jobs run in a folder of their own.
 
-    `steps` yields jobs, receives the result of each one, and returns the problems that it found.
+    The name is unique within the group. `steps` yields jobs, receives the result of each one, and
+    returns the problems that it found.
     """
 
     group: str
@@ -147,7 +148,7 @@ def problems_of(ended: Ended, expectation: Expectation, mentions: str = "") -> l
 
 
 def faults_of(ended: Ended) -> list[str]:
-    """Return the problems that no command may have, whether it succeeds or fails."""
+    """Return problems that are never acceptable, whether the command succeeds or fails."""
     problems = []
     if ended.hung:
         problems.append(f"hang: over {ended.seconds:.0f} s")

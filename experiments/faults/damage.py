@@ -14,7 +14,7 @@ LFS_POINTER = (
     + b"4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n"
 )
 WEB_PAGE = b"<!DOCTYPE html><html><head><title>404</title></head><body>Not found</body></html>\n"
-# Values of different types with which to replace a JSON value.
+# Replacements of various types for a JSON value.
 ODD_VALUES = (None, True, [], {}, "", "abc", -1, 0, 1.5, 10**30, [1, 2], {"a": 1})
 
 
@@ -45,7 +45,7 @@ def truncations(data: bytes, rng: random.Random, count: int) -> Iterator[tuple[s
 
 
 def deep_json(depth: int = 100_000) -> bytes:
-    """Return JSON arrays that are nested more deeply than any parser can recurse."""
+    """Return JSON arrays that are nested too deeply for any recursive parser."""
     return b"[" * depth + b"]" * depth
 
 

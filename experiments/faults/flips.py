@@ -20,7 +20,7 @@ Damage = Callable[[Path, random.Random], str]
 
 
 def files_below(directory: Path) -> list[str]:
-    """Return the relative names of all nonempty files in a directory tree."""
+    """Return the relative paths of all nonempty files in a directory tree."""
     files = (file for file in sorted(directory.rglob("*")) if file.is_file())
     return [str(file.relative_to(directory)) for file in files if file.stat().st_size]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-# Patterns for Hugging Face's tensor names, each with the corresponding name in Google's release of
-# 2018; a "kernel" is transposed.
+# Patterns for Hugging Face's tensor names, each with the corresponding name in Google's 2018
+# release. Tensors named "kernel" are transposed.
 _NAMES = (
     (r"\.layer\.(\d+)\.", r"/layer_\1/"),
     (r"_embeddings\.weight$", "_embeddings"),
@@ -31,7 +31,7 @@ def tensors_of(directory: Path) -> dict[str, np.ndarray]:
 
 
 def copy_but(source: Path, target: Path, *without: str) -> None:
-    """Copy a directory without some of its files."""
+    """Copy a directory, leaving out some of its files."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns(*without), dirs_exist_ok=True)
 
 

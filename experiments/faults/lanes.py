@@ -27,7 +27,7 @@ from cases import VALUE, Case, Ended, Job, Steps
 
 _POLL_SECONDS = 0.02
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-# A process that exceeds this limit is killed, so that a fault cannot exhaust the machine's memory.
+# A process that uses more memory than this is killed before it can exhaust the machine's memory.
 _KILL_MEMORY = 4 << 30
 _KEPT_CHARACTERS = 20_000  # how much of a process's output is kept
 # Modules that commands import on demand.
@@ -213,7 +213,7 @@ def _become(active: _Active) -> None:
 
 
 def _look(active: _Active) -> Ended | None:
-    """Return the process's result, or None while it runs; send signals and stop it when due."""
+    """Return the process's result, or None while it is running; signal or kill it when due."""
     pid, status, usage = os.wait4(active.pid, os.WNOHANG)
     seconds = time.monotonic() - active.started
     if pid == 0:

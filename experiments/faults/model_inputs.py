@@ -54,7 +54,7 @@ def _import_case(
     expectation: Expectation,
     seconds: float = 90,
 ) -> Case:
-    """Return a case that imports a damaged copy; if accepted, its parameters must be unchanged."""
+    """Return a case that imports a damaged copy; if it is accepted, no parameter may change."""
 
     def steps(here: Path) -> Steps:
         shutil.copytree(assets / source, here / "given")

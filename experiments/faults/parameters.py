@@ -38,7 +38,7 @@ def losses(work_dir: Path) -> list[str]:
 
 
 def files_of(directory: Path, *but: str) -> dict[str, str]:
-    """Return a dict from the relative name of every file in a directory tree to its SHA-256."""
+    """Return a dict from the relative path of every file in a directory tree to its SHA-256."""
     return {
         str(file.relative_to(directory)): hashlib.sha256(file.read_bytes()).hexdigest()
         for file in sorted(directory.rglob("*"))

@@ -10,7 +10,7 @@ from pathlib import Path
 from assets import CONFIG, Assets
 from cases import Case, Expectation, command_case
 
-# For each kind of key, values that no such key accepts.
+# Values that are invalid for each kind of key.
 _WRONG = {
     "count": ("0", "-1", "1.5", "abc", "", "nan", "True", "None", "1e3", str(10**30), "[1]"),
     "count or 0": ("-1", "-7", "0.5", "abc", "", "inf", "None", str(10**30)),

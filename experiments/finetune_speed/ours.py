@@ -1,4 +1,4 @@
-"""Time a `bert-jax finetune` run and a prediction, and print the results as a line of JSON.
+"""Time a `bert-jax finetune` run and a prediction pass; print the results as a line of JSON.
 
 The training time is the sum of the seconds in the run's log. Before the run, two steps are taken
 for each shape. The first one compiles the program, so the difference between their times is
@@ -68,7 +68,7 @@ def train(run: FinetuneRun) -> float:
 
 
 def predict(run: FinetuneRun, features: Features) -> tuple[float, float]:
-    """Return the time for a pass over the set and the extra time for the first pass, in seconds."""
+    """Return the seconds that a prediction pass takes, and how many more the first pass takes."""
     params, seconds = first_state(run).params, []
     for _ in range(2):
         start = time.perf_counter()

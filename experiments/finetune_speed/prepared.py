@@ -30,7 +30,7 @@ def get_config():
 
 @dataclass(frozen=True)
 class Work:
-    """A model and a task. The examples are sentences, or windows that slide over passages."""
+    """A model size, a task, and how many examples (sentences or sliding windows) to use."""
 
     task: str
     size: str

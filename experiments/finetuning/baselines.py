@@ -82,7 +82,7 @@ def _compared(task: Task, sets: Sequence[Files]) -> list[float]:
 def _scores_of_best(
     fits: Sequence[_Fit], scorers: Sequence[Callable[[_Fit], float]]
 ) -> list[float]:
-    """Return all scores of the fit whose first score is the best."""
+    """Return all scores of the fit with the best first score."""
     best = max(fits, key=scorers[0])
     return [scorer(best) for scorer in scorers]
 
@@ -153,7 +153,7 @@ def _bag(words: TfidfVectorizer, examples: SentenceExamples, compared: bool) -> 
     """Return the words in every sentence as a feature matrix [examples, features].
 
     compared: whether to return features that compare the two sentences instead: the words that they
-      share, the words in which they differ, and their similarity.
+      share, the words that only one of them contains, and their similarity.
     """
     first = words.transform(examples.firsts)
     if examples.seconds is None:

@@ -12,10 +12,10 @@ the command is killed, repeat it to resume. The script prints the table, and wri
 a plot per task to --output. The default output is this file's folder; with --fast (a check that
 takes minutes), it is the --work folder.
 
-Each task has its own epochs, batch size and learning rates (tasks.py), which can be overridden. The
-experiment can be run in parts. Earlier results for other tasks are kept if they are for the same
-model. If only one side of a task is run, earlier results for the other side are kept, provided that
-both sides were trained in the same way:
+Each task has its own number of epochs, batch size and learning rates (tasks.py), which can be
+overridden. The experiment can be run in parts. Earlier results for other tasks are kept if they are
+for the same model. If only one side of a task is run, earlier results for the other side are kept,
+provided that both sides were trained in the same way:
 
     run.py MODEL ... --tasks SQuAD --learning-rates 3e-4 --epochs 4
     run.py MODEL ... --tasks SQuAD --sides from_scratch
@@ -65,7 +65,7 @@ def resolve(task: Task, args: argparse.Namespace, positions: int) -> argparse.Na
         kind="finetune",
     )
     own["max_length"] = min(recipe.max_length, args.max_length or recipe.max_length)
-    # BERT's code (Devlin et al. 2019) uses windows of 384 with a stride of 128, a third of that.
+    # BERT's code (Devlin et al. 2019) uses windows of 384 and a stride a third as long, 128.
     stride = recipe.spans.doc_stride if recipe.spans else 0
     own["doc_stride"] = min(stride, own["max_length"] // 3)
     if own["max_length"] > positions:

@@ -2,7 +2,7 @@ r"""Check on an NVIDIA GPU what the tests can only check on a CPU.
 
     python experiments/gpu/check.py --work runs/gpu
 
-Prints one line of JSON per check:
+The script prints one line of JSON per check:
 - parity: logits of the model in experiments/finetuning/bert-mini in float32, compared with Hugging
   Face Transformers on the CPU;
 - attention: outputs and gradients of cuDNN's fused attention and of XLA's, both in bfloat16,
@@ -94,7 +94,7 @@ class _AttentionCase(NamedTuple):
     packed: bool
 
     def run(self, backend: str, dtype: Any) -> dict[str, np.ndarray]:
-        """Return the attended values and the gradients of a random projection of them."""
+        """Return the attention output, and the gradients of a random projection of this output."""
         *inputs, weights = (
             jax.random.normal(key, (8, self.length, 4, self.head_dim))
             for key in jax.random.split(jax.random.key(self.length + self.head_dim), 4)

@@ -23,7 +23,7 @@ from commands import bert_jax  # noqa: E402
 from finetuning.tasks import TASKS, files_of  # noqa: E402
 
 NAMES = {"SST-2": "mini-sentiment", "WNUT-17": "mini-ner", "SQuAD": "mini-qa"}
-# The learning rates that experiments/finetuning found best for this model.
+# The best learning rates for this model, according to experiments/finetuning.
 LEARNING_RATES = {"SST-2": 3e-4, "WNUT-17": 1e-4, "SQuAD": 3e-4}
 
 

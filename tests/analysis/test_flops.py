@@ -32,7 +32,7 @@ def test_flops_of_a_base_layer_match_published_numbers() -> None:
 def products_of(program: str) -> int:
     """Return the total FLOPs of all dots in a program's StableHLO text.
 
-    Each dot has 2 * (elements in the result) * (contracted size) FLOPs.
+    Each dot takes 2 * (elements in the result) * (contracted size) FLOPs.
     """
     total = 0
     for line in program.split("\n"):

@@ -43,8 +43,7 @@ def test_counts_match_the_parameters_of_models(encoder: str, head: str) -> None:
     [("base", 109_482_240), ("large", 335_141_888), ("albert-base-v2", 11_683_584)],
 )
 def test_counts_match_published_encoders(name: str, published: int) -> None:
-    # These are the parameter counts of transformers' BertModel and AlbertModel, including the
-    # pooler.
+    # These are the parameter counts of transformers' BertModel and AlbertModel with a pooler.
     assert parameter_counts(ModelConfig(variant(name), "encoder")).total == published
 
 

@@ -178,7 +178,7 @@ def smallest(kind: str, section: str) -> dict[str, Any]:
 
 
 def with_value(values: dict[str, Any], key: str, value: object) -> dict[str, Any]:
-    """Return a copy of the values in which the value of a dotted key is replaced."""
+    """Return a copy of the values, but with the value of a dotted key replaced."""
     first, _, rest = key.partition(".")
     inner = with_value(values.get(first, {}), rest, value) if rest else value
     return {**values, first: inner}
@@ -258,7 +258,7 @@ def test_every_function_that_opens_or_creates_a_path_checks_it(number: int) -> N
 
 
 def test_directories_are_made_by_one_function() -> None:
-    """The function rejects URL schemes, whereas `mkdir(parents=True)` would create `./gs:`."""
+    """Only this function rejects URL schemes; `mkdir(parents=True)` itself would create `./gs:`."""
     made = {
         path.relative_to(REPOSITORY).as_posix()
         for path in (REPOSITORY / "bert_jax").rglob("*.py")

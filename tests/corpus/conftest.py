@@ -106,10 +106,10 @@ def finished(corpus, tokenizer, prepare_options, tmp_path_factory) -> Path:
 
 
 def _random_texts(seed: int, count: int) -> list[str]:
-    """Return texts of up to 60 sentences, or up to 600 in every tenth text.
+    """Return texts of up to 60 sentences; every tenth text has up to 600.
 
-    One text spells out special tokens. No sentence ends in anything that could be an abbreviation
-    or an initial.
+    One text spells out special tokens. No sentence ends with a word that could be an
+    abbreviation or an initial.
     """
     rng = random.Random(seed)
     texts = ["The cat saw [MASK] and [SEP]. It ran."]

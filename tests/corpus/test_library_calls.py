@@ -95,7 +95,7 @@ def test_a_tokenizer_or_its_path_gives_the_same_corpus(text, capfd, tmp_path) ->
     assert len(Corpus(first, "heldout")) == first.manifest.heldout.num_records
     second = prepare([text], tmp_path / "tokenizer", str(tmp_path / "second"), **options)
     assert second.manifest.fingerprint == first.manifest.fingerprint
-    # A corpus directory contains its tokenizer, as a work directory does.
+    # Like a work directory, a corpus directory contains its tokenizer.
     third = prepare(text, first.path, tmp_path / "third", **options)
     assert third.manifest.fingerprint == first.manifest.fingerprint
     assert prepare(text, tokenizer, tmp_path / "first", **options).manifest == first.manifest

@@ -115,7 +115,7 @@ def test_the_split_of_a_document_does_not_depend_on_other_documents(
 def test_skipped_lines_are_counted_and_logged_once(
     corpus, tokenizer, tmp_path, prepare_options, write_json_lines, caplog
 ):
-    """Log skipped lines once, even though texts are read twice to find words that lose marks."""
+    """Log skipped lines once, although texts are read twice if the tokenizer strips accents."""
     assert tokenizer.strips_accents
     path = tmp_path / "in.jsonl"
     write_json_lines(path, corpus.texts)
@@ -352,8 +352,8 @@ def test_real_english_is_packed_tightly(shared_data, tmp_path, max_length):
     states = []
     manifest = make_corpus(inputs, tokenizer, tmp_path / "out", options, 2, states.append)
     assert manifest.train.num_documents == 15 + 365
-    # The token counts come from a plain loop with the tokenizers library over the lines of the
-    # books and articles.
+    # The token counts come from a simple loop over the lines of the books and articles, using the
+    # tokenizers library.
     assert manifest.train.num_tokens == 1_319_572 + 708_553
     assert manifest.train.fill_rate >= 0.99
     assert states[-1].peak_worker_memory < 1 << 30

@@ -5,7 +5,7 @@ import pytest
 
 from bert_jax.corpus.packing import LANGUAGES, check_language, split_sentences
 
-# White space of all widths, quotation marks from several scripts, abbreviations, list markers.
+# Whitespace of all widths, quotation marks from several scripts, abbreviations, and list markers.
 STRINGS = list("abAB  ..!?\n\n\r\t\"'“”‘’()[]«»…。।\u200b\u0301\x00é你😀؟•1-*İⅣ") + [
     *("\x85", "\xa0", "\u2003", "\u2028", "\u2029", "\u202f", "\u3000", "\x1c"),
     *("Dr.", "z.B.", "St. ", "A. ", "e.g.", "1. ", "a) ", "No. "),

@@ -1,4 +1,4 @@
-"""Test that two processes fine-tune and score like a single process."""
+"""Test that two processes fine-tune and score a model just as a single process does."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ BEYOND = 2_000  # more steps than any run here reaches
 
 
 def process_of(launcher: subprocess.Popen[str], index: int) -> int:
-    """Look up the operating system's ID of the process with this JAX index in Linux's /proc."""
+    """Return the process ID of the process with this JAX index, according to Linux's /proc."""
     wanted = f"JAX_PROCESS_ID={index}\0".encode()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

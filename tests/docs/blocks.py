@@ -77,7 +77,7 @@ def read_page(path: Path) -> Page:
 
 
 def parse_page(text: str, path: Path) -> Page:
-    """Parse a page, given its text. See `read_page`."""
+    """Parse the text of a page; see `read_page`."""
     setups: list[str] = []
     blocks: list[Block] = []
     directives = _Directives()

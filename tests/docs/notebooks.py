@@ -27,7 +27,7 @@ NOTEBOOKS = sorted(COURSE.glob("*.ipynb"))
 EXACT = "exact"
 # The number of seconds after which a cell is assumed to hang.
 TIMEOUT = 600
-# The notebooks read these files and directories of a checkout.
+# The notebooks read these files and directories in a checkout.
 LINKED = ("experiments", "bert_jax", "docs", "README.md")
 
 
@@ -69,7 +69,7 @@ def execute(path: Path, directory: Path, environment: Mapping[str, str]) -> Any:
 
 
 def merge_streams(outputs: list[Any]) -> list[Any]:
-    """Join consecutive outputs to the same stream, which arrive in arbitrary parts."""
+    """Join consecutive outputs to the same stream, which arrive in arbitrary chunks."""
     merged: list[Any] = []
     for output in outputs:
         last = merged[-1] if merged else {}
@@ -81,7 +81,7 @@ def merge_streams(outputs: list[Any]) -> list[Any]:
 
 
 def link_checkout(checkout: Path) -> None:
-    """Link what the notebooks read into a directory that already contains `docs/course`."""
+    """Link the notebooks' inputs into a directory that already contains `docs/course`."""
     for name in LINKED:
         if name == "docs":
             for page in REPOSITORY.glob("docs/*.md"):
@@ -114,7 +114,7 @@ def _texts(cell: Any) -> Iterator[str]:
 
 
 def normalize(notebook: Any) -> None:
-    """Remove from a notebook what differs between executions: timings, versions and counters."""
+    """Remove a notebook's timings, versions and counters, which differ between executions."""
     notebook.metadata = nbformat.from_dict(
         {
             "kernelspec": {
@@ -130,7 +130,7 @@ def normalize(notebook: Any) -> None:
     for cell in code_cells(notebook):
         for output in cell.outputs:
             if "data" in output and "text/html" in output.data:
-                # Trailing spaces would be removed by editors.
+                # Editors would remove trailing spaces.
                 output.data["text/html"] = re.sub(r"[ \t]+\n", "\n", output.data["text/html"])
 
 

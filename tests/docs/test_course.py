@@ -10,7 +10,7 @@ import pytest
 from .notebooks import COURSE, NOTEBOOKS, code_cells, execute, is_exact, texts
 
 MAX_BYTES = 300_000
-# Paths of the machine on which a notebook was executed, and addresses of objects in its memory.
+# Paths on the machine where a notebook was executed, and memory addresses of objects.
 LOCAL = re.compile(r"/(?:root|home|Users|tmp|var|work|opt|mnt)/|\b0x[0-9a-f]{6,}\b")
 
 by_name = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -69,7 +69,7 @@ def test_linked_files_exist(path: Path) -> None:
 @by_name
 def test_a_notebook_runs_and_reproduces_its_exact_outputs(path: Path, tmp_path: Path) -> None:
     stored = nbformat.read(path, as_version=4)
-    # The programs are compiled as they are for a reader.
+    # The programs are compiled with the same flags as when a reader runs the notebook.
     environment = {key: os.environ[key] for key in os.environ if key != "XLA_FLAGS"}
     environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")  # for the imported small models
     executed = execute(path, tmp_path, environment)

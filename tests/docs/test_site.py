@@ -12,7 +12,7 @@ from ..commands import REPOSITORY
 
 pytestmark = pytest.mark.slow
 
-# Matches addresses on other hosts that a browser loads to show a page, but not ordinary links.
+# URLs on other hosts that a browser would load to show a page, as opposed to ordinary links.
 LOADED = re.compile(r"""(?:\bsrc=|<link\b[^>]*\bhref=|url\(|@import\s*)["']?(?:https?:)?//""")
 
 

@@ -1,4 +1,4 @@
-"""Define toy tasks in common file formats that a randomly initialized one-layer BERT can learn."""
+"""Define toy tasks in common file formats; a randomly initialized one-layer BERT can learn them."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def reviews(rng: random.Random, count: int) -> list[tuple[str, int]]:
 
 
 def write_reviews(directory: Path, rng: random.Random, flipped: str = "") -> None:
-    """Write files in SST-2's format; every label in the split called `flipped` is wrong."""
+    """Write files in SST-2's format; if `flipped` names a split, all of its labels are wrong."""
     directory.mkdir()
     for name, count in (("train", TRAIN), ("dev", 21)):
         examples = [
@@ -259,7 +259,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Toy:
 
 
 def history(work_dir: Path) -> dict[tuple[str, int], dict[str, float]]:
-    """Return the model's logged metrics, keyed by (kind, step), and check that no key repeats."""
+    """Return the model's logged metrics, keyed by (kind, step); no key may occur twice."""
     entries = read_metrics(work_dir / "metrics.jsonl")
     metrics = {
         (entry["kind"], entry["step"]): {k: v for k, v in entry.items() if k not in NOT_COMPUTED}

@@ -33,7 +33,7 @@ ORIGIN = Provenance("bert-jax sweep <&>", "2026-11-21 12:00", "1 x cpu", {"jax":
 
 
 def results_of(grid: Grid, **changes: object) -> SweepResults:
-    """Return random results for a grid; a third of the runs are at chance."""
+    """Return random results for a grid; a third of the runs score at chance level."""
     rng = np.random.default_rng(0)
     runs = []
     for number, hyperparameters in enumerate(grid.runs):

@@ -36,8 +36,8 @@ RATES = (1e-2, 2e-2)
 GRID = ["--batch-sizes", "16", "--epochs", "1", "--seeds", "1", "--learning-rates", "1e-2", "2e-2"]
 KEY = "tuning.top_layers"
 THREE = ["--vary", f"{KEY}=-1,1,0", "--config.best_metric=loss", *GRID]
-# The number of trainable parameters of the two-layer model: all, those from the last layer up, and
-# the pooler and the head. A layer has 8,544 parameters, and the pooler 32 * 32 + 32.
+# The number of trainable parameters in the two-layer model, keyed by the number of trainable layers
+# (-1: everything). A layer has 8,544 parameters, and the pooler has 32 * 32 + 32.
 HEAD = 32 * 32 + 32 + 2 * 32 + 2
 TRAINABLE = {0: HEAD, 1: 8544 + HEAD, -1: 20_546}
 
@@ -236,7 +236,7 @@ def test_the_training_file_is_not_varied_and_replaced(toy, bert_jax_here, tmp_pa
 
 
 class SweepOpened(Exception):
-    """Raised when a sweep has opened all variants, in place of running them."""
+    """Raised once a sweep has opened all variants, so that it does not run them."""
 
 
 def opened(config: FinetuneConfig, tmp_path: Path, vary: Mapping[str, list]) -> Sweep:

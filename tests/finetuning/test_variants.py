@@ -206,7 +206,7 @@ def test_the_train_time_is_that_of_the_runs_that_trained_longest() -> None:
     results = results_of(Grid((8,), (1e-3, 1e-4), (2,), num_seeds=3, variants=LAYERS[:2]))
 
     def train_times(**changed: object) -> dict[str, str]:
-        """Return the train times with these values in the runs of the first variant."""
+        """Return the reported train times after changing fields of the first variant's runs."""
         runs = [
             dataclasses.replace(run, **{name: values[each] for name, values in changed.items()})
             for each, run in enumerate(

@@ -36,7 +36,7 @@ VERBS = (
     "verify verify-checkpoint keys inspect plan bench predict fill-mask "
     "look tokenize show-batch probe compare prune-heads"
 ).split()
-# The modification time to give the input files, since a corpus's manifest records it.
+# The modification time to set on the input files, since a corpus's manifest records it.
 WRITTEN = 1_600_000_000
 
 
@@ -209,7 +209,7 @@ FAST = tuple(name for name in CASES if name not in SLOW)
 
 
 def environment(cache: str | None) -> dict[str, str]:
-    """Return the environment variables under which values are recorded and compared.
+    """Return the environment variables with which values are recorded and compared.
 
     cache: the directory for the compilation cache, or None to use no cache.
     """

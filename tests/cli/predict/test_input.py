@@ -149,7 +149,7 @@ def test_the_output_cannot_be_the_input(models, refused, monkeypatch, tmp_path, 
     (tmp_path / "link.txt").hardlink_to(source)
     error = refused(models["classification"], "--input", source, "--output", written)
     assert f"--output={Path(written)}: this is the input file ({source})" in error
-    # The temporary name of an incomplete output must not be the input file either.
+    # The output is first written to a temporary file, which must not be the input file either.
     source = source.rename("out.jsonl.partial")
     refused(models["classification"], "--input", source, "--output", "out.jsonl")
     assert source.read_text() == "a\nb\n"

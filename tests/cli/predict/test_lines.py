@@ -1,4 +1,4 @@
-"""Test that `predict` returns one result per line, in order, and names unusable lines."""
+"""Test that `predict` returns one result per line, in order, and reports unusable lines."""
 
 from __future__ import annotations
 
