@@ -15,5 +15,5 @@ def png_of(figure: Figure) -> bytes:
 
 
 def plain(text: str) -> str:
-    """Return a text that Matplotlib shows unchanged, even if it contains dollar signs."""
+    """Escape text so that Matplotlib shows it unchanged, even if it contains dollar signs."""
     return text.replace("$", r"\$")

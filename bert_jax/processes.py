@@ -20,8 +20,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path, PurePosixPath
 
 _CGROUPS = Path("/sys/fs/cgroup")
-# Memory that a worker process does not share, before it reads any data. Measured: 17 MiB in a data
-# loader and 21 MiB in corpus preparation (Linux, 2026-11).
+# The unshared memory of a worker process before it reads any data. It was 17 MiB in a data loader
+# and 21 MiB in corpus preparation (Linux, 2026-11).
 WORKER_BYTES = 16 << 20
 
 
@@ -97,18 +97,18 @@ _SMALLEST_RETURNED = 1 << 16  # bytes
 
 
 def tune_malloc_for_training() -> None:
-    """Configure malloc to keep freed blocks of up to `largest_block` for training on a CPU.
+    """Configure malloc for training on a CPU: keep freed blocks of less than `largest_block` bytes.
 
     Call this before starting any threads.
 
     In each step, XLA's CPU client allocates all temporary buffers as one block, from a thread of
-    its own, and then frees the block. By default, glibc requests such a block from the kernel and
-    returns it each time, so every step causes page faults on all of its pages. A BERT-mini step on
-    32 x 128 tokens took 640 ms if its block of 716 MB was kept, and 690 to 860 ms otherwise (2
-    cores of a virtual machine, 2026-11). Up to three such blocks were kept, since a step may begin
+    its own, and then frees the block. By default, glibc requests this block from the kernel and
+    returns it every time, so each step causes page faults on all of its pages. A BERT-mini step on
+    32 x 128 tokens took 640 ms when its 716 MB block was kept, and 690 to 860 ms otherwise (2 cores
+    of a virtual machine, 2026-11). Up to three of these blocks were kept, since a step may begin
     before the previous step's block is freed. Smaller blocks are kept as well.
 
-    Nothing changes without glibc, if JAX may find an accelerator, or if the user has configured
+    This has no effect without glibc, if JAX may find an accelerator, or if the user has configured
     malloc through GLIBC_TUNABLES (even if empty) or a MALLOC_* variable such as MALLOC_ARENA_MAX.
     """
     if _is_tunable() and not accelerators_possible():
@@ -120,7 +120,7 @@ def return_freed_memory() -> None:
 
     By default, glibc gradually starts to keep freed blocks of up to 32 MiB. Converting weights one
     by one then leaves holes of this size: exporting BERT-large took 2.6 GiB without this call and
-    1.7 GiB with it. Nothing changes without glibc or if the user has configured malloc.
+    1.7 GiB with it. This has no effect without glibc or if the user has configured malloc.
     """
     if _is_tunable():
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _SMALLEST_RETURNED)
@@ -166,7 +166,7 @@ def accelerators_possible() -> bool:
     return bool(installed) or any(map(importlib.util.find_spec, ("jax_plugins", "libtpu")))
 
 
-# Sent by Ctrl-C, by a scheduler that stops a job, and when a terminal is closed.
+# These are sent by Ctrl-C, by a scheduler that stops a job, and when a terminal is closed.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -177,7 +177,7 @@ def ignore_stop_signals() -> None:
 
 
 def end_with_parent() -> None:
-    """Start a thread that ends this worker process when its parent ends, for any reason."""
+    """Start a thread that ends this worker process when its parent ends for any reason."""
     threading.Thread(target=_exit_after_parent, daemon=True).start()
 
 

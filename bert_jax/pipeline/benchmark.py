@@ -37,7 +37,7 @@ class LoadingSpeed:
 
 @dataclass(frozen=True)
 class InlineSpeed(LoadingSpeed):
-    """The speed at which one core makes batches; `str()` also says how full the rows are.
+    """The speed at which one core makes batches; `str()` includes how full the rows are.
 
     Attributes:
       filled: the fraction of positions that are not padding.
@@ -86,7 +86,7 @@ def describe_examples(examples: ExampleSource, batch_size: int) -> list[str]:
 
 
 def measure_inline(examples: ExampleSource, batch_size: int, seconds: float) -> InlineSpeed:
-    """Make at least one batch on one core, for at least `seconds`, and measure the speed."""
+    """Measure how fast one core makes batches, for at least `seconds` and at least one batch."""
     batches_per_epoch = len(examples) // batch_size
     rows = np.arange(batch_size)
     with _one_core():
@@ -120,7 +120,7 @@ def measure_loader(
       examples: the examples of a corpus.
       batch_size: the number of rows in a batch.
       seconds: the minimum duration in seconds; at least one batch is made.
-      num_workers: the number of worker processes; 0 for a thread in this process.
+      num_workers: the number of worker processes; 0 makes the batches in a thread of this process.
     """
     source = BatchSource(examples, batch_size=batch_size, num_steps=1 << 40)
     with Loader(source, num_workers=num_workers) as loader:

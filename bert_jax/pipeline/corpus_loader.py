@@ -110,7 +110,7 @@ class CorpusLoader:
             yield from batches
 
     def batches(self, start_step: int = 0, *, rows: NDArray[np.int64] | None = None) -> Loader:
-        """Return an iterator over the batches from `start_step` on, usable as a context manager.
+        """Return an iterator over the batches from `start_step` on; it is also a context manager.
 
         Args:
           start_step: the step of the first batch.

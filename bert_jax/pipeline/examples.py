@@ -83,7 +83,7 @@ def assemble_rows(
     positions = np.arange(num_rows * length, dtype=np.int32)
 
     def spread(a: NDArray[np.int64], b: NDArray[np.int64], pad: NDArray[np.int64]) -> NDArray:
-        """Return an array in which each run's value is repeated over the length of the run."""
+        """Return an array in which each value is repeated for the length of its run."""
         return np.repeat(np.stack([a, b, pad], axis=1).ravel().astype(np.int32), runs)
 
     shift = spread(segments.a_offset - begin - 1, segments.b_offset - begin - a_width, -end)
@@ -141,8 +141,9 @@ def join_documents(rows: Rows, vocabulary: Vocabulary) -> Rows:
 
 Batch = dict[str, NDArray]
 
-# The second segment of a pair comes from the same group of records as the first. A single example
-# therefore reads this many records, but a batch of whole groups reads each of its records once.
+# The number of records in a group. The second segment of a pair comes from the same group as the
+# first, so making a single example means reading a whole group, but making a batch of whole groups
+# means reading each record only once.
 GROUP_SIZE = 32
 
 
@@ -154,8 +155,8 @@ class ExampleConfig:
       seed: the random seed, from 0 to 2**63 - 1.
       sentence_pairs: whether fragments are split into pairs A and B, and how B is chosen.
       masking: how tokens are masked.
-      join_documents: whether the documents in a row attend to each other (FULL-SENTENCES in Liu et
-        al. 2019, section 4.2) or each only to itself (DOC-SENTENCES).
+      join_documents: whether each document attends to all documents in its row (FULL-SENTENCES in
+        Liu et al. 2019, section 4.2) or only to itself (DOC-SENTENCES).
     """
 
     seed: int
@@ -202,7 +203,7 @@ class ExampleSource:
         progress: float = 1.0,
         stage_done: Callable[[str], None] = lambda stage: None,
     ) -> Batch:
-        """Return the examples `indices` of `epoch`, one per row, in the given order.
+        """Return the examples of `epoch` with these indices, one per row, in the given order.
 
         Args:
           epoch: the epoch, counted from 0.
@@ -262,14 +263,14 @@ class ExampleSource:
         return batch
 
     def _records(self, slots: NDArray[np.int64], epoch: int, drawn_epoch: int) -> NDArray[np.int64]:
-        """Return the records at `slots` of `epoch`, which reuses the draws of `drawn_epoch`."""
+        """Return the records at `slots` of `epoch`, using the random draws of `drawn_epoch`."""
         order = epoch
         if self.config.sentence_pairs == "next_sentence":
             # Partners come from the same group of records, so an epoch that reuses draws must keep
             # the groups, but it visits the groups in a different order.
             order = drawn_epoch
             group, within = np.divmod(slots, GROUP_SIZE)
-            # The last group includes the remainder and is not moved.
+            # The last group also contains the leftover records, so it stays in place.
             num_movable = len(self) // GROUP_SIZE - 1
             if drawn_epoch != epoch and num_movable > 0:
                 moves = group < num_movable
@@ -284,7 +285,7 @@ class ExampleSource:
     def _pool(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the slots whose records are needed, in ascending order, and each slot's group.
 
-        Groups are aligned runs of GROUP_SIZE slots; the last group includes the remainder.
+        Groups are aligned runs of GROUP_SIZE slots; the last group also has any leftover slots.
         """
         if self.config.sentence_pairs != "next_sentence":
             slots = np.unique(indices)

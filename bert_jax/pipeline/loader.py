@@ -1,4 +1,4 @@
-"""Index batches by step, and prepare them ahead of the training loop."""
+"""Look up batches by step, and prepare them ahead of the training loop."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class BatchSource:
           local_rows: [R] the rows of each batch that this process makes, in ascending order; None
             for all.
           first_step: the step of the whole run at which these batches begin.
-          run_steps: the number of steps in the whole run; None if it has no other steps.
+          run_steps: the number of steps in the whole run; None if these are all of its steps.
           first_epoch: the first epoch; greater than 0 if earlier epochs have already been used.
 
         Raises:
@@ -96,10 +96,10 @@ class BatchSource:
 
 
 class EvaluationSource:
-    """The batches of one pass over a split: each record once, exactly as in epoch 0.
+    """The batches of one pass over a split, with each record once, exactly as in epoch 0.
 
     Rows after the last record are padding with zero weights. With `max_records`, a pass uses only
-    the first records of epoch 0, whose order is random but fixed.
+    the first records in the order of epoch 0, which is random but fixed.
     """
 
     def __init__(
@@ -161,8 +161,8 @@ class Loader:
     """Iterates over a source's batches from `start_step` on, and prepares them ahead of time.
 
     Its only state is `step`, the step of the next batch: a loader started at this step continues
-    with exactly the same batches. Its threads and processes end when a `with` block ends, when
-    `close` is called, after an error, or with the program.
+    with exactly the same batches. Its threads and processes end when its `with` block ends, when
+    `close` is called, after an error, or when the program ends.
     """
 
     def __init__(

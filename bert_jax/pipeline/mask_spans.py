@@ -7,8 +7,8 @@ and tokens.
 A run is placed only where all of it fits. This preserves the published length distribution, but
 words near [CLS] and [SEP] are chosen less often. In rows of 126 words with 15% masked, the first
 and last words are each chosen in 5% (spans) or 9% (n-grams) of rows, and words in the middle in 16%
-or 15%. The released implementations truncate runs that reach the end of a row, so they choose only
-the first words less often.
+or 15%. In the released implementations, runs that reach the end of a row are truncated, so only
+the first words are chosen less often.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Choice:
 
 
 def choose_words(words: Words, budget: NDArray[np.int64], row_key: NDArray[np.uint64]) -> Choice:
-    """Choose words in random order, skipping words that exceed what is left of the token budget.
+    """Choose words in random order, skipping words that exceed the remaining token budget.
 
     Args:
       words: the words in each row.
@@ -101,8 +101,8 @@ def choose_words(words: Words, budget: NDArray[np.int64], row_key: NDArray[np.ui
     taken = np.cumsum(length, axis=1) <= budget[:, None]
     taken &= length > 0
     left = budget - np.where(taken, length, 0).sum(axis=1)
-    # So far, `taken` stops at the first word that does not fit. From there on, take one more word
-    # per iteration for as long as there is one that fits.
+    # So far, `taken` stops at the first word that does not fit. Each iteration below takes one
+    # more word in each row where a later word fits.
     reached = taken.sum(axis=1)
     index = np.arange(width)
     while True:
@@ -129,9 +129,8 @@ def choose_spans(
 ) -> Choice:
     """Choose spans of words one after another until each row's token budget is spent.
 
-    The length of a span is drawn first. Its position is then drawn uniformly from all places where
-    that many free words follow each other without gaps. If there is no such place, the span is
-    shortened.
+    The length of a span is drawn first. Its position is then drawn uniformly from all places with
+    that many consecutive free words. If there is none, the span is shortened.
 
     Args:
       words: the words in each row.

@@ -182,7 +182,7 @@ class Masker:
         Args:
           token_ids: [B, L] the tokens of each row.
           row_key: [B] a hash of everything that a row's random draws may depend on.
-          progress: the completed fraction of the run, from 0 to 1, which the rate may depend on.
+          progress: the completed fraction of the run, from 0 to 1; the rate may depend on it.
         """
         maskable = self._is_maskable.take(token_ids)
         num_maskable = np.count_nonzero(maskable, axis=1)
@@ -258,7 +258,7 @@ class Masker:
     def _lay_out(
         self, choice: Choice, shape: tuple[int, ...]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
-        """Return the same as `_choose_tokens`, and also where each used position's run starts.
+        """Return what `_choose_tokens` returns, plus the start of each used position's run.
 
         The last array has one entry per used position.
         """

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bert_jax.corpus.records import RecordBatch, ranges
 from bert_jax.hashing import Purpose, below, hash_of, low_half
 
-# The number of splits of each fragment that are drawn as candidate partners. With more draws,
+# The number of random splits per fragment that become candidate partners. With more draws,
 # lengths match more closely, so less text is cut off, but long fragments become partners more
 # often, because they have more sentence starts. With 2, 3 and 4 draws, 0.6%, 0.4% and 0.4% of the
 # tokens are cut off in rows of 128, and 0.8%, 0.6% and 0.5% in rows of 512. Boosted trees cannot
@@ -134,7 +134,7 @@ def _nearest_partner(
     group: NDArray[np.int64],
     key: NDArray[np.uint64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the token offset and length of each fragment's partner; both are 0 without a partner.
+    """Return the token offset and length of each fragment's partner; both are 0 if it has none.
 
     Candidates are sorted by (group, length, hash), so the closest lengths are next to the place
     where the fragment itself would be inserted. If a neighbor there is from the same document, the
@@ -158,9 +158,9 @@ def _nearest_partner(
     last = len(candidate) - 1
 
     def neighbor(at: NDArray[np.int64], past_run: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the first candidate from `at` on that is from another document.
+        """Return `at`, or `past_run[at]` if the candidate there is from the fragment's document.
 
-        The result is -1 if this candidate is outside the group.
+        The result is -1 if it is outside the group.
         """
         inside = (at >= 0) & (at <= last)
         at = np.clip(at, 0, last)

@@ -53,7 +53,7 @@ class ShownDocument:
     """A document in a row. Its tokens attend only to each other unless documents are joined.
 
     Attributes:
-      tokens: its tokens.
+      tokens: the document's tokens.
       pair: the label of its sentence pair, such as "random"; "" for a document without a pair.
     """
 
@@ -80,7 +80,7 @@ class BatchView:
     num_padding: int
 
     def lines(self, *, color: bool = False) -> Iterator[str]:
-        """Yield the batch as lines of text, with ANSI colors if `color`."""
+        """Yield the batch as lines of text, with ANSI colors if `color` is true."""
         yield (
             f"step {self.step:,} ({self.phase}): {len(self.rows)} of {self.num_rows} rows. Tokens "
             "to predict: [MASK](word) is masked, other(word) is replaced, word(=) is kept"
@@ -162,7 +162,7 @@ def view_batch(
 
     Raises:
       ValueError: the run has no such step, `num_rows` is not positive, or a corpus is missing,
-        unfinished, damaged or does not fit the settings.
+        unfinished or damaged, or does not fit the settings.
     """
     run_steps = sum(phase.num_steps for _, _, phase in phases)
     if not 0 <= step < run_steps:

@@ -24,9 +24,9 @@ from bert_jax.validation import check_at_least, check_seed
 
 Vocabulary = Literal["any", "wordpiece", "byte_bpe", "sentencepiece"]
 
-# This number is incremented whenever the same seed samples different pairs than before or the loss
-# weights pairs differently, so that older runs fail to resume instead of training on a mixture of
-# both.
+# Increment this number whenever the same seed would sample different pairs than before, or the loss
+# would weight pairs differently. Older runs then fail to resume, rather than training on a mixture
+# of old and new batches.
 _PAIRS_VERSION = 3
 
 

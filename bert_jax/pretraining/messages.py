@@ -18,7 +18,7 @@ from bert_jax.runs.runtime import dtype_hint
 from bert_jax.training.reporting import CURVES_NAME
 from bert_jax.training.sharding import undivided
 
-# Up to this many surplus rows in a token table are assumed to be padding to a convenient size.
+# A token table with up to this many extra rows is assumed to be padded to a convenient size.
 _MAX_PADDING = 1_023
 # A run prints a note if the fraction of documents with enough sentences for a pair is less than
 # this.
@@ -105,9 +105,10 @@ def few_pairs(sentence_pairs: SentencePairs, corpora: Sequence[PhaseCorpus]) -> 
     for corpus in corpora:
         train = corpus.train.manifest.train
         ordered = sentence_pairs == "sentence_order"
-        # Byte-level BPE tokens reveal a document's first sentence, so that sentence is not swapped.
+        # Byte-level BPE tokens reveal which sentence is the first in a document, so the first
+        # sentence is not swapped.
         fixed = 1 if ordered and corpus.tokenizer.spaces_are_text else 0
-        # Every document with a second sentence has at least one sentence beyond its first.
+        # An upper bound: a document with a pair has at least 1 + fixed sentences after its first.
         share = (train.num_sentences - train.num_documents) / train.num_documents / (1 + fixed)
         if share < _MIN_PAIRED:
             lines.append(

@@ -1,4 +1,4 @@
-"""Compile a phase's train step for devices that need not exist, and report what it needs."""
+"""Compile a phase's train step for real or hypothetical devices, and report what it needs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class PhasePlan:
         return self.step is not None and (limit is None or self.step.memory <= limit)
 
     def roofline(self, devices: Sequence[jax.Device]) -> Roofline | None:
-        """Return a lower bound on the step time; None without a compiled step or a known chip."""
+        """Return the minimum step time; None if the step did not compile or the chip is unknown."""
         chip_figures = chip(devices[0].device_kind)
         peak = peak_flops(devices[0].device_kind, self.dtype)
         if self.step is None or chip_figures is None or peak is None:

@@ -104,8 +104,8 @@ class PhaseCorpus:
       train: the training split.
       held_out: the held-out split.
       tokenizer: the corpus's tokenizer.
-      first_epoch: the epoch of the corpus with which the phase starts: the first one that no
-        earlier phase has begun.
+      first_epoch: the epoch of the corpus at which the phase starts, which is the first one that
+        no earlier phase has begun.
     """
 
     name: str
@@ -195,7 +195,7 @@ class PhaseBatches:
 
     Attributes:
       examples: the settings that determine the training examples.
-      loader: the number of worker processes and of prefetched batches.
+      loader: the numbers of worker processes and prefetched batches.
       evaluation: the evaluation on held-out text.
       run_steps: the total number of steps, over which the masking rate may change.
       mesh: the device mesh that batches are sharded over.
@@ -214,7 +214,7 @@ class PhaseBatches:
         flops: int,
         while_waiting: Callable[[], None],
     ) -> Phase:
-        """Return a phase for the trainer, which reads no batches until the phase begins.
+        """Return a phase for the trainer; no batches are read until the phase begins.
 
         Args:
           corpus: the phase's corpus.

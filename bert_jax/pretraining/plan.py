@@ -75,14 +75,14 @@ def plan(
     on_report: OnReport | None = None,
     while_compiling: WhileCompiling = nullcontext,
 ) -> Plan:
-    """Compile a run's steps for a topology, and look for changes that help if it does not fit.
+    """Compile a run's steps for a topology, and look for remedies if the run does not fit.
 
     Args:
       config: the run's config. Its corpora and work directory are not read.
       topology: the name of a topology, such as "cpu:8" or "v5e:4x4", or a list of devices from
         `topology_devices`. A name works only if JAX has not used a device yet.
-      documents_per_row: the number of documents packed into a row; 0 for the number that `prepare`
-        packs.
+      documents_per_row: the number of documents packed into a row; if 0, the number that `prepare`
+        would pack.
       memory_bytes: the memory of each device; defaults to the chip's memory (no limit on CPUs).
       tries: the maximum number of changes to try if the run does not fit.
       on_report: called with a message about each phase as soon as it is compiled.
@@ -150,7 +150,8 @@ class _PhaseCompiler:
       mesh: the number of devices on each mesh axis.
       devices: the devices of the topology.
       longest_sequence: the longest sequence length of any phase.
-      documents_per_row: the number of documents per row; if 0, as many as `prepare` packs.
+      documents_per_row: the number of documents per row; if 0, the number that `prepare` would
+        pack.
       joined: whether the documents in a row attend to each other.
       while_compiling: see `WhileCompiling`.
     """

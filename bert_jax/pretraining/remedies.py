@@ -27,7 +27,7 @@ def remedies(
     accumulation_steps: int,
     batch_sizes: Collection[int],
 ) -> Iterator[Changes]:
-    """Yield changes to a config that may make `worst` fit, the cheapest first.
+    """Yield changes to a config that may make `worst` fit, cheapest first.
 
     Gradient accumulation comes first (the same work in smaller matrix multiplications), then
     rematerialization (some work is done twice), then both. If the state fills more than half of a

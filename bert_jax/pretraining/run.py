@@ -318,7 +318,7 @@ class PretrainRun:
             return setup, None
         if setup.teacher.config.init_layers and not saved_identity:
             shapes = setup.task.definition.shapes
-            # Call this function only for its checks, which raise ValueError.
+            # This is called only for its checks, which raise ValueError.
             teacher_sources(setup.teacher, setup.model, setup.sentence_pairs, shapes)
         first = self.corpora[0]
         return setup, load_teacher(

@@ -38,7 +38,7 @@ from bert_jax.training.step import EvaluationStep, TrainStep, make_evaluation_st
 
 @dataclass(frozen=True)
 class StepSetup:
-    """The train-step settings for one kind of device, without corpora and parameters.
+    """The train-step settings for one kind of device, without corpora or parameters.
 
     Attributes:
       model: the encoder.
@@ -100,7 +100,7 @@ class StepSetup:
 
     @cached_property
     def trained_task(self) -> Task:
-        """The task whose loss is trained on; with a teacher, it adds the distillation losses."""
+        """The task that the run trains on, with the distillation losses if there is a teacher."""
         return self.task if self.teacher is None else Distillation(self.task, self.teacher.config)
 
     @cached_property
@@ -166,7 +166,7 @@ class StepSetup:
         return phase.batch_size * flops.forward
 
     def _comparison_flops(self, phase: PhaseConfig) -> int:
-        """Return the FLOPs to train the masked-LM head on all tokens.
+        """Return the FLOPs needed to train the masked-LM head on all tokens.
 
         The result is 0 unless the soft targets are for all tokens.
         """

@@ -27,7 +27,7 @@ ROUNDS = 3
 
 @dataclass(frozen=True)
 class StepTiming:
-    """The measured time of a train step and the settings behind it, named as in the output.
+    """The measured time and the settings of a train step, under the names used in the output.
 
     Attributes:
       device: the number and kind of devices.

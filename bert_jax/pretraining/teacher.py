@@ -69,9 +69,9 @@ def describe_teacher(
 
     Raises:
       ValueError: the directory is not a work directory with a masked-LM head, or the teacher does
-        not fit the student. Its vocabulary size must be the same, and it must have enough
-        positions. Depending on the losses, `hidden_dim` or `num_heads` must also be the same, and
-        it must have at least as many layers as the student.
+        not fit the student. The teacher must have the student's vocabulary size and enough
+        positions. Depending on the losses, it must also have the same `hidden_dim` or `num_heads`
+        and at least as many layers.
     """
     directory = Path(distillation.teacher)
     try:
@@ -111,7 +111,7 @@ def _check_comparable(
     student: EncoderConfig,
     longest_sequence: int,
 ) -> None:
-    """Reject a teacher that the losses cannot compare with the student because of its sizes.
+    """Reject a teacher whose sizes keep the losses from comparing it with the student.
 
     Raises:
       ValueError: a property of the teacher does not fit the run; the message names it.
@@ -204,8 +204,8 @@ def teacher_identity(
     Args:
       config: the distillation losses; None for a run without a teacher.
       teacher: the teacher; None if the run is finished, because it may no longer exist.
-      saved: the values in the run's checkpoint, which a finished run keeps; {} without a
-        checkpoint.
+      saved: the values in the run's checkpoint; {} if there is no checkpoint. A finished run keeps
+        these values.
     """
     if config is None:
         return {}

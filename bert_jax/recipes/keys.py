@@ -254,7 +254,7 @@ def _type_of(key: str, tree: ConfigDict) -> type:
 
 
 def _parse_error(error: str, tree: ConfigDict, values: Mapping[str, str]) -> str:
-    """Return a clear message in place of one from config_flags, which quotes a Python error."""
+    """Return a clear message to replace one from config_flags that quotes a Python error."""
     for key, value in values.items():
         if error.startswith(f"flag --config.{key}="):
             kind = _type_of(key, tree)

@@ -24,7 +24,7 @@ _SWEPT = {
 }
 # A sweep uses consecutive seeds, starting with the config's, so `--config.seed` is valid.
 _NOT_VARIED = _SWEPT | {"seed": "--seeds"}
-# The words of the library's error messages that name a parameter, and the options to name instead.
+# Phrases in the library's error messages that name parameters, and the same phrases with options.
 OPTIONS = {
     "batch_sizes": "--batch-sizes",
     "learning_rates": "--learning-rates",
@@ -70,11 +70,11 @@ class SweepArguments:
     def load(self) -> tuple[FinetuneConfig, dict[str, list[Any]]]:
         """Load the config, and return it with the values of each key to vary.
 
-        In the config, these keys have the first of their values.
+        In the returned config, each of these keys has its first value.
 
         Raises:
-          ValueError: a key is set by the sweep itself, is set twice or has no values,
-            `load_config` fails, or the output directory cannot be used.
+          ValueError: a key is set by the sweep itself, is set twice or has no values;
+            `load_config` fails; or the output directory cannot be used.
         """
         for word in self.overrides:
             key = word.removeprefix("--config.").partition("=")[0]
@@ -104,7 +104,7 @@ class SweepArguments:
         return shlex.join(words)
 
     def _texts(self) -> dict[str, list[str]]:
-        """Return the values of each key to vary as text, and check that nothing else sets it."""
+        """Return each varied key's values as text, and check that nothing else sets the key."""
         others = {word.partition("=")[0]: word for word in self.overrides}
         if self.init:
             others["--config.init_from"] = f"--init {self.init}"
@@ -131,7 +131,7 @@ class SweepArguments:
         return finetune_config(self.config, overrides, self.init, data)
 
     def _value(self, key: str, texts: Mapping[str, str]) -> Any:
-        """Return the value of a key, given the text of every key to vary."""
+        """Return the parsed value of a key, given the text of one value for every key to vary."""
         value = value_at(self._load(texts, None), key)
         if self.data and value_at(self._load(texts, self.data), key) != value:
             raise ValueError(
@@ -141,7 +141,7 @@ class SweepArguments:
 
 
 def split_values(text: str, name: str) -> list[str]:
-    """Split a text at its commas, except for commas in quotes and brackets.
+    """Split text at commas, except those inside quotes or brackets.
 
     The quotes around a whole value are removed.
 

@@ -84,9 +84,10 @@ def config_tables(
 
 
 def model_tables(name: str, *, shapes: bool = False) -> Iterator[str]:
-    """Yield the lines of a parameter table, preceded by a title and any settings.
+    """Yield a title and a parameter table, line by line.
 
-    The title names the published encoder or the work directory, whose settings follow.
+    The title names the published encoder or the work directory. For a work directory, the model's
+    settings follow the title.
 
     Args:
       name: a work directory, or a published encoder such as "base" or "albert-base-v2".
@@ -155,7 +156,7 @@ def _own_layers(model: ModelConfig) -> str:
 
 
 def _named(name: str) -> tuple[ModelConfig, SentencePairs | None]:
-    """Return a model and its kind of sentence pairs in pretraining, or None for an unknown kind."""
+    """Return a model and the kind of sentence pairs it was pretrained on (None if unknown)."""
     if Path(name).is_dir() or name not in VARIANTS:
         if not Path(name).is_dir():
             raise ValueError(

@@ -76,8 +76,8 @@ def default_checkpoint_step(work_dir: Path) -> int:
 def best_so_far(work_dir: Path, comparison: Comparison) -> int | None:
     """Return the step of the best existing checkpoint according to the log.
 
-    If there is a tie, the latest checkpoint is the best, as in the run itself. The result is None
-    if the log does not have a value of the metric for any existing checkpoint.
+    If there is a tie, the latest checkpoint wins, as in the run itself. The result is None if the
+    log has no value of the metric for any existing checkpoint.
     """
     log, steps = work_dir / LOG_NAME, steps_in(work_dir / CHECKPOINTS_NAME)
     entries = read_metrics(log) if log.is_file() else []

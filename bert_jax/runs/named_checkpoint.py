@@ -1,4 +1,4 @@
-"""Name models by as much of their paths as needed, and their checkpoints by step."""
+"""Give models short names made from their paths, and identify their checkpoints by step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class NamedCheckpoint:
     """A checkpoint and a short name for its model. It prints as the name and the step.
 
     Attributes:
-      model: the model's name, the last parts of its path.
+      model: the model's name, made of the last parts of its path.
       work_dir: the absolute path of the model's work directory.
       step: the checkpoint's step.
     """

@@ -31,9 +31,9 @@ LOCK_NAME = ".lock"
 def only_writer(work_dir: Path) -> Iterator[None]:
     """Lock `work_dir` against a second run, which would overwrite the checkpoints and the log.
 
-    The lock is on a file that is open for writing: NFS forwards such a lock to its server, whereas
-    a lock on a directory would be local to this machine. The file remains, but the lock is released
-    when the process ends, even if it is killed.
+    The lock is on a file that is open for writing: NFS forwards this kind of lock to its server,
+    whereas a lock on a directory would be local to this machine. The file remains, but the lock is
+    released when the process ends, even if it is killed.
 
     Raises:
       ValueError: another process has the lock.
@@ -141,7 +141,7 @@ class ResolvedConfig:
         return path
 
     def as_read(self) -> dict[str, Any]:
-        """Return the values as read back from JSON, with lists instead of tuples."""
+        """Return the values as they would be read back from JSON, with lists instead of tuples."""
         values: dict[str, Any] = json.loads(json.dumps(self.values))
         return values
 
@@ -188,7 +188,7 @@ def keep_config(config: ResolvedConfig, work_dir: Path, step: int, *, finished: 
 
 
 def _with_new_keys(former: dict[str, Any], cls: type) -> dict[str, Any]:
-    """Return an earlier version's config, with defaults for keys that were added since then."""
+    """Return an earlier version's config, with defaults for keys that have been added since."""
     try:
         values = without_absent_sections(cls, former)
         return ResolvedConfig(to_plain(to_dataclass(cls, values)), cls).as_read()

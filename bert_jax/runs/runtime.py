@@ -68,7 +68,7 @@ class Compilations:
         jax.monitoring.unregister_event_listener(self._on_event)
 
     def lines(self) -> list[str]:
-        """Return a line with the number of compiled steps and the total time, or [] if none."""
+        """Report the compiled steps and the total time in one line; return [] if there are none."""
         if not self._programs:
             return []
         counts = [f"{self._programs[name]} {purpose}" for name, purpose in _STEPS.items()]
@@ -124,7 +124,7 @@ _PACKAGES = ("jax", "flax", "optax", "numpy")
 
 
 def hardware(mesh: Mesh) -> str:
-    """Return the number and kind of devices in a mesh, and for CPUs also the processor."""
+    """Return the number and kind of devices in a mesh, and for CPUs, the processor's name."""
     kind = mesh.devices.flat[0].device_kind
     name = f"{kind} ({_processor()})" if kind == "cpu" else kind
     return f"{mesh.size} x {name}"

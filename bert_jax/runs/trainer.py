@@ -47,7 +47,7 @@ class StepLoader(Protocol):
 
     @property
     def batch_size(self) -> int:
-        """The number of rows per batch, over all processes."""
+        """The number of rows per batch, across all processes."""
         ...
 
     def batches(
@@ -136,8 +136,8 @@ class Trainer:
             rows for this process's devices (see `local_rows`).
 
         Returns:
-          The next state and the batch's metrics: the task's own, "loss" and "gradient_norm". They
-          are scalars that may not have been computed yet.
+          The next state and the batch's metrics: the task's own metrics, plus "loss" and
+          "gradient_norm". They are scalars that may not have been computed yet.
 
         Raises:
           ValueError: the batch cannot be split over the mesh.
@@ -171,7 +171,7 @@ class Trainer:
         """Train until `steps` steps are done, and return the last state.
 
         If `work_dir` is given, a checkpoint is saved every `save_every` steps and at the end. The
-        same call then resumes from the newest one as if it had never been interrupted.
+        same call then resumes from the newest one as if training had never been interrupted.
 
         Args:
           loader: the batches. The batch for step n must not depend on which batches were read

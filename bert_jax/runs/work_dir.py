@@ -57,8 +57,8 @@ class InferenceDefaults:
       negative: the label to predict if a model has only one label and that label does not apply;
         "" for other models.
       pairs: whether the inputs were text pairs; None if unknown.
-      document_context: whether sentences were tagged together with their document's other
-        sentences.
+      document_context: whether sentences were tagged together with the other sentences in their
+        document.
     """
 
     max_length: int
@@ -97,7 +97,7 @@ def write_model(
 
     Args:
       config: the encoder and its head.
-      origin: where the parameters come from, for people and for model cards.
+      origin: where the parameters come from, as information for users and model cards.
       work_dir: the work directory.
       tokenizer: the model's tokenizer. The file records only its fingerprint; the caller saves the
         tokenizer itself next to the file.
@@ -188,7 +188,7 @@ def read_comparison(work_dir: Path) -> Comparison | None:
 
 
 def named_step(work_dir: Path) -> int | None:
-    """Return the step of the best checkpoint, which a run records when it ends, or None.
+    """Return the step of the best checkpoint, as recorded at the end of a run, or None.
 
     Raises:
       ValueError: there is no `model.json`, or it is damaged.

@@ -230,7 +230,7 @@ class PretrainingTeacher:
 
 
 class Distillation:
-    """`Pretraining` with additional losses against a teacher; see `DistillationConfig`.
+    """`Pretraining` with additional distillation losses; see `DistillationConfig`.
 
     Batches must contain the arrays that `PretrainingTeacher.annotate` adds.
     """
@@ -257,7 +257,7 @@ class Distillation:
     def metrics(
         self, model: PretrainingModel, batch: Batch, dropout_key: jax.Array | None
     ) -> Metrics:
-        """Return the metrics of `Pretraining` and the losses against the teacher.
+        """Return the metrics of `Pretraining` and the distillation losses.
 
         The losses are measured in nats (soft_loss), as 1 - cosine (cosine_loss), and in squared
         units (hidden_loss and attention_loss).

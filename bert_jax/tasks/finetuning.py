@@ -157,11 +157,11 @@ class MultipleChoice(ClassifierTask):
 class Span(ClassifierTask):
     """Prediction of an answer's first and last token (Devlin et al. 2019, section 4.2).
 
-    The targets are `start_positions` and `end_positions`, int32 [batch]. The loss averages two
-    means: the cross-entropy for starts and the cross-entropy for ends. Each mean ignores examples
-    whose position lies outside the row. The softmax is over all positions in a row, including
-    padding, as in Google's and Hugging Face's BERT. `accuracy` counts examples for which both ends
-    are correct.
+    The targets are `start_positions` and `end_positions`, int32 [batch]. The loss is the
+    average of two means: the cross-entropy for starts and the cross-entropy for ends. Each mean
+    ignores examples whose position lies outside the row. The softmax is over all positions in a
+    row, including padding, as in Google's and Hugging Face's BERT. `accuracy` counts examples for
+    which both ends are correct.
     """
 
     # Use two terms, since a truncated answer may have only one end in the row.

@@ -57,9 +57,9 @@ class Pretraining:
     The sentence-pair loss is a mean over all fragments (a fragment is the part of a document that
     lies in one row), and fragments without a pair contribute 0. A pair therefore has the same
     weight in every batch. If the mean were over pairs only, the pair loss would keep its full
-    weight even if only one in fifty fragments had a pair. With such a mean, three pairs once
-    weighed as much as 1,200 masked tokens, and a small ALBERT did not learn to use context for
-    hundreds of steps.
+    weight even if only one in fifty fragments had a pair. In one run with that
+    mean, three pairs weighed as much as 1,200 masked tokens, and for hundreds of steps, a small
+    ALBERT did not learn to use context.
 
     Source: Devlin et al. 2019, appendix A.2.
 

@@ -23,7 +23,7 @@ class Counts(NamedTuple):
     correct: int
 
     def scores(self) -> dict[str, float]:
-        """Return precision, recall and F1 as fractions; a score that would divide by 0 is 0."""
+        """Return precision, recall and F1 as fractions; each is 0 if its denominator is 0."""
         return {
             "precision": self.correct / max(self.predicted, 1),
             "recall": self.correct / max(self.gold, 1),
@@ -50,10 +50,10 @@ def sentence_scores(
     """Return a dict from metric name to the predictions' score, as a fraction.
 
     `f1` is the F1 score for class 1, with class 0 as the negative class; `macro_f1` is the mean F1
-    over all classes that occur in predictions or labels. A score that would divide by zero is 0:
-    `f1` if class 1 never occurs; `matthews` if all predictions or all labels are the same class;
-    `pearson` and `spearman` if all predictions or all labels are the same number (SciPy would
-    return NaN, which makes it impossible to compare runs).
+    over all classes that occur in predictions or labels. If a score's denominator is 0, the
+    score is 0: `f1` if class 1 never occurs; `matthews` if all predictions or all labels are the
+    same class; `pearson` and `spearman` if all predictions or all labels are the same number (SciPy
+    would return NaN, which makes it impossible to compare runs).
 
     Args:
       metrics: names in `METRICS`.

@@ -213,7 +213,7 @@ def soft_cross_entropy(
     Args:
       student: logits [..., vocab_size].
       teacher: logits, in the same shape as `student`.
-      temperature: number by which all logits are divided.
+      temperature: the number by which all logits are divided.
       ops: see `ComputeConfig`.
 
     Returns:
@@ -239,8 +239,8 @@ def _soft_forward(
 def _soft_backward(
     temperature: float, logits: tuple[jax.Array, jax.Array], cotangent: jax.Array
 ) -> tuple[jax.Array, None]:
-    # Compute the difference of two softmaxes. JAX's own derivative would hold more arrays as large
-    # as the logits, which takes 50% more memory.
+    # Compute the difference of two softmaxes. JAX's own derivative would keep additional arrays
+    # as large as the logits, and would need 50% more memory.
     student, teacher = (jax.nn.softmax(values / temperature, axis=-1) for values in logits)
     return temperature * (student - teacher) * cotangent[..., None], None
 
