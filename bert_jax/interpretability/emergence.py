@@ -139,7 +139,7 @@ def probe_checkpoints(
     """Probe the attention heads of every checkpoint that a run has kept.
 
     Args:
-      work_dir: the work directory of the run; `checkpoint.keep_every` keeps its checkpoints.
+      work_dir: the work directory of a run that was trained with `checkpoint.keep_every`.
       treebank: the sentences.
       on_progress: called with a progress message after each sentence.
 

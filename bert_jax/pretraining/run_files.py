@@ -100,7 +100,7 @@ def write_run_files(
     if not step:
         discard_stale_metadata(work_dir, tokenizer)
     origin = {"command": "bert-jax pretrain", PAIRS: sentence_pairs}
-    # The model description is written first, because it marks the other files as a run's.
+    # The model description is written first, because it marks the directory as belonging to a run.
     write_model(model, origin, work_dir, tokenizer=tokenizer)
     lines = keep_config(config, work_dir, step, finished=finished)
     _copy_once(corpora[0].train.directory / TOKENIZER, work_dir / TOKENIZER_NAME)

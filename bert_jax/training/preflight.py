@@ -66,11 +66,11 @@ def check(
     vocabulary: str = "any",
     evaluates: bool = True,
 ) -> None:
-    """Check that a run can work with its corpora on its mesh.
+    """Check that a run can use its corpora and its mesh.
 
     Args:
       model: the encoder.
-      phases: the facts about each phase.
+      phases: the properties of each phase.
       mesh: the device mesh.
       accumulation_steps: the number of micro-batches per batch.
       sentence_pairs: the kind of sentence pairs.

@@ -21,7 +21,7 @@ vocabulary:
         --max-length 512
 Command:
     bert-jax pretrain --config configs/pretrain/bert_base.py
-Hardware: any whose number of data-parallel devices divides 256. Published: 4 days on 16 TPU chips
+Hardware: any, if the number of data-parallel devices divides 256. Published: 4 days on 16 TPU chips
 (appendix A.2).
 Planned for v5e:4x4 (compiled by `bert-jax plan`, but not run; libtpu 0.0.42, JAX 0.10.2):
     phase1  2.0 GiB of a chip's 16, 477 MiB sent per chip and step, at least 5.8 ms per step

@@ -19,7 +19,7 @@ Corpus, with the teacher's vocabulary:
         --max-length 128
 Command (three epochs over 26 million sequences; adapt num_steps to your corpus):
     bert-jax pretrain --config configs/pretrain/tinybert.py
-Hardware: any whose number of data-parallel devices divides 256. This recipe has not been run.
+Hardware: any, if the number of data-parallel devices divides 256. This recipe has not been run.
 """
 
 from ml_collections import ConfigDict

@@ -47,7 +47,7 @@ def test_accumulated_parts_match_the_whole_batch(toy, bert_jax_here, tmp_path):
 
 
 def test_evaluations_are_spread_evenly_over_every_epoch(toy, bert_jax_here, tmp_path):
-    """Check that the fifths of a twelve-step epoch are rounded: 2.4, 4.8, 7.2, 9.6 and 12."""
+    """Check that each fifth of a twelve-step epoch (2.4, 4.8, 7.2, 9.6 and 12) is rounded."""
     finished = bert_jax_here(
         *toy.words("glue", tmp_path, "num_epochs=2", "evaluations_per_epoch=5")
     )

@@ -1,4 +1,4 @@
-"""Test the values of varied config keys: how they are given, named, ordered, stored and shown."""
+"""Test how the values that a sweep varies are parsed, named, ordered, stored and displayed."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ def with_table_sizes(
       encoder: the encoder that config.json describes.
       shapes: the shapes of the tensors.
       max_positions: the number of positions to keep; None keeps all.
-      notes: a list to which remarks are added.
+      notes: the list to append remarks to.
 
     Raises:
       ValueError: the source has fewer positions than `max_positions`.

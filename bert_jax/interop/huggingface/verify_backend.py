@@ -1,4 +1,4 @@
-"""Run a Hugging Face directory's model with transformers, for comparison with another model."""
+"""Run the model in a Hugging Face directory with transformers, to compare it with another model."""
 
 from __future__ import annotations
 
