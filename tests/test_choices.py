@@ -58,7 +58,7 @@ FIELDS = {name: values for name, values in config_fields().items() if name != "h
 
 
 def comparisons(test: ast.AST, skip_not_equal: bool) -> Iterator[str]:
-    """Yield the comparisons in an expression that compare a Literal field with its values.
+    """Yield an expression's comparisons between a Literal field and its possible values.
 
     skip_not_equal: whether to skip `!=`, which treats a new value like an unsuitable one.
     """

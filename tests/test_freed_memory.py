@@ -18,8 +18,8 @@ library, version = platform.libc_ver()
 GLIBC = tuple(map(int, version.split(".")[:2])) if library == "glibc" else (0, 0)
 on_glibc = pytest.mark.skipif(GLIBC < (2, 35), reason="requires malloc from glibc 2.35")
 
-# A script in which a thread touches and frees a block of 100 MiB. Afterward, it prints how many MiB
-# larger the process has become.
+# A script in which a thread touches and frees a block of 100 MiB. It then prints how much the
+# process has grown, in MiB.
 SCRIPT = """
 import ctypes, os, threading
 from bert_jax import processes as freed_memory

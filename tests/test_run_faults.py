@@ -132,8 +132,8 @@ def test_a_removed_work_directory_stops_the_run(bert_jax, pretrain: Words, tmp_p
     assert "Traceback" not in finished.errors and not work_dir.exists()
 
 
-# `bert-jax pretrain` that pauses at its third step until a file exists, so that the run cannot end
-# before the test has closed the terminal.
+# A script that runs `bert-jax pretrain` and pauses it at step 3 until a file exists, so that the
+# run cannot end before the test has closed the terminal.
 PAUSING = """
 import sys, time
 from pathlib import Path

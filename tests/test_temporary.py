@@ -47,7 +47,7 @@ def writer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subproces
 
 
 def write(output: Path, temporary: Path) -> None:
-    """Write a directory if `temporary` is a directory, or else a file."""
+    """Write a directory if `temporary` is a directory, and a file otherwise."""
     if temporary.is_dir():
         with new_directory(output) as directory:
             (directory / "whole").write_text("whole")

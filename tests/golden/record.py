@@ -1,4 +1,4 @@
-"""Record the frozen values again, for all cases or only some of them.
+"""Record new frozen values for all cases or only for some of them.
 
     python -m tests.golden.record [CASE ...]
     python -m tests.golden.record --texts [CASE ...]
@@ -38,10 +38,10 @@ from .frozen_runs import (
 )
 from .frozen_values import fingerprint, with_new_texts
 
-# The kept pretraining run receives SIGTERM when it reports this step, in its first phase.
+# The pretraining run in frozen/kept receives SIGTERM when it reports this step of its first phase.
 _STOPPED_IN = "step 13/32"
 _KEPT = ("corpora/wordpiece32", "corpora/wordpiece64", "work/pretrain", "work/source", "work/glue")
-# The kept directories are always written here, since manifests contain the text's absolute path.
+# Always write these directories here, since the manifests contain the text's absolute path.
 _PLACE = Path("/var/tmp/bert_jax_frozen")
 
 

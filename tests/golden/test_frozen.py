@@ -119,7 +119,7 @@ CONFIG = ("texts", "work/pretrain/config.json", "optimizer", "name")
 def test_changed_values_are_found(
     path: tuple[Any, ...], to: Callable[[Any], Any], on_any_machine: bool
 ) -> None:
-    """The parameter `on_any_machine` says whether the change is detected on any machine."""
+    """Test that every change is detected on the recording machine, and some on any machine."""
     value = recorded("pretrain")
     other = changed(value, *path, to=to)
     assert value != other

@@ -79,10 +79,10 @@ def run(corpora, bert_jax, tmp_path_factory) -> Callable[[str], tuple[list[float
         words += [f"checkpoint.every_steps={NUM_STEPS}", "evaluation.every_steps=0"]
         words += ["checkpoint.keep_best=0"]
         words += ["reporting.every_steps=1", "reporting.tensorboard=False", "loader.num_workers=0"]
-        # Scanning gives the same results, but compiles a layer only once instead of 8 times for
-        # bert_large.
+        # Scanning the layers gives the same results, but compiles one layer instead of all of them
+        # (bert_large has eight here).
         words += ["compute.scan_layers=True"] if config.model.sharing == "none" else []
-        # If there is a second phase, a quarter of the steps belong to it.
+        # If there is a second phase, it gets a quarter of the steps.
         steps = {1: (20,), 2: (15, 5)}[len(config.phases)]
         for (name, _, phase), count in zip(config.ordered_phases(), steps, strict=True):
             length = phase.sequence_length // 4

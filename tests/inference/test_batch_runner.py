@@ -1,4 +1,4 @@
-"""Test that sequences run in few batch shapes, and that the package imports lazily."""
+"""Test that sequences run in only a few batch shapes, and that the package loads modules lazily."""
 
 from __future__ import annotations
 

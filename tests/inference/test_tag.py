@@ -1,4 +1,4 @@
-"""Compare words' tags, and the entities that they mark, with Hugging Face's pipeline."""
+"""Compare tags and entities with those from Hugging Face's pipeline."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_entities_depend_on_the_label_prefixes(model_pair, tag):
 
 @pytest.mark.parametrize("letters", ["ILU", "MES"])
 def test_entities_of_bilou_and_bmes_match_seqeval(model_pair, letters, tmp_path):
-    """Compare entities from a tagger that was exported and imported again."""
+    """Compare the entities with seqeval's after a tagger was exported and imported again."""
     inside, last, single = letters
     labels = ["O", *(f"{prefix}-PER" for prefix in ("B", inside, last, single))]
     numbers = {label: number for number, label in enumerate(labels)}

@@ -85,7 +85,7 @@ def make(
     return model
 
 
-# The special pieces with which the vocabularies of XLM-RoBERTa and CamemBERT begin.
+# The special pieces at the beginning of the XLM-RoBERTa and CamemBERT vocabularies.
 _FIRST = {
     "XLMRoberta": ["<s>", "<pad>", "</s>", "<unk>"],
     "Camembert": ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>"],

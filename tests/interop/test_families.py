@@ -263,7 +263,7 @@ def test_one_segment_and_pairs_of_texts(bert_jax_here, make_bert, tmp_path):
 
 @pytest.mark.parametrize(("head", "rate"), [("classification", 0.2), ("tagging", 0.3)])
 def test_dropout_rates_of_distilbert_classifiers(head, rate, bert_jax_here, tmp_path):
-    """Test that each of the two classes gets the dropout rate from its own config key."""
+    """Test that DistilBERT's two classifiers read their dropout rates from different keys."""
     theirs, ours, back = tmp_path / "theirs", tmp_path / "ours", tmp_path / "back"
     make(theirs, "DistilBert", head)
     change_config(theirs, dropout=0.3, seq_classif_dropout=0.2)

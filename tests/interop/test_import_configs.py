@@ -1,4 +1,4 @@
-"""Test which values are imported from config.json: sizes, labels, score meanings and tokens."""
+"""Test which sizes, labels, problem types and tokens are imported from config.json."""
 
 from __future__ import annotations
 

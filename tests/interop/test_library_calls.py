@@ -1,4 +1,4 @@
-"""Test importing, exporting, extracting and comparing models from Python, without any output."""
+"""Test that Python functions import, export, extract and compare models and print nothing."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ Build = Callable[..., Path]
 
 @pytest.fixture
 def build(tmp_path: Path) -> Build:
-    """Return a function that saves a tiny sentence-transformers model from an encoder family."""
+    """Return a function that saves a tiny sentence-transformers model for an encoder family."""
 
     def saved(
         family: str = "Bert",
@@ -161,7 +161,10 @@ def test_prompts(build, imported, bert_jax_here):
 
 
 def old_layout(directory: Path, target: Path, **encoder: object) -> None:
-    """Convert a model to the layout before version 1: an encoder subdirectory and mode flags."""
+    """Convert a model to the layout that was used before version 1.
+
+    This layout has a subdirectory for the encoder, and a flag for each pooling mode.
+    """
     shutil.copytree(directory, target / "0_Transformer")
     shutil.copytree(directory / "1_Pooling", target / "1_Pooling")
     for name in ("modules.json", "config_sentence_transformers.json"):

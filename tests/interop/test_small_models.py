@@ -28,7 +28,7 @@ Run = Callable[..., Finished]
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a cache directory that all tests of this file share."""
+    """Return a cache directory that all tests in this file share."""
     directory = tmp_path_factory.getbasetemp() / "small-models-cache"
     monkeypatch.setenv("XDG_CACHE_HOME", str(directory))
     return directory

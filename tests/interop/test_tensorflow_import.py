@@ -114,8 +114,8 @@ def test_a_release_is_imported(head, path, make_release, bert_jax_here, tmp_path
     ours = tmp_path / "ours"
     imported = bert_jax_here("import", release / path, "--output", ours)
     assert imported.code == 0, imported.errors
-    # The step and the two slots per variable are left out, including the slots for the pooler,
-    # which the release's span models have.
+    # The step and the two optimizer slots for each variable are left out. The release's span models
+    # also have a pooler, whose slots are left out too.
     assert "optimizer variables are left out" in imported.output
     assert "UNEXPECTED" not in imported.output and "adam" not in imported.output
     compared = bert_jax_here("verify", theirs, ours)

@@ -21,7 +21,7 @@ TEXTS = [("I love my pet Python, python", None), ("wet roads", "it rains, it pou
 
 
 def run_hugging_face(directory: Path, trace: TracedText):
-    """Run Hugging Face's model on the traced tokens, returning attention and hidden states too."""
+    """Return Hugging Face's outputs for the traced tokens, with attention and hidden states."""
     model = transformers.AutoModel.from_pretrained(directory, attn_implementation="eager")
     inputs = {"input_ids": torch.tensor(trace.token_ids[None].astype(np.int64))}
     if getattr(model.config, "type_vocab_size", 0) > 1:

@@ -1,4 +1,4 @@
-"""Compare the probe with the procedure of Clark et al. 2019 on Hugging Face's attention."""
+"""Compare the probe with the method of Clark et al. 2019 applied to Hugging Face's attention."""
 
 from __future__ import annotations
 

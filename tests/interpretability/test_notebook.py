@@ -1,4 +1,4 @@
-"""Test what notebooks show for results: content, escaping, and HTML that needs nothing else."""
+"""Test how notebooks show results: that the HTML is complete, escaped and self-contained."""
 
 from __future__ import annotations
 

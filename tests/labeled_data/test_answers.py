@@ -115,7 +115,7 @@ def test_only_the_best_span_with_a_text_is_kept() -> None:
 
 
 def test_repeated_texts_do_not_count_toward_n_best() -> None:
-    """The code released by Devlin et al. keeps n_best distinct texts, too."""
+    """The code released by Devlin et al. also keeps n_best distinct texts."""
     example = SpanExample("q", "where?", "Paris. Paris. Paris. Paris. Paris. Paris. Lyon.", "")
     windows = span_windows([example], tokenizer_of([example]), labeled=False)
     start = np.zeros((1, int(windows.features.lengths.max())), np.float32)

@@ -19,7 +19,10 @@ from bert_jax.labeled_data.features import (
 
 
 def features_of(lengths: list[int], sequences_per_example: int = 1) -> Features:
-    """Return sequences 1000 i, 1000 i + 1, ..., each with a second segment that starts halfway."""
+    """Return sequences of the given lengths, each with a second segment that starts halfway.
+
+    Sequence i consists of the token ids 1000 i, 1000 i + 1, and so on.
+    """
     starts = np.concatenate([[0], np.cumsum(lengths)])
     ids = np.concatenate([1000 * i + np.arange(n) for i, n in enumerate(lengths)]).astype(np.int32)
     examples = len(lengths) // sequences_per_example

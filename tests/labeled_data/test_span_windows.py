@@ -32,7 +32,7 @@ def torture_examples() -> list[SpanExample]:
 
 @pytest.fixture(scope="module")
 def tokenizers() -> dict[bool, Tokenizer]:
-    """Return a dict from `lowercase` to a tokenizer."""
+    """Return a dict that maps each value of `lowercase` to a tokenizer."""
     lines = [example.context + example.question for example in torture_examples()]
     return {
         lowercase: train_wordpiece(lines, vocab_size=2500, lowercase=lowercase, min_frequency=1)
@@ -110,7 +110,7 @@ def test_windows_match_hugging_face_on_the_official_dev_set(shared_data: Path) -
 def numbered(count: int, answer: tuple[int, int] | None = None) -> SpanExample:
     """Return a question about a passage w0 w1 ...
 
-    answer: the numbers of the answer's first and last word.
+    answer: the numbers of the answer's first and last words.
     """
     words = [f"w{number}" for number in range(count)]
     context = " ".join(words)
@@ -184,7 +184,7 @@ def test_targets_of_a_batch_are_positions_in_its_rows(word_tokenizer: Tokenizer)
 
 
 def reference_maximum_context(windows: list[tuple[int, int]]) -> list[list[bool]]:
-    """Apply Devlin et al.'s rule to one token and one window, (begin, size), at a time."""
+    """Apply Devlin et al.'s rule to one token and one (begin, size) window at a time."""
     flags = [[False] * size for _, size in windows]
     for token in range(max(begin + size for begin, size in windows)):
         best_score, best_window = None, None

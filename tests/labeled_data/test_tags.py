@@ -18,7 +18,7 @@ from bert_jax.labeled_data.tags import (
     report_unknown_tags,
 )
 
-# This has the format of CoNLL-2003's eng.testb, which used IOB1 when it was first released.
+# This is in the format of CoNLL-2003's eng.testb, which used IOB1 when it was first released.
 CONLL_2003 = """-DOCSTART- -X- O O
 
 SOCCER NN I-NP O

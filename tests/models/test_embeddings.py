@@ -1,4 +1,4 @@
-"""Test the selection of segment embeddings and its gradients."""
+"""Test looking up segment embeddings, and the gradients of the lookup."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def test_compute_options_do_not_change_attention_scores(norm: str, batch: Batch)
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:
-    """Yield all operations in a program, even inside loops, branches and custom derivatives."""
+    """Yield all operations in a program, even those in loops, branches and custom derivatives."""
     for equation in jaxpr.eqns:
         yield equation
         for value in equation.params.values():

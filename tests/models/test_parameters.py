@@ -50,7 +50,7 @@ def test_parameter_counts_of_bert_match_hugging_face(name: str) -> None:
 
 
 def theirs_of(name: str, config: EncoderConfig) -> tuple[torch.nn.Module, torch.nn.Module]:
-    """Return Hugging Face's (bare, pretraining) models; `bare` has a pooler if one exists."""
+    """Return Hugging Face's (bare, pretraining) models; `bare` has a pooler if its family does."""
     sizes = dict(
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_dim,

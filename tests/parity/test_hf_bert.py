@@ -89,7 +89,7 @@ def from_torch(tensors: dict[str, torch.Tensor], config: EncoderConfig) -> Param
 
 
 def hugging_face(config: EncoderConfig, activation: str) -> transformers.BertForPreTraining:
-    """Return a Hugging Face model with random parameters, biases and LayerNorms included."""
+    """Return a Hugging Face model whose parameters are all random, even biases and LayerNorms."""
     torch.manual_seed(0)
     model = transformers.BertForPreTraining(
         transformers.BertConfig(

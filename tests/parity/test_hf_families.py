@@ -1,4 +1,4 @@
-"""Compare RoBERTa, ALBERT and DistilBERT with Hugging Face's: states, logits and gradients."""
+"""Compare states, logits and gradients of RoBERTa, ALBERT and DistilBERT with Hugging Face's."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def get_config():
 
 
 def made_up(count: int) -> list[tuple[str, str]]:
-    """Make up sentences of 3 to 40 words that mostly come from their label's vocabulary."""
+    """Make up sentences of 3 to 40 words, most of which come from the label's vocabulary."""
     rng = random.Random(0)
     words = {
         "1": "bright warm lovely witty tender honest".split(),
@@ -131,7 +131,7 @@ class AsOurs(transformers.Trainer):
 
 
 def their_batch(batch: Batch) -> dict[str, torch.Tensor]:
-    """Give a batch's arrays Hugging Face's names, and drop padding rows."""
+    """Rename the arrays in a batch to the names Hugging Face uses, and drop padding rows."""
     rows = batch["example_weights"] > 0
     names = dict(token_ids="input_ids", segment_ids="token_type_ids", labels="labels")
     names["attention_mask"] = "attention_mask"

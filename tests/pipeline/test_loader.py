@@ -222,7 +222,7 @@ def test_an_error_that_cannot_be_unpickled_arrives_with_its_message():
 
 
 class Stopped(Exception):
-    """An exception that ends a wait."""
+    """An exception that `stop` raises to end a wait."""
 
 
 def stop() -> None:

@@ -52,7 +52,7 @@ def starts(documents) -> set[int]:
 
 
 def test_halves_are_complete_sentences_in_order_or_swapped(six_epochs, starts):
-    """Check that swapping the halves of a swapped pair back puts its tokens in order."""
+    """Check that the tokens of a swapped pair are in order once its halves are swapped back."""
     pairs = cut_at_both_ends = 0
     for first, second, label, weight in six_epochs:
         tokens = np.concatenate([first, second])

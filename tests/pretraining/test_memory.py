@@ -1,4 +1,4 @@
-"""Test that sizes too large for memory are rejected at once, with the key to change."""
+"""Test that sizes too large for memory are rejected at once, and that the error names the key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test which epochs the phases of a run use, and which values identify them."""
+"""Test which epochs each phase of a run uses, and which values identify the run."""
 
 from __future__ import annotations
 

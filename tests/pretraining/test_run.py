@@ -1,4 +1,4 @@
-"""Test that `pretrain` is silent, works in any thread, calls back, stops and resumes."""
+"""Test that `pretrain` prints nothing, runs in any thread, calls `on_report`, stops and resumes."""
 
 from __future__ import annotations
 

@@ -279,7 +279,8 @@ def test_keys_of_other_libraries_are_translated() -> None:
             for override in overrides:
                 with pytest.raises(ValueError) as error:
                     load_config(source, override)
-                # For Python values, the suggestion is relative to the section with the unknown key.
+                # If an override is a Python dict, the suggestion is relative to the section with
+                # the unknown key.
                 section = "" if isinstance(override, list) else f"{key.rpartition('.')[0]}."
                 assert str(error.value).endswith(
                     f"{key}: no such key; did you mean {answer.removeprefix(section)}?"

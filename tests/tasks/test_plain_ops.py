@@ -17,7 +17,8 @@ from bert_jax.tasks.task import Task, soft_cross_entropy, total_loss
 
 SIZES: dict[str, Any] = dict(vocab_size=40, hidden_dim=16, num_heads=2, ffn_dim=32)
 POST = EncoderConfig(**SIZES, num_layers=1, max_positions=16, hidden_dropout=0.2)
-# Use all other options: fixed positions, pre-norm, tanh GELU, shared layers, factorized embeddings.
+# This config uses the other options: fixed positions, pre-norm, tanh GELU, shared layers and
+# factorized embeddings.
 PRE = EncoderConfig(
     **SIZES,
     num_layers=2,

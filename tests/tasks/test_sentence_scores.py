@@ -30,7 +30,7 @@ def pearson(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
-    """Return ranks; equal values share their mean rank."""
+    """Return the rank of each value, where equal values all get their mean rank."""
     return np.array([(values < v).sum() + ((values == v).sum() - 1) / 2 for v in values])
 
 

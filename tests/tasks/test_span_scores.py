@@ -126,8 +126,8 @@ def test_empty_references_are_refused() -> None:
 def test_the_official_dev_set(shared_data: Path) -> None:
     examples = read_squad(shared_data / "squad/dev-v1.1.json.xz", labeled=True)
     references = {example.id: example.answer_texts for example in examples}
-    # Make mediocre predictions: an annotator's answer if it is short, or else the passage's first
-    # words.
+    # Make mediocre predictions: an annotator's answer if it is short, or else the first few words
+    # of the passage.
     predictions = {
         example.id: min(example.answer_texts, key=len)
         if len(example.answer_texts[-1]) < 12

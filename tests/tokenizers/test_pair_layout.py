@@ -1,4 +1,4 @@
-"""Test that the layout of texts and pairs is read from the tokenizer's file, whatever its kind."""
+"""Test that the layout of texts and pairs is read from the file of every kind of tokenizer."""
 
 from __future__ import annotations
 

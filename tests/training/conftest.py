@@ -106,7 +106,7 @@ class Recorder:
 
 @dataclass
 class Bench:
-    """The compiled steps that the runs in these tests share, and methods to start such runs."""
+    """The compiled steps that the runs in these tests share, and methods that start the runs."""
 
     mesh: Mesh
     task: Task

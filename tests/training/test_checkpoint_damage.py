@@ -297,7 +297,7 @@ def test_returning_to_a_step_of_another_run_moves_nothing(checkpoints: Path) -> 
         recover(checkpoints, {"model": "base"}, from_step=10)
     assert steps_in(checkpoints) == [10, 20, 30]
     assert not (checkpoints.parent / ASIDE_NAME).exists()
-    # Parts of the identity may not be known yet.
+    # It is fine if parts of the identity are still unknown.
     assert recover(checkpoints, {}, from_step=10).step == 10
 
 
@@ -348,7 +348,7 @@ def test_a_checkpoint_removed_during_the_check_is_not_reported_as_damaged(
 
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """Mount a file system with only 256 KiB."""
+    """Mount a file system of only 256 KiB."""
     target = tmp_path / "full"
     target.mkdir()
     if os.system(f"mount -t tmpfs -o size=256k none {target} 2>/dev/null"):

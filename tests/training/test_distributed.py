@@ -1,4 +1,4 @@
-"""Test when a process joins others, depending on its launcher's environment variables."""
+"""Test that a process joins a distributed run if its launcher's environment variables say so."""
 
 from typing import Any
 

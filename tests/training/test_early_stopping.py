@@ -1,4 +1,4 @@
-"""Test when early stopping decides that a run no longer improves."""
+"""Test when early stopping decides that a run is no longer improving."""
 
 from __future__ import annotations
 
