@@ -166,7 +166,7 @@ def test_interruptions_do_not_change_results(uninterrupted, interrupted):
 
 def test_every_start_resumes_from_the_newest_complete_checkpoint(interrupted):
     origins = re.findall(r"^start +(.*)$", "".join(interrupted.starts), re.M)
-    steps = [int(match.group(1)) for o in origins if (match := re.search(r"of step (\d+)", o))]
+    steps = [int(match.group(1)) for o in origins if (match := re.search(r"at step (\d+)", o))]
     assert len(origins) == 5
     assert origins[0] == "random parameters (seed 0)"
     assert steps == sorted(steps) and steps[-1] >= BOUNDARY
