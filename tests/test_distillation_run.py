@@ -155,7 +155,7 @@ def test_a_student_is_initialized_with_layers_of_its_teacher(teacher):
         loaded = LoadedTeacher(spec, 0, teacher_params)
         random = Pretraining(encoder, COMPUTE).definition.init(jax.random.key(1))
         params, description = student_parameters(loaded, encoder, "next_sentence", initial=random)
-        assert f"its layers {', '.join(map(str, layers.values()))} (of 0 to 5)" in description
+        assert f"with layers {', '.join(map(str, layers.values()))} (of 0 to 5)" in description
         for name, value in params.items():
             number = re.match(r"encoder\.layers\.(\d+)\.", name)
             source = name

@@ -37,7 +37,7 @@ def test_a_prepared_corpus_is_measured(prepared, capsys):
     output = capsys.readouterr().out
     assert_measured(output)
     assert "sentence pairs: next_sentence" in output and "no --corpus given" not in output
-    stages = re.search(r"order (\d+) %, read (\d+) %, decode (\d+) %, pair (\d+) %", output)
+    stages = re.search(r"order (\d+)%, read (\d+)%, decode (\d+)%, pair (\d+)%", output)
     assert stages is not None
 
 
