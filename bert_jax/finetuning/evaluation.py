@@ -64,7 +64,7 @@ class SetScores:
       examples: the number of examples.
       scores: the scores, keyed by metric name.
       by_type: the scores for each type of answer, such as a class, a label or an entity type.
-      type_is: what a type in `by_type` is called, such as "label".
+      type_is: the word for a type in `by_type`, such as "label".
       files: the prediction files.
     """
 

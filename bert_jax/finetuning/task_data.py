@@ -30,7 +30,7 @@ class ExampleSet(abc.ABC):
     Attributes:
       features: the tokenized examples.
       metrics: the metrics that `scores` computes.
-      type_is: what to call the types in `scores_by_type`, such as "label".
+      type_is: the word for a type in `scores_by_type`, such as "label".
       endings: the suffixes that are appended to the set's name to form the names of the prediction
         files.
     """

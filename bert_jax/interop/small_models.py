@@ -63,7 +63,7 @@ def _locate(name: str) -> tuple[Path, Path]:
             "from the hub with `bert-jax import`."
         )
     digest = hashlib.sha256()
-    for file in sorted(source.iterdir()):
+    for file in sorted(path for path in source.iterdir() if path.is_file()):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     directory = f"{__version__}-{digest.hexdigest()[:12]}"
     return source, cache_directory() / "models" / directory / name

@@ -22,7 +22,6 @@ from bert_jax.runs.runtime import enable_compilation_cache
 
 DATA = Path("data")
 WORK = Path("work")
-MINI = Path("../../experiments/finetuning/bert-mini")
 
 WORK.mkdir(exist_ok=True)
 _NUMBER = re.compile(r"[-+]?[\d.,]+%?")
@@ -54,18 +53,6 @@ mpl.rcParams.update(
         "legend.frameon": False,
     }
 )
-
-
-def mini_model() -> str:
-    """Import the small model in this repository, unless it has already been imported.
-
-    Returns:
-      The model's work directory.
-    """
-    directory = WORK / "mini"
-    if not directory.exists():
-        bj.import_model(MINI, directory)
-    return str(directory)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,12 @@ The script prints one line of JSON per check:
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +29,7 @@ sys.path.insert(0, str(ROOT))  # make an uninstalled checkout importable
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
+from flax import nnx  # noqa: E402
 
 from bert_jax.interop.import_model import import_model  # noqa: E402
 from bert_jax.models.attention import (  # noqa: E402
@@ -183,10 +186,6 @@ def _pretrain(directory: Path, corpus: Path, dropout: float, stop: int) -> None:
 
 def _digest(directory: Path) -> dict[str, str]:
     """Return a hash of every parameter of the last checkpoint."""
-    import hashlib
-
-    from flax import nnx
-
     model = load_model(directory, dtype="float32", step=400).model
     return {
         "/".join(map(str, path)): hashlib.sha256(np.asarray(value[...]).tobytes()).hexdigest()
@@ -196,8 +195,6 @@ def _digest(directory: Path) -> dict[str, str]:
 
 def _bert_jax(*words: str | Path, until: Path | None = None) -> None:
     """Run a `bert-jax` command; stop it with SIGTERM once the path `until` exists."""
-    import time
-
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
     command = [sys.executable, "-m", "bert_jax.cli.main", *map(str, words)]
     with subprocess.Popen(

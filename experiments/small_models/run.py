@@ -1,11 +1,11 @@
-r"""Fine-tune a pretrained model on SST-2, WNUT-17 and SQuAD, and export the results in float16.
+r"""Fine-tune a pretrained model on SST-2 and WNUT-17, and export the results in float16.
 
     bert-jax import experiments/finetuning/bert-mini --output models/mini
     python experiments/small_models/run.py models/mini --data DATA --work runs/small_models
 
-The checkpoint with the best score on the validation set is exported.
-`DATA` contains the data sets, as described in experiments/finetuning/README.md. Further options,
-such as --config.compute.dtype=bfloat16, are passed to `bert-jax finetune`.
+The checkpoint with the best score on the validation set is exported. `DATA` contains the data sets,
+as described in experiments/finetuning/README.md. Further options, such as
+--config.compute.dtype=bfloat16, are passed to `bert-jax finetune`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from commands import bert_jax  # noqa: E402
 from finetuning.tasks import TASKS, files_of  # noqa: E402
 
-NAMES = {"SST-2": "mini-sentiment", "WNUT-17": "mini-ner", "SQuAD": "mini-qa"}
+NAMES = {"SST-2": "mini-sentiment", "WNUT-17": "mini-ner"}
 # The best learning rates for this model, according to experiments/finetuning.
-LEARNING_RATES = {"SST-2": 3e-4, "WNUT-17": 1e-4, "SQuAD": 3e-4}
+LEARNING_RATES = {"SST-2": 3e-4, "WNUT-17": 1e-4}
 
 
 def train(
