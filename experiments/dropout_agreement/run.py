@@ -170,7 +170,7 @@ def table(results: dict) -> Iterator[str]:
         accuracy = [100 * one for one in found["accuracy"]]
         yield f"| {side} | {each} | {spread(accuracy, 2)} | {spread(found['loss'], 3)} |"
     yield ""
-    yield "| bert_jax minus | difference | 95 % interval | standard deviation of one run |"
+    yield "| bert_jax minus | difference | 95% interval | standard deviation of one run |"
     yield "|---|---|---|---|"
     for side, measured in results["apart"].items():
         for name, apart in measured.items():

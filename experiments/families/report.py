@@ -38,8 +38,8 @@ def _pretraining(run: dict) -> list[str]:
     pairs = [value for name, value in own.items() if name in _PAIRS]
     return [
         *(f"{run['tokens'] / 1e6:.1f} M", f"{run['flops']:.3g}", f"{probe['mlm_loss']:.3f}"),
-        *(f"{100 * probe['mlm_accuracy']:.1f} %", f"{own['mlm_loss']:.3f}"),
-        f"{100 * pairs[0]:.1f} %" if pairs else "",
+        *(f"{100 * probe['mlm_accuracy']:.1f}%", f"{own['mlm_loss']:.3f}"),
+        f"{100 * pairs[0]:.1f}%" if pairs else "",
     ]
 
 

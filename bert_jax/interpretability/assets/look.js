@@ -2,9 +2,9 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 const state = { layer: 0, head: 0, token: null, attention: null };
-const percent = (value) => `${(100 * value).toFixed(value < 0.0995 ? 1 : 0)}\u00a0%`;
+const percent = (value) => `${(100 * value).toFixed(value < 0.0995 ? 1 : 0)}%`;
 // Attention is stored in steps of 1/255, so tenths of a percent would mean nothing.
-const whole = (value) => (value < 0.005 ? "less than 1\u00a0%" : `${Math.round(100 * value)}\u00a0%`);
+const whole = (value) => (value < 0.005 ? "less than 1%" : `${Math.round(100 * value)}%`);
 const SHOWN = 0.02;
 
 function element(name, attributes = {}, ...children) {
