@@ -160,9 +160,9 @@ def test_a_page_works_in_a_browser(import_pair, browser, tmp_path, head, scheme,
     tokens = tab.locator("#drawing .token")
     before = tokens.count()
     tokens.nth(1).focus()
-    assert re.search(r"attends to .* (\d+|less than 1)\s%", tab.inner_text("#reading"))
+    assert re.search(r"attends to .* (\d+|less than 1)%", tab.inner_text("#reading"))
     assert not re.search(r"\d\.\d", tab.inner_text("#reading"))
-    assert tab.inner_text("#threshold") == "Lines below 2\u00a0% are not drawn."
+    assert tab.inner_text("#threshold") == "Lines below 2% are not drawn."
     tab.check("#by-word")
     assert 0 < tokens.count() < before
     tab.check('input[value="map"]')
