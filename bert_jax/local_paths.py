@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from bert_jax.conversion import values_of
 
-# The type of config fields that contain paths, which `check_config_paths` checks.
+# The type of config fields that contain paths; `check_config_paths` checks these fields.
 LocalPath = Annotated[str, "local path"]
 
 # The short names of the small models that come with a checkout; see `small_model`.
@@ -20,7 +20,7 @@ SMALL_MODELS = ("mini-bert", "mini-albert", "mini-sentiment", "mini-ner")
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 # Path turns gs://x into gs:/x. In this form, recognize only well-known schemes, since a directory
-# may be called "notes:".
+# may be named "notes:".
 _COLLAPSED = re.compile(
     r"(gs|gcs|s3|s3a|s3n|r2|az|abfss?|wasbs?|adl|oss|cos|swift|dbfs|hdfs|webhdfs|https?|ftp|sftp"
     r"|ssh|file|hf|memory):/(?!/)",

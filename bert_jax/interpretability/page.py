@@ -1,4 +1,4 @@
-"""Write a self-contained HTML page about a text; it works offline and needs no other files."""
+"""Turn a traced text into a self-contained HTML page that works offline."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Page:
 
     Attributes:
       html: the source of the page.
-      notes: sentences about what the page leaves out and why.
+      notes: sentences that say what the page leaves out and why.
     """
 
     html: str = field(repr=False)
@@ -60,7 +60,7 @@ def render_page(trace: TracedText, views: Views, title: str, separator: str = "[
       ValueError: the page would be larger than `MAX_BYTES`.
     """
     data = {**_attention_data(trace, separator), **_view_data(trace, views), "title": title}
-    # "</script>" in a text would end the element.
+    # "</script>" in a text would end the script element.
     content = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
     page = Template(_asset("look.html")).substitute(
         title=html.escape(title),
@@ -71,7 +71,7 @@ def render_page(trace: TracedText, views: Views, title: str, separator: str = "[
     size = len(page.encode())
     if size > MAX_BYTES:
         raise ValueError(
-            f"the text has {len(trace.tokens)} tokens, so its page would have {size:,} bytes, "
+            f"the text has {len(trace.tokens)} tokens, so its page would be {size:,} bytes, "
             f"but at most {MAX_BYTES:,} are allowed. Shorten the text, or set max_length."
         )
     return Page(page, tuple(views.notes))

@@ -1,4 +1,4 @@
-"""Choose the probe that a command asks for."""
+"""Run the probe that a command asks for."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Target = Literal["heads", "tags", "relations"]
 
 
 class Saved(Protocol):
-    """The result of a probe, which can be saved."""
+    """A probe result that can be saved to a file."""
 
     def save(self, path: str | Path) -> None:
         """Write the result to a JSON file."""
 
 
 class Probed(NamedTuple):
-    """A probe's result, and the lines of a table that shows it."""
+    """The result of a probe, along with the lines of a table that shows it."""
 
     result: Saved
     lines: Sequence[str]
@@ -47,10 +47,10 @@ def probe(
       treebank: a CoNLL-U file, or a directory with the files of a treebank.
       target: "heads" for `probe_heads`; "tags" or "relations" for `probe_layers`.
       step: the step of the checkpoint; if None, the best or newest one.
-      every_checkpoint: whether to probe the heads of every checkpoint of a run.
-      plot: the path of a PNG image of the accuracies at every checkpoint; None for no image.
-      min_count: how often a relation must occur to be listed (by default, 100 times); used only for
-        "heads".
+      every_checkpoint: whether to probe the heads at every checkpoint of a run.
+      plot: where to save a PNG plot of the accuracies at every checkpoint; None for no plot.
+      min_count: the minimum number of times that a relation must occur to be listed (100 by
+        default); used only for "heads".
       on_progress: called with each progress message, a line of text.
 
     Raises:
@@ -61,7 +61,9 @@ def probe(
     if every_checkpoint and (target != "heads" or step is not None):
         raise ValueError("every_checkpoint=True: probes heads at all steps. Omit target and step.")
     if plot is not None and not every_checkpoint:
-        raise ValueError(f"plot={plot}: applies only with every_checkpoint. Set it.")
+        raise ValueError(
+            f"plot={plot}: applies only with every_checkpoint. Set every_checkpoint, or omit plot."
+        )
     if min_count is not None and target != "heads":
         raise ValueError(f"min_count={min_count}: applies only to target='heads'. Omit it.")
     test = read_treebank(find_treebank(treebank, "test"))

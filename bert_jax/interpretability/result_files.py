@@ -1,4 +1,4 @@
-"""Define the interface of results that can be plotted, and write results to files."""
+"""Define an interface for results that can be plotted, and write results to files."""
 
 from __future__ import annotations
 

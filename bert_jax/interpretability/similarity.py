@@ -25,7 +25,7 @@ from bert_jax.runs.named_checkpoint import NamedCheckpoint, name_checkpoints
 class Similarity:
     """The similarity of every layer of one model to every layer of another.
 
-    It prints as a table, which Jupyter shows in color.
+    Printing this object shows a table, which Jupyter displays in color.
 
     Attributes:
       first: the checkpoint of the first model.
@@ -85,7 +85,7 @@ class Similarity:
         write_json(path, self.to_json())
 
     def plot(self, path: str | Path) -> None:
-        """Draw the similarities as a heat map, a PNG image."""
+        """Draw the similarities as a heat map in a PNG image."""
         rows, columns = map(layer_names, self.cka.shape)
         figure = heat_map(
             self.cka,
@@ -110,13 +110,13 @@ def compare_layers(
 ) -> Similarity:
     """Measure how similar the word vectors of two models are, layer by layer.
 
-    Linear CKA ignores rotations and scales, so it can compare models of different sizes, or two
-    training runs whose dimensions do not correspond (Kornblith et al. 2019, "Similarity of
+    Linear CKA is invariant to rotation and scaling, so it can compare models of different sizes, or
+    two training runs whose dimensions do not correspond (Kornblith et al. 2019, "Similarity of
     Neural Network Representations Revisited", section 3).
 
     Args:
       first: the work directory of a run or of `bert-jax import`.
-      second: another work directory, or the same one to compare a model's layers or checkpoints.
+      second: another work directory, or the same one to compare layers or checkpoints of one model.
       treebank: the treebank whose sentences both models read.
       first_step: the step of the first model's checkpoint; if None, the best or newest one.
       second_step: the step of the second model's checkpoint.

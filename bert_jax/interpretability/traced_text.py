@@ -92,7 +92,7 @@ def mean_of_words(states: FloatArray, words: Sequence[TextWord]) -> FloatArray:
 
     Args:
       states: [layers, tokens, hidden_dim].
-      words: the words, to which all tokens belong.
+      words: the words; every token belongs to one of them.
 
     Returns:
       float32 [layers, words, hidden_dim].
@@ -108,5 +108,5 @@ COUNTED_FROM = {"layers_count_from": 0, "heads_count_from": 0}
 
 
 def layer_names(count: int) -> list[str]:
-    """Return names for `count` rows of hidden states: the embeddings, then the layers from 1 up."""
+    """Return names for `count` rows of hidden states: the embeddings, then layers 1, 2, ..."""
     return ["embeddings", *map(str, range(1, count))]

@@ -65,7 +65,7 @@ class Views:
       attribution: how much each word contributes to a classifier's prediction.
       answer: the answer of a question-answering model, with its scores.
       tags: the tags that a tagger predicts.
-      notes: sentences about what is left out and why.
+      notes: sentences that say what is left out and why.
     """
 
     guesses: Sequence[MaskGuesses] = ()
@@ -172,7 +172,7 @@ def _softmax(logits: FloatArray) -> FloatArray:
 
 
 def _tags(labels: Sequence[str], trace: TracedText, logits: FloatArray) -> list[WordTag]:
-    """Return the most probable tag of each word, read at its first token as in training."""
+    """Return the most probable tag of each word, predicted at its first token as in training."""
     words = [word for word in trace.words if trace.is_text[word.start]]
     tags = [labels[int(logits[word.start].argmax())] for word in words]
     entities: list[str | None] = [None] * len(words)

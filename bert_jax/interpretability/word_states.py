@@ -54,7 +54,7 @@ class WordReader(Predictor):
     def _rows(
         self, program: Program, sentences: Sequence[ParsedSentence]
     ) -> Iterator[tuple[ParsedSentence, TokenizedText, Row]]:
-        """Yield each usable sentence with its tokens and the outputs of a program."""
+        """Yield each usable sentence with its tokens and the outputs that `program` computes."""
         for start in range(0, len(sentences), _SENTENCES_AT_ONCE):
             part = sentences[start : start + _SENTENCES_AT_ONCE]
             texts = [tokenize(self.tokenizer, sentence.words) for sentence in part]

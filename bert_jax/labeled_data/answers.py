@@ -52,7 +52,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class _Tokens:
-    """Per-token arrays that cover all windows.
+    """Per-token arrays, concatenated over all windows.
 
     Attributes:
       start_logits: [tokens] start logits.
@@ -199,15 +199,15 @@ def _candidates(tokens: _Tokens, spans: _Spans, context: str, n_best: int) -> tu
 
 
 def write_squad_predictions(answers: Sequence[Answer], path: Path) -> None:
-    """Write a JSON file {question ID: text}, which SQuAD's evaluation script reads."""
+    """Write a JSON file {question ID: text}, in the format that SQuAD's evaluation script reads."""
     _write_json({answer.id: answer.text for answer in answers}, path)
 
 
 def write_squad_n_best(answers: Sequence[Answer], path: Path) -> None:
     """Write a JSON file {question ID: [{text, probability, start_logit, end_logit}, ...]}.
 
-    Candidates are sorted from best to worst. The format is that of `nbest_predictions.json`, which
-    the code released with Devlin et al. 2019 writes.
+    Candidates are sorted from best to worst. The format is the same as that of the file
+    `nbest_predictions.json` written by the code released with Devlin et al. 2019.
     """
     names = ("text", "probability", "start_logit", "end_logit")
     _write_json(

@@ -50,15 +50,15 @@ _PAIR_NAMES = (
     ("query", "passage"),
     ("query", "document"),
 )
-# The text column with the greatest mean length is chosen only if that length is at least this many
-# times the second greatest.
+# The column with the longest texts on average is chosen only if its mean text length is at least
+# this many times that of the runner-up.
 _CLEARLY_LONGER = 2.0
 
 
 def detect_columns(
     files: SentenceFiles, split: Split = "train", model_labels: Sequence[str] | None = None
 ) -> SentenceFiles:
-    """Detect the columns and labels that are "auto" in `files`, and log the choice.
+    """Detect the columns and labels that are set to "auto" in `files`, and log the results.
 
     Labels are sorted in ascending order, with integers sorted by value. The result depends only on
     the file's content.
@@ -179,7 +179,8 @@ class _Table:
     def check_mostly_known(self, label: str, model_labels: Sequence[str]) -> None:
         """Reject a column that mixes labels the model knows with labels it does not know.
 
-        A column with none of the model's labels is accepted, since it belongs to a different task.
+        A column with none of the model's labels is accepted, since it presumably belongs to a
+        different task.
         """
         counted = self._profile(label).values
         if counted is None:

@@ -221,8 +221,8 @@ def labels_in(
         )
     if values is None or len(values) > _MAX_CLASSES or (2 * len(values) > rows and not forced):
         raise ValueError(
-            f"{path}: {where} has {count} distinct values in {rows:,} rows, too many for classes. "
-            f"Set {KEYS}label to another column, or list all labels in {KEYS}labels"
+            f"{path}: {where} has {count} distinct values in {rows:,} rows, too many to be "
+            f"classes. Set {KEYS}label to another column, or list all labels in {KEYS}labels"
         )
     _check_spelling(values, path, where)
     return tuple(sorted(values, key=lambda cell: (as_number(cell) or 0.0, cell)))

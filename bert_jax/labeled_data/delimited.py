@@ -99,7 +99,7 @@ class TableFormat:
 
 
 def check_columns(form: TableFormat, columns: Mapping[str, str]) -> None:
-    """Check that no column is used twice; otherwise, a model could read the label in its input.
+    """Check that no column is used twice, so that a model cannot see the label in its input.
 
     Args:
       form: the format of the table.
@@ -182,13 +182,14 @@ def _index_by_name(name: str, header: Sequence[str], form: TableFormat, path: Pa
     )
 
 
-# Maps the configured kind of a file to the setting to suggest if the file is comma-separated.
+# Maps the configured kind of a file to the setting to suggest if the file turns out to be
+# comma-separated.
 _COMMAS: dict[Kind, str] = dict.fromkeys(get_args(Kind), 'form.delimiter=","')
 _COMMAS["tsv"] = 'form.kind="csv"'
 
 
 def format_advice(first: Sequence[str], form: TableFormat) -> str:
-    """Return a hint if the first line looks like a different format, or "" if it does not."""
+    """Return a hint if the first line seems to be in a different format, or "" if it does not."""
     if first[0].lstrip().startswith("{"):
         return 'If the file is JSON Lines, set form.kind="jsonl".'
     if len(first) > 1:
@@ -209,8 +210,8 @@ def format_advice(first: Sequence[str], form: TableFormat) -> str:
 def _index_by_number(name: str, first: tuple[str, list[str]], form: TableFormat, path: Path) -> int:
     if not (name.isascii() and name.isdigit()):
         raise ValueError(
-            f"{path}: column {name!r} is specified by name, but header=False. Specify the column's "
-            "number, '0' for the first, or set header=True if the first line contains the names"
+            f"{path}: column {name!r} is specified by name, but header=False. Specify the column "
+            "by number, starting at '0', or set header=True if the first line contains the names"
         )
     location, row = first
     if int(name) >= len(row):  # the first row is the longest one
@@ -295,8 +296,8 @@ def check_no_header(
     """Reject a file that is read without a header if its label column shows that it has one.
 
     The first line is a header if it is the only line whose cell in the label column contains
-    letters and is not a label. In a test set, the other cells may be labels, numbers or
-    placeholders such as "?" or "-1", or they may be empty or missing.
+    letters and is not a label. In a test set, the other cells in this column may be labels,
+    numbers or placeholders such as "?" or "-1", or they may be empty or missing.
 
     Args:
       path: the file.
@@ -326,7 +327,7 @@ def check_no_header(
     if others:
         raise ValueError(
             f"{location}: {word[:80]!r} in the label column, {column}, is not a label, and no "
-            "other row contains such a word there. The line seems to be a header, but "
+            "other row has an unknown word in this column. The line seems to be a header, but "
             "form.header=False says that it is an example. Remove the line, set form.header=True "
             "if all "
             "files have such a line, or correct the cell"

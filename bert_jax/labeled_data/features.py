@@ -141,7 +141,7 @@ class Features:
 
     @property
     def has_targets(self) -> bool:
-        """Whether the examples are labeled. Weights alone do not count as targets."""
+        """Whether the examples are labeled. The token target "label_weights" does not count."""
         return bool(self.targets) or bool(self.token_targets.keys() - {"label_weights"})
 
     @property
@@ -277,8 +277,8 @@ class ByLength:
     """Batches for training: examples grouped by length and reshuffled every epoch.
 
     If the examples of one row length do not fill their last batch, the leftovers join the examples
-    of the next longer row length. An epoch therefore has at most one incomplete batch. It is
-    filled up with rows of padding, and its row length fits its longest example.
+    of the next longer row length. An epoch therefore has at most one incomplete batch. That
+    batch is filled out with rows of padding, and its row length fits its longest example.
 
     Args:
       lengths: [examples] token counts.

@@ -15,7 +15,7 @@ from bert_jax.text.files import BROKEN_ARCHIVE, COMPRESSIONS, is_tfds, open_stre
 from bert_jax.text.tfds import parse_tfds
 
 # The maximum length of a line, the same as the default limit for a document in a corpus. Lines are
-# read before they are checked, and a line of 200 MB would take gigabytes of memory.
+# read before they are checked, and a 200 MB line would take gigabytes of memory.
 MAX_LINE_BYTES = 16 << 20
 _PIECE_BYTES = 1 << 20
 _BEGINNING_BYTES = 100
@@ -62,7 +62,7 @@ def _first_existing(plain: Path) -> Path | None:
 
 
 def file_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file, including line ends but without a byte-order mark.
+    """Yield the lines of a UTF-8 file, including line endings but without a byte-order mark.
 
     Only a line feed ends a line.
 
@@ -188,8 +188,8 @@ def check_paths(train: str, validation: str, test: str) -> None:
 def split_path(files: object, split: Split) -> str:
     """Return the path to a split.
 
-    If the training or validation file is missing, this is only reported when the file is read. The
-    test file, which is optional, is checked here.
+    A test file must exist if one is set. The training and validation files are not checked until
+    they are read.
 
     Args:
         files: a task's files, with an attribute for each split.

@@ -25,7 +25,8 @@ _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
 _MNLI = ("entailment", "neutral", "contradiction")
 _MAX_STSB_SCORE = 5.0  # the minimum is 0
-# The diagnostic set is for MNLI models. Its submission, file and TFDS config have these names.
+# The names of the submission, the file and the TFDS config for the diagnostic set, which is meant
+# for MNLI models.
 _AX, _AX_FILE, _AX_TFDS = "AX", "diagnostic.tsv", "ax"
 
 
@@ -77,7 +78,7 @@ class GlueFiles(NamedTuple):
       train: the training set.
       validation: the validation sets, keyed by name.
       test: the test sets, keyed by the name of their submission. Test sets without a file are left
-        out, since many copies of GLUE have none.
+        out, since many copies of GLUE do not include the test sets.
     """
 
     train: SentenceFiles

@@ -70,7 +70,7 @@ def read_squad(path: Path, *, labeled: bool) -> list[SpanExample]:
 
     Args:
       path: the file.
-      labeled: whether to read answers. If so, every question must have one.
+      labeled: whether to read answers. If so, every question must have at least one.
 
     Raises:
       ValueError: the file is not valid JSON, lacks a key or repeats a question ID, or an answer is
@@ -395,7 +395,7 @@ def _maximum_context(cuts: _Cuts) -> NDArray[np.bool_]:
     If multiple windows give a token the same amount of context, the first one is chosen. The
     result has the shape [tokens of all windows].
     """
-    # 98% of SQuAD's passages fit in one window of 384 tokens, which needs no comparison.
+    # 98% of SQuAD's passages fit in one window of 384 tokens, so there is nothing to compare.
     several = np.bincount(cuts.examples)[cuts.examples] > 1
     chosen = np.ones(int(cuts.sizes.sum()), np.bool_)
     several_windows = _Cuts(*(array[several] for array in cuts))

@@ -26,7 +26,7 @@ class Skip(NamedTuple):
 
     Attributes:
       column: the name of the column.
-      values: the cells whose rows are skipped; "" also stands for null.
+      values: the cell values for which a row is skipped; "" also stands for null.
       logged: whether to log how many rows are skipped.
     """
 

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TagFeatures:
-    """Features for windows in which every word of every sentence is scored exactly once.
+    """Features of windows that together score every word of every sentence exactly once.
 
     A word is scored at its first token.
 

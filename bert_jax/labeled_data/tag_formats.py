@@ -25,11 +25,11 @@ class Word(NamedTuple):
     line: str
 
 
-Lines = Iterator[tuple[str, str]]  # each line, without its line end, and its location
+Lines = Iterator[tuple[str, str]]  # each line, without its line ending, and its location
 
 
 class End(Enum):
-    """The end of a sentence or document, which lies between two words."""
+    """A marker, between two words, for the end of a sentence or document."""
 
     SENTENCE = auto()
     DOCUMENT = auto()
@@ -132,7 +132,7 @@ Scheme = Literal["IOB1", "IOB2", ClosedScheme, "plain"]
 
 
 class _Letters(NamedTuple):
-    """The prefixes, besides B-, in a scheme that marks where entities end."""
+    """The prefixes other than B- in a scheme that marks where entities end."""
 
     inside: str
     last: str
@@ -146,7 +146,7 @@ _CLOSED: Mapping[ClosedScheme, _Letters] = {
     "BIOES": _Letters("I", "E", "S", distinctive="ES"),  # checked last, since BMES uses E and S too
 }
 _MARKED = re.compile(r"([BIESLUM])-(.+)")
-# Prefixes that plain tags may have too. They mark entities only if all tags except "O" have a
+# Prefixes that plain tags may also have. They mark entities only if all tags except "O" have a
 # prefix.
 _RARE = frozenset("LUM")
 _ADVICE = "Fix the file, or set tags.files.learn_as='as_written' to use the tags as they are"
@@ -161,7 +161,7 @@ class _Mark(NamedTuple):
 
 
 class _Marks:
-    """The marks of all sentences; they are not stored, so each iteration computes them again."""
+    """The marks in all sentences, which are recomputed on each iteration rather than stored."""
 
     def __init__(self, tags: Sequence[Sequence[str]], locations: Sequence[Sequence[str]] | None):
         self._tags, self._places = tags, locations

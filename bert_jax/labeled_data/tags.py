@@ -101,7 +101,7 @@ class TagSentences:
       locations: [sentences][words] "file:line".
       documents: [sentences] document numbers, in ascending order, or None if the file does not mark
         documents.
-      lines: all lines of the file, without line ends.
+      lines: all lines of the file, without line endings.
       original_tags: [sentences][words] the tags as written in the file, or None if they are the
         same as `tags`.
       scheme: the scheme that `tags` were converted to, or "as_written" if they were not converted.
@@ -188,7 +188,7 @@ _MAX_UNCHECKED_TAGS = 200
 
 
 def _text_lines(path: Path) -> Iterator[str]:
-    """Yield a file's lines without line ends, and reject a CR that is not followed by an LF."""
+    """Yield a file's lines without line endings, and reject a CR that is not followed by an LF."""
     for number, raw in enumerate(file_lines(path), start=1):
         line = raw.rstrip("\r\n")
         if "\r" in line:
@@ -252,7 +252,8 @@ def report_unknown_tags(sentences: TagSentences, labels: Sequence[str]) -> None:
 
     Raises:
         ValueError: more than half of the tags are unknown, so they may come from the wrong column
-            or from another task. The message gives the file, line and value of the first one.
+            or from another task. The message gives the file, line and value of the first unknown
+            tag.
     """
     assert sentences.tags is not None
     label_set = frozenset(labels)

@@ -1,4 +1,4 @@
-"""Tokenize a text or a pair of texts as a model reads it, and group the tokens into words."""
+"""Tokenize a text or a pair of texts for a model, and group the tokens into words."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TextWord(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TokenizedText:
-    """A text or a pair of texts as a model reads it. Jupyter shows its tokens in color.
+    """A text or a pair of texts in the form that a model reads. Jupyter shows its tokens in color.
 
     Attributes:
       text: the text.
@@ -143,7 +143,7 @@ def tokenize(
       text: the text, or a tuple of its words. Words that produce no tokens are left out.
       second: the second text of a pair.
       max_length: the maximum number of tokens, including special tokens; a single text is truncated
-        at its end, and a pair at the end of the longer text first. None disables truncation.
+        at its end, and in a pair, the longer text is truncated first. None disables truncation.
 
     Raises:
       ValueError: a text or a word is not a string or has a lone surrogate, `max_length` leaves

@@ -362,7 +362,7 @@ _ROBERTA: dict[str, Any] = dict(
 )
 _ALBERT: dict[str, Any] = dict(vocab_size=30_000, embedding_dim=128, sharing="all")
 # These values are from the second release. The first release uses the erf form of GELU, and a
-# dropout rate of 0.1 in all sizes up to xlarge.
+# dropout rate of 0.1 for all sizes up to xlarge.
 _ALBERT_2 = _ALBERT | dict(activation="gelu_tanh", hidden_dropout=0.0, attention_dropout=0.0)
 _DISTILBERT: dict[str, Any] = dict(num_segments=0, pooler_activation="relu")
 

@@ -70,7 +70,7 @@ look_up.defvjp(_look_up_forward, _look_up_backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def spread(rows: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-    """Cast float32 `rows` to `dtype` and broadcast them over new leading dims to `shape`.
+    """Cast float32 `rows` to `dtype` and broadcast them to `shape`, which adds leading dims.
 
     The gradient is accumulated in float32, as in `look_up`: in RoBERTa, which has only one segment,
     it is a sum over the millions of tokens in a large batch, and bfloat16 has only eight
@@ -141,7 +141,7 @@ select_segments.defvjp(_select_forward, _select_backward)
 
 
 class EmbeddingParts(NamedTuple):
-    """A batch's three kinds of embeddings, each [batch, length, table_dim].
+    """The token, position and segment embeddings of a batch, each [batch, length, table_dim].
 
     `segment` is None for a model without segments.
     """

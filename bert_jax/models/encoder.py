@@ -254,7 +254,7 @@ class Encoder(nnx.Module):
     def _layer_step(
         self, document_ids: jax.Array | None, packed: bool, return_scores: bool
     ) -> LayerStep:
-        """Return a function of (layer, x, key) that applies a layer under `compute.remat`."""
+        """Return a function of (layer, x, key) that applies a layer as set in `compute.remat`."""
 
         def step(
             layer: SharedLayer, x: jax.Array, key: jax.Array | None

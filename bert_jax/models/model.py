@@ -79,7 +79,7 @@ def register_head(head: ClassifierHead) -> None:
       ValueError: another head already has this name.
     """
     if head.name in PRETRAINING_HEADS or _CLASSIFIER_HEADS.get(head.name, head) != head:
-        raise ValueError(f"head={head.name!r}: another head already has this name. Choose another")
+        raise ValueError(f"head={head.name!r}: another head already has this name. Use a new name")
     _CLASSIFIER_HEADS[head.name] = head
 
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from bert_jax.validation import nearest
 
-# These are the names that sentence-transformers uses. If its config sets several modes by flags,
-# their results are concatenated in this order.
+# These are the names that sentence-transformers uses. If its config sets the flags of several
+# modes, their results are concatenated in this order.
 PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 # A run that starts from a sentence-embedding model drops the settings, since they do not apply to

@@ -25,7 +25,7 @@ from bert_jax.processes import STOP_SIGNALS, cause_of_death, end_with_parent, ig
 
 # How long a thread may take to finish its current batch before it is abandoned.
 _CLOSING_SECONDS = 5.0
-# Errors of these types can be fixed by users, so the type is kept. Any other error is a bug.
+# Users can fix errors of these types, so the type is kept. Any other error is a bug.
 _KEPT_TYPES = (ValueError, OSError, MemoryError)
 
 
@@ -128,8 +128,8 @@ class ProcessWorker:
             daemon=True,
         )
         self._receiver.start()
-        # This runs before multiprocessing's exit handler, which would send the workers SIGTERM,
-        # which they ignore, and then wait for them.
+        # This runs before multiprocessing's exit handler, which would send the workers a SIGTERM
+        # that they ignore, and then wait for them to end.
         atexit.register(self.close)
 
     def request(self, step: int) -> None:
@@ -187,7 +187,7 @@ def _receive(
 
 
 def _serve(connection: Connection, source: Batches) -> None:
-    """Send the batch for each requested step, or the error it raised, until the pipe closes."""
+    """Send each requested batch, or the error that making it raised, until the pipe closes."""
     ignore_stop_signals()  # the parent may need more batches before it can save a checkpoint
     end_with_parent()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):

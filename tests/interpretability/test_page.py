@@ -99,7 +99,7 @@ def test_repeated_words_are_compared_at_every_layer(import_pair):
 
 def test_a_page_that_would_be_too_large_is_refused(import_pair, monkeypatch):
     monkeypatch.setattr(page_module, "MAX_BYTES", 20_000)
-    with pytest.raises(ValueError, match=r"^the text has 40 tokens, so its page would have .* byt"):
+    with pytest.raises(ValueError, match=r"^the text has 40 tokens, so its page would be .* byt"):
         look(import_pair("Bert", "encoder")[1], "it rains " * 40)
 
 
