@@ -1,4 +1,4 @@
-"""Show any text in Matplotlib figures, and return the figures as PNG images."""
+"""Escape text for Matplotlib, and convert figures to PNG images."""
 
 from __future__ import annotations
 

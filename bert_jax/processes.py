@@ -29,8 +29,8 @@ def memory_bytes(membership: Path = Path("/proc/self/cgroup"), cgroups: Path = _
     """Return the machine's memory in bytes, or a lower limit set by a cgroup or `ulimit -v`.
 
     Args:
-      membership: a file with lines "number:controllers:path"; for cgroups version 2, the list of
-        controllers is empty (Linux, cgroups(7)).
+      membership: a file with lines of the form "number:controllers:path"; for cgroups version 2,
+        the list of controllers is empty (Linux, cgroups(7)).
       cgroups: the root directory of cgroups. A group's limit applies to all groups below it.
     """
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
@@ -135,14 +135,14 @@ def _is_tunable() -> bool:
 def largest_block(memory: int) -> int:
     """Return the size in bytes of the largest freed block to keep.
 
-    This size is 1/16 of the memory, so that kept blocks do not exhaust the memory, but always less
-    than 2 GiB.
+    The size is 1/16 of the memory, so that kept blocks do not use it up, but always less than
+    2 GiB.
     """
     return min(memory // 16, _LARGEST_INT)  # mallopt takes an int
 
 
 def keep_blocks(largest: int) -> None:
-    """Configure malloc to keep blocks of less than `largest` bytes that any thread frees."""
+    """Configure malloc to keep freed blocks of less than `largest` bytes, for all threads."""
     mallopt = ctypes.CDLL(None).mallopt
     # glibc rejects thresholds above 32 MiB before version 2.35.
     if not mallopt(_M_MMAP_THRESHOLD, largest):
@@ -166,7 +166,7 @@ def accelerators_possible() -> bool:
     return bool(installed) or any(map(importlib.util.find_spec, ("jax_plugins", "libtpu")))
 
 
-# These are sent by Ctrl-C, by a scheduler that stops a job, and when a terminal is closed.
+# The signals sent by Ctrl-C, by a scheduler that stops a job, and by a terminal that is closed.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

@@ -205,7 +205,7 @@ def test_a_student_is_initialized_with_layers_of_its_teacher(teacher):
                 "distillation.soft_weight=0",
                 "distillation.mlm_weight=0",
             ],
-            "'mlm_loss' measures the masked-LM head, which is not trained with "
+            "'mlm_loss' measures the masked-LM head, which is not trained if "
             "distillation.mlm_weight=0 and soft",
         ),
         (["distillation.temperature=0"], "distillation.temperature=0.0: must be positive"),

@@ -86,7 +86,10 @@ def describe_examples(examples: ExampleSource, batch_size: int) -> list[str]:
 
 
 def measure_inline(examples: ExampleSource, batch_size: int, seconds: float) -> InlineSpeed:
-    """Measure how fast one core makes batches, for at least `seconds` and at least one batch."""
+    """Measure how fast one core makes batches over a period of at least `seconds`.
+
+    At least one batch is made, regardless of how long it takes.
+    """
     batches_per_epoch = len(examples) // batch_size
     rows = np.arange(batch_size)
     with _one_core():
@@ -114,7 +117,7 @@ def measure_inline(examples: ExampleSource, batch_size: int, seconds: float) -> 
 def measure_loader(
     examples: ExampleSource, batch_size: int, seconds: float, num_workers: int
 ) -> LoadingSpeed:
-    """Measure how fast the training loop's loader makes batches, for at least `seconds`.
+    """Measure how fast the training loop's loader makes batches.
 
     Args:
       examples: the examples of a corpus.
@@ -135,7 +138,7 @@ def measure_loader(
 
 
 class _Clock:
-    """A timer that is called at the end of each stage and adds up the seconds per stage."""
+    """A timer that is called at the end of each stage and adds up the seconds spent in it."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)

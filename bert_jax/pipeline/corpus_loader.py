@@ -64,7 +64,7 @@ class CorpusLoader:
           prefetch: the number of batches that the thread, or each process, keeps ready.
 
         Raises:
-          ValueError: the corpus is unfinished or damaged, or an argument does not fit it.
+          ValueError: the corpus is unfinished or damaged, or is incompatible with an argument.
         """
         check_choice("sentence_pairs", sentence_pairs, get_args(SentencePairs))
         corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus, "train")
@@ -110,11 +110,11 @@ class CorpusLoader:
             yield from batches
 
     def batches(self, start_step: int = 0, *, rows: NDArray[np.int64] | None = None) -> Loader:
-        """Return an iterator over the batches from `start_step` on; it is also a context manager.
+        """Return an iterator over the batches, which is also a context manager.
 
         Args:
           start_step: the step of the first batch.
-          rows: the rows of each batch to make, in ascending order; None for all. With multiple
+          rows: which rows of each batch to make, in ascending order; None for all. With multiple
             processes, each process makes the rows that its own devices need.
         """
         source = BatchSource(

@@ -60,8 +60,8 @@ def assemble_rows(
       segments: the segments of all fragments.
       row: [num_fragments] the row of each fragment, in ascending order; every row has at least one
         fragment.
-      shape: (B, L, P), the shape of the rows. Preparation guarantees that the fragments fit, and
-        the caller has checked this.
+      shape: (B, L, P), the shape of the rows. The fragments must fit; preparation guarantees
+        this, and the caller checks it.
       vocabulary: provides the ids of the special tokens.
     """
     num_rows, length, max_fragments = shape
@@ -115,7 +115,7 @@ def assemble_rows(
 
 
 def join_documents(rows: Rows, vocabulary: Vocabulary) -> Rows:
-    """Join the documents of each row into one; the rows must have no pairs.
+    """Join the documents of each row into one; the rows must not contain pairs.
 
     The result is `[CLS] A [SEP] [SEP] B [SEP]`: a [CLS] inside a row becomes the extra separator of
     Liu et al. 2019 (section 4.2, FULL-SENTENCES). Positions are counted over the whole row, and
@@ -285,7 +285,7 @@ class ExampleSource:
     def _pool(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the slots whose records are needed, in ascending order, and each slot's group.
 
-        Groups are aligned runs of GROUP_SIZE slots; the last group also has any leftover slots.
+        Groups are aligned runs of GROUP_SIZE slots; the last group includes any leftover slots.
         """
         if self.config.sentence_pairs != "next_sentence":
             slots = np.unique(indices)
@@ -365,10 +365,10 @@ def _check_corpus(corpus: Corpus, vocabulary: Vocabulary, config: ExampleConfig)
         )
     if config.sentence_pairs == "next_sentence" and corpus.info.num_documents < 2:
         raise ValueError(
-            f"{corpus.directory}: the {corpus.split} split has only one document, so next-sentence "
-            "pairs cannot draw a second segment from another document. Train without next-sentence "
-            "pairs, or prepare a corpus with more documents in this split (blank lines separate "
-            "documents in plain text)."
+            f"{corpus.directory}: the {corpus.split} split has only one document, but "
+            "next-sentence pairs need second segments from other documents. Train without "
+            "next-sentence pairs, or prepare a corpus with more documents in this split (blank "
+            "lines separate documents in plain text)."
         )
 
 

@@ -43,7 +43,7 @@ class BatchSource:
         run_steps: int | None = None,
         first_epoch: int = 0,
     ):
-        """Define `num_steps` batches with `batch_size` rows across all processes.
+        """Define `num_steps` batches of `batch_size` rows each.
 
         Args:
           examples: the examples.
@@ -96,10 +96,10 @@ class BatchSource:
 
 
 class EvaluationSource:
-    """The batches of one pass over a split, with each record once, exactly as in epoch 0.
+    """The batches of one pass over a split, in which each record occurs once, as in epoch 0.
 
-    Rows after the last record are padding with zero weights. With `max_records`, a pass uses only
-    the first records in the order of epoch 0, which is random but fixed.
+    Rows after the last record are padding with zero weights. If `max_records` is set, only the
+    first `max_records` records are used, in the order of epoch 0, which is random but fixed.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ def _concatenate(parts: list[Batch]) -> Batch:
 
 
 class Loader:
-    """Iterates over a source's batches from `start_step` on, and prepares them ahead of time.
+    """Iterates over a source's batches, starting at `start_step`, and prepares them ahead of time.
 
     Its only state is `step`, the step of the next batch: a loader started at this step continues
     with exactly the same batches. Its threads and processes end when its `with` block ends, when

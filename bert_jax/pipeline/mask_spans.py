@@ -8,7 +8,7 @@ A run is placed only where all of it fits. This preserves the published length d
 words near [CLS] and [SEP] are chosen less often. In rows of 126 words with 15% masked, the first
 and last words are each chosen in 5% (spans) or 9% (n-grams) of rows, and words in the middle in 16%
 or 15%. In the released implementations, runs that reach the end of a row are truncated, so only
-the first words are chosen less often.
+words near the start are chosen less often.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def choose_spans(
     """Choose spans of words one after another until each row's token budget is spent.
 
     The length of a span is drawn first. Its position is then drawn uniformly from all places with
-    that many consecutive free words. If there is none, the span is shortened.
+    that many consecutive free words. If there is no such place, the span is shortened.
 
     Args:
       words: the words in each row.
@@ -138,7 +138,7 @@ def choose_spans(
       row_key: [B] a hash of everything that a row's random draws may depend on.
       shares: [longest] the probabilities of spans of 1, 2, ... words.
       cut: whether the last span is truncated when the budget is spent, even inside a word. If
-        False, it is shortened by whole words, and no span begins with a word that exceeds the
+        False, the span is shortened by whole words, and no span begins with a word that exceeds the
         remaining budget.
     """
     limits = np.round(np.cumsum(shares) * 2**32).astype(np.int64)[:-1]

@@ -69,8 +69,8 @@ def draw_pairs(
       record_group: [num_records] the group of each record, less than 32,768. Partners come from the
         same group.
       record_key: [num_records] a hash of everything that a record's random draws may depend on.
-      capacity: the maximum number of tokens in a fragment. A fragment of this length ends where its
-        record was full, possibly in the middle of a sentence.
+      capacity: the maximum number of tokens in a fragment. A fragment of this length ends because
+        its record is full, possibly in the middle of a sentence.
 
     Returns:
       The segments of all fragments. A fragment is not split if no sentence starts inside it, or if
@@ -103,7 +103,7 @@ def draw_pairs(
 
 
 def fragment_keys(pool: RecordBatch, record_key: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return a hash for each fragment, made from its record's hash and its index in the record."""
+    """Return a hash for each fragment, based on its record's hash and its index in the record."""
     within = np.arange(len(pool.fragment_record)) - np.searchsorted(
         pool.fragment_record, pool.fragment_record
     )
@@ -158,9 +158,9 @@ def _nearest_partner(
     last = len(candidate) - 1
 
     def neighbor(at: NDArray[np.int64], past_run: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return `at`, or `past_run[at]` if the candidate there is from the fragment's document.
+        """Return `at`, or `past_run[at]` if candidate `at` is from the fragment's document.
 
-        The result is -1 if it is outside the group.
+        If the resulting position is outside the group, the result is -1.
         """
         inside = (at >= 0) & (at <= last)
         at = np.clip(at, 0, last)

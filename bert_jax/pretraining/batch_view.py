@@ -68,9 +68,9 @@ class BatchView:
     Attributes:
       phase: the name of the phase.
       step: the step, counted over the whole run from 0.
-      rows: the documents in each shown row.
+      rows: the documents in each displayed row.
       num_rows: the number of rows in the whole batch.
-      num_padding: the number of padding positions in the shown rows.
+      num_padding: the number of padding positions in the displayed rows.
     """
 
     phase: str
@@ -152,7 +152,7 @@ def view_batch(
     step: int = 0,
     num_rows: int = 4,
 ) -> BatchView:
-    """Return the first rows of the batch that a run trains on at a step.
+    """Return the first few rows of the batch that a run trains on at a given step.
 
     Args:
       phases: (name, first step, config) for each phase, in running order.

@@ -146,7 +146,7 @@ class PretrainConfig:
         if metric.startswith("mlm_") and not self.trains_masked_lm:
             raise ValueError(
                 f"checkpoint.best_metric={metric!r} measures the masked-LM head, which is not "
-                "trained with distillation.mlm_weight=0 and soft_weight=0. Set it to one of "
+                "trained if distillation.mlm_weight=0 and soft_weight=0. Set it to one of "
                 f"{', '.join(self.distillation_losses)}."
             )
 

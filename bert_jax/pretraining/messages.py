@@ -108,7 +108,8 @@ def few_pairs(sentence_pairs: SentencePairs, corpora: Sequence[PhaseCorpus]) -> 
         # Byte-level BPE tokens reveal which sentence is the first in a document, so the first
         # sentence is not swapped.
         fixed = 1 if ordered and corpus.tokenizer.spaces_are_text else 0
-        # An upper bound: a document with a pair has at least 1 + fixed sentences after its first.
+        # This is an upper bound: in a document with a pair, at least 1 + fixed sentences follow the
+        # first one.
         share = (train.num_sentences - train.num_documents) / train.num_documents / (1 + fixed)
         if share < _MIN_PAIRED:
             lines.append(

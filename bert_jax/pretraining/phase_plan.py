@@ -25,7 +25,7 @@ WhileCompiling = Callable[[str], AbstractContextManager[object]]
 
 @dataclass(frozen=True)
 class PhasePlan:
-    """A phase and its compiled step, or the memory it needs if it is too large to compile.
+    """A phase with its compiled step, or with the memory needed by a step too large to compile.
 
     Attributes:
       name: the phase's name.

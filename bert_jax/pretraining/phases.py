@@ -104,8 +104,8 @@ class PhaseCorpus:
       train: the training split.
       held_out: the held-out split.
       tokenizer: the corpus's tokenizer.
-      first_epoch: the epoch of the corpus at which the phase starts, which is the first one that
-        no earlier phase has begun.
+      first_epoch: the epoch of the corpus at which the phase starts: the first epoch that no
+        earlier phase has begun.
     """
 
     name: str
@@ -153,7 +153,7 @@ def open_corpora(
 
 
 def facts(corpus: PhaseCorpus) -> PhaseFacts:
-    """Collect the facts about a phase that the preflight check needs."""
+    """Collect the information about a phase that the preflight check needs."""
     manifest = corpus.train.manifest
     return PhaseFacts(
         name=corpus.name,

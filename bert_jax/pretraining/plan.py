@@ -1,4 +1,4 @@
-"""Plan a pretraining run for other hardware: compile its steps and find changes to make it fit."""
+"""Plan a run for other hardware: compile its steps, and find config changes that make it fit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from bert_jax.training.reports import Message, OnReport, discard
 from bert_jax.training.sharding import MeshConfig, make_mesh
 from bert_jax.validation import check_config
 
-# `prepare` packs at most one document per this many tokens into a record.
+# A record written by `prepare` contains at most one document per this many tokens.
 TOKENS_PER_PIECE = 32
 
 
@@ -81,8 +81,8 @@ def plan(
       config: the run's config. Its corpora and work directory are not read.
       topology: the name of a topology, such as "cpu:8" or "v5e:4x4", or a list of devices from
         `topology_devices`. A name works only if JAX has not used a device yet.
-      documents_per_row: the number of documents packed into a row; if 0, the number that `prepare`
-        would pack.
+      documents_per_row: the number of documents packed into a row; 0 means as many as `prepare`
+        would pack into it.
       memory_bytes: the memory of each device; defaults to the chip's memory (no limit on CPUs).
       tries: the maximum number of changes to try if the run does not fit.
       on_report: called with a message about each phase as soon as it is compiled.
@@ -150,8 +150,8 @@ class _PhaseCompiler:
       mesh: the number of devices on each mesh axis.
       devices: the devices of the topology.
       longest_sequence: the longest sequence length of any phase.
-      documents_per_row: the number of documents per row; if 0, the number that `prepare` would
-        pack.
+      documents_per_row: the number of documents per row; 0 means as many as `prepare` would pack
+        into it.
       joined: whether the documents in a row attend to each other.
       while_compiling: see `WhileCompiling`.
     """
@@ -172,7 +172,7 @@ class _PhaseCompiler:
         *,
         evaluates: bool,
     ) -> None:
-        """Reject a run that cannot work on these devices, assuming corpora that fit the config."""
+        """Reject a run that cannot work on these devices, assuming its corpora match the config."""
         mesh = make_mesh(self.mesh, self.devices)
         for name, phase in phases:
             check_traceable(self.setup.memory_parts(mesh, name, phase), mesh)
@@ -263,7 +263,7 @@ def _usual_documents_per_row(phase: PhaseConfig, *, joined: bool) -> int:
 def _facts(
     name: str, phase: PhaseConfig, evaluation_batch_size: int, vocab_size: int, vocabulary: str
 ) -> PhaseFacts:
-    """Return the facts about a phase, assuming a corpus that fits the config."""
+    """Describe a phase for the preflight check, assuming that its corpus matches the config."""
     return PhaseFacts(
         name=name,
         corpus=phase.corpus,

@@ -106,7 +106,7 @@ def pretrain(
         same effect as the signals.
 
     Returns:
-      A `PretrainResult` with the run's progress and metrics and, as `model`, its newest model.
+      A `PretrainResult` with the run's progress, its metrics and, in `model`, its newest model.
 
     Raises:
       ValueError: the run cannot start or resume; the message names the key to change.
@@ -160,7 +160,7 @@ class PretrainRun:
       setup: the train-step settings, without a teacher.
       corpora: the opened corpora of the phases, in running order.
       mesh: the device mesh.
-      batches: the settings that batches are made with.
+      batches: the settings for making batches.
       learning_rates: the learning rate at every step.
       intervals: the intervals, in steps, between reports, evaluations and checkpoints.
       checkpoint: how often to save checkpoints and how many to keep.
@@ -311,7 +311,7 @@ class PretrainRun:
     def _with_teacher(
         self, saved_identity: Mapping[str, Any]
     ) -> tuple[StepSetup, LoadedTeacher | None]:
-        """Return the setup with its teacher, and the loaded teacher (None without a teacher)."""
+        """Return the setup with its teacher, and the loaded teacher (None if there is none)."""
         longest = max(corpus.config.sequence_length for corpus in self.corpora)
         setup = self.setup.with_teacher(jax.devices()[0], longest)
         if setup.teacher is None:

@@ -114,7 +114,7 @@ def discard_stale_metadata(work_dir: Path, tokenizer: Tokenizer) -> None:
     """Remove the tokenizer and manifests of a run that was killed before its first checkpoint.
 
     A run without a checkpoint may be started again with different corpora. After the first
-    checkpoint, the run's identity fixes them.
+    checkpoint, the corpora are fixed by the run's identity.
 
     Args:
       work_dir: the work directory.

@@ -44,7 +44,7 @@ class StepSetup:
       model: the encoder.
       sentence_pairs: the kind of segment pairs to train on.
       masking: how tokens are masked.
-      requested_compute: the compute settings as in the config.
+      requested_compute: the compute settings as specified in the config.
       compute: the same settings with every "auto" resolved.
       optimizer: the optimizer.
       accumulation_steps: the number of parts that each batch is split into.

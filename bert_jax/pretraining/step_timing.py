@@ -71,7 +71,7 @@ def time_step(
     joined: bool = False,
     seed: int = 0,
 ) -> StepTiming:
-    """Compile a phase's train step, and time it as the median of three rounds.
+    """Compile a phase's train step, and measure its time as the median of three rounds.
 
     Args:
       setup: the train-step settings, with the teacher.
@@ -193,17 +193,17 @@ def random_batch(
       seed: the random seed for the tokens.
 
     Raises:
-      ValueError: a row has more documents than tokens, or more than one document although
-        documents are joined.
+      ValueError: a row has more documents than tokens, or more than one document even
+        though documents are joined.
     """
     if documents_per_row > length:
         raise ValueError(
             f"--documents-per-row={documents_per_row}: a row of {length} tokens cannot hold more "
-            f"than {length} documents. Lower it, or omit the option."
+            f"than {length} documents. Reduce it, or omit the option."
         )
     if joined and documents_per_row > 1:
         raise ValueError(
-            f"--documents-per-row={documents_per_row} with join_documents=True: the documents of a "
+            f"--documents-per-row={documents_per_row} with join_documents=True: the documents in a "
             "row are joined into one. Omit the option."
         )
     rng = np.random.default_rng(seed)

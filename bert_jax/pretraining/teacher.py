@@ -63,7 +63,7 @@ def describe_teacher(
     Args:
       distillation: the distillation losses and the teacher's work directory.
       student: the student's encoder.
-      compute: the student's compute settings as in the config.
+      compute: the student's compute settings as specified in the config.
       device: the device that the teacher runs on.
       longest_sequence: the longest sequence length of any phase.
 
@@ -111,7 +111,7 @@ def _check_comparable(
     student: EncoderConfig,
     longest_sequence: int,
 ) -> None:
-    """Reject a teacher whose sizes keep the losses from comparing it with the student.
+    """Reject a teacher whose sizes make the distillation losses impossible to compute.
 
     Raises:
       ValueError: a property of the teacher does not fit the run; the message names it.

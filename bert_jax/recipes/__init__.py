@@ -1,6 +1,6 @@
 """Find recipes by name, read config files, and override keys.
 
-The recipes are in the `configs` directory of a checkout, but inside this package in a wheel. In
+In a checkout, the recipes are in the `configs` directory; in a wheel, they are in this package. In
 either case, a config file can import them: `from bert_jax.recipes.pretrain.tiny import get_config`.
 """
 

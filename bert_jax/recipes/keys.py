@@ -50,7 +50,7 @@ def _merge_default(default: Any, value: Any) -> Any:
 
 
 def _with_type(hint: Any, value: Any) -> Any:
-    """Convert a value to what a ConfigDict stores: a section, or a field with a type."""
+    """Convert a value to the form that a ConfigDict stores: a section, or a field with a type."""
     hint, optional = without_none(hint)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint) and value is None and not optional:

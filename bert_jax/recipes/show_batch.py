@@ -13,7 +13,7 @@ from bert_jax.runs.ownership import RESOLVED_NAME
 def show_batch(
     source: Source, overrides: Overrides = (), *, step: int = 0, num_rows: int = 4
 ) -> BatchView:
-    """Return the first rows of the batch that a pretraining run trains on at a given step.
+    """Return the first few rows of the batch that a pretraining run trains on at a given step.
 
     Args:
       source: the work directory of a pretraining run, or a config; see `load_config`.

@@ -22,9 +22,9 @@ _SWEPT = {
     "optimizer.peak_learning_rate": "--learning-rates",
     "num_epochs": "--epochs",
 }
-# A sweep uses consecutive seeds, starting with the config's, so `--config.seed` is valid.
+# A sweep uses consecutive seeds, starting with the config's seed, so `--config.seed` is valid.
 _NOT_VARIED = _SWEPT | {"seed": "--seeds"}
-# Phrases in the library's error messages that name parameters, and the same phrases with options.
+# Maps phrases that name parameters in the library's error messages to the corresponding options.
 OPTIONS = {
     "batch_sizes": "--batch-sizes",
     "learning_rates": "--learning-rates",
@@ -39,7 +39,7 @@ _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 @dataclass(frozen=True)
 class SweepArguments:
-    """The command-line arguments that select the configs of a sweep, as the user gave them.
+    """The command-line arguments that select the configs of a sweep, as specified by the user.
 
     Attributes:
       config: a recipe or a config file.
@@ -68,7 +68,7 @@ class SweepArguments:
                 )
 
     def load(self) -> tuple[FinetuneConfig, dict[str, list[Any]]]:
-        """Load the config, and return it with the values of each key to vary.
+        """Load the config, and return it along with the values of each varied key.
 
         In the returned config, each of these keys has its first value.
 
@@ -117,7 +117,9 @@ class SweepArguments:
                 option = _NOT_VARIED[key]
                 raise ValueError(f"--vary {word}: a sweep sets this key itself. Use {option}.")
             if key in texts:
-                raise ValueError(f"--vary {word}: {key} is varied twice. Give all values at once.")
+                raise ValueError(
+                    f"--vary {word}: {key} is varied twice. List all its values in one --vary."
+                )
             if other := others.get(f"--config.{key}"):
                 raise ValueError(
                     f"--vary {word} and {other} set the same key. Use only one of them"
@@ -131,7 +133,7 @@ class SweepArguments:
         return finetune_config(self.config, overrides, self.init, data)
 
     def _value(self, key: str, texts: Mapping[str, str]) -> Any:
-        """Return the parsed value of a key, given the text of one value for every key to vary."""
+        """Return the value of a key, parsed from `texts`, which has one value per varied key."""
         value = value_at(self._load(texts, None), key)
         if self.data and value_at(self._load(texts, self.data), key) != value:
             raise ValueError(
@@ -171,8 +173,8 @@ def split_values(text: str, name: str) -> list[str]:
         values[-1] += character
     if quote or open_brackets:
         raise ValueError(
-            f"{name}: {(quote or open_brackets[-1])} is missing. Put a value that contains quotes "
-            "or brackets in quotes"
+            f"{name}: {(quote or open_brackets[-1])} is missing. If a value contains quotes or "
+            "brackets, enclose it in quotes"
         )
     return [_unquoted(value.strip()) for value in values]
 

@@ -49,7 +49,7 @@ def inspection(
     elif len(models) == 1:
         yield from model_tables(models[0], shapes=shapes)
     elif shapes:
-        raise ValueError("--shapes: applies to only one model. Specify one model")
+        raise ValueError("--shapes: supports only one model at a time. Specify one model")
     else:
         yield from comparison_table(models)
 

@@ -77,7 +77,7 @@ def best_so_far(work_dir: Path, comparison: Comparison) -> int | None:
     """Return the step of the best existing checkpoint according to the log.
 
     If there is a tie, the latest checkpoint wins, as in the run itself. The result is None if the
-    log has no value of the metric for any existing checkpoint.
+    log has no value for the metric at any existing checkpoint.
     """
     log, steps = work_dir / LOG_NAME, steps_in(work_dir / CHECKPOINTS_NAME)
     entries = read_metrics(log) if log.is_file() else []
@@ -120,7 +120,7 @@ def load_for_export(
 
     Args:
       work_dir: the work directory.
-      head: the head to export; None for the model's own.
+      head: the head to export; None for the model's own head.
 
     Raises:
       ValueError: the directory is not a work directory, has no complete checkpoint, or its model
@@ -162,7 +162,7 @@ def load_model(
       work_dir: the directory that `bert-jax pretrain`, `finetune` or `import` wrote.
       dtype: the dtype to compute in (see `ComputeConfig`), which may differ from the one that the
         model was trained in.
-      step: the step of the checkpoint; if None, the best or newest one as above.
+      step: the step of the checkpoint; if None, the best or newest one, as described above.
 
     Returns:
       The model, its config and its tokenizer.
@@ -198,7 +198,7 @@ def extract(
     """Extract one of a run's checkpoints into a new work directory.
 
     The new directory has the parameters, the tokenizer and the run's config, log and manifests, but
-    no optimizer state: a new run can start from it, but no run can be resumed in it.
+    no optimizer state. A new run can start from the directory, but no run can be resumed in it.
 
     Args:
       work_dir: the work directory of a pretraining or fine-tuning run, which may be in progress.

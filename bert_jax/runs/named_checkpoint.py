@@ -1,4 +1,4 @@
-"""Give models short names made from their paths, and identify their checkpoints by step."""
+"""Give models short names derived from their paths, and identify their checkpoints by step."""
 
 from __future__ import annotations
 

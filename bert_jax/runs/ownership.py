@@ -1,4 +1,4 @@
-"""Reserve a work directory for one run, protect foreign files, and keep the run's configs."""
+"""Reserve a work directory for one run, protect other files in it, and save the run's configs."""
 
 from __future__ import annotations
 

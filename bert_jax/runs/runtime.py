@@ -18,16 +18,16 @@ from bert_jax.version import __version__
 
 
 def enable_compilation_cache() -> None:
-    """Make JAX cache programs that take a second or more to compile.
+    """Configure JAX to cache programs that take a second or more to compile.
 
-    The directory is JAX_COMPILATION_CACHE_DIR if it is set. Otherwise, a run with one process uses
+    The cache is in JAX_COMPILATION_CACHE_DIR if that is set. Otherwise, a run with one process uses
     `bert_jax/programs` in the user's cache directory. A run with multiple processes has no cache by
     default: only the first process would write to it, and if the other processes could not see the
     directory, they would have to compile programs that the first process finds there. On GPUs, they
     would then wait forever for the first process to do its part of the autotuning.
 
     Runs that differ only in seed, learning rate or number of steps share their programs. Call this
-    function after the processes have joined.
+    function after the processes have connected to each other.
     """
     single = jax.process_count() == 1
     if single and jax.config.values["jax_compilation_cache_dir"] is None:
@@ -41,7 +41,7 @@ _CACHE_HIT = "/jax/compilation_cache/cache_hits"
 
 
 class Compilations:
-    """Counts the programs that JAX compiles or finds in its disk cache inside a `with` block.
+    """Counts the programs that JAX compiles, or finds in its disk cache, during a `with` block.
 
     Attributes:
       seconds: the time spent compiling programs in XLA or reading them from the cache. It does not
@@ -95,7 +95,7 @@ _INSTRUCTIONS = {"amx_bf16", "avx512_bf16"}
 
 
 def multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Return whether the processor multiplies bfloat16 matrices; False on non-Linux systems.
+    """Return whether the processor can multiply bfloat16 matrices; False on non-Linux systems.
 
     On 2 cores with AMX, BERT-mini's train step on 64 x 128 tokens takes 0.7 s in bfloat16 and 1.3 s
     in float32, and fine-tuning on short sentences is 1.4 times as fast in bfloat16 (2026-11). With
@@ -111,7 +111,7 @@ def multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 def dtype_hint(requested: ComputeConfig, platform: str) -> list[str]:
-    """Return a hint if "auto" means float32 here but bfloat16 would be faster; otherwise []."""
+    """Return a hint if bfloat16 would be faster than the float32 chosen by "auto"; otherwise []."""
     if requested.dtype != "auto" or platform != "cpu" or not multiplies_bfloat16():
         return []
     return [

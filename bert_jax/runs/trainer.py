@@ -1,4 +1,4 @@
-"""Train a custom task on any mesh, with checkpoints or step by step in your own loop."""
+"""Train a custom task on any mesh, either with checkpoints or step by step in your own loop."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OnStep = Callable[[int, Mapping[str, float]], None]
 
 
 class StepLoader(Protocol):
-    """A source of batches that can be reproduced from any step on; see `CorpusLoader`."""
+    """A source of batches that can be reproduced starting at any step; see `CorpusLoader`."""
 
     @property
     def identity(self) -> Mapping[str, object]:
@@ -53,7 +53,7 @@ class StepLoader(Protocol):
     def batches(
         self, start_step: int = 0, *, rows: NDArray[np.int64] | None = None
     ) -> AbstractContextManager[Iterator[HostBatch]]:
-        """Return a context manager for an iterator over the batches from a given step on.
+        """Return a context manager for an iterator over the batches, starting at a given step.
 
         Args:
           start_step: the step of the first batch.
@@ -149,8 +149,8 @@ class Trainer:
         """Call `callback(step, metrics)` during `fit`.
 
         Args:
-          callback: called with the step's number and its batch's metrics. Each call has to wait for
-            the step to finish, so use a large `every`.
+          callback: called with the step number and the metrics of its batch. Each call has to wait
+            for the step to finish, so use a large `every`.
           every: the number of steps between calls; there is also a call after the last step.
 
         Raises:
@@ -170,8 +170,9 @@ class Trainer:
     ) -> TrainState:
         """Train until `steps` steps are done, and return the last state.
 
-        If `work_dir` is given, a checkpoint is saved every `save_every` steps and at the end. The
-        same call then resumes from the newest one as if training had never been interrupted.
+        If `work_dir` is given, a checkpoint is saved every `save_every` steps and at the end.
+        Another call with the same arguments resumes from the newest checkpoint, as if training had
+        never been interrupted.
 
         Args:
           loader: the batches. The batch for step n must not depend on which batches were read
@@ -205,7 +206,7 @@ class Trainer:
                 batch = next(batches, None)
                 if batch is None:
                     raise ValueError(
-                        f"steps={steps}: the loader has only {step - 1} batches. Lower steps, or "
+                        f"steps={steps}: the loader has only {step - 1} batches. Reduce steps, or "
                         "use an infinite loader."
                     )
                 state, metrics = self.step(state, batch)
@@ -229,7 +230,7 @@ class Trainer:
         parts = batch_extent(self.mesh) * self._accumulation_steps
         if batch_size % parts:
             raise ValueError(
-                f"batch_size={batch_size} is not divisible by {parts} (parts of the mesh, times "
+                f"batch_size={batch_size} is not divisible by {parts} (mesh parts times "
                 f"accumulation_steps={self._accumulation_steps}). Set it to a multiple of {parts}."
             )
         return rows

@@ -1,6 +1,6 @@
 """Read and write `model.json`, which describes the model in a work directory.
 
-It also contains the run's settings that predictors use by default.
+The file also contains the settings that predictors use by default.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ PAIRS = "sentence_pairs"  # the key for the kind of pairs in a pretrained model'
 
 @dataclass(frozen=True)
 class SpanDefaults:
-    """Settings for windows, questions and answers (Devlin et al. 2019, section 4.2).
+    """Settings for extractive question answering (Devlin et al. 2019, section 4.2).
 
     Attributes:
-      doc_stride: the number of tokens between the beginnings of two consecutive windows.
+      doc_stride: the number of tokens between the starts of consecutive windows of a passage.
       max_query_length: the maximum number of tokens in a question; longer ones are truncated.
       max_answer_length: the maximum number of tokens in an answer.
     """
@@ -53,7 +53,7 @@ class InferenceDefaults:
 
     Attributes:
       max_length: the maximum number of tokens in a sequence, including special tokens.
-      spans: the settings for windows, questions and answers; None unless the head is "span".
+      spans: the settings for question answering; None unless the head is "span".
       negative: the label to predict if a model has only one label and that label does not apply;
         "" for other models.
       pairs: whether the inputs were text pairs; None if unknown.
@@ -219,7 +219,7 @@ def _content(work_dir: Path) -> dict[str, Any]:
 def path_advice(work_dir: Path) -> str:
     """Return parenthesized advice on a path that is not a work directory, or "" if there is none.
 
-    The advice is added to a message that says that the path contains no `model.json`.
+    The advice is appended to the message that the path contains no `model.json`.
     """
     if Path(f"{work_dir}.index").is_file():
         return (

@@ -295,7 +295,7 @@ class Distillation:
 
 
 def _requested_outputs(config: DistillationConfig) -> dict[str, bool]:
-    """Return the arguments that make `run` return the layer outputs needed by the losses."""
+    """Return the arguments with which `run` returns the layer outputs that the losses need."""
     return {
         "return_hidden_states": config.hidden_weight > 0,
         "return_attention_scores": config.attention_weight > 0,
@@ -303,7 +303,7 @@ def _requested_outputs(config: DistillationConfig) -> dict[str, bool]:
 
 
 def layer_losses(model: PretrainingModel, output: EncoderOutput, batch: Batch) -> Metrics:
-    """Return `hidden_loss` and `attention_loss`, if `output` has the inputs that each needs."""
+    """Return `hidden_loss` and `attention_loss`, each only if `output` contains its inputs."""
     losses = {}
     if output.hidden_states is not None:
         states: Sequence[jax.Array] = output.hidden_states
@@ -336,7 +336,7 @@ def _real_tokens(batch: Batch) -> jax.Array:
 def chosen_layers(student: int, teacher: int) -> list[int]:
     """Return the teacher layer, counted from 0, from which each student layer is initialized.
 
-    The layers are evenly spaced, and the first layers match.
+    The layers are evenly spaced, and the first layers match each other.
 
     Args:
       student: the number of layers in the student.

@@ -35,7 +35,7 @@ def run(
     return_hidden_states: bool = False,
     return_attention_scores: bool = False,
 ) -> PretrainingOutput:
-    """Run the model on a batch, with its masked-LM head at `positions` [batch, count]."""
+    """Run the model on a batch, and apply its masked-LM head at `positions` [batch, count]."""
     packed = batch["cls_positions"].shape[1] > 1
     return model(
         batch["token_ids"],

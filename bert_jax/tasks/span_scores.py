@@ -22,7 +22,7 @@ PREFIXES: Mapping[Scheme, str] = {
     "BILOU": "BILU",
     "BMES": "BMES",
 }
-# A dict from other schemes' letters for "inside", "last" and "single" to the letters in BIOES.
+# Maps the letters for "inside", "last" and "single" in other schemes to the letters in BIOES.
 _IN_BIOES = {"M": "I", "L": "E", "U": "S"}
 # The type of a tag that consists of only a prefix, as in seqeval.
 NO_TYPE = "_"
@@ -31,7 +31,7 @@ Tags = Sequence[str]
 
 
 def scheme_of(labels: Sequence[str]) -> Scheme | None:
-    """Return the scheme with these labels' prefixes, or None if the labels do not mark entities.
+    """Return the scheme that these labels follow, or None if they do not mark entities.
 
     If multiple schemes have all the prefixes, they all yield the same entities. The result is IOB2
     even for IOB1 (see `entities_of`), and BIOES for labels with B, E and S but without I or M.
@@ -112,7 +112,7 @@ def entity_scores(
 ) -> dict[str, float]:
     """Return precision, recall and F1 over all entity types (micro-averaged), as fractions.
 
-    See `entity_counts` for the arguments and errors, and `Counts.scores` for one type's scores.
+    See `entity_counts` for the arguments and errors. For a single type, use `Counts.scores`.
     """
     counts = entity_counts(predicted, gold, scheme).values()
     return Counts(
@@ -188,7 +188,7 @@ def squad_scores(
     """
     if not references:
         raise ValueError(
-            "there are no questions to score. Specify reference answers for at least one"
+            "there are no questions to score. Provide reference answers for at least one question"
         )
     exact_match, f1 = 0, 0.0
     for question, answers in references.items():

@@ -182,7 +182,7 @@ def _forward(
     label_logit = jnp.take_along_axis(logits, labels[..., None], axis=-1, mode="clip")[..., 0]
     highest = jnp.max(logits, axis=-1)
     total = jnp.sum(jnp.exp(logits - highest[..., None]), axis=-1)
-    # Subtract the logits first: highest + log(total) would be rounded to the logits' magnitude.
+    # Subtract the logits first: the rounding error of highest + log(total) grows with the logits.
     loss = jnp.log(total) + (highest - label_logit)
     correct = (label_logit >= highest).astype(jnp.float32)
     return (loss, correct), (logits, labels, highest, total)

@@ -71,7 +71,7 @@ def test_inspect_compares_models(tmp_path, bert_jax_here) -> None:
     assert refused.code == 2
     assert "bert-base: neither a work directory nor one of tiny, mini" in refused.errors
     refused = bert_jax_here("inspect", "base", "tiny", "--shapes")
-    assert refused.code == 2 and "--shapes: applies to only one model" in refused.errors
+    assert refused.code == 2 and "--shapes: supports only one model at a time" in refused.errors
 
 
 def test_inspect_says_whether_a_name_is_an_encoder_or_a_recipe(bert_jax_here) -> None:
