@@ -60,7 +60,7 @@ FIELDS = {name: values for name, values in config_fields().items() if name != "h
 def comparisons(test: ast.AST, skip_not_equal: bool) -> Iterator[str]:
     """Yield an expression's comparisons between a Literal field and its possible values.
 
-    skip_not_equal: whether to skip `!=`, which treats a new value like an unsuitable one.
+    skip_not_equal: whether to skip `!=`. Such a comparison treats a new value as unsuitable.
     """
     for node in ast.walk(test):
         if not isinstance(node, ast.Compare) or not isinstance(node.left, ast.Attribute):

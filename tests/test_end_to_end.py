@@ -26,7 +26,7 @@ from bert_jax.training.metrics_log import read_metrics
 from .commands import TIMEOUT
 
 BOUNDARY, TOTAL = 20, 32  # the last step in each of the tiny config's two phases
-# Fields in log entries that the model does not compute.
+# Log entry fields that are not computed by the model.
 OTHER_FIELDS = {"kind", "tokens_per_second", "stall", "seconds", "compiling", "utilisation"}
 
 
@@ -248,7 +248,7 @@ def test_a_work_directory_is_self_contained(uninterrupted, tiny_config):
 
 
 def modification_times(directory: Path) -> dict[Path, int]:
-    """Return when each file in a directory tree was last modified."""
+    """Return the modification time of every file in a directory tree."""
     return {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()}
 
 

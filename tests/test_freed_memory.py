@@ -65,7 +65,7 @@ print(resident() - before)
 
 
 def kept(call: str, script: str = SCRIPT, **variables: str) -> int:
-    """Run a script that frees about 100 MiB, and return how many MiB of it the process keeps.
+    """Run a script that frees about 100 MiB, and return how many of those MiB the process keeps.
 
     Args:
       call: the statement that configures malloc, run before `script`.

@@ -1,4 +1,4 @@
-"""Test reading JSON files that were damaged by people, other programs or broken disks."""
+"""Test reading JSON files that were damaged by manual edits, other programs or failing disks."""
 
 import json
 from pathlib import Path

@@ -55,7 +55,7 @@ def package_of(path: Path) -> str | None:
 
 
 def is_late(node: ast.AST) -> bool:
-    """Return whether importing a module skips the imports inside `node`."""
+    """Return whether the imports inside `node` are skipped when the module is imported."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
         return True
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)

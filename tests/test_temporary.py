@@ -83,7 +83,7 @@ def test_files_of_other_machines_and_outputs_are_kept(tmp_path: Path) -> None:
 def test_leftovers_on_a_file_system_without_locks_are_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Use this process's own ID, since processes in containers often have the same ID."""
+    """Give leftover files this process's ID, since IDs in different containers often coincide."""
 
     def without_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")

@@ -1,13 +1,14 @@
-"""Record new frozen values for all cases or only for some of them.
+"""Record new frozen values for all cases or for selected ones.
 
     python -m tests.golden.record [CASE ...]
     python -m tests.golden.record --texts [CASE ...]
     python -m tests.golden.record --kept
 
-The first command writes frozen/values. The second records only texts and works on any machine: it
-keeps all recorded numbers, and fails if one of them has changed. The third writes the directories
-in frozen/kept, which are used to test that newer code can read older files. Run it only if their
-format must change, and record all values afterward.
+The first command writes frozen/values. The second records only texts, not numbers, and works on any
+machine: it keeps all recorded numbers, and fails if a new one differs by more than is allowed
+between machines. The third writes the directories in frozen/kept, which are used to test that newer
+code can read older files. Use it only when the format of these directories has to change, and then
+record all values again.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ from .frozen_values import fingerprint, with_new_texts
 # The pretraining run in frozen/kept receives SIGTERM when it reports this step of its first phase.
 _STOPPED_IN = "step 13/32"
 _KEPT = ("corpora/wordpiece32", "corpora/wordpiece64", "work/pretrain", "work/source", "work/glue")
-# Always write these directories here, since the manifests contain the text's absolute path.
+# Always write these directories to the same place, since their manifests contain the absolute path
+# of the text.
 _PLACE = Path("/var/tmp/bert_jax_frozen")
 
 
@@ -71,7 +73,7 @@ def _record(names: Sequence[str], *, texts: bool) -> None:
 
 
 class _Stopping(io.TextIOBase):
-    """A stream to stderr that sends SIGTERM to this process when a given text is first written."""
+    """A wrapper around stderr that sends SIGTERM to this process once a given text is written."""
 
     def __init__(self, text: str) -> None:
         self._text = text

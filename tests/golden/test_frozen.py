@@ -1,12 +1,12 @@
-"""Compare the output of every command-line verb with values that were recorded earlier.
+"""Compare the output of every command-line verb with previously recorded values.
 
 The values and directories in `frozen` were recorded before the code was reorganized. If a value
 differs, behavior has changed. If that is intended, say so in CHANGELOG.md and record the value with
 
     python -m tests.golden.record CASE
 
-On the machine that recorded the values, floats must be equal down to the last bit. For other
-machines, see `differences`.
+On the machine that recorded the values, floats must match down to the last bit. `differences` says
+what is compared on other machines.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def test_every_command_succeeds() -> None:
 
 
 def changed(value: Any, *path: Any, to: Callable[[Any], Any]) -> Any:
-    """Return a copy of a value in which one leaf is changed."""
+    """Return a copy of a value with one leaf changed."""
     result = copy.deepcopy(value)
     inner = result
     for name in path[:-1]:
@@ -119,7 +119,7 @@ CONFIG = ("texts", "work/pretrain/config.json", "optimizer", "name")
 def test_changed_values_are_found(
     path: tuple[Any, ...], to: Callable[[Any], Any], on_any_machine: bool
 ) -> None:
-    """Test that every change is detected on the recording machine, and some on any machine."""
+    """Test that the recording machine detects every change, and that any machine detects some."""
     value = recorded("pretrain")
     other = changed(value, *path, to=to)
     assert value != other

@@ -1,4 +1,4 @@
-"""Provide small random Hugging Face BERTs and the work directories imported from them."""
+"""Provide small, randomly initialized Hugging Face BERTs, and their work directories."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ModelPair:
 
 @pytest.fixture(scope="module")
 def model_pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ModelPair]:
-    """Return a function that creates a model for a head and config changes, caching the result."""
+    """Return a cached function that creates a model, given its head and changes to the config."""
     from bert_jax.cli.main import main
 
     created: dict[str, ModelPair] = {}

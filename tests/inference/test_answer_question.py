@@ -34,7 +34,7 @@ def answer(model) -> AnswerQuestion:
 
 
 def best_span(directory, question, context):
-    """Return (score, start, end) for the best span of at most 30 tokens, trying all spans.
+    """Try all spans of at most 30 tokens, and return (score, start, end) for the best one.
 
     A span counts only in the window that gives its first token the most context on both sides, or
     in the first such window if there are several.

@@ -27,7 +27,7 @@ def test_probabilities_match_hugging_face(model_pair, head):
     ).from_pretrained(model.theirs)
     results = follows(FIRSTS, SECONDS)
     for first, second, ours in zip(FIRSTS, SECONDS, results, strict=True):
-        # Use lists, since an empty second sentence on its own would count as missing.
+        # Pass lists, since a bare empty string would count as a missing second sentence.
         pair = ([first], [second])
         inputs = tokenizer(*pair, truncation=True, max_length=40, return_tensors="pt")
         with torch.no_grad():

@@ -78,7 +78,7 @@ def test_entities_match_the_groups_of_hugging_face(tag, pipeline):
 def test_document_gives_sentences_their_context(tag):
     sentences = ["Matt lives in Canada.", "", "And Sinan in California,", ("since", "May", ".")]
     words = [[word.text for word in tagged.words] for tagged in tag(sentences)]
-    # The whole document fits in one window, which scores each word once.
+    # The whole document fits into one window, so each word is scored once.
     together = tag(tuple(word for each in words for word in each))
     found = tag.document(sentences)
     assert [[word.text for word in tagged.words] for tagged in found] == words
@@ -161,7 +161,7 @@ def test_entities_depend_on_the_label_prefixes(model_pair, tag):
 
 @pytest.mark.parametrize("letters", ["ILU", "MES"])
 def test_entities_of_bilou_and_bmes_match_seqeval(model_pair, letters, tmp_path):
-    """Compare the entities with seqeval's after a tagger was exported and imported again."""
+    """Compare entities with seqeval's after exporting a tagger and importing it again."""
     inside, last, single = letters
     labels = ["O", *(f"{prefix}-PER" for prefix in ("B", inside, last, single))]
     numbers = {label: number for number, label in enumerate(labels)}

@@ -80,7 +80,7 @@ def make_bert(tmp_path: Path) -> Maker:
 
 
 def tensors_of(directory: Path) -> dict[str, np.ndarray]:
-    """Return a dict from name to tensor for a model directory."""
+    """Return the tensors in a model directory, as a dict keyed by name."""
     return load_file(directory / "model.safetensors")
 
 

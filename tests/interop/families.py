@@ -47,7 +47,7 @@ CONFIGS = {
         initializer_range=0.1,
     ),
 }
-# Pairs of family and head. Only ALBERT has a class with both pretraining heads.
+# All (family, head) pairs. Only ALBERT has a class with both pretraining heads.
 CASES = [(family, head) for family in CONFIGS for head in HEADS] + [("Albert", "pretraining")]
 
 

@@ -244,7 +244,8 @@ def test_an_offset_that_hugging_face_cannot_express_is_refused(bert_jax_here, tm
     words = ("export", tmp_path / "ours", "--format", "huggingface", "--output", tmp_path / "back")
     refused = bert_jax_here(*words)
     assert refused.code == 2 and "would begin at 2 instead of the trained offset" in refused.errors
-    # ONNX supports the offset. No config.json is written, as it would describe a different model.
+    # ONNX supports the position offset. The export has no config.json, which would describe a
+    # different model.
     onnx = tmp_path / "onnx"
     words = ("export", tmp_path / "ours", "--format", "onnx", "--output", onnx)
     assert bert_jax_here(*words).code == 0

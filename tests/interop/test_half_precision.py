@@ -34,8 +34,9 @@ def test_a_model_is_stored_in_half_the_size(dtype, numbers, make_bert, bert_jax_
     assert model.dtype == getattr(torch, dtype)
     assert run_card(half, "print(model.dtype)").splitlines()[-1] == f"torch.{dtype}"
 
-    # The models differ only by rounding, but by more than the default tolerance of `verify`. Among
-    # thousands of outputs, the largest difference can be 32 times the rounding error of one weight.
+    # The models differ only by rounding errors, but these exceed the default tolerance of `verify`.
+    # Among thousands of outputs, the largest difference can be 32 times the rounding error of one
+    # weight.
     tolerance = 16 * float(ml_dtypes.finfo(numbers).eps)
     assert bert_jax_here("verify", ours, half, "--tolerance", str(tolerance)).code == 0
     assert bert_jax_here("verify", ours, half).code == 1

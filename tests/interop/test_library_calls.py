@@ -1,4 +1,4 @@
-"""Test that Python functions import, export, extract and compare models and print nothing."""
+"""Test that the Python functions import, export, extract and compare models without printing."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_auto_classes_load_exported_models(make_bert, bert_jax_here, tmp_path):
     assert tokenizer.model_max_length == 40
     pair = tokenizer("ab. c", "d?", return_tensors="pt")
     assert pair["token_type_ids"].tolist() == [[0, 0, 0, 0, 0, 0, 1, 1, 1]]
-    # The model card begins with front matter for the hub.
+    # The model card begins with front matter for the Hugging Face Hub.
     card = (back / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: fill-mask\n")
     assert "| hidden_dim | 32 |" in card

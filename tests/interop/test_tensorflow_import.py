@@ -181,7 +181,7 @@ def test_damage_is_reported(make_release, bert_jax_here, tmp_path):
     words = ("import", release, "--output", tmp_path / "ours")
     [data] = release.glob("bert_model.ckpt.data-*")
     whole = data.read_bytes()
-    # Cut off some parameters too, not only the moments that come after them.
+    # Cut off some of the parameters too, not just the optimizer moments that follow them.
     data.write_bytes(whole[: len(whole) // 8])
     refused = bert_jax_here(*words)
     assert refused.code == 2 and "bert_model.ckpt: " in refused.errors

@@ -1,4 +1,4 @@
-"""Provide random Hugging Face models of every family, and work directories imported from them."""
+"""Provide randomly initialized Hugging Face models of every family, and their work directories."""
 
 from __future__ import annotations
 

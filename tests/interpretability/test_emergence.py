@@ -27,7 +27,7 @@ SENTENCE = [
 
 @pytest.fixture(scope="module")
 def run(tiny_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the work directory of a run that kept the checkpoints of steps 10, 20, 30 and 32."""
+    """Return the work directory of a run that kept the checkpoints from steps 10, 20, 30 and 32."""
     work_dir = tmp_path_factory.mktemp("emergence") / "run"
     pretrain(load_config(tiny_config, {"work_dir": str(work_dir)}, kind="pretrain"))
     return work_dir

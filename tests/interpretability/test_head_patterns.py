@@ -1,4 +1,4 @@
-"""Test that heads that follow an attention pattern perfectly get the maximum score."""
+"""Test that a head gets the maximum score if it follows an attention pattern perfectly."""
 
 from __future__ import annotations
 

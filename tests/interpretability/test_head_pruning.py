@@ -42,7 +42,7 @@ def pruning(import_pair, config) -> HeadPruning:
 
 
 def hugging_face(directory, mask):
-    """Return the loss of every row and the accuracy, with heads multiplied by `mask`."""
+    """Return (losses of all rows, accuracy), with every head's output multiplied by `mask`."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(directory)
     for layer, factors in zip(model.bert.encoder.layer, mask, strict=True):

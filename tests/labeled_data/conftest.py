@@ -1,3 +1,3 @@
-"""Share the fixtures that the `corpus` tests define."""
+"""Reuse the fixtures that are defined for the `corpus` tests."""
 
 from ..corpus.conftest import tokenizer, words  # noqa: F401

@@ -1,4 +1,4 @@
-"""Compare answers with those of an exhaustive search, and test that correct answers are found."""
+"""Compare answers with an exhaustive search, and test that correct answers are found."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_gold_answers_of_the_official_dev_set_are_recovered(shared_data: Path, m
         missed += 1
         begin, end = answer.candidates[0].start, answer.candidates[0].end
         assert begin <= start and start + len(gold) <= end
-        # The answer is longer only if a token extends beyond the gold answer.
+        # The predicted answer is longer only where a token extends beyond the gold answer.
         offsets = tokenizer.encode_with_offsets([example.context])[0].offsets
         for border in {start} - {begin} | {start + len(gold)} - {end}:
             assert ((offsets[:, 0] < border) & (border < offsets[:, 1])).any()

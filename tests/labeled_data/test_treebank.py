@@ -1,4 +1,4 @@
-"""Test that treebanks have the published counts, and that malformed files are rejected."""
+"""Test that English EWT has the published counts, and that malformed files are rejected."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def unlikely(statistic: float, freedom: int) -> bool:
 
 
 def pair_statistic(left: np.ndarray, right: np.ndarray, rate: float) -> float:
-    """Return the chi-square statistic (3 degrees of freedom) for two masks' four joint outcomes."""
+    """Return the chi-square statistic (3 degrees of freedom) for two masks' joint outcomes."""
     keep = np.array([rate, 1 - rate])
     expected = left.size * keep[:, None] * keep
     counts = np.bincount(2 * left.ravel() + right.ravel(), minlength=4).reshape(2, 2)
@@ -55,7 +55,8 @@ def mask(rate: float) -> np.ndarray:
 def test_the_keep_rate_is_right_everywhere(mask: np.ndarray, rate: float) -> None:
     assert mask.size >= 10**6
     for dims in [(0, 1, 2), (1, 2), (0, 2), (0, 1), (2,)]:
-        # Count elements over the whole mask, then per row, token, feature and vector.
+        # Count the kept elements in the whole mask, and then for each row, token, feature and
+        # vector.
         counts = mask.sum(axis=dims)
         size = mask.size // counts.size
         deviations = (counts - size * (1 - rate)) ** 2 / (size * rate * (1 - rate))

@@ -51,7 +51,7 @@ def params() -> Parameters:
 
 
 def loss_function(compute: ComputeConfig, config: EncoderConfig = CONFIG) -> Callable[..., Any]:
-    """Return a function of parameters, batch and dropout key that returns (loss, metrics)."""
+    """Return a function that maps (parameters, batch, dropout key) to (loss, metrics)."""
     task = Pretraining(config, compute)
 
     def loss(params: Parameters, batch: Any, key: jax.Array | None) -> tuple[jax.Array, Metrics]:
@@ -128,7 +128,7 @@ def test_returned_hidden_states_match_a_scan(params: Parameters, batch: Batch) -
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_compute_options_do_not_change_attention_scores(norm: str, batch: Batch) -> None:
-    """Test the gradients through the scores too, since distillation needs them."""
+    """Also test the gradients that flow through the scores, since distillation needs them."""
     config = dataclasses.replace(CONFIG, norm=norm, sharing="all", num_groups=CONFIG.num_layers)
     inputs = [batch[f"{name}_ids"] for name in ("token", "segment", "position", "document")]
     ways = [{}, {"scan_layers": True}, {"remat": "layer"}, {"remat": "dots"}]

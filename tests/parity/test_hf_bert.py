@@ -260,8 +260,8 @@ def test_ten_steps_of_adamw_agree(small: Case) -> None:
 
     groups: dict[bool, list[torch.nn.Parameter]] = {True: [], False: []}
     for name, parameter in small.theirs.named_parameters():
-        # As in the code released by Devlin et al., names that contain "LayerNorm" or "bias" do not
-        # decay.
+        # As in the code released by Devlin et al., parameters whose names contain "LayerNorm" or
+        # "bias" are exempt from weight decay.
         groups["LayerNorm" not in name and "bias" not in name].append(parameter)
     their_optimizer = torch.optim.AdamW(
         [{"params": groups[True], "weight_decay": 0.1}, {"params": groups[False]}],

@@ -100,7 +100,7 @@ def from_torch(tensors: dict[str, torch.Tensor], config: ModelConfig) -> Paramet
 
 
 def targets_of(case: Case, rng: np.random.Generator, mask: np.ndarray) -> Batch:
-    """Draw targets. A position outside the row stands for an answer that was truncated."""
+    """Draw random targets. Positions outside the row stand for truncated answers."""
     labels = len(case.labels)
     match case.head, case.problem:
         case "multiple_choice", _:

@@ -103,8 +103,8 @@ def our_run(directory: Path, init: Path) -> FinetuneRun:
 class AsOurs(transformers.Trainer):
     """A Trainer that reads the given batches and uses our learning rate schedule.
 
-    Step n of the warm-up has the rate peak x (n + 1) / (warm-up + 1). Trainer's own linear schedule
-    begins at 0, so its first step would have no effect.
+    In step n of the warm-up, the rate is peak x (n + 1) / (warm-up + 1). Trainer's own linear
+    schedule begins at 0, so its first step would have no effect.
     """
 
     def __init__(self, batches: list[dict[str, torch.Tensor]], **arguments: Any):

@@ -1,4 +1,4 @@
-"""Test examples from corpora that each cover one case, and that random draws never change."""
+"""Test examples from corpora that each cover one case, and check that random draws never change."""
 
 from __future__ import annotations
 
@@ -117,7 +117,8 @@ def test_a_partner_is_found_beyond_many_candidates_of_the_same_document(
     tmp_path, make_source, fragments_of
 ):
     long = TokenizedDocument(0, 1000 + np.arange(29 * 30), np.arange(0, 29 * 30, 7))
-    # This fragment has the maximum length, so it ends in the same way as the long document's.
+    # This fragment has the maximum length, so it ends in the same way as the fragments of the long
+    # document.
     short = TokenizedDocument(1, 50 + np.arange(29), np.arange(0, 29, 7))
     source = make_source(write_documents(tmp_path, [long, short], max_fragments=1))
     assert len(source) == 31

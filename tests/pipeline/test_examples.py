@@ -56,7 +56,7 @@ def rows_of(batch: Batch, rows: np.ndarray) -> Batch:
 
 @pytest.fixture(scope="module")
 def pairs(epochs, documents, fragments_of):
-    """Return a dict from property names to arrays over all pairs in four epochs."""
+    """Return a dict that maps each property to its values for all pairs in four epochs."""
     ends = {number + 1: set(d.sentence_starts[1:].tolist()) for number, d in enumerate(documents)}
     sizes = [0, *(len(document.token_ids) for document in documents)]
     rows = []
@@ -257,7 +257,10 @@ def test_static_maskings_are_repeated_and_dynamic_ones_are_not(
     prepared, pairs, make_source, unmasked
 ):
     def masks(num_maskings: int) -> list[dict[tuple, tuple]]:
-        """Return the masked rows of two epochs that share a static masking, keyed by their text."""
+        """Return the masked rows of epochs 1 and 4, keyed by their text before masking.
+
+        With three static maskings, both epochs use the same one.
+        """
         masking = MaskingConfig(num_maskings=num_maskings)
         source = make_source(prepared, sentence_pairs=pairs, masking=masking)
         by_text = []

@@ -1,4 +1,4 @@
-"""Compare rows whose documents are joined with the same rows before joining."""
+"""Compare rows before and after their documents are joined."""
 
 import numpy as np
 import pytest

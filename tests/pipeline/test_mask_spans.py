@@ -161,7 +161,7 @@ def test_words_are_chosen_equally_often_in_a_million_draws():
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_million_replacements_have_the_published_distribution(unit):
-    """80% are replaced by [MASK] and 10% by random tokens; spans are replaced as a whole."""
+    """Test that 80% of the chosen tokens or spans become [MASK], and 10% become random tokens."""
     counts, config = np.zeros(3, np.int64), MaskingConfig(rate=0.5, unit=unit)
     for part in range(15 if unit == "span" else 3):
         num_rows, length = 6_000, 128

@@ -42,7 +42,7 @@ def test_a_resumed_run_keeps_both_configs_and_prints_the_changes(tmp_path) -> No
 
 
 def test_a_change_without_any_training_leaves_no_trace(tmp_path) -> None:
-    """Start twice from the same step; the first start is killed before it saves a checkpoint."""
+    """Start a run twice from the same step, as if it had been killed before its next checkpoint."""
     keep_config(Run(), tmp_path, 0, finished=False)
     keep_config(Run(optimizer=Optimizer(rate=1e-4)), tmp_path, 7, finished=False)
     lines = keep_config(Run(optimizer=Optimizer(rate=1e-5)), tmp_path, 7, finished=False)

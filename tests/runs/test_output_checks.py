@@ -23,7 +23,7 @@ from ..commands import REPOSITORY
 
 @pytest.fixture
 def directories(tmp_path: Path) -> dict[str, Path]:
-    """Return a dict from each kind to a directory with the files that identify that kind."""
+    """Return a directory of each kind, with the files that identify the kind, keyed by kind."""
     files = {
         "sweep": ["sweep.json", "results.json"],
         "work directory": ["model.json", "config.json"],

@@ -48,7 +48,7 @@ def test_no_empty_directory_is_left(tmp_path: Path) -> None:
 def test_a_file_that_was_removed_before_it_was_locked_is_created_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Remove the file after it is opened but before it is locked, as a rejected run may do."""
+    """Remove the lock file after it is opened but before it is locked, as a rejected run may do."""
     flock, removed = ownership.fcntl.flock, []
 
     def late(lock: int, operation: int) -> None:

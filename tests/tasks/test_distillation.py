@@ -1,4 +1,4 @@
-"""Compare distillation losses with PyTorch, and test training on meshes with accumulation."""
+"""Compare distillation losses with PyTorch, and test gradient accumulation on meshes."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_the_loss_is_the_weighted_sum_over_real_tokens(soft_targets: str, batch:
     assert metrics["cosine_loss"].weight == tokens
     masks = float(batch["masked_weights"].sum())
     assert metrics["soft_loss"].weight == (masks if soft_targets == "masked" else tokens)
-    # The masked-LM loss must not depend on where soft targets are compared.
+    # The masked-LM loss must not depend on the positions at which soft targets are compared.
     plain, _, _ = losses(CONFIG, batch)
     model = plain.definition.module(plain.definition.init(jax.random.key(2)))
     separate = plain.student.metrics(model, batch, None)
@@ -133,7 +133,7 @@ def test_the_loss_is_the_weighted_sum_over_real_tokens(soft_targets: str, batch:
 
 @pytest.mark.parametrize("weight", [0.0, 3.0])
 def test_sentence_pairs_have_the_configured_weight(weight: float, batch: Batch) -> None:
-    """Test that a model still reads pairs, with two segments, if the weight is 0."""
+    """Test that a model still reads sentence pairs as two segments if their loss has weight 0."""
     config = dataclasses.replace(CONFIG, pairs_weight=weight)
     student = dataclasses.replace(STUDENT, num_segments=2)
     task = Distillation(Pretraining(student, COMPUTE, sentence_pairs="next_sentence"), config)

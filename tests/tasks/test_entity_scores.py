@@ -129,7 +129,7 @@ def test_the_scheme_of_labels(labels: str, scheme: Scheme | None) -> None:
 
 
 def test_the_example_of_conlleval() -> None:
-    """Test adjacent entities in IOB1: B separates them, and I after a different type begins one."""
+    """Test adjacent IOB1 entities: the second begins with B-, or I- if its type is different."""
     tags = ["I-PER", "I-PER", "B-PER", "I-LOC", "O", "I-LOC"]
     expected = [("PER", 0, 1), ("PER", 2, 2), ("LOC", 3, 3), ("LOC", 5, 5)]
     assert entities_of(tags, "IOB1") == expected

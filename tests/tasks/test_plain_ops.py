@@ -97,7 +97,7 @@ def distance(actual: Any, expected: Any) -> float:
 
 @pytest.mark.parametrize("make_task", TASKS)
 def test_derivatives_match_the_fast_operations(make_task: MakeTask, batch: Any) -> None:
-    """Compare the gradients, and compare second derivatives with finite differences."""
+    """Compare gradients with the fast ones, and second derivatives with finite differences."""
     plain, params = loss_of(make_task, "plain", batch)
     fast = jax.jit(jax.value_and_grad(loss_of(make_task, "fast", batch)[0]))
     tangent = directions(params)

@@ -94,7 +94,7 @@ def test_the_checksum_covers_bytes_after_an_archive(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.xz", "a.txt.zst", "a.parquet"])
 def test_the_checksum_covers_the_compressed_file(tmp_path, name):
-    """Test that the checksum covers the whole file, even if it is two concatenated archives."""
+    """Test that the checksum covers the whole file, even if it consists of two archives."""
     path = tmp_path / name
     if path.suffix == ".parquet":
         pq.write_table(pa.table({"text": ["one", "two"], "other": [1, 2]}), path)

@@ -1,4 +1,4 @@
-"""Test that the layout of texts and pairs is read from the file of every kind of tokenizer."""
+"""Test that the layout of texts and pairs is read from every kind of tokenizer file."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_words_do_not_include_the_space_before_them(backend, tmp_path) -> None:
 
 
 def test_do_lower_case_applies_only_to_berts_normalizer(tmp_path) -> None:
-    """Ignore the key for any other normalizer, as transformers does."""
+    """Ignore do_lower_case if the tokenizer has a different normalizer, as transformers does."""
     backend = unigram(ALBERT, split=True)
     template(backend, SINGLE["[CLS]"], ONE)
     config = {"do_lower_case": True, "tokenizer_class": "PreTrainedTokenizerFast"}

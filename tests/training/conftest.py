@@ -118,7 +118,10 @@ class Bench:
     example_batch: Callable[..., HostBatch] = staticmethod(example_batch)
 
     def phases(self, events: list | None = None, poison: int | None = None) -> list[Phase]:
-        """Return six steps of 4 rows and four of 8 rows; the batch for step `poison` has NaNs."""
+        """Return two phases: six steps of 4 rows, followed by four steps of 8 rows.
+
+        The batch for step `poison` contains NaNs.
+        """
 
         def phase(name: str, first: int, count: int, size: int) -> Phase:
             def batches(start: int) -> Iterator[HostBatch]:

@@ -71,7 +71,7 @@ def save(
 
 
 def test_only_large_arrays_are_written_in_parts(tmp_path: Path) -> None:
-    """Parts are at least 4 KiB even if eight devices hold copies, and all arrays are restored."""
+    """Check that parts are at least 4 KiB despite eight copies, and that arrays are restored."""
     everywhere = jax.sharding.NamedSharding(make_mesh(MeshConfig()), jax.sharding.PartitionSpec())
     rng, rows = np.random.default_rng(0), {"large": 256, "below": 248, "small": 8}
     values = {name: rng.standard_normal((n, 32), np.float32) for name, n in rows.items()}
@@ -192,7 +192,7 @@ def test_the_configured_checkpoints_are_kept(
 
 
 def test_a_checkpoint_whose_evaluation_is_due_is_kept(tmp_path: Path, state: TrainState) -> None:
-    """Checkpoints without metrics are kept if an evaluation is due, and only then."""
+    """A checkpoint without metrics is kept if and only if its evaluation is due."""
     saved = {3: None, 7: None, 10: {"score": 1.0}, 15: None, 20: {"score": 3.0}, 30: {"score": 2.0}}
     config = CheckpointConfig(best_metric="score", lower_is_better=False, keep_last=1)
     due = (10, 15, 20, 30).__contains__

@@ -102,7 +102,7 @@ def test_every_flipped_bit_of_the_data_is_detected(checkpoints: Path) -> None:
 def test_no_flipped_bit_of_the_metadata_changes_the_identity(
     checkpoints: Path, saved: Path
 ) -> None:
-    """Flips that go unnoticed are in timestamps, whitespace or data that Orbax checks itself."""
+    """Bit flips go unnoticed only in timestamps, whitespace or data that Orbax checks itself."""
     rng, path = random.Random(1), checkpoints / "30" / "_CHECKPOINT_METADATA"
     before = path.read_bytes()
     for _ in range(60):
@@ -228,7 +228,7 @@ def test_parameters_load_although_the_optimizer_is_damaged(
 
 @pytest.fixture
 def earlier_version(checkpoints: Path) -> Path:
-    """Return checkpoints like those from earlier versions, without checksums."""
+    """Return checkpoints that lack checksums, like those from earlier versions."""
     for checkpoint in checkpoints.iterdir():
         (checkpoint / CHECKSUMS_NAME).unlink()
         path = checkpoint / "_CHECKPOINT_METADATA"
@@ -252,7 +252,7 @@ def test_checkpoints_of_earlier_versions_still_load(
 
 @pytest.fixture
 def orbax_left_behind() -> Iterator[None]:
-    """Collect coroutines left by failed operations, whose warnings would fail other tests."""
+    """Garbage-collect coroutines from failed operations, so that other tests get no warnings."""
     yield
     gc.collect()
 

@@ -74,7 +74,7 @@ def test_every_evaluated_state_is_saved_if_the_best_are_kept(bench: Any) -> None
 def test_evaluations_are_spread_evenly_over_every_epoch(steps: int, count: int) -> None:
     intervals = Intervals(1, Fraction(steps, count), 1)
     evaluated = [step for step in range(1, 4 * steps + 1) if intervals.evaluates(step)]
-    # Decimals represent exact halves without binary rounding.
+    # Use Decimal, which represents exact halves without rounding errors.
     interval = Decimal(steps) / count
     nearest = [
         int((k * interval).to_integral_value(ROUND_HALF_UP)) for k in range(1, 4 * count + 1)

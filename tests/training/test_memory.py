@@ -1,4 +1,4 @@
-"""Test the lower bounds on memory against the compiler's count and a device's limit."""
+"""Compare the lower bounds on memory use with the compiler's count and with a device's limit."""
 
 from __future__ import annotations
 

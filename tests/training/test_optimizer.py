@@ -232,7 +232,7 @@ def test_decay_shrinks_only_matrices() -> None:
 
 
 def test_clipping_bounds_the_norm_of_all_gradients_together() -> None:
-    # After one step Adam's first moment is (1 - beta1) x the gradient.
+    # After one step, Adam's first moment is (1 - beta1) x the gradient.
     gradient = draw(1, 3.0)
     norm = math.sqrt(sum(float((g**2).sum()) for g in gradient.values()))
     for clip_norm, factor in [(1.0, 1 / norm), (0.0, 1.0), (2 * norm, 1.0)]:

@@ -30,7 +30,7 @@ def assert_same_state(state: TrainState, expected: TrainState) -> None:
 
 @dataclass
 class StopAt:
-    """A request to stop at the n-th call; there is one call per step and per evaluated batch."""
+    """A request to stop at the n-th check; there is one check per step and per evaluated batch."""
 
     question: int
     asked: int = 0
@@ -42,7 +42,7 @@ class StopAt:
     raise_if_stopping = StopRequest.raise_if_stopping
 
 
-# Calls 6 and 7 are made by the evaluation after five steps.
+# The evaluation after five steps makes checks 6 and 7.
 @pytest.mark.parametrize(
     ("question", "stopped_after"), [(1, 1), (4, 4), (5, 5), (6, 5), (7, 5), (8, 6), (11, 9)]
 )
@@ -62,7 +62,7 @@ def test_a_stopped_run_resumes_exactly(
     assert recorder.losses == expected.losses
     assert recorder.held_out == expected.held_out
     assert_same_state(state, expected_state)
-    # When it is started for the third time, the run is already finished.
+    # If the run is started a third time, it is already finished.
     before = list(recorder.events)
     state, finished = bench.run(tmp_path, recorder)
     assert finished and recorder.events == before
@@ -115,7 +115,7 @@ def test_a_killed_run_repeats_from_its_checkpoint(bench: Any, whole: Any, tmp_pa
     state, finished = bench.run(tmp_path, again)
     assert finished
     expected_state, expected = whole
-    # The last save was after step 4, so steps 5 and 6 are repeated, with the same numbers.
+    # The last save was after step 4, so steps 5 and 6 are repeated with the same results.
     assert again.losses == {step: expected.losses[step] for step in range(5, 11)}
     assert {5: again.losses[5], 6: again.losses[6]} == {s: recorder.losses[s] for s in (5, 6)}
     assert_same_state(state, expected_state)
