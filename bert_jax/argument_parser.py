@@ -18,7 +18,7 @@ _OVERRIDE = "--config."
 
 
 def free_text(text: str) -> str:
-    """Return `text` unchanged; used as an argparse type, this marks arguments that are not paths.
+    """Return `text` unchanged; as an argparse type, this marks arguments that are not paths.
 
     Arguments of any other type are rejected if they begin with `scheme://`. This way, paths in new
     options are checked without having to be listed anywhere.
@@ -240,7 +240,7 @@ def check_repeated(parser: argparse.ArgumentParser, words: Sequence[str]) -> Non
     """Reject a repeated option if argparse would keep only its last value.
 
     Raises:
-      ValueError: an option is repeated and does not collect its values (`action="extend"`).
+      ValueError: an option is repeated, although it does not collect values (`action="extend"`).
     """
     single = {
         option: action.option_strings[-1]

@@ -79,7 +79,7 @@ def values_of(value: Any) -> dict[str, Any]:
 def to_dataclass(cls: type[T], values: Mapping[str, Any], path: str = "config") -> T:
     """Create a dataclass instance from a nested mapping.
 
-    If the field requires it, an int is converted to a float and a list to a tuple; nothing else is
+    Ints are converted to floats, and lists to tuples, where a field requires it. Nothing else is
     converted. Omitted keys take the defaults of the dataclass.
 
     Raises:
@@ -118,7 +118,7 @@ def without_absent_sections(cls: type, values: Mapping[str, Any]) -> dict[str, A
 
 
 def _with_one_section(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments for `cls`, with the section that is present passed as its field."""
+    """Return the arguments for `cls`, where one field holds the only section that is present."""
     for field in dataclasses.fields(cls):
         if _SECTIONS not in field.metadata:
             continue
@@ -135,7 +135,7 @@ def _with_one_section(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _keys_of(cls: type, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the dotted keys of a config, including those of the mapping entries in `values`."""
+    """Yield the dotted keys of a config, where the entries of mappings are taken from `values`."""
     for key in config_keys(cls).values():
         hint, _ = without_none(key.hint)
         value = values.get(key.name)

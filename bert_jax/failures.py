@@ -1,4 +1,4 @@
-"""Turn full disks, memory shortages and errors in other libraries into one-sentence messages.
+"""Describe full disks, memory shortages and errors in other libraries in one sentence each.
 
 This module does not import the libraries that raise these errors.
 """

@@ -1,1 +1,1 @@
-"""Count parameters, FLOPs and communication, and describe what chips can do."""
+"""Count a model's parameters, FLOPs and communication, and list the specifications of chips."""

@@ -1,4 +1,4 @@
-"""List chips' memory, bandwidth and peak FLOP/s, and compute lower bounds on step time."""
+"""List the memory, bandwidth and peak FLOP/s of chips, and compute lower bounds on step time."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 # Each row has a pattern for JAX's `device_kind`, a dict from dtype to the dense peak in TFLOP/s,
-# and the source. From Hopper and Ada on, NVIDIA publishes figures with 2:4 sparsity, which are
-# twice the dense peak. The first match is used, so specific boards are listed before their
+# and the source. Starting with Hopper and Ada, NVIDIA publishes figures with 2:4 sparsity, which
+# are twice the dense peak. The first match is used, so specific boards are listed before their
 # families.
 _DENSE_TFLOPS: tuple[tuple[str, dict[str, float], str], ...] = (
     (r"\bA100\b", {"bfloat16": 312, "float16": 312}, "NVIDIA A100 datasheet, 2021"),
@@ -68,7 +68,7 @@ class Chip:
 
 
 # Patterns for JAX's `device_kind`, with the matching chips. Google publishes link bandwidth for
-# both directions together (400 GB/s for v5e), so the outgoing bandwidth is half as much. According
+# both directions together (400 GB/s for v5e), so the outgoing bandwidth is half of that. According
 # to libtpu 0.0.42's out-of-memory errors, a program can use slightly less than the chip's memory.
 _CHIPS: tuple[tuple[str, Chip], ...] = (
     (

@@ -27,7 +27,7 @@ _CHANNEL = re.compile(r"\bchannel_id=(\d+)")
 
 @dataclass(frozen=True)
 class Traffic:
-    """One device's communication through one kind of collective in a single run of a program.
+    """One device's traffic from one kind of collective during a single run of a program.
 
     Attributes:
       count: the number of collectives.
@@ -75,7 +75,8 @@ def collectives(hlo: str, num_devices: int) -> dict[str, Traffic]:
             kind = line.opcode.removesuffix("-done")
             if kind not in KINDS:
                 continue
-            # In an asynchronous pair, the start specifies the groups, and the end has the result.
+            # An asynchronous collective is a pair of instructions: the start specifies the groups,
+            # and the end has the result.
             start = line
             if line.opcode.endswith("-done"):
                 start = results[line.rest.split(")")[0].strip().lstrip("%")]
@@ -164,7 +165,7 @@ def _parse_computations(hlo: str) -> tuple[dict[str, list[_Instruction]], str]:
 
 
 def _count_runs(computations: dict[str, list[_Instruction]], entry: str) -> dict[str, int]:
-    """Return how many times each computation runs, as if all branches of a conditional ran."""
+    """Return how many times each computation runs, counting every branch of a conditional."""
     runs = dict.fromkeys(computations, 0)
 
     def visit(name: str, count: int) -> None:

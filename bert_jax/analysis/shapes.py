@@ -65,7 +65,7 @@ def _times(number: int, term: str, *, alone: bool) -> str:
 
 
 def _by_module(part: Shapes) -> Iterator[list[Sequence[int]]]:
-    """Yield the shapes of each dense layer, norm or table."""
+    """Yield the parameter shapes of each dense layer, norm or embedding table."""
     modules: dict[str, list[Sequence[int]]] = {}
     # The kernel comes before the bias, as in the usual formula.
     for name, shape in sorted(part.items(), key=lambda item: item[0].endswith(".bias")):

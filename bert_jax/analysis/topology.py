@@ -1,4 +1,4 @@
-"""Provide devices to compile for, even if they are absent: CPUs (`cpu:8`) or a TPU slice."""
+"""Provide devices to compile for, which need not exist: CPUs (`cpu:8`) or a TPU slice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TPU = re.compile(r"v[2-9][a-z]*|tpu.*")  # does not match NVIDIA's V100
 EXAMPLES = "cpu:8, v5e:4x4, v6e:2x4, v5p:2x2x2 or v4:2x2x4"
 
 # Without the first three variables, libtpu requests its settings from a Cloud TPU host's metadata
-# server and waits for an answer. Any settings will do for compiling. The last variable lets several
+# server and waits for a response. Any settings work for compiling. The last variable lets several
 # processes load libtpu.
 _NO_TPU_HOST = {
     "TPU_SKIP_MDS_QUERY": "1",

@@ -44,7 +44,7 @@ def measure_preparation(
     workers: int,
     repeat: int,
 ) -> PreparationSpeed:
-    """Measure how long preparation and a plain `tokenizers` loop take, running them alternately.
+    """Measure how long preparation and a plain `tokenizers` loop take, alternating between them.
 
     The plain loop runs on text in memory, while preparation reads the inputs. This function sets
     the environment variables that control how many threads `tokenizers` uses.

@@ -99,9 +99,9 @@ class PrepareOptions:
         }
 
 
-# The key that marks a source in a manifest if all of its documents are held out.
+# The manifest key that marks a source whose documents are all held out.
 SPLIT_KEY = "split"
-# The keys for a file's modification time and checksum, which reveal later changes.
+# The manifest keys for a file's modification time and checksum, which reveal later changes to it.
 MTIME_KEY, CHECKSUM_KEY = "mtime_ns", "sha256"
 
 

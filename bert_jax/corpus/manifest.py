@@ -24,7 +24,7 @@ _FIELD_NAMES = {json_name: field for field, json_name in _JSON_NAMES.items()}
 
 
 def json_fields(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a dict keyed by JSON field names; used as `dict_factory` in `dataclasses.asdict`."""
+    """Build a dict keyed by JSON field names, as the `dict_factory` for `dataclasses.asdict`."""
     return {_JSON_NAMES.get(name, name): value for name, value in fields}
 
 
@@ -132,7 +132,7 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """A hex SHA-256 of what affects training: records and tokenizer, but not sources."""
+        """A hex SHA-256 of what affects training: the records and tokenizer, not the sources."""
         content = dataclasses.asdict(self, dict_factory=json_fields)
         history = ("options", "sources", "tokenizer_files")
         for name in (*history, "empty_files_skipped", "heldout_repeats"):

@@ -1,6 +1,6 @@
 """Turn documents into token ids and sentence starts, and pack them into records.
 
-The same documents always give the same records. Memory use depends only on the size of the
+The same documents always produce the same records. Memory use depends only on the size of the
 documents passed in one call.
 """
 
@@ -28,8 +28,8 @@ LANGUAGES = (
 
 # After an unclosed quotation, sentencex joins all following text into one sentence, in time
 # quadratic in the length of the text. In whole novels, 14% of the text ended up in sentences of
-# over 2,000 characters (one of 86,334). Text is therefore segmented in blocks. A block ends at a
-# blank line, or at a line end after sentence-ending punctuation, which is right for text with one
+# over 2,000 characters (one had 86,334). Text is therefore segmented in blocks. A block ends at a
+# blank line, or at a line break after sentence-ending punctuation, which is right for text with one
 # paragraph per line and harmless for hard-wrapped text.
 _BLOCK_END = re.compile(r"""[.!?…。．｡！？।॥؟۔։።፧။]["'”’»›」』)\]]*[^\S\n]*\n\s*|\n[^\S\n]*\n\s*""")
 _MAX_BLOCK = 16_384  # characters; at this size, even the quadratic case runs at 7 MB/s
@@ -61,8 +61,8 @@ def split_sentences(text: str, language: str) -> list[str]:
         end = match.end() if match else len(text)
         while end - start > _MAX_BLOCK:
             window = _segment(text[start : end_of_last_gap(text, start, _MAX_BLOCK)], language)
-            # The last sentence may continue after the window, so it is segmented again with the
-            # next window, unless it is the only one.
+            # The last sentence may continue past the end of the window, so it is segmented again
+            # with the next window, unless it is the only one.
             complete = window[:-1] or window
             _extend(sentences, complete, continues)
             continues = len(window) == 1
@@ -159,8 +159,8 @@ def _with_space(part: str, *, first: bool) -> str:
 def _parts(sentence: str) -> Iterator[str]:
     """Split an overlong sentence at white space, or anywhere if it has none.
 
-    Tokens can change only if a word is cut, but WordPiece would turn an uncut word of this length
-    into a single [UNK].
+    The tokens change only if a word is cut in two, and WordPiece would turn a word of this length
+    into a single [UNK] anyway.
     """
     begin = 0
     while len(sentence) - begin > _MAX_CALL:
@@ -263,8 +263,9 @@ def _pack_tails(
     The first order is by length, longest first, which is best if fragments are few or long. If many
     fragments are short, the shortest ones come at the end, where records reach `max_fragments` long
     before they are full (up to 30% more records than needed). The other two orders sort only the
-    fragments longer than a quarter or half of a record, and append the rest in their given order.
-    Their results are within 1% of the minimum, or 6% if `max_fragments` limits half of the records.
+    fragments longer than a quarter or half of a record, and append the rest in their original
+    order. Their results are within 1% of the minimum, or 6% if `max_fragments` limits half of the
+    records.
     """
     by_length = sorted(tails, key=lambda fragment: -len(fragment.token_ids))
     attempts = []

@@ -38,14 +38,16 @@ from bert_jax.tokenizers.words import UnknownCounts
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a preparation. "New" values exclude work from an interrupted earlier call.
+    """The progress of a preparation.
+
+    The `new_` attributes exclude work from an interrupted earlier call.
 
     Attributes:
       seconds: the time since this call began.
-      fraction: the fraction of the inputs that is finished, estimated from the bytes read; None if
-        unknown.
+      fraction: the fraction of the inputs that has been processed, estimated from the bytes read;
+        None if unknown.
       shards: the number of finished shards.
-      new_shards: the number of shards made by this call.
+      new_shards: the number of shards written by this call.
       text_bytes: the amount of text in finished shards, in UTF-8 bytes.
       new_text_bytes: the amount of text in new shards, in UTF-8 bytes.
       new_tokens: the number of tokens in new shards.
@@ -91,7 +93,7 @@ class ProgressMeter:
         self._text_bytes += result.num_text_bytes
 
     def add_new(self, result: UnitResult, peak_memory: int) -> None:
-        """Count a shard made by this call."""
+        """Count a shard written by this call."""
         self.add_kept(result)
         self._new_shards += 1
         self._new_text_bytes += result.num_text_bytes

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PreparedCorpus:
-    """A finished corpus directory, which can be used wherever a path is accepted.
+    """A finished corpus directory, which can be passed wherever a path is accepted.
 
     Attributes:
       path: the directory.

@@ -114,9 +114,9 @@ def encode_record(fragments: Sequence[Fragment], token_bytes: int) -> bytes:
     """Return the bytes of one record.
 
     Raises:
-      ValueError: there are no fragments or too many, a fragment is empty or too long for a 16-bit
-        count, one of its ids does not fit in `token_bytes`, or its sentence starts are not strictly
-        ascending offsets within it.
+      ValueError: there are no fragments or too many of them, a fragment is empty or too long for a
+        16-bit count, one of its ids does not fit in `token_bytes`, or its sentence starts are not
+        strictly ascending offsets within it.
     """
     dtype = token_dtype(token_bytes)
     if not 0 < len(fragments) <= MAX_WORD:

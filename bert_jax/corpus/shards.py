@@ -91,7 +91,7 @@ def shard_path(directory: Path, name: str) -> Path:
 
 
 def write_records(path: Path, blobs: Sequence[bytes]) -> ShardInfo:
-    """Write records to a shard atomically, even if the power fails.
+    """Write records to a shard atomically, so that a power failure leaves no partial shard.
 
     Raises:
       NotWritten: the shard cannot be written.
@@ -301,7 +301,7 @@ def _death(worker: _Worker) -> OSError:
 
 
 def _serve(requests: Connection, tokenizer: Path, settings: ShardSettings, directory: Path) -> None:
-    """Handle units from the parent process, sending back results or an error, until it exits."""
+    """Process units until the parent process exits, sending back their results or an error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # handled by the parent
     # A worker that outlives a killed preparation could replace a shard of the next preparation.
     end_with_parent()

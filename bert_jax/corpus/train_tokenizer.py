@@ -44,7 +44,7 @@ class KindDefaults:
     Attributes:
       vocab_size: the number of tokens.
       max_bytes: the amount of text to train on.
-      passes: what each of the two passes over the inputs is for.
+      passes: the purpose of each of the two passes over the inputs.
     """
 
     vocab_size: int
@@ -68,7 +68,7 @@ class ReadingProgress:
     """The progress of one of the two passes over the inputs, updated during the pass.
 
     Attributes:
-      phase: what the pass is for, such as "counting words".
+      phase: the purpose of the pass, such as "counting words".
       counts: the counts of documents and bytes read so far.
       total_bytes: the size of the inputs on disk.
       finished: whether all inputs have been read.
@@ -143,7 +143,7 @@ def train_tokenizer(
 ) -> Tokenizer:
     """Train a tokenizer on raw text.
 
-    The same text always gives the same tokenizer. The inputs are read twice. If many words would
+    The same text always produces the same tokenizer. The inputs are read twice. If many words would
     lose accents, a warning is logged.
 
     Args:
@@ -188,7 +188,7 @@ def check_tokenizer_output(output: Path, name: str = "output") -> None:
       name: the parameter or option that specifies the directory.
 
     Raises:
-      ValueError: the directory already contains a tokenizer, a corpus, a model or the like, is
+      ValueError: the directory already contains a tokenizer, a corpus, a model or other output, is
         inside a corpus, or is a file.
     """
     if has_tokenizer(output):
@@ -312,7 +312,8 @@ def _write(tokenizer: Tokenizer, files: Mapping[str, bytes], output: Path) -> No
             if not output.exists():
                 temporary.rename(output)
                 return
-            # Keep any other files in the directory. The file that readers prefer is moved last.
+            # Keep any other files in the directory. The last file to be moved is the one that
+            # `Tokenizer.load` looks for first.
             names = sorted(file.name for file in temporary.iterdir())
             for name in sorted(names, key=lambda name: name == FILE_NAMES[0]):
                 os.replace(temporary / name, output / name)

@@ -1,7 +1,7 @@
 """Check output directories, and turn an unfinished preparation into a corpus.
 
 A preparation writes all files to DIR/.work. When all shards are finished, it moves them to DIR,
-then writes manifest.json, and removes .work.
+writes manifest.json, and removes .work.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ logger = logging.getLogger(__name__)
 WORK = ".work"
 _PLAN = "plan.json"
 _MAX_DIFFERENCES = 5
-# Differences from a finished corpus that do not matter, since the corpus is not prepared again.
+# Plan entries that may differ from those of a finished corpus, since it is not prepared again.
 _IGNORED_IF_FINISHED = ("libraries.",)
-# Differences from an unfinished corpus that do not matter, since a rejected input may have been
-# fixed. Shards are kept only if their documents are unchanged.
+# Plan entries that may differ from those of an unfinished corpus, since a rejected input may have
+# been fixed. Shards are kept only if their documents are unchanged.
 _IGNORED_IF_UNFINISHED = ("on_bad_line", "size in bytes of ")
 _LOCK = "lock"
 
@@ -160,7 +160,8 @@ def _check_contents(
         if file_sha256(path) != recorded_source[CHECKSUM_KEY]:
             raise ValueError(
                 f"{output}: contains a finished corpus with different inputs: {path} has changed "
-                "since then, although its size has not. Choose another output directory."
+                "since the corpus was prepared, although its size has not. Choose another output "
+                "directory."
             )
 
 
@@ -172,8 +173,8 @@ class Workspace:
 
         Args:
           output: the corpus directory.
-          plan: everything that determines the corpus: its tokenizer_fingerprint, its options, and
-            its sources, which are a list of dicts with the keys "path" and "num_bytes".
+          plan: everything that determines the corpus. Its keys are tokenizer_fingerprint, options
+            and sources (a list of dicts with the keys "path" and "num_bytes").
 
         Raises:
           ValueError: the directory contains something else, a preparation with a different plan, or
@@ -270,7 +271,7 @@ def _differences(
     Args:
       existing: the plan of the corpus in the directory.
       requested: the plan of this preparation.
-      ignored: the prefixes of the names for which differences do not matter.
+      ignored: prefixes of names; values with these names may differ.
     """
     before, now = _flat(existing), _flat(requested)
     names = [name for name in {**before, **now} if not name.startswith(ignored)]

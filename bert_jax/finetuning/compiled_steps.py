@@ -41,7 +41,7 @@ from bert_jax.training.tuning import Tuning, TuningConfig
 
 @dataclass(frozen=True)
 class CompiledSteps:
-    """The compiled steps, shared by a run and the results of `FinetuneRun.with_hyperparameters`.
+    """The compiled steps, which a run shares with the runs from `FinetuneRun.with_hyperparameters`.
 
     Attributes:
       task: the model and its loss.

@@ -397,7 +397,7 @@ def _check_separate(paths: Sequence[str], into: Path) -> None:
 
 
 def _mesh(config: MeshConfig) -> Mesh:
-    """Return the run's mesh or, if that does not fit, one that splits batches over all devices."""
+    """Return the run's mesh if it fits the devices, or else one that splits batches over them."""
     try:
         return make_mesh(config)
     except ValueError:

@@ -17,7 +17,7 @@ _SWEPT = ("batch_sizes", "learning_rates", "num_epochs")
 
 @dataclass(frozen=True, order=True)
 class Combination:
-    """A combination of hyperparameters, to be compared with others over multiple seeds.
+    """A combination of hyperparameters, which a sweep runs with multiple seeds.
 
     Attributes:
       batch_size: the number of examples per step.
@@ -135,7 +135,8 @@ class Grid:
     def runs(self) -> list[Hyperparameters]:
         """All runs, ordered by seed first.
 
-        A sweep that is cut short will therefore have covered the whole grid for the first seeds.
+        A sweep that is cut short will therefore have covered the whole grid for the first few
+        seeds.
         """
         seeds = range(self.first_seed, self.first_seed + self.num_seeds)
         return [

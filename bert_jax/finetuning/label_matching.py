@@ -20,7 +20,8 @@ _UNNAMED = re.compile(r"LABEL_\d+")
 def check_head(task: TaskConfig, model: ModelConfig, work_dir: Path) -> None:
     """Raise ValueError if the model's head does not fit the config's task.
 
-    Call this before reading the files; otherwise the error would blame their labels.
+    Call this before reading the files, because their labels would otherwise be reported as the
+    problem.
     """
     kind = kind_of_task(task)
     if model.head != kind.head.name:

@@ -149,8 +149,7 @@ def check_files(directory: Path, names: Sequence[str], source: str) -> None:
     """Refuse to overwrite predictions for another input or from another model.
 
     Raises:
-      ValueError: one of the files exists, and `INPUTS_NAME` does not say that it was made from
-        `source`.
+      ValueError: one of the files exists, and `INPUTS_NAME` does not list `source` as its source.
     """
     inputs = _inputs(directory)
     for name in names:

@@ -1,4 +1,4 @@
-"""Maintain the registry of task kinds, the single source of truth about fine-tuning tasks."""
+"""Maintain the registry of task kinds, the single source of truth for fine-tuning tasks."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def row_lengths(train: Features, max_shapes: int, max_positions: int) -> tuple[i
 
 
 def padding(features: Features, plan: ByLength) -> float:
-    """Return the fraction of padding in epoch 0's batches, including rows that are all padding."""
+    """Return the fraction of padding in the first epoch's batches, including all-padding rows."""
     batches = map(plan.planned_batch, range(plan.steps_per_epoch))
     padded = sum(len(examples) * length for examples, length in batches)
     return 1.0 - len(features.sequences.token_ids) / (padded * features.sequences_per_example)

@@ -26,14 +26,14 @@ from bert_jax.tasks.sentence_scores import (
     sentence_scores,
 )
 
-# A normally distributed variable exceeds its mean by more than this many standard deviations one
-# time in 20.
+# A normally distributed variable exceeds its mean by more than this many standard deviations with a
+# probability of 1 in 20.
 _ONE_IN_TWENTY = 1.645
 
 
 @dataclass(frozen=True)
 class MultiLabelSet(ExampleSet):
-    """Sentences with any number of labels; a label is predicted if its probability exceeds 0.5."""
+    """Sentences that can have several labels, each predicted if its probability exceeds 0.5."""
 
     features: Features
     examples: SentenceExamples

@@ -68,7 +68,7 @@ class Source:
         return load_parameters(self.directory / CHECKPOINTS_NAME, definition, shardings, self.step)
 
     def hold(self) -> Source:
-        """Return the source with its parameters in memory, so that the checkpoint is not needed."""
+        """Return the source with its parameters in memory; the checkpoint is no longer needed."""
         if self.step is None or self.held is not None:
             return self
         held = {name: np.array(x) for name, x in self.parameters().items()}

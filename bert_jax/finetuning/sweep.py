@@ -70,7 +70,7 @@ def sweep(
     """Fine-tune with every combination of hyperparameters and every seed, and write a report.
 
     If the sweep was stopped, it is resumed. The config's `work_dir`, `batch_size`, `num_epochs` and
-    peak learning rate are replaced; the seeds are consecutive, starting at its `seed`.
+    peak learning rate are replaced. The seeds are consecutive, starting at the config's `seed`.
 
     Args:
       config: the config of the runs.
@@ -133,7 +133,7 @@ def sweep(
             run = FinetuneRun.open(varied, make_mesh(varied.mesh), list(opened.values()))
             opened[variant] = check_runs(run, output, grid.runs_by_variant[variant])
     runs = make_sweep(opened, output, grid, keep, command)
-    # `StopRequest` exits last, so that a signal can kill the process only after a save has ended.
+    # `StopRequest` exits last, so that a signal cannot kill the process in the middle of a save.
     with Compilations() as compiled, stop or StopRequest() as stopping, only_writer(output):
         result, lines = _run_to_end(runs, stopping, report)
     all_ended = len(result.results.runs) == len(grid.runs)

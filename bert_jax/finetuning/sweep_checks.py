@@ -1,4 +1,4 @@
-"""Check that every run of a sweep is possible, and make the sweep."""
+"""Check that every run of a sweep can be trained, and create the sweep."""
 
 from __future__ import annotations
 
@@ -101,6 +101,6 @@ def _metric(runs: Collection[FinetuneRun]) -> str:
         if len(metrics) == 1:
             return next(iter(metrics))
     raise ValueError(
-        f"a sweep compares all runs by the same metric, but theirs are {', '.join(metrics)}. Run a "
-        "sweep for each task, and write a joint report with `bert-jax sweep --report-only`."
+        f"a sweep compares all runs by the same metric, but these runs use {', '.join(metrics)}. "
+        "Run a sweep for each task, and write a joint report with `bert-jax sweep --report-only`."
     )

@@ -1,4 +1,4 @@
-"""Make the config of each variant of a sweep from the sweep's config."""
+"""Create the config for each variant of a sweep from the sweep's config."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def _differences(
     file: Path,
     varied: Collection[str] = (),
 ) -> list[str]:
-    """Return a line for each difference between two identities, or [] if only files moved.
+    """Return a line for each difference between two identities, or [] if only file paths differ.
 
     If the identities belong to different variants, only the parts that the `varied` keys cannot
     affect are compared.
@@ -246,7 +246,7 @@ def write_diverged(directory: Path, message: str) -> None:
 
 
 def has_model(directory: Path) -> bool:
-    """Return whether a run still has its parameters, and their removal has not begun."""
+    """Return whether a run still has its parameters; False once their removal has begun."""
     return (directory / MODEL_NAME).is_file() and (directory / CHECKPOINTS_NAME).is_dir()
 
 

@@ -27,11 +27,11 @@ class Durations:
         runs.append((hyperparameters.num_epochs * fraction, seconds))
 
     def seconds_per_epoch(self, variant: Variant) -> float | None:
-        """Return the duration of an epoch of a variant, or None if none of its runs has ended."""
+        """Return the duration of one epoch for a variant, or None if none of its runs has ended."""
         return _mean(self._representative(variant))
 
     def seconds_left(self, left: Iterable[Hyperparameters]) -> float | None:
-        """Estimate the duration of the runs that are left; None if no run has ended.
+        """Estimate how long the remaining runs will take; return None if no run has ended.
 
         Variants without a run are assumed to be as fast as the others.
         """

@@ -1,4 +1,4 @@
-"""Run a sweep one run at a time, reading its files once and compiling its programs once."""
+"""Train a sweep's runs one at a time, reading its files and compiling its programs only once."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Sweep:
 
     @property
     def best_directory(self) -> Path | None:
-        """The best run's directory so far; None until a run has ended without diverging."""
+        """The directory of the best run so far; None until a run has ended without diverging."""
         best = self.results().best_run
         return None if best is None else self.directory(best.hyperparameters)
 

@@ -34,7 +34,7 @@ def table(results: SweepResults) -> list[list[str]]:
 
 
 def comparison(results: SweepResults) -> list[list[str]]:
-    """Return a header row, followed by one row per variant with its best combination by mean.
+    """Return a header row, followed by a row for each variant's combination with the best mean.
 
     Sizes are shown only if they differ between variants.
     """
@@ -55,8 +55,8 @@ def comparison(results: SweepResults) -> list[list[str]]:
 def _train_time(combination: Combination, results: SweepResults) -> str:
     """Return the duration of the fastest run with this combination, at any learning rate.
 
-    The first of these runs also compiles the programs. Runs that diverged or stopped earlier than
-    the longest run are skipped.
+    The fastest run is used because the first one also compiles the programs. Runs that diverged or
+    stopped earlier than the longest run are skipped.
     """
     alike = [
         run

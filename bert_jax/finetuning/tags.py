@@ -35,7 +35,7 @@ class TagSet(ExampleSet):
     """Tagged sentences.
 
     Attributes:
-      windows: the features of the windows in which the sentences are read.
+      windows: the features of the windows that contain the sentences.
       sentences: the sentences and, if they were read, their tags.
       files: the files that the sentences come from.
       scheme: the scheme whose prefixes mark entities, such as IOB2; None if tags have no prefixes.
@@ -53,7 +53,7 @@ class TagSet(ExampleSet):
 
     @property
     def fingerprint(self) -> str:
-        """See `ExampleSet.fingerprint`; the checksum also covers tags that the model lacks."""
+        """See `ExampleSet.fingerprint`; the checksum also covers tags unknown to the model."""
         labels = frozenset(self.windows.labels)
         tags = self.sentences.tags or []
         unknown = [(i, tag) for i, row in enumerate(tags) for tag in row if tag not in labels]
@@ -145,9 +145,9 @@ class TagsConfig(FilesTaskConfig):
     ) -> TaskData:
         """See `TaskConfig.open`.
 
-        The labels are taken from `labels` if given, otherwise from the config, and otherwise from
-        the training file's tags. Unless the config names the labels of a new model, an evaluation
-        file may contain other tags, which count as errors.
+        The labels are taken from `labels` if given, otherwise from the config if it names any, and
+        otherwise from the tags in the training file. Unless the config names the labels of a new
+        model, an evaluation file may contain other tags, which count as errors.
         """
         files = self.files
         if labels:

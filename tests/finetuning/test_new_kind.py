@@ -154,7 +154,10 @@ def test_the_command_line_registers_the_kinds_of_installed_packages(
     for value, problem in (
         ("tests.finetuning.highlights:MISSING", "of marker: cannot be loaded"),
         ("no_such_module:KIND", "of marker: cannot be loaded"),
-        ("tests.finetuning.highlights:HEAD", "of marker: names a ClassifierHead. Name a TaskKind."),
+        (
+            "tests.finetuning.highlights:HEAD",
+            "of marker: names a ClassifierHead. It must name a TaskKind.",
+        ),
         ("raising:KIND", "of marker: cannot be loaded (TypeError: no name). Fix or uninstall"),
         ("conflicting:KIND", "of marker: section='tags': another kind of task has this section"),
     ):
