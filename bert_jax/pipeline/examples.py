@@ -207,7 +207,7 @@ class ExampleSource:
 
         Args:
           epoch: the epoch, counted from 0.
-          indices: [B] at least one number from 0 to len(self) - 1. Numbers may repeat.
+          indices: [B] at least one number from 0 to len(self) - 1. Indices may repeat.
           progress: the completed fraction of the run, from 0 to 1, for masking rates that change.
           stage_done: called with "order", "read", "decode", "pair", "assemble" and "mask" at the
             end of the stage with that name.

@@ -56,7 +56,7 @@ class BatchSource:
           first_epoch: the first epoch; greater than 0 if earlier epochs have already been used.
 
         Raises:
-          ValueError: `local_rows` are not ascending numbers from 0 to batch_size - 1.
+          ValueError: `local_rows` does not contain ascending numbers from 0 to batch_size - 1.
         """
         rows = np.arange(batch_size) if local_rows is None else np.asarray(local_rows)
         if not len(rows) or rows[0] < 0 or rows[-1] >= batch_size or (np.diff(rows) < 1).any():
@@ -120,7 +120,7 @@ class EvaluationSource:
           max_records: the maximum number of records; 0 for no limit.
 
         Raises:
-          ValueError: `local_rows` are not ascending numbers from 0 to batch_size - 1.
+          ValueError: `local_rows` does not contain ascending numbers from 0 to batch_size - 1.
         """
         self._num_records = min(len(examples), max_records or len(examples))
         num_steps = -(-self._num_records // batch_size)

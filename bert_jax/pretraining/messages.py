@@ -23,7 +23,8 @@ _MAX_PADDING = 1_023
 # A run prints a note if the fraction of documents with enough sentences for a pair is less than
 # this.
 _MIN_PAIRED = 0.5
-# About 150 of 1,000 tokens are masked, so an accuracy of 0.3 has a standard deviation of 0.04.
+# Of 1,000 held-out tokens, about 150 are masked, so a measured accuracy of 0.3 has a standard
+# deviation of 0.04.
 _MIN_HELD_OUT_TOKENS = 1_000
 _HELD_OUT = "heldout_fraction"
 _PREPARE_ALIKE = "Prepare both with the same --held-out, or the same --held-out-input"

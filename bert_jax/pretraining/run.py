@@ -151,7 +151,7 @@ def pretrain(
 
 @dataclass(frozen=True)
 class PretrainRun:
-    """A checked pretraining run, with everything that `pretrain` builds from the config.
+    """A validated pretraining run, with everything that `pretrain` builds from the config.
 
     Attributes:
       work_dir: the directory that the run writes to.

@@ -217,7 +217,7 @@ class StepSetup:
           phase: the phase's config.
 
         Raises:
-          ValueError: the step does not fit; the message names the largest part and its keys.
+          ValueError: the step does not fit; the message names the largest part and its config keys.
         """
         parts = self.memory_parts(mesh, name, phase)
         check_traceable(parts, mesh)
@@ -235,7 +235,7 @@ def check_run_memory(
     """Check that a run's train steps, evaluations and prefetched batches fit in memory.
 
     Raises:
-      ValueError: the run does not fit; the message names the largest part and its keys.
+      ValueError: the run does not fit; the message names the largest part and its config keys.
     """
     check_workers("loader.num_workers", loader.num_workers)
     for corpus in corpora:

@@ -244,7 +244,7 @@ def _copy_records(work_dir: Path, target: Path, step: int) -> None:
 
 
 def _number(work_dir: Path, step: Step) -> int:
-    """Return the step number for a step that is given as a number or by name."""
+    """Return the step number for a step that is specified as a number or by name."""
     if isinstance(step, int):
         return step
     if step == NEWEST:
