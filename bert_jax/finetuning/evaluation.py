@@ -356,7 +356,8 @@ def _config_of_run(work_dir: Path) -> EvaluationConfig:
         raise ValueError(
             f"{work_dir}: made by `{made_by}`, not by a fine-tuning run. If the model was "
             "fine-tuned with other software, specify its task with --config "
-            "configs/finetune/TASK.py. Otherwise, fine-tune the model first: "
+            "configs/finetune/TASK.py, and a labeled file with --data FILE. Otherwise, fine-tune "
+            "the model first: "
             f"`{FINETUNE} --config configs/finetune/TASK.py --init {work_dir}`"
         )
     file = work_dir / RESOLVED_NAME

@@ -75,16 +75,21 @@ def replace_short_names(options: dict[str, Any]) -> None:
     A file or directory with that name takes precedence. A model that is not in the cache yet is
     imported by another process, since a process that has used JAX cannot join a distributed run.
     """
-    models = ("work_dir", "work_dir_option", "init", "tokenizer", "other", "first")
+    models = ("work_dir", "work_dir_option", "init", "tokenizer", "other", "first", "directory")
     for option in models + ("second",) * ("first" in options):  # elsewhere, `second` is a text
         if options.get(option) is not None:
             options[option] = _with_path(options[option])
-    for option, prefix in (("models", ""), ("config_overrides", "--config.init_from=")):
+    lists = {"models": "", "config_overrides": "--config.init_from=", "vary": "init_from="}
+    for option, prefix in lists.items():
         if options.get(option):
             options[option] = [
-                prefix + _with_path(text.removeprefix(prefix)) if text.startswith(prefix) else text
+                prefix + ",".join(map(_with_path, text.removeprefix(prefix).split(",")))
+                if text.startswith(prefix)
+                else text
                 for text in options[option]
             ]
+    if options.get("source") in SMALL_MODELS and not Path(options["source"]).exists():
+        options["source"] = str(_locate(options["source"])[0])
 
 
 def _with_path(name: str) -> str:

@@ -235,7 +235,7 @@ def _chosen_set(opened: Evaluation, name: str | None) -> str:
         return name
     if len(names) > 1:
         raise ValueError(
-            f"the task has several validation sets: {', '.join(names)}. Choose one with set_name."
+            f"set_name=None: the task has several validation sets. Use one of {', '.join(names)}."
         )
     return names[0]
 

@@ -33,7 +33,8 @@ def look(
       A `Page`, which Jupyter displays and `save` writes to a file.
 
     Raises:
-      ValueError: the page would be larger than 2 MB, or there is no such model.
+      ValueError: the text has no words, the page would be larger than 2 MB, or there is no such
+        model.
       UnusableText: a text or a word is not a string or not valid Unicode.
     """
     if isinstance(model, Attention):
@@ -47,6 +48,8 @@ def look(
     else:
         attention = Attention(model, max_length=max_length, step=step)
     trace = attention(text, second)
+    if not trace.words:
+        raise ValueError(f"text={text!r}: contains no words. Write a text of one word or more.")
     views = collect_views(attention, trace, text, second)
     title = str(attention.checkpoint)
     return render_page(trace, views, title, attention.tokenizer.specials.sep)

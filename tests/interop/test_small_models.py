@@ -92,7 +92,13 @@ def test_commands_accept_short_names(bert_jax_here: Run, tmp_path: Path) -> None
     with pytest.raises(ValueError, match=r"use `bj.small_model\('mini-ner'\)`"):
         bj.Tag("mini-ner")
     options = {"config_overrides": ["--config.init_from=mini-bert", "--config.seed=1"]}
+    options["vary"] = ["seed=1,2", "init_from=mini-bert,mini-albert"]
+    options |= {"directory": "mini-bert", "source": "mini-bert"}
     replace_short_names(options)
+    models = [str(small_model(name)) for name in ("mini-bert", "mini-albert")]
+    assert options["vary"] == ["seed=1,2", f"init_from={','.join(models)}"]
+    assert options["directory"] == models[0]
+    assert options["source"] == str(REPOSITORY / small_models._FOLDERS["mini-bert"])
     assert options["config_overrides"][1] == "--config.seed=1"
     assert options["config_overrides"][0] == f"--config.init_from={small_model('mini-bert')}"
     result = bert_jax_here("verify", "mini-bert", REPOSITORY / small_models._FOLDERS["mini-bert"])

@@ -101,6 +101,8 @@ def test_a_page_that_would_be_too_large_is_refused(import_pair, monkeypatch):
     monkeypatch.setattr(page_module, "MAX_BYTES", 20_000)
     with pytest.raises(ValueError, match=r"^the text has 40 tokens, so its page would be .* byt"):
         look(import_pair("Bert", "encoder")[1], "it rains " * 40)
+    with pytest.raises(ValueError, match="^text=' ': contains no words"):
+        look(import_pair("Bert", "encoder")[1], " ")
 
 
 def test_jupyter_shows_the_page_in_a_frame(import_pair):
