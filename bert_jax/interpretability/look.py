@@ -48,7 +48,7 @@ def look(
     else:
         attention = Attention(model, max_length=max_length, step=step)
     trace = attention(text, second)
-    if not trace.words:
+    if not trace.is_text.any():
         raise ValueError(f"text={text!r}: contains no words. Write a text of one word or more.")
     views = collect_views(attention, trace, text, second)
     title = str(attention.checkpoint)
