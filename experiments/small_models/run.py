@@ -49,7 +49,7 @@ class SmallModel:
     options: Sequence[str] = ()
 
 
-# The learning rates of the first two are the best for BERT-mini, according to experiments/finetuning.
+# The learning rates of the first two are the best ones in experiments/finetuning.
 MODELS = (
     SmallModel("mini-sentiment", TASKS["SST-2"], 3e-4),
     SmallModel("mini-ner", TASKS["WNUT-17"], 1e-4),
