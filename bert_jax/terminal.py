@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from io import TextIOWrapper
 from typing import Literal, TextIO, get_args
 
-# The update intervals in seconds, first for a progress line, then for a line that shows the elapsed
-# time.
+# How often to update a progress line and a line that shows the elapsed time, in seconds.
 _PROGRESS_ON_A_TERMINAL, _PROGRESS_IN_A_FILE = 0.2, 10.0
 _ELAPSED_ON_A_TERMINAL, _ELAPSED_IN_A_FILE = 1.0, 60.0
 
@@ -33,10 +32,10 @@ def colored(text: str, color: Color) -> str:
 
 
 def write_line(line: str, stream: TextIO) -> None:
-    """Write a line, or discard all output to the stream from now on if its reader has exited.
+    """Write a line or, if the stream's reader has exited, discard all further output to it.
 
-    The reader may be a `tee` process that received the same Ctrl-C, or a terminal whose connection
-    was lost. In either case, a run must still save its checkpoint.
+    The reader may be a `tee` process that received the same Ctrl-C, or a terminal that was
+    disconnected. In either case, a run must still save its checkpoint.
 
     Raises:
       OSError: the line cannot be written for any other reason.
@@ -55,7 +54,7 @@ def discard_output(stream: TextIO) -> None:
 
 
 def use_utf8(stream: TextIO) -> None:
-    r"""Make a stream encode all text as UTF-8, since JSON is UTF-8 in every locale.
+    r"""Make a stream encode all text as UTF-8, which JSON requires regardless of the locale.
 
     An undecodable byte in a file name is written as an escape that is also valid in JSON, such as
     "\udcff".
@@ -117,7 +116,7 @@ def show_elapsed(doing: str, done: str, stream: TextIO) -> Iterator[None]:
 
     Args:
       doing: the text to show while the block runs, such as "compiling phase1".
-      done: the text to show when it has ended, such as "compiled phase1".
+      done: the text to show after the block has ended, such as "compiled phase1".
       stream: the stream to write to.
     """
     began = time.perf_counter()

@@ -14,7 +14,8 @@ _SECONDS_TO_INTERRUPT = 0.05
 def raise_lost_interrupts() -> None:
     """Re-raise any KeyboardInterrupt that Python would merely print.
 
-    This happens if Ctrl-C arrives during a garbage-collector callback, such as JAX's.
+    If Ctrl-C arrives during a garbage-collector callback, such as JAX's, Python prints the
+    exception instead of raising it.
     """
     previous = sys.unraisablehook
 
@@ -34,9 +35,9 @@ def raise_lost_interrupts() -> None:
 def ignore_closed_loops() -> None:
     """Suppress the error from a thread that reports to an event loop that is already closed.
 
-    TensorStore's threads do this if another part of the same save has already failed; on a full
-    disk, all parts fail. Depending on where that happens, Python treats the error as uncaught or as
-    unraisable. The first error is still raised and reported.
+    TensorStore's threads cause this error if another part of the same save has already failed; on a
+    full disk, all parts fail. Depending on where the error occurs, Python treats the error as
+    uncaught or as unraisable. The first error is still raised and reported.
     """
     uncaught, unraisable = sys.excepthook, sys.unraisablehook
 

@@ -204,7 +204,7 @@ def check_at_least(minimum: int, section: str, **values: int) -> None:
 
     Args:
       minimum: the smallest valid value.
-      section: the beginning of the keys in messages, such as "reporting.".
+      section: the prefix of the keys in messages, such as "reporting.".
       **values: the integers, keyed by the rest of the key.
 
     Raises:

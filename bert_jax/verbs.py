@@ -1,4 +1,4 @@
-"""Find, describe and parse the verbs of a command line."""
+"""Find the verbs of a command line, describe them, and parse their arguments."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ RunCommand = Callable[[argparse.Namespace], int]
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb on the command line, which is either a command or a group of verbs.
+    """A command-line verb, which is either a command or a group of verbs.
 
     Attributes:
       help: the phrase that describes the verb in a list of verbs.
       module: the module that contains the command's `add_arguments` and `run`. Its docstring
         describes the command.
-      function: for a module with multiple commands, the name of the function that runs this one.
-        Its docstring describes the command, and `add_NAME_arguments` declares its options.
+      function: for a module with multiple commands, the name of the function that runs this
+        command. Its docstring describes the command, and `add_NAME_arguments` declares its options.
       verbs: the verbs in a group, keyed by name.
-      repeats: whether the command runs the same program repeatedly, so that freed buffers are worth
-        keeping.
-      converts: whether the command converts a model's weights, so that freed buffers are not worth
-        keeping.
+      repeats: whether the command runs the same program repeatedly, in which case freed buffers are
+        worth keeping.
+      converts: whether the command converts a model's weights, in which case freed buffers are not
+        worth keeping.
       on_cpu: whether the command leaves accelerators unused, because it needs exact float32 or
         computes nothing.
       mixed: whether options may appear between the positional arguments, all of which are optional.

@@ -78,7 +78,7 @@ class SourceOptions:
             )
         if not ascii_compatible:
             raise ValueError(
-                f"encoding={self.encoding!r}: does not encode a line end as one byte. "
+                f"encoding={self.encoding!r}: a newline is not a single byte in this encoding. "
                 "Convert the input to UTF-8 first."
             )
 
@@ -90,8 +90,8 @@ class SourceCounts:
     Attributes:
       documents: the number of documents yielded.
       text_bytes: the size of their text in UTF-8 bytes.
-      bytes_read: the number of bytes read from disk, before decompression. It may be ahead of the
-        last document by one read buffer or row group, which is accurate enough for showing progress
+      bytes_read: the number of bytes read from disk, before decompression. It may run ahead of the
+        last document by one read buffer or row group, but is accurate enough for showing progress
         and the time left.
       files: the number of inputs read to the end.
       bad_lines: the number of skipped lines and rows.
@@ -154,7 +154,7 @@ def checked_documents(
     r"""Yield a row's text as documents: none if it is empty, several if it exceeds the size limit.
 
     Surrounding white space is stripped. A text with a lone surrogate (JSON's "\ud800") counts as a
-    bad line, because it has no UTF-8 form and no tokenizer accepts it.
+    bad line, because it cannot be encoded as UTF-8 and no tokenizer accepts it.
     """
     try:
         data = text.encode("utf-8")
@@ -186,8 +186,8 @@ def counted_document(text: str, place: str, counts: SourceCounts) -> Iterator[Do
 def cut_point(data: bytes, start: int, limit: int) -> int:
     """Return where to cut UTF-8 text so that the part from `start` has at most `limit` bytes.
 
-    The cut is after the last line end in this part. If there is no line end, it is after the last
-    space, and if there is no space either, it is between two characters.
+    The text is cut after the last newline in this part or, if there is none, after the last space.
+    If there is no space either, it is cut between two characters.
     """
     end = start + limit
     if end >= len(data):
@@ -219,7 +219,7 @@ class _LinePart(NamedTuple):
 def read_text(path: Path, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
     """Yield the documents of a plain-text file, which are separated by blank lines.
 
-    A document over the size limit is split after a line end or, if there is none, after a space.
+    A document over the size limit is split after a newline or, if there is none, after a space.
 
     Raises:
       ValueError: the file is a truncated archive, or a line cannot be decoded and `options` do not
@@ -347,7 +347,7 @@ def _line_parts(stream: IO[bytes], path: Path, limit: int) -> Iterator[_LinePart
     while True:
         try:
             data = stream.readline(limit)
-            # At the end of the file, a part ends its line even without a line-end character.
+            # At the end of the file, a part ends its line even if there is no newline.
             ends_line = data.endswith(b"\n") or len(data) < limit or not stream.peek(1)  # type: ignore[attr-defined]
         except BROKEN_ARCHIVE as error:
             raise ValueError(

@@ -46,10 +46,10 @@ class Hash(Protocol):
 def open_stream(path: Path, counter: ReadCounter) -> Iterator[IO[bytes]]:
     """Open `path` as a buffered binary stream of its decompressed bytes.
 
-    The number of bytes read from disk is added to `counter.bytes_read`, and the bytes themselves to
-    `counter.hashing` if it is set. Reading from a truncated or damaged archive always raises one of
-    the exceptions in `BROKEN_ARCHIVE`. Reading from an archive that needs too much memory raises
-    ValueError.
+    The number of bytes read from disk is added to `counter.bytes_read`. If `counter.hashing` is
+    set, it is updated with the bytes themselves. Reading from a truncated or damaged archive always
+    raises one of the exceptions in `BROKEN_ARCHIVE`. Reading from an archive that needs too much
+    memory raises ValueError.
     """
     with ExitStack() as stack:
         raw: io.RawIOBase = stack.enter_context(_CountingFile(path, counter))
@@ -159,9 +159,9 @@ _UNREADABLE_SUFFIXES = (
     ".zip",
 )
 _EXPECTED = (
-    f"plain text ({', '.join(TEXT_SUFFIXES)} or any other name), "
-    f"JSON Lines ({', '.join(JSON_LINES_SUFFIXES)}), each also {', '.join(COMPRESSIONS)}, "
-    f"or Parquet ({', '.join(PARQUET_SUFFIXES)})"
+    f"plain text ({', '.join(TEXT_SUFFIXES)} or any other name) or "
+    f"JSON Lines ({', '.join(JSON_LINES_SUFFIXES)}), optionally compressed "
+    f"({', '.join(COMPRESSIONS)}), or Parquet ({', '.join(PARQUET_SUFFIXES)})"
 )
 
 

@@ -22,7 +22,8 @@ from bert_jax.local_paths import check_local, make_directory
 
 logger = logging.getLogger(__name__)
 
-# Installed packages, tests, vendored wheels and build files, which are not standard-library prose.
+# Folders without standard-library prose: installed packages, tests, vendored wheels and build
+# files.
 _EXCLUDED_FOLDERS = re.compile(
     r"site-packages|dist-packages|tests?|idle_test|lib2to3|_bundled|pydoc_data|lib-dynload"
     r"|__pycache__|config-.*"
@@ -55,15 +56,15 @@ class PythonDocs:
 
 
 def write_python_docs(path: str | Path) -> PythonDocs:
-    """Write the prose that ships with this Python as JSON Lines.
+    """Write the prose that ships with the running Python to a JSON Lines file.
 
     Each line is a document with a "source" and a "text". A document is a topic in the language
     reference, the docstrings of a module, or, for a class with many docstrings, the docstrings of
     that class. The order and the content depend only on the Python version.
 
     Raises:
-      ValueError: the path does not end in .jsonl, or this Python was installed without its sources
-        or docstrings.
+      ValueError: the path does not end in .jsonl, or Python was installed without its sources or
+        docstrings.
     """
     check_local(path)
     path = Path(path)

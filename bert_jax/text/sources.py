@@ -48,7 +48,7 @@ def read_documents(
         from the bytes as they are read or, for Parquet, in a second pass.
 
     Raises:
-      ValueError: an input cannot be used. The message names the file and line (or row or byte).
+      ValueError: an input cannot be used. The message names the file and the line, row or byte.
         Individual bad lines are skipped if `options.on_bad_line` says so.
     """
     return _read_all(expand_inputs(inputs), options, counts)

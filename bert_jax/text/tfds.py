@@ -1,4 +1,4 @@
-"""Read TensorFlow Datasets by random access, without TensorFlow."""
+"""Read TensorFlow Datasets with random access, without requiring TensorFlow."""
 
 from __future__ import annotations
 

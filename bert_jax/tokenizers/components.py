@@ -226,8 +226,8 @@ def without_spaces(offsets: NDArray[np.int32], text: str) -> NDArray[np.int32]:
 def words_of(offsets: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return the nonempty spans among `offsets`, without overlaps, as [words, 2].
 
-    A normalizer may turn one character into multiple words, such as an ellipsis into three dots.
-    The character then belongs to the first of these words.
+    A normalizer may turn one character into multiple words; for example, it may turn an ellipsis
+    into three dots. The character then belongs to the first of these words.
     """
     ends = np.maximum.accumulate(offsets[:, 1])
     starts = np.maximum(offsets[:, 0], np.concatenate([[0], ends])[: len(ends)])

@@ -34,8 +34,8 @@ FILE_NAMES = (
     vocabulary_files.BYTE_BPE_VOCABULARY_NAME,
 )
 # The tokenizer classes in transformers that split text the way this package does (with "Tokenizer"
-# or "TokenizerFast" removed from their names). The files themselves do not record how text is
-# split.
+# or "TokenizerFast" removed from their names). The tokenizer files themselves do not record how
+# text is split.
 _CLASSES = {
     "vocab.txt": ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "SqueezeBert"),
     vocabulary_files.SENTENCEPIECE_NAME: ("Albert",),
@@ -43,12 +43,12 @@ _CLASSES = {
 }
 # The name of the model file in the first releases of XLM-RoBERTa and CamemBERT.
 _FAIRSEQ_MODEL = "sentencepiece.bpe.model"
-# The keys in tokenizer_config.json that have Boolean values. null means the default.
+# The keys in tokenizer_config.json that have Boolean values. A value of null means the default.
 _BOOLEAN_KEYS = (
     *("do_lower_case", "strip_accents", "tokenize_chinese_chars"),
     *("keep_accents", "add_prefix_space"),
 )
-# Only the checksums of these files are verified, since the directory may also contain a model.
+# Checksums are verified only for these files, since the directory may also contain a model.
 _CHECKSUMMED_FILES = (
     *FILE_NAMES,
     vocabulary_files.BYTE_BPE_MERGES_NAME,

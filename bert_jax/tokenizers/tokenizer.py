@@ -92,7 +92,8 @@ class Tokenizer:
         Args:
           directory: the output directory, which is created if it does not exist.
           segments: whether the model distinguishes the two texts of a pair. If so, a tokenizer that
-            gives both texts segment id 0, such as RoBERTa's, is saved with id 1 for the second.
+            gives both texts segment id 0, such as RoBERTa's, is saved in a form that gives the
+            second text id 1.
         """
         write_backend(self._backend, Path(directory), segments=segments)
 
@@ -119,8 +120,8 @@ class Tokenizer:
         """Return the token ids of each text, as `encode_batch` does, along with their offsets.
 
         Characters that the tokenizer drops (white space, stripped accents) belong to no token. If
-        one character is decomposed into multiple tokens (such as Hangul when accents are stripped),
-        all of these tokens have the character's offsets.
+        one character is decomposed into multiple tokens (as happens to Hangul when accents are
+        stripped), all of these tokens have the character's offsets.
         """
         encodings = self._encode(self._offset_backend, texts, specials_as_text)
         located = self._offsets(encodings, texts, specials_as_text)
@@ -162,7 +163,7 @@ class Tokenizer:
             yield without_spaces(offsets, text)
 
     def normalize(self, text: str) -> str:
-        """Return the normalized text: cleaned and, if uncased, lowercased without accents."""
+        """Apply the normalizer, which cleans text and may also lowercase it and strip accents."""
         normalizer = self._backend.normalizer
         return text if normalizer is None else normalizer.normalize_str(text)
 

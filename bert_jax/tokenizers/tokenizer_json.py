@@ -255,7 +255,7 @@ _BYTES = decoders.ByteLevel()
 
 
 def is_used(piece: str) -> bool:
-    """Return False for one of the placeholders in some released vocabularies, True otherwise."""
+    """Return whether a piece is in use, unlike the placeholders in some released vocabularies."""
     return not UNUSED.fullmatch(piece) and not _FILLERS.fullmatch(piece)
 
 

@@ -112,10 +112,10 @@ class WordLimit:
     """A filter that blanks out words so that the total size of distinct words stays bounded.
 
     Words longer than `max_word_characters` are always blanked out. Other words pass until the
-    distinct words seen so far have `max_total_characters` in total; after that, only words that
-    have been seen before pass. Frequent words are therefore counted exactly over the whole stream,
-    and only words that first occur late are lost. Words are identified by a hash, so on rare
-    occasions a new word is mistaken for one seen before.
+    distinct words seen so far contain `max_total_characters` characters in total; after that, only
+    words that have been seen before pass. Frequent words are therefore counted exactly over the
+    whole stream, and only words that first occur late are lost. Words are identified by a hash, so
+    on rare occasions a new word is mistaken for one seen before.
     """
 
     def __init__(
@@ -193,7 +193,8 @@ class WordLimit:
 
 
 ROBERTA_VOCAB_SIZE = 50_265
-# These are in the order of RoBERTa's ids. Padding has id 1, and position ids start after it.
+# These are in the order of RoBERTa's ids. Padding has id 1, and RoBERTa's position ids start after
+# this id.
 _SPECIALS = (ROBERTA.cls, ROBERTA.pad, ROBERTA.sep, ROBERTA.unk, ROBERTA.mask)
 _WORDS_PER_CHUNK = 1_024
 _MAX_WORD_CHARACTERS = 1_000
@@ -261,7 +262,7 @@ def _merges(trained: Backend) -> list[tuple[str, str]]:
 
 
 def _spaced_words(documents: Iterable[str]) -> Iterator[str]:
-    """Yield the words of each document in chunks, with a space before all words but the first."""
+    """Yield each document's words in chunks, with a space before every word except the first."""
     for text in documents:
         words = [word for word in text.split() if len(word) <= _MAX_WORD_CHARACTERS]
         for begin in range(0, len(words), _WORDS_PER_CHUNK):

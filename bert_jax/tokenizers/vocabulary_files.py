@@ -57,7 +57,7 @@ def read_text(file: Path) -> str:
 def read_json(file: Path, fix: str = "") -> Any:
     """Return the content of a vocabulary's JSON file.
 
-    This raises the same errors as `json_files.read_json`, and ValueError if the file is far too
+    This raises the same errors as `json_files.read_json`, plus a ValueError if the file is far too
     large for a vocabulary.
     """
     check_size(file)
@@ -301,7 +301,7 @@ def _with_prefix_space(part: Any, add: bool) -> Any:
 
 
 def adds_prefix_space(state: Mapping[str, Any]) -> bool:
-    """Return whether a tokenizer (in tokenizer.json's format) adds a space to the first word."""
+    """Return whether a tokenizer, in tokenizer.json's format, puts a space before a text."""
     splitter = state["pre_tokenizer"]
     parts = splitter.get("pretokenizers", [splitter])
     return any(part.get("add_prefix_space") for part in parts if part["type"] == "ByteLevel")
@@ -424,7 +424,7 @@ def _score(piece: str, score: float) -> float:
 
 
 def _merges(pieces: Sequence[tuple[str, float]], ids: dict[str, int]) -> list[tuple[str, str]]:
-    """Return all pairs of pieces that make up another piece, the most likely ones first."""
+    """Return all pairs of pieces that make up another piece, with the most likely pairs first."""
     candidates = []
     for piece, score in pieces:
         for cut in range(1, len(piece)):

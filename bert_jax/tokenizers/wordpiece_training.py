@@ -41,11 +41,12 @@ BERT_NUM_UNUSED = 99  # puts [UNK] [CLS] [SEP] [MASK] at 100..103, as in BERT's 
 MAX_ALPHABET = 1000
 
 _NUM_CODE_POINTS = 0x110000
-# The library's trainer takes 256 strings at a time, which is 16 M characters at this length.
+# The library's trainer takes 256 strings at a time. At this length, they contain almost 17 million
+# characters in total.
 _CHUNK_CHARACTERS = 1 << 16
 # The trainer's memory use is proportional to the total length of distinct words: 75 bytes per
-# character in English (3.6 M characters in 356 MB of text), and 100 for random letters. This limit
-# keeps it below 1 GiB.
+# character for English words (3.6 million characters in 356 MB of text) and 100 for random letters.
+# This limit keeps it below 1 GiB.
 _MAX_TOTAL_WORD_CHARACTERS = 8_000_000
 
 
@@ -68,9 +69,9 @@ def train_wordpiece(
     it. Lowercased text loses its accents and other marks, unless `keep_accents` is set. Training
     uses at most 1 GiB of memory for any text (see `WordLimit`).
 
-    By default, the library numbers "##" characters in the order of a hash table with a different
-    seed in every process, and uses these numbers to break ties. Because the alphabet is passed to
-    the library beforehand, the result depends only on the text.
+    By default, the library numbers "##" characters in hash-table order, which differs from one
+    process to the next, and uses these numbers to break ties. Here, the alphabet is passed to the
+    library in advance, so the result depends only on the text.
 
     Args:
       documents: the text, which is read twice and therefore must not be an iterator.

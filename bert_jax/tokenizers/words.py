@@ -87,7 +87,7 @@ def _split_at_punctuation(text: str, tokens: NDArray[np.int32]) -> NDArray[np.in
     words = np.array([span for _, span in split], np.int32).reshape(-1, 2)
     starts, ends = tokens[tokens[:, 0] < tokens[:, 1]].T
     # The tokens are in order, so it is enough to check one token per word: the first one that ends
-    # after the word's start. The word contains a token if this one begins before the word's end.
+    # after the word's start. The word contains a token if this token begins before the word's end.
     first = np.searchsorted(ends, words[:, 0], side="right")
     begin = np.append(starts, len(text))[first]
     return words[begin < words[:, 1]]
@@ -129,11 +129,11 @@ def _is_mark(character: str) -> bool:
 # unknown.
 WARNED_SHARE = 0.01
 REFUSED_SHARE = 0.20
-# Fewer tokens say little about a corpus, so the check waits until there are more or the corpus
-# ends.
+# With fewer tokens, the fraction says little about a corpus, so the check waits until there are
+# this many or the corpus ends.
 _MIN_CHECKED_TOKENS = 10_000
-# A corpus with fewer tokens is only a quick trial, in which a single word may make up a fifth of
-# the tokens.
+# A corpus with fewer tokens than this is just a quick trial, in which a single word may make up a
+# fifth of the tokens.
 _MIN_REFUSED_TOKENS = 100
 _SAMPLE_CHARACTERS = 1 << 18
 _MAX_WORDS = 5
@@ -181,8 +181,8 @@ class UnknownCounts:
           TooManyUnknownError: there are enough tokens for a check, and too many are unknown.
         """
         if unknown is None:
-            # These tokens were made by an earlier version, which did not count unknown tokens. This
-            # counts as a check, so that finished work is kept if the corpus is rejected later.
+            # These tokens were produced by an earlier version, which did not count unknown tokens.
+            # This counts as a check, so that finished work is kept if the corpus is rejected later.
             self.checks += 1
             return
         self.tokens += tokens
@@ -218,7 +218,8 @@ def describe_unknown(
       tokenizer: the tokenizer.
       unknown: the number of unknown tokens.
       tokens: the number of tokens.
-      texts: the texts that the tokens come from. Up to 256 K characters are searched for examples.
+      texts: the texts that the tokens come from. At most 262,144 characters are searched for
+        examples.
       where: a phrase that says where the tokens come from, such as " of train".
     """
     words = unknown_words(tokenizer, texts)
@@ -230,7 +231,7 @@ def describe_unknown(
 
 
 def unknown_words(tokenizer: Tokenizer, texts: Iterable[str]) -> list[str]:
-    """Return the five most frequent unknown words in the first 256 K characters of `texts`."""
+    """Return the five most frequent unknown words in the first 262,144 characters of `texts`."""
     remaining = _SAMPLE_CHARACTERS
     words: Counter[str] = Counter()
     for text in texts:
@@ -268,9 +269,10 @@ _MAX_EXAMPLES = 3
 
 
 class MarkedWords:
-    """A counter of the distinct words in a text sample that would lose marks.
+    """Counts how many of the distinct words in a text sample would lose marks.
 
-    The sample is the first 2,000 characters of every document, up to 4 M characters in total.
+    The sample is the first 2,000 characters of every document, up to about 4 million characters in
+    total.
     """
 
     def __init__(self, kind: Kind):
@@ -290,7 +292,7 @@ class MarkedWords:
             self._words.update(sample.lower().split())
 
     def warning(self) -> str | None:
-        """Return a warning if more than a tenth of the words lose marks, else None."""
+        """Return a warning if more than a tenth of the words lose marks, or None otherwise."""
         marked = sorted(word for word in self._words if self._stripped(word) != _composed(word))
         share = len(marked) / max(1, len(self._words))
         if share <= MARKS_WARNED_SHARE:
@@ -316,7 +318,7 @@ def _composed(word: str) -> str:
 
 
 def marks_warning(kind: Kind, documents: Iterable[str]) -> str | None:
-    """Return a warning if many words in the first 200 documents lose marks, else None."""
+    """Return a warning if many words in the first 200 documents lose marks, or None otherwise."""
     marked = MarkedWords(kind)
     for document in islice(documents, _SAMPLED_DOCUMENTS):
         marked.add(document)

@@ -104,7 +104,8 @@ class Checkpointer:
         except Exception as error:
             if self._failed is None:  # otherwise Orbax repeats an error that was already raised
                 raise self._not_saved(error) from error
-        # Do this again, since other Orbax threads may have been writing until now.
+        # Remove the unfinished checkpoint again, since other Orbax threads may have kept writing
+        # until now.
         self._remove_unfinished()
         if self._save is not None:
             self._saved()

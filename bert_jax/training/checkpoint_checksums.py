@@ -15,8 +15,8 @@ import xxhash
 from bert_jax.files import sync_directory, write_file
 
 CHECKSUMS_NAME = "checksums.json"
-# If a checkpoint's metadata has this key, the checkpoint is incomplete without CHECKSUMS_NAME.
-# Checkpoints saved by earlier versions have neither the key nor the file.
+# If a checkpoint's metadata has this key, the checkpoint is incomplete without its CHECKSUMS_NAME
+# file. Checkpoints saved by earlier versions have neither the key nor the file.
 CHECKSUMS_MARK = "checksums"
 PARAMETERS = "params"
 REMOVED = "it was removed during the check; a run removes older checkpoints when it saves"
@@ -102,7 +102,8 @@ def verify(
     Args:
       directory: the directory that holds the checkpoints.
       step: the checkpoint's step.
-      parts: the parts to check in addition to the metadata, such as `PARAMETERS`; () checks all.
+      parts: the parts to check in addition to the metadata, such as `PARAMETERS`; () means all
+        parts.
       quick: whether to compare only the sizes of large files.
     """
     checkpoint = directory / str(step)

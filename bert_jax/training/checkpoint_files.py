@@ -177,7 +177,8 @@ def require_intact(directory: Path, step: int, *, parts: tuple[str, ...] = ()) -
     Args:
       directory: the directory that holds the checkpoints.
       step: the checkpoint's step.
-      parts: the parts to check in addition to the metadata, such as `PARAMETERS`; () checks all.
+      parts: the parts to check in addition to the metadata, such as `PARAMETERS`; () means all
+        parts.
     """
     problem = verify(directory, step, parts=parts).problem
     if problem is not None:
@@ -222,8 +223,8 @@ def recover(directory: Path, identity: Mapping[str, Any], from_step: int | None 
     """Choose the checkpoint that a run resumes from, and set aside those it must not use.
 
     Damaged checkpoints are moved to `ASIDE_NAME` next to `directory`, and so are all checkpoints
-    after `from_step` if it is given. Nothing is deleted. The caller must have locked the work
-    directory against other runs, and all processes of a run must call this together.
+    after `from_step` if it is given. Nothing is deleted. The caller must already have locked the
+    work directory against other runs. All processes of a run must call this together.
 
     Args:
       directory: the directory that holds the checkpoints.

@@ -21,8 +21,8 @@ Points = tuple[np.ndarray, np.ndarray]
 
 _TRAIN, _HELD_OUT, _INK, _GRID = "#3b6fb6", "#d9622b", "#333333", "#e6e6e6"
 
-# The titles of the panels in reading order, two per row. Metrics that are not listed follow, with
-# their names as titles.
+# The titles of the panels in reading order, two per row. Metrics that are not listed here come
+# last, with their names as titles.
 _TITLES = {
     "mlm_loss": "Masked-token loss (nats)",
     "mlm_accuracy": "Masked-token accuracy",

@@ -1,4 +1,4 @@
-"""Connect a run's processes, make them agree on values and stop together, and detect lost ones.
+"""Connect a run's processes, share values between them, stop them together, and detect lost ones.
 
 SIGTERM, SIGHUP and Ctrl-C make all processes stop at the next step.
 """
@@ -168,8 +168,8 @@ def check_same(inputs: Mapping[str, object]) -> None:
       inputs: plain JSON values, keyed by names that are the same on all processes.
 
     Raises:
-      ValueError: the inputs differ. The error is raised on every process. It lists each input that
-        differs, and the processes on which it differs from the first process's.
+      ValueError: the inputs differ. The error is raised on every process. The message lists each
+        input that differs, and the processes whose value differs from that of the first process.
     """
     texts = [json.dumps(value, sort_keys=True) for value in inputs.values()]
     digests = [np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8) for text in texts]
@@ -182,7 +182,8 @@ def check_same(inputs: Mapping[str, object]) -> None:
             lines.append(f"  {name}: process {', '.join(map(str, others))}")
     if lines:
         raise ValueError(
-            "the processes of this run have different inputs. These differ from process 0:\n"
+            "the processes of this run have different inputs. "
+            "These inputs differ from process 0's:\n"
             + "\n".join(lines)
             + "\nStart all processes with the same command, config files, data and versions."
         )
@@ -313,7 +314,7 @@ class StopRequest:
         self._signalled = True
 
     def _hang_up(self, signum: int, frame: FrameType | None) -> None:
-        """Stop as SIGTERM would, and discard further output, since the terminal has been closed."""
+        """Stop the run as SIGTERM would, and discard output, since the terminal has been closed."""
         self.exit_code = HUNG_UP
         for descriptor in self._terminals:
             os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

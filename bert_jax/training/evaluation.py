@@ -1,4 +1,4 @@
-"""Compute exact metrics over a split or a reporting interval, and act on them.
+"""Compute exact metrics over a split or a reporting interval, and decide when to end a run.
 
 A run stops early when it no longer improves, and fails when it has diverged.
 """
@@ -53,7 +53,7 @@ class EarlyStopping:
             self._best = (step, value)
 
     def observe_all(self, evaluations: Iterable[Mapping[str, float]]) -> None:
-        """Record the evaluations from a log, in which each entry contains its step."""
+        """Record the evaluations in a log, where each entry includes its step."""
         for entry in evaluations:
             self.observe(int(entry["step"]), entry)
 
@@ -137,7 +137,7 @@ class MetricTotals:
             self._totals[name] = (total + float(metric.sum), weight + float(metric.weight))
 
     def means(self) -> dict[str, float]:
-        """Return the mean, sum / weight, of each metric whose weight is not 0."""
+        """Return each metric's mean (sum / weight), leaving out metrics with weight 0."""
         return {name: s / w for name, (s, w) in self._totals.items() if w > 0}
 
     def sums(self) -> dict[str, float]:

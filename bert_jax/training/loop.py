@@ -1,6 +1,6 @@
-"""Run the training loop, which has the same explicit order of operations for every task.
+"""Run the training loop, which performs the same operations in the same order for every task.
 
-It can trace a few steps for XProf, which shows when the devices are busy and when they wait.
+The loop can trace a few steps for XProf, which shows when the devices are busy and when they wait.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Phase:
       evaluate: computes held-out metrics for the given parameters; the metrics are the same on
         every process. After every batch, it calls its second argument, which may raise an exception
         to end the evaluation. If None, the phase is not evaluated.
-      flops: returns the model FLOPs that a step on a given batch takes.
+      flops: returns the number of model FLOPs in a step on a given batch.
     """
 
     name: str

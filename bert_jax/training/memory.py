@@ -17,8 +17,8 @@ from bert_jax.processes import format_bytes, memory_bytes
 from bert_jax.training.sharding import batch_extent
 
 _FLOAT = _INT = 4  # bytes; parameters, moments and gradients are float32, ids are int32
-# XLA counts an array's bytes in 63 bits and aborts on overflow. Even an eighth of the largest count
-# is more memory than any cluster has.
+# XLA stores the size of an array in bytes as a 63-bit number and aborts on overflow. Even an eighth
+# of the largest such number is more memory than any cluster has.
 MAX_TRACEABLE_BYTES = 1 << 60
 
 

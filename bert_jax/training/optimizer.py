@@ -190,7 +190,7 @@ class OptimizerConfig:
 def _refuse_unused(
     config: OptimizerConfig, key: str, choice: str, choices: Mapping[Any, type[Any]]
 ) -> None:
-    """Raise ValueError if a setting that has no effect with `choice` differs from its default."""
+    """Raise ValueError if a setting differs from its default but has no effect with `choice`."""
     own = _names(choices[choice])
     defaults = {field.name: field.default for field in fields(config)}
     for kind in choices.values():
@@ -216,7 +216,7 @@ def _chosen(config: OptimizerConfig, kind: type[_Choice]) -> _Choice:
 def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
     """Return the learning rate as a function of the step.
 
-    The decay counts its steps from the end of the warm-up.
+    The steps of the decay are counted from the end of the warm-up.
 
     Raises:
       ValueError: the warm-up is longer than the run, or the run has more than `MAX_STEPS` steps.
@@ -302,7 +302,7 @@ def _with_learning_rate(
 
 
 def _clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
-    """Clip like `optax.clip_by_global_norm`, but by multiplying gradients instead of dividing them.
+    """Clip gradients as `optax.clip_by_global_norm` does, but multiply instead of dividing.
 
     XLA's CPU compiler recomputes a product for each of Adam's moments, but writes a quotient to
     memory once for both. Avoiding this extra pass over the embeddings of 30,522 tokens shortens

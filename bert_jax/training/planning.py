@@ -28,7 +28,7 @@ class CompiledStep:
       arguments: the size of the arguments in bytes.
       outputs: the size in bytes of the outputs that do not reuse an argument's memory.
       temporaries: the size of the temporary buffers in bytes.
-      flops: the FLOPs per step as counted by the compiler, which counts the body of a loop once.
+      flops: the FLOPs per step as counted by the compiler, which counts a loop body only once.
       bytes_accessed: the bytes read and written per step, counted in the same way.
       text: the partitioned program as HLO.
     """

@@ -14,7 +14,7 @@ from bert_jax.training.sharding import batch_extent
 
 @dataclass(frozen=True)
 class PhaseFacts:
-    """A phase's requirements and its corpus's properties.
+    """A phase's requirements and the properties of its corpus.
 
     Documents and sentences without tokens are not counted.
 
@@ -66,7 +66,7 @@ def check(
     vocabulary: str = "any",
     evaluates: bool = True,
 ) -> None:
-    """Check that a run can use its corpora and its mesh.
+    """Check that a run is compatible with its corpora and its mesh.
 
     Args:
       model: the encoder.
@@ -96,8 +96,8 @@ def check(
         if vocabulary not in ("any", phase.corpus_kind):
             problems.append(
                 f"phase {phase.name}: {phase.corpus} has a {phase.corpus_kind!r} vocabulary, but "
-                f"the config requires {vocabulary!r}: prepare the corpus with such a tokenizer, or "
-                "set vocabulary='any'"
+                f"the config requires {vocabulary!r}: prepare the corpus with a tokenizer of that "
+                "kind, or set vocabulary='any'"
             )
         problems += [
             f"phase {phase.name}: {problem}"

@@ -154,7 +154,7 @@ class Progress:
     Args:
       steps_and_costs: for each phase in order, the number of steps and the cost of one step. Costs
         may be in any unit that is proportional to time; steps with longer sequences cost more.
-      clock: returns the time in seconds, from any fixed origin.
+      clock: returns the time in seconds, measured from any fixed point in time.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class Reporter:
       peak_flops: the peak FLOP/s of all devices together; if None, utilization is not reported.
       tensorboard: whether to write TensorBoard event files.
       on_report: called with every report; None for no callback.
-      clock: returns the time in seconds, from any fixed origin.
+      clock: returns the time in seconds, measured from any fixed point in time.
     """
 
     def __init__(

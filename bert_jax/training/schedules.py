@@ -58,7 +58,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class InverseSqrt:
-    """Decay with the inverse square root of the step: peak x sqrt(warmup / step)."""
+    """Decay in proportion to 1 / sqrt(step): peak x sqrt(warmup / step)."""
 
     def build(self, peak: float, warmup: int, decay_steps: int) -> optax.Schedule:
         """Return the rate as a function of the number of steps since the warm-up.

@@ -16,7 +16,7 @@ from bert_jax.models.parameters import LogicalAxes
 
 # Maps logical axes to mesh axes. Parameters are split over `fsdp` (gathered layer by layer) and
 # `tensor` (never gathered, Shoeybi et al. 2019, "Megatron-LM", section 3). Batches are split over
-# `data` and `fsdp`. A logical axis that is not in the table raises KeyError.
+# `data` and `fsdp`. Looking up a logical axis that is not in the table raises KeyError.
 TABLE: dict[str, tuple[str, ...]] = {
     "batch": ("data", "fsdp"),
     "embed": ("fsdp",),
@@ -98,7 +98,7 @@ def mesh_axes(axes: Sequence[str | None], mesh: Mesh) -> list[tuple[str, ...]]:
 
 
 def named_sharding(shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh) -> NamedSharding:
-    """Return a tensor's sharding; dims that their mesh axes do not divide evenly stay whole."""
+    """Return a tensor's sharding; dims not evenly divisible by their mesh axes stay whole."""
     entries = [
         entry if entry and size % _extent(entry, mesh) == 0 else None
         for size, entry in zip(shape, mesh_axes(axes, mesh), strict=True)
@@ -124,7 +124,7 @@ def undivided(
 ) -> list[str]:
     """Return a message for every parameter dim that the mesh does not divide evenly.
 
-    For example, BERT's vocabulary size is 30,522 = 2 x 3 x 5,087.
+    For example, BERT's vocabulary size, 30,522 = 2 x 3 x 5,087, is not divisible by 4.
     """
     lines = []
     for name, shape in shapes.items():
@@ -143,7 +143,7 @@ def _extent(axes: tuple[str, ...], mesh: Mesh) -> int:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Return a batch's sharding, which splits rows over the batch axes and no other dim."""
+    """Return a batch's sharding, which splits only the rows, over the batch axes."""
     return NamedSharding(mesh, PartitionSpec(mesh_axes(("batch",), mesh)[0] or None))
 
 

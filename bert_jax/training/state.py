@@ -37,8 +37,8 @@ def fingerprint(params: Parameters) -> str:
 def _checksum(array: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return two checksums of an array.
 
-    Each is a weighted sum of the values' bits, in which the weights are odd numbers that depend on
-    the position. The sums are modulo 2^32, so they do not depend on the order of addition.
+    Each is a weighted sum of the values' bit patterns, with odd weights that depend on the
+    position. The sums are computed modulo 2^32, so they do not depend on the order of addition.
     """
     bits = jax.lax.bitcast_convert_type(array.astype(jnp.float32), jnp.uint32)
     position = jnp.zeros(array.shape, jnp.uint32)

@@ -38,7 +38,8 @@ from bert_jax.training.state import (
 class StepInputs(NamedTuple):
     """The inputs to a train step other than the state and the batch.
 
-    They are not compiled in as constants, so runs that differ only in these inputs share a program.
+    They are not compiled in as constants, so runs that differ only in these inputs share a compiled
+    program.
 
     Attributes:
       seed: the dropout seed, from 0 to 2^32 - 1.

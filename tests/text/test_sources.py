@@ -240,7 +240,10 @@ def test_memory_does_not_grow_with_the_file(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"encoding": "utf-16"}, "encoding='utf-16': does not encode a line end as one byte"),
+        (
+            {"encoding": "utf-16"},
+            "encoding='utf-16': a newline is not a single byte in this encoding",
+        ),
         ({"encoding": "utf-8-sig"}, "encoding='utf-8-sig': use 'utf-8', which also skips a byte"),
         ({"encoding": "utf-ate"}, "encoding='utf-ate': Python has no such codec"),
         ({"on_bad_line": "ignore"}, "on_bad_line='ignore': expected 'error' or 'skip'"),

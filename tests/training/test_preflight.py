@@ -194,5 +194,5 @@ def test_a_vocabulary_of_another_kind_is_refused(mesh: Mesh) -> None:
         check(MODEL, [PHASE], mesh, **options)
     assert problems(mesh, PHASE, vocabulary="byte_bpe") == [
         "phase phase1: data/a has a 'wordpiece' vocabulary, but the config requires 'byte_bpe': "
-        "prepare the corpus with such a tokenizer, or set vocabulary='any'"
+        "prepare the corpus with a tokenizer of that kind, or set vocabulary='any'"
     ]
