@@ -22,7 +22,7 @@ nb_merge_streams = True
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 
-# Docstrings in the package put Python names in single backticks.
+# Docstrings in this package use single backticks for Python names.
 default_role = "py:obj"
 add_module_names = False
 autoclass_content = "both"

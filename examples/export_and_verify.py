@@ -4,7 +4,7 @@
 
 The source is the name of a model on the Hugging Face Hub, or a directory. A work directory written
 by `bj.pretrain` or `bj.finetune` can be exported in the same way, without importing it first. This
-example requires the extras torch and onnx.
+example requires the torch and onnx extras.
 """
 
 import sys
@@ -14,7 +14,7 @@ import bert_jax as bj
 
 
 def main(source: str, directory: str) -> None:
-    """Write the subdirectories `imported`, `huggingface` and `onnx` to the directory."""
+    """Create the subdirectories `imported`, `huggingface` and `onnx` in the given directory."""
     imported = bj.import_model(source, Path(directory, "imported"))
     print(f"{imported.family}, {imported.config.encoder.num_layers} layers: {imported.work_dir}")
     exports = [

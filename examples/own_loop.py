@@ -1,4 +1,4 @@
-"""Pretrain BERT in your own training loop.
+"""Pretrain BERT with your own training loop.
 
 python examples/own_loop.py CORPUS, where CORPUS was written by `bert-jax prepare`.
 """

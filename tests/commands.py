@@ -24,8 +24,8 @@ for words in json.loads(sys.argv[1]):
     if code := main(words):
         sys.exit(code)
 """
-# The number of seconds after which a process is assumed to hang. The slowest commands take a minute
-# or two.
+# The number of seconds after which a process is considered to be stuck. The slowest commands take a
+# minute or two.
 TIMEOUT = 600
 
 
@@ -33,8 +33,8 @@ def xla_flags(devices: int) -> str:
     """Return XLA flags that set the number of CPU devices and make compilation fast.
 
     Compilation takes less than half the usual time. The compiled programs are slower, which does
-    not matter for tests this small. By default, XLA splits code generation into parts. This takes
-    10% longer if every core runs its own test, so splitting is disabled here.
+    not matter for such small tests. By default, XLA splits code generation into parts, but this
+    takes 10% longer when every core runs its own test, so it is disabled here.
     """
     flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
     if version("jaxlib").startswith("0.10."):  # XLA exits on unknown flags
@@ -56,7 +56,7 @@ class Command:
 
     Args:
       cache: the directory for the compilation cache, which all commands share.
-      seconds: programs that compile in less time than this are not cached.
+      seconds: the minimum compilation time. Programs that compile faster are not cached.
     """
 
     def __init__(self, cache: Path, *, seconds: float = 0.1):

@@ -15,8 +15,8 @@ import pytest
 
 from .commands import REPOSITORY, Command, Finished, xla_flags
 
-# JAX reads these variables when a test first imports it. Eight CPU devices emulate a mesh, and the
-# compilation cache keeps all programs except the smallest.
+# JAX reads these variables when it is first imported by a test. Eight CPU devices emulate a mesh,
+# and the compilation cache keeps all programs except the smallest.
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 # If a flag is repeated, its last value takes effect.
@@ -27,8 +27,8 @@ if "JAX_COMPILATION_CACHE_DIR" in os.environ:
     worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
     os.environ["JAX_COMPILATION_CACHE_DIR"] += f"/{worker}"
 
-# Files that take half a minute or more. They run first, so that no worker ends up idle while
-# another one is still running a slow file.
+# Test files that take half a minute or more. They run first, so that the other workers do not end
+# up waiting for one that is still running a slow file.
 SLOW_FILES = (
     "docs/test_course.py",
     "test_end_to_end.py",
@@ -51,7 +51,7 @@ SLOW_FILES = (
 )
 
 
-# Every test in these files may run on another worker.
+# Each test in these files may run on a different worker.
 SPLIT_FILES = ("tests/docs/test_pages.py", "tests/docs/test_course.py")
 
 
@@ -161,8 +161,8 @@ def lay_out() -> LayOut:
     return lay
 
 
-# Places with their nouns, adjectives and verbs. The six vocabularies are distinct, so masked words
-# can be predicted only from the rest of their document.
+# Places, each with its own nouns, adjectives and verbs. No word is used for two places, so a masked
+# word can be predicted only from the rest of its document.
 PLACES = {
     "harbour": ("boat sailor anchor wave gull rope", "salty wet wooden", "drifted creaked rocked"),
     "kitchen": ("cook oven spoon soup bread knife", "warm fresh spicy", "simmered steamed cooled"),
@@ -202,7 +202,7 @@ def _tale(rng: random.Random) -> str:
 
 @pytest.fixture(scope="session")
 def tiny_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a file with 500 short generated documents (120 KB), which never change."""
+    """Return a file with 500 short generated documents (120 KB), which are always the same."""
     rng = random.Random(0)
     path = tmp_path_factory.mktemp("text") / "tales.txt"
     path.write_text("\n\n".join(_tale(rng) for _ in range(500)) + "\n", encoding="utf-8")
@@ -274,7 +274,7 @@ def get_config():
 
 @pytest.fixture(scope="session")
 def tiny_config(tmp_path_factory: pytest.TempPathFactory, tiny_text: Path) -> Path:
-    """Return a pretraining config file next to `tokenizer` and the corpora `32` and `64`."""
+    """Return the path of a pretraining config next to `tokenizer` and the corpora `32` and `64`."""
     from bert_jax.cli.main import main
 
     directory = tmp_path_factory.mktemp("tiny")

@@ -1,4 +1,4 @@
-"""STS-B (GLUE): predict how similar two sentences are, from 0 to 5.
+"""STS-B (GLUE): predict how similar two sentences are, on a scale from 0 to 5.
 
 Data: train.tsv, dev.tsv and, optionally, test.tsv from https://gluebenchmark.com; or
 --config.glue.directory=tfds:glue/stsb.

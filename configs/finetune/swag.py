@@ -3,8 +3,8 @@
 Data: train.csv, val.csv and test.csv from https://github.com/rowanz/swagaf.
 Command:
     bert-jax finetune --config configs/finetune/swag.py --init DIR
-Hardware: any; a batch has 64 sequences. The batch size, learning rate and number of epochs are from
-the paper.
+Hardware: any; each batch contains 64 sequences. The batch size, learning rate and number of epochs
+are from the paper.
 Published (Devlin et al. 2019, table 4; accuracy): BERT-base 81.6 on the validation set, BERT-large
 86.6 on the validation set and 86.3 on the test set.
 """

@@ -2,7 +2,7 @@
 
 Data: a treebank from https://universaldependencies.org, here English EWT. To predict another
 column, set --config.tags.files.tag=XPOS, for example; to train on another language, set the paths
-of that treebank's files.
+to the files of a treebank in that language.
 Command:
     bert-jax finetune --config configs/finetune/ud_pos.py --init DIR
 Hardware: any. The BERT paper does not report a score for this task.

@@ -1,17 +1,17 @@
 r"""ALBERT-base as published (Lan et al. 2020, "ALBERT", section 4.1): 12 million parameters.
 
-The model is trained for 125,000 steps, with batches of 4,096 sequences of up to 512 tokens, and
-with LAMB at a peak learning rate of 0.00176. All 12 layers share their parameters, and the
-embeddings have 128 features (section 3.1). The SentencePiece vocabulary has 30,000 pieces, and up
-to three consecutive words are masked together. A sentence pair consists of two consecutive segments
-that are swapped half of the time (section 3.1, "inter-sentence coherence loss"). The released code
+The model is trained with LAMB for 125,000 steps, with a peak learning rate of 0.00176 and batches
+of 4,096 sequences of up to 512 tokens. All 12 layers share their parameters, and the embeddings
+have 128 features (section 3.1). The SentencePiece vocabulary has 30,000 pieces, and up to three
+consecutive words are masked together. A sentence pair consists of two consecutive segments that are
+swapped half of the time (section 3.1, "inter-sentence coherence loss"). The released code
 provides the remaining settings: 3,125 warm-up steps, a weight decay of 0.01, gradient clipping at
 1, BERT's choice of predicted tokens (15%, of which 80% are masked and 10% replaced), and a dropout
-of 0.1 (as in its first release).
+of 0.1 (as in the first release of the code).
 
 Differences from the paper: all rows are filled, whereas the paper shortens 10% of them at random
-(section 4.1). If a row starts or ends in the middle of a sentence, that incomplete sentence stays
-where it is when the other sentences are swapped, since it would otherwise reveal the order.
+(section 4.1). If a row starts or ends in the middle of a sentence, the incomplete sentence is not
+swapped with the others, since its position would otherwise reveal the order.
 
 Corpus (Wikipedia and BooksCorpus in the paper):
     bert-jax train-tokenizer --kind sentencepiece --input TEXT --output corpora/albert-tokenizer
@@ -19,7 +19,7 @@ Corpus (Wikipedia and BooksCorpus in the paper):
         --output corpora/albert512 --max-length 512
 Command:
     bert-jax pretrain --config configs/pretrain/albert_base.py
-Hardware: any whose number of data-parallel devices divides 4,096; with few devices, also set
+Hardware: any, if the number of data-parallel devices divides 4,096; with few devices, also set
 --config.accumulation_steps=N.
 Published: 64 to 512 Cloud TPU v3 chips, depending on the size of the model (section 4.1). This
 recipe has not been run.

@@ -8,9 +8,9 @@ are masked and 10% replaced (section 3.1, task 1, and A.1). In half of the pairs
 follows the first (section 3.1, task 2).
 
 Differences from the released code: new masks and pairs are drawn in each epoch (the released code
-draws ten versions in advance: --config.masking.num_maskings=10), Adam uses bias correction, and all
-rows are filled, with several short documents if necessary (the released code shortens 10% of the
-rows at random).
+draws ten versions in advance, as with --config.masking.num_maskings=10), Adam uses bias correction,
+and all rows are filled, with several short documents if necessary (the released code shortens 10%
+of the rows at random).
 
 Corpora: the same text (in the paper, Wikipedia and BooksCorpus), prepared twice with the same
 vocabulary:
@@ -24,8 +24,8 @@ Command:
 Hardware: any, if the number of data-parallel devices divides 256. Published: 4 days on 16 TPU chips
 (appendix A.2).
 Planned for v5e:4x4 (compiled by `bert-jax plan`, but not run; libtpu 0.0.42, JAX 0.10.2):
-    phase1  2.0 GiB of a chip's 16, 477 MiB sent per chip and step, at least 5.8 ms per step
-    phase2  5.5 GiB of a chip's 16, 478 MiB sent per chip and step, at least 24.9 ms per step
+    phase1  2.0 of 16 GiB per chip; each chip sends 477 MiB per step; at least 5.8 ms per step
+    phase2  5.5 of 16 GiB per chip; each chip sends 478 MiB per step; at least 24.9 ms per step
     both    at least 2 h 8 min, if all matrix multiplications ran at peak FLOP/s; this is only a
             lower bound, not a prediction
 """

@@ -1,4 +1,4 @@
-"""A tiny BERT (2 layers of 128 features) on Python's documentation, trained by `make demo`.
+"""A tiny BERT (2 layers of 128 features) that `make demo` trains on Python's documentation.
 
 Command: make demo
 Hardware: two CPU cores.

@@ -20,7 +20,7 @@ Corpus, with the teacher's vocabulary (Wikipedia and BooksCorpus in the paper):
         --max-length 512
 Command (three epochs over 7.5 million sequences; adapt num_steps to your corpus):
     bert-jax pretrain --config configs/pretrain/distilbert.py
-Hardware: any whose number of data-parallel devices divides 4,000 / accumulation_steps. Published:
+Hardware: any, if the number of data-parallel devices divides 4,000 / accumulation_steps. Published:
 90 hours on 8 V100 GPUs (section 3). This recipe has not been run.
 """
 

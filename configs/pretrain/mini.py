@@ -2,7 +2,8 @@
 
 Command:
     bert-jax pretrain --config configs/pretrain/mini.py --config.phases.phase1.corpus=DIR
-Hardware: one GPU, or a CPU and some patience. The run's time and score have not been measured.
+Hardware: one GPU, or a CPU and some patience. This recipe's training time and scores have not been
+measured.
 """
 
 from ml_collections import ConfigDict

@@ -18,16 +18,16 @@ books and Wikipedia, with two cores of an AMD EPYC with AVX-512 bfloat16 (2026-1
 run, the loss was 3.80 nats after 12,000 steps and 3.67 after 16,000 (masked-token accuracy 36.3%,
 next-sentence accuracy 80.5%), before the learning rate had decayed; the 14,000 steps of this recipe
 include the whole decay. On 2026-11-22, another machine of this kind processed 13,000 to 16,000
-tokens per second. The difference is not due to the code: on the first machine, both that day's
-version and the current one process 7,800 to 9,500.
+tokens per second. The difference is not due to the code: on the first machine, both the code of
+2026-11-22 and the current code process 7,800 to 9,500 tokens per second.
 
-The recipe differs from BERT's paper because it trains on few tokens. In rows of 128 with 15%
-masked, a vocabulary of 16,000 and peak learning rates of 1e-3 and 1.5e-3, the loss had plateaued at
-6.4 nats (accuracy 14%) after 1,400 steps of 64 rows. A model can reach this level from word
-frequencies and topics alone. In rows of 32, an attention head that learns to look at the next word
-has only 32 positions to distinguish, and masking 40% yields more predictions per row. With both
-changes, and a vocabulary of 8,000, the loss left this plateau after 500 steps of 64 rows. With a
-peak learning rate of 2e-3 (and an initializer range of 0.06), it never did. There is no dropout,
+The recipe differs from BERT's paper because it trains on few tokens. With rows of 128 tokens (15%
+of them masked), a vocabulary of 16,000 and peak learning rates of 1e-3 and 1.5e-3, the loss had
+plateaued at 6.4 nats (accuracy 14%) after 1,400 steps of 64 rows. A model can reach this level from
+word frequencies and topics alone. In rows of 32, an attention head that learns to look at the next
+word has only 32 positions to distinguish, and masking 40% yields more predictions per row. With
+both changes, and a vocabulary of 8,000, the loss left this plateau after 500 steps of 64 rows. With
+a peak learning rate of 2e-3 (and an initializer range of 0.06), it never did. There is no dropout,
 since no text is seen twice.
 """
 

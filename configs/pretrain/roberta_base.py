@@ -17,7 +17,7 @@ Corpus (160 GB of text in the paper, section 3.2):
         --output corpora/roberta512 --max-length 512
 Command:
     bert-jax pretrain --config configs/pretrain/roberta_base.py
-Hardware: any whose number of data-parallel devices divides 8,192; with few devices, also set
+Hardware: any, if the number of data-parallel devices divides 8,192; with few devices, also set
 --config.accumulation_steps=N.
 Published: one day on 1,024 V100 GPUs for the large model on less text (section 5). This recipe has
 not been run.

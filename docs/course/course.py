@@ -1,4 +1,4 @@
-"""Support the notebooks: import the small model, show tables, and set the style of the charts.
+"""Provide helpers for the notebooks: import the small model, show tables and style the charts.
 
 The notebooks write only to the folder `work` next to them. Delete it to start over.
 """

@@ -2,7 +2,7 @@
 
     python experiments/checksums/run.py --work DIR
 
-If DIR does not contain a BERT-base checkpoint with AdamW's state yet, the script saves one there
+If DIR does not yet contain a BERT-base checkpoint with AdamW's state, the script saves one there
 (1.2 GB). It then alternates between restoring and verifying the checkpoint. Restoring works as in a
 resumed run, except that the checkpoint is not verified.
 """
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def _without_zeros(state: TrainState) -> TrainState:
-    """Replace the zeros in the optimizer state, which would compress to almost nothing."""
+    """Replace the zeros in the optimizer state, since they would compress to almost nothing."""
     key = jax.random.key(1)
     filled = [
         jax.random.normal(jax.random.fold_in(key, place), leaf.shape, leaf.dtype)

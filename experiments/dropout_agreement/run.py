@@ -7,10 +7,11 @@ libraries start from MODEL's weights and train on the same sentences with the sa
 and seeds 0, 1, ... Each library uses its own tokenizer, classifiers, dropout and example order. A
 run's result is its accuracy and loss on the development set after the last epoch. There are two
 more variants: the Trainer on bert_jax's batches, which differs from bert_jax only in its
-classifiers, dropout and code; and bert_jax without dropout, which shows how much of a difference it
-makes when dropout is missing. If the command is killed, repeat it to resume; each model and each
-set of options needs its own --work folder. The script prints the table and writes results.json.
-With --check, which uses fewer sentences and seeds, the script writes to --work instead.
+classifiers, dropout and code; and bert_jax without dropout, which shows how much the results
+would differ if dropout were not applied. If the command is killed, repeat it to resume; each model
+and each set of options needs its own --work folder. The script prints the table and writes
+results.json to its own folder. With --check, it uses fewer sentences and seeds, and writes
+results.json to --work instead.
 """
 
 from __future__ import annotations
@@ -180,7 +181,7 @@ def table(results: dict) -> Iterator[str]:
 
 
 def spread(found: Sequence[float], digits: int) -> str:
-    """Return the mean ± the standard deviation."""
+    """Format the mean and standard deviation as "mean ± deviation"."""
     return f"{statistics.mean(found):.{digits}f} ± {statistics.stdev(found):.{digits}f}"
 
 

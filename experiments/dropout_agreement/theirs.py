@@ -98,8 +98,8 @@ def main() -> None:
     args = parsed()
     transformers.set_seed(args.seed)
     tokenizer = transformers.AutoTokenizer.from_pretrained(args.model)
-    # Set both rates explicitly, since the model may have been pretrained with other rates.
-    # hidden_dropout_prob also applies before the classifier.
+    # Set both rates explicitly, since the model may have been pretrained with other rates. The
+    # first rate also applies before the classifier.
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         args.model, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1
     )

@@ -1,4 +1,4 @@
-"""BERT-mini (4 layers of 4 heads, 256 features), with checkpoints at regular intervals.
+"""BERT-mini (4 layers with 4 heads and 256 features each), with checkpoints at regular intervals.
 
 Command, for a seed S; see the README of this directory for the corpus:
     bert-jax pretrain --config experiments/emergence/mini.py \

@@ -5,8 +5,8 @@ r"""Measure the speed, exactness and memory use of importing and exporting BERT 
 For each size, a Hugging Face BertForPreTraining with perturbed random weights is imported with
 `bert-jax import`, checked with `verify`, and exported to every format; each export is also checked
 with `verify`. Each command runs in a separate process. The peak resident memory of this process
-(including mapped files) is compared with the peak of the same command for a model of a few
-kilobytes. The script writes results.json.
+(including mapped files) is compared with the peak memory of the same command for a model of only a
+few kilobytes. The script writes results.json.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from typing import Any
 
 VOCAB_SIZE = 8_000
 LENGTHS = (32, 128)
-# Every step has the same number of tokens. The recipe mini_cpu explains why phase 1 has short rows.
+# Every step processes the same number of tokens. The docstring of configs/pretrain/mini_cpu.py
+# explains why rows are short in phase 1.
 TOKENS_PER_STEP = 4_096
 
 _SMALLER = {"num_layers": 2, "num_segments": 0, "pooler_activation": "relu"}
@@ -21,11 +22,11 @@ class Family:
 
     name: the model's name.
     title: the model's title in tables and plots.
-    changes: the model's changes to the recipe's config.
+    changes: config values in which the model differs from the recipe.
     teacher: the name of the model to distill from; "" if there is none.
     init_from_teacher: whether to initialize the model with every second layer of the teacher.
-    at_equal_flops: whether to train the model a second time, with as many FLOPs as the first
-      model in `FAMILIES`. This is useful if the model's steps cost more or less.
+    at_equal_flops: whether to train the model a second time, with as many FLOPs as the first model
+      in `FAMILIES`. This is useful if this model's steps cost more or less than the first one's.
     """
 
     name: str

@@ -15,7 +15,7 @@ from bert_jax.files import write_file
 def read_rows(
     file: Path, measured_with: Mapping[str, Any], recipes: Mapping[str, dict]
 ) -> dict[str, dict]:
-    """Return a results file's rows in order, without the rows whose recipes have changed.
+    """Return a results file's rows in order, leaving out rows whose recipes have changed.
 
     Raises:
       SystemExit: the file's settings or corpora differ from `measured_with`.

@@ -1,4 +1,4 @@
-r"""Compare BERT-family objectives and architectures, at equal tokens and at equal FLOPs.
+r"""Compare BERT-family objectives and architectures at equal token counts and at equal FLOPs.
 
     python experiments/families/run.py --data DATA --work runs/families --dtype bfloat16
 
@@ -64,8 +64,8 @@ from bert_jax.training.metrics_log import read_metrics  # noqa: E402
 EPOCHS = {"SST-2": 1, "STS-B": 4}
 # The size of the fixed sample of SST-2 training sentences.
 SENTENCES = 16_000
-# The fraction of documents to hold out. The text has few documents, and one of the held-out
-# documents is a whole book.
+# The fraction of documents to hold out. The text consists of only a few documents, and one of those
+# held out is a whole book.
 HELD_OUT = "0.07"
 # For each of these models, a randomly initialized model of the same size is also fine-tuned.
 NOT_PRETRAINED = ("bert", "student")
@@ -134,7 +134,7 @@ def trained(name: str, args: argparse.Namespace) -> Path:
 
 
 def values_of(run: Run, corpora: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the run's config as nested values."""
+    """Return the run's config as nested dicts."""
     teacher = trained(run.family.teacher, args) if run.family.teacher else None
     return config_of(run.family, run.work_dir, corpora, run.num_steps, args.dtype, teacher)
 
@@ -231,7 +231,7 @@ def task_files(name: str, args: argparse.Namespace) -> Files:
 
 
 def recipes(args: argparse.Namespace) -> dict[str, dict]:
-    """Return the config for each row, independent of file locations."""
+    """Return the config for each row, with placeholders for all paths."""
     return {
         name: config_of(
             *(family, Path("run"), Path("corpora"), args.steps, args.dtype),

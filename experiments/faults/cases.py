@@ -1,4 +1,4 @@
-"""Define a case of the campaign: the commands it runs and the outcome it expects."""
+"""Define a test case: the commands that it runs and the outcome that it expects."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ Steps = Generator[Job, Ended, list[str]]
 
 @dataclass(frozen=True)
 class Case:
-    """A case, whose jobs run in a folder of their own.
+    """A test case, which runs its jobs in its own folder.
 
     The name is unique within the group. `steps` yields jobs, receives the result of each one, and
     returns the problems that it found.
@@ -97,7 +97,7 @@ def command_case(
     """Return a case that writes files into its folder and runs one command.
 
     Args:
-        words: a function from the folder to the command-line arguments.
+        words: a function that takes the folder and returns the command-line arguments.
         write: a function that writes the files into the folder.
         mentions: a regular expression that an error message must match, such as the file's name.
         check: a function that checks a successful command's output; returns a problem, or "".

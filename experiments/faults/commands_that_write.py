@@ -1,4 +1,4 @@
-"""Define all commands that write output, and how to read each output for a comparison."""
+"""Define all commands that write output, and how to read their output for comparison."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Writing:
     """A command that writes output.
 
     Attributes:
-        words: a function from the output path to the command-line arguments.
+        words: a function that takes the output path and returns the command-line arguments.
         result: a function that returns the output's contents for comparison; it runs in its own
           process.
         seconds: the command's approximate duration.
-        resumes: whether the same command resumes after a kill, and may be repeated at the end.
+        resumes: whether repeating the command resumes after a kill and accepts a finished output.
         size: the output's size in bytes, from which the disk sizes are computed.
     """
 

@@ -113,7 +113,7 @@ def _flipped_checkpoint(assets: Assets, file: str, seed: float, number: str) -> 
 
 
 def part_cases(assets: Assets, seed: int) -> Iterator[Case]:
-    """Yield runs whose newest checkpoint has a missing, truncated, empty or renamed file."""
+    """Yield cases with a missing, truncated, empty or renamed file in the newest checkpoint."""
     rng = random.Random(f"{seed}/parts")
     checkpoint = assets / CHECKPOINT
     files = checkpoint_files(assets)

@@ -36,7 +36,7 @@ def copy_but(source: Path, target: Path, *without: str) -> None:
 
 
 def write_bin(source: Path, target: Path) -> None:
-    """Write the directory with a pytorch_model.bin instead of safetensors."""
+    """Write a copy of the directory with a pytorch_model.bin instead of safetensors files."""
     import torch
 
     copy_but(source, target, "*.safetensors", "SHA256SUMS")

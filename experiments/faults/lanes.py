@@ -1,4 +1,4 @@
-"""Run jobs in processes that are forked from this one, in which all imports are already done.
+"""Run jobs in processes forked from this one, in which everything is already imported.
 
 Forking takes a hundredth of the time that a new interpreter needs to import JAX, and a crash in one
 process does not affect the others. Forking is safe, since JAX starts its threads on first use and
@@ -213,7 +213,7 @@ def _become(active: _Active) -> None:
 
 
 def _look(active: _Active) -> Ended | None:
-    """Return the process's result, or None while it is running; signal or kill it when due."""
+    """Return a process's result, or None while it runs; signal or kill it when necessary."""
     pid, status, usage = os.wait4(active.pid, os.WNOHANG)
     seconds = time.monotonic() - active.started
     if pid == 0:

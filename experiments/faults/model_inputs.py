@@ -54,7 +54,7 @@ def _import_case(
     expectation: Expectation,
     seconds: float = 90,
 ) -> Case:
-    """Return a case that imports a damaged copy; if it is accepted, no parameter may change."""
+    """Return a case that imports a damaged model; if it is accepted, no parameter may change."""
 
     def steps(here: Path) -> Steps:
         shutil.copytree(assets / source, here / "given")
@@ -96,7 +96,7 @@ def model_cases(assets: Assets, seed: int) -> Iterator[Case]:
 def _files(
     assets: Assets, rng: random.Random
 ) -> Iterator[tuple[str, str, str, bytes, Expectation]]:
-    """Yield (source, file, name of the change, new content, expectation)."""
+    """Yield tuples (source, file, name of the change, new content, expectation)."""
     for name, content, expectation in _config_json(assets, rng):
         yield "huggingface", "config.json", name, content, expectation
     tensors = (assets / "huggingface/model.safetensors").read_bytes()

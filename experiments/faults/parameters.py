@@ -6,7 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
-# Keys in log entries whose values the model did not compute.
+# Fields of log entries that are not computed by the model.
 _NOT_COMPUTED = {"tokens_per_second", "stall", "seconds", "compiling", "utilisation"}
 
 

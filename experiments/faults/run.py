@@ -7,8 +7,8 @@ truncates or removes some of these files, fills disks, and runs commands on hund
 inputs that are either invalid or unusual but valid. A killed command must resume and end with the
 same parameters, bit for bit. Damaged or invalid input must be rejected with a one-sentence message
 and exit code 2. Unusual but valid input must be accepted and give the correct result. The campaign
-can be killed at any moment and resumed with the same command. It writes results.json and prints the
-table; with --fast or --only, it writes to the --work folder.
+can be killed at any moment and resumed with the same command. It prints the table and writes
+results.json to its own folder or, with --fast, --only or --match, to the --work folder.
 """
 
 from __future__ import annotations

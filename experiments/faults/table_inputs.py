@@ -16,7 +16,7 @@ from assets import Assets
 from cases import Case, Ended, Expectation, command_case
 from damage import deep_json, not_a_file_of_its_kind, truncations
 
-# (model, name, file, content, overrides, expectation)
+# An input and how to use it: (model, name, file, content, overrides, expectation).
 Made = tuple[str, str, str, bytes, tuple[str, ...], Expectation]
 
 

@@ -68,7 +68,7 @@ def train(run: FinetuneRun) -> float:
 
 
 def predict(run: FinetuneRun, features: Features) -> tuple[float, float]:
-    """Return the seconds that a prediction pass takes, and how many more the first pass takes."""
+    """Return how many seconds a prediction pass takes, and how much longer the first pass takes."""
     params, seconds = first_state(run).params, []
     for _ in range(2):
         start = time.perf_counter()
@@ -89,8 +89,8 @@ def main() -> None:
     run = FinetuneRun.open(config, make_mesh(config.mesh))
     examples, predicted = run.data.train, run.data.validation["validation"].features
     assert examples is not None
-    # Time the prediction before training, since training also evaluates, which would already
-    # compile these programs.
+    # Time the prediction pass before training, because the evaluations during training compile the
+    # same programs.
     prediction_seconds, prediction_compilation = predict(run, predicted)
     compilation = compile_train_step(run, examples)
     seconds = train(run)

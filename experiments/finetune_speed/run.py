@@ -6,10 +6,10 @@ r"""Compare how fast bert_jax and Hugging Face's Trainer fine-tune and predict.
 DATA contains glue/SST-2, squad/{train-v1.1-prefix,dev-v1.1}.json.xz and vocab/bert-base-uncased. In
 every round, each library runs once in a separate process on the same tokenized examples; bert_jax
 runs first in one round and last in the next. On a CPU, each library runs in float32 and in bfloat16
-(bf16=True), and a round's ratio compares each library's faster mode. On a GPU, both run only in
-bfloat16. On a CPU, bert-jax configures malloc to keep freed buffers; --same-malloc does the same
-for the Trainer. The first round compiles the programs, and later rounds load them from a cache. The
-script writes results.json, or results_cuda.json on a GPU.
+(bf16=True), and the ratio for a round compares the faster mode of each library. On a GPU, both run
+only in bfloat16. On a CPU, bert-jax configures malloc to keep freed buffers; --same-malloc does the
+same for the Trainer. The first round compiles the programs, and later rounds load them from a
+cache. The script writes results.json, or results_cuda.json on a GPU.
 """
 
 from __future__ import annotations

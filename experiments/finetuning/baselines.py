@@ -270,8 +270,8 @@ def _places(
 ) -> list[list[str]]:
     """Return features for every word in a passage: the word, its neighbors and the question word.
 
-    compared: whether to add features that say whether the word and its neighbors occur in the
-      question, and how many of the 21 words around it do, not counting stop words.
+    compared: whether to add features that indicate whether the word and its neighbors occur in the
+      question, and how many of the 21 surrounding words do. Stop words are ignored.
     """
     question = [word.lower() for word in re.findall(r"\w+", example.question)]
     question_words = set(question) - ENGLISH_STOP_WORDS
@@ -299,7 +299,7 @@ def _places(
 
 
 def _kinds_of_question(question: Sequence[str]) -> list[str]:
-    """Return the question word, on its own and with the word after it, such as "how many"."""
+    """Return the question word by itself and followed by the next word, as in "how many"."""
     place = next((place for place, word in enumerate(question) if word in _ASKING), None)
     if place is None:
         return ["?"]

@@ -17,9 +17,10 @@ from bert_jax.training.state import fingerprint
 
 
 def describe(model: Path) -> dict[str, Any]:
-    """Return a model's sizes, tokenizer and parameters and, if known, how it was pretrained.
+    """Describe a model: its sizes, checksums and, if known, how it was pretrained.
 
-    If the model started from another one, the description contains only the path of that model.
+    If the model was initialized from another model, the description identifies the other model only
+    by its path.
 
     Raises:
       SystemExit: the model was fine-tuned.

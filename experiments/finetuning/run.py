@@ -65,7 +65,8 @@ def resolve(task: Task, args: argparse.Namespace, positions: int) -> argparse.Na
         kind="finetune",
     )
     own["max_length"] = min(recipe.max_length, args.max_length or recipe.max_length)
-    # BERT's code (Devlin et al. 2019) uses windows of 384 and a stride a third as long, 128.
+    # BERT's code (Devlin et al. 2019) uses windows of 384 tokens and a stride of a third of that,
+    # 128 tokens.
     stride = recipe.spans.doc_stride if recipe.spans else 0
     own["doc_stride"] = min(stride, own["max_length"] // 3)
     if own["max_length"] > positions:

@@ -113,7 +113,7 @@ def made_of(output: Path, settings: dict) -> str:
     config = identity["config"]
     for name in ("init_from", "from_scratch"):
         del config[name]
-    # Leave out the files' locations, since their checksums are already in the sweep's identity.
+    # Leave out the locations of files, since the sweep's identity already contains their checksums.
     for section in ("glue", "spans", "tags"):
         for name in ("directory", "files"):
             (config[section] or {}).pop(name, None)

@@ -63,7 +63,7 @@ TASKS = {
         Task("MRPC", "mrpc", "F1", _PAIRED, "MRPC", test="glue/MRPC/msr_paraphrase_test.txt"),
         Task("RTE", "rte", "accuracy", _PAIRED, "RTE"),
         Task("STS-B", "stsb", "Spearman correlation", _SCORED, "STS-B", epochs=6, batch_size=32),
-        # One seed of the pretrained side had an F1 of 22.7 with this batch size, and 16.8 with 32.
+        # For one seed, the pretrained side had an F1 of 22.7 at this batch size and 16.8 at 32.
         Task("SQuAD", "squad", "F1", _SPANS, epochs=2, batch_size=8, learning_rates=(3e-4,)),
         Task(
             *("WNUT-17", "wnut17", "F1", _TAGGED),

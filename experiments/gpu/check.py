@@ -124,7 +124,7 @@ class _AttentionCase(NamedTuple):
 
 
 def _packed(rows: int, length: int) -> jax.Array:
-    """Return document ids of rows with three documents of different lengths and some padding."""
+    """Return document IDs for rows with three documents of different lengths and some padding."""
     numbers = np.zeros((rows, length), np.int32)
     for row in range(rows):
         ends = np.sort(np.random.default_rng(row).choice(length - 1, 3, replace=False)) + 1
@@ -135,7 +135,7 @@ def _packed(rows: int, length: int) -> jax.Array:
 
 
 def _single(rows: int, length: int) -> jax.Array:
-    """Return document ids of rows with one document each, followed by padding."""
+    """Return document IDs for rows that contain one document each, followed by padding."""
     lengths = np.linspace(1, length, rows).astype(np.int32)
     return jnp.asarray((np.arange(length)[None] < lengths[:, None]).astype(np.int32))
 

@@ -4,14 +4,14 @@ r"""Compare the speed of bert_jax's train step with that of Hugging Face's BERT 
     python experiments/step_speed/run.py base large --device cuda --batch 128 --length 512 \
         --without-attention-dropout
 
-The peer is `yardsticks/peer_torch_bert.py` in the folder BERT_JAX_SHARED (default: `shared` next to
-the repository). It trains `BertForPreTraining` with AdamW and gradient clipping, both in eager mode
-and compiled; the masked-LM head runs only at the masked positions. In every round, each program
-runs once in a separate process. A round's ratio is bert_jax's tokens/s divided by the peer's
-tokens/s in its faster mode in that round. The peer also applies dropout to attention probabilities;
---without-attention-dropout measures bert_jax with and without this dropout. On a CPU, bert-jax
-configures malloc to keep freed buffers; --same-malloc also measures the peer with this setting. The
-script writes results.json, or results_cuda.json on a GPU.
+The peer is `yardsticks/peer_torch_bert.py` in the folder given by the environment variable
+BERT_JAX_SHARED (default: `shared` next to the repository). It trains `BertForPreTraining` with
+AdamW and gradient clipping, both in eager mode and compiled; the masked-LM head runs only at the
+masked positions. In every round, each program runs once in a separate process. A round's ratio is
+bert_jax's tokens/s divided by the peer's tokens/s in its faster mode in that round. The peer also
+applies dropout to attention probabilities; --without-attention-dropout measures bert_jax with and
+without this dropout. On a CPU, bert-jax configures malloc to keep freed buffers; --same-malloc also
+measures the peer with this setting. The script writes results.json, or results_cuda.json on a GPU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compare FLOPs and parameters per part with published counts and compiled programs."""
+"""Compare the FLOPs and parameters of each part with published counts and compiled programs."""
 
 import jax
 import jax.numpy as jnp

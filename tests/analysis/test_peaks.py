@@ -1,4 +1,4 @@
-"""Test that a device's peak FLOP/s is found from its `device_kind`."""
+"""Test that a device's peak FLOP/s is looked up correctly from its `device_kind`."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Test that `bert-jax bench data` measures loading, from a given corpus or a temporary one."""
+"""Test that `bert-jax bench data` measures loading speed with a given or a temporary corpus."""
 
 from __future__ import annotations
 

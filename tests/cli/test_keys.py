@@ -35,7 +35,7 @@ def test_every_key_that_can_be_set_is_listed(name: str) -> None:
 
 
 def test_defaults_depend_on_the_section(capsys: pytest.CaptureFixture[str]) -> None:
-    """Check that the list shows fine-tuning's own default for the optimizer's warm-up."""
+    """Check that `keys finetune` shows the optimizer defaults that are specific to fine-tuning."""
     assert main(["keys", "finetune", "optimizer"]) == 0
     output = capsys.readouterr().out
     default = FinetuneConfig.__dataclass_fields__["optimizer"].default_factory()

@@ -86,7 +86,7 @@ def verbs(table: typing.Mapping[str, Verb], before: str = "") -> Iterator[tuple[
 
 
 def takes_text(action: argparse.Action) -> bool:
-    """Return whether an argument accepts any text as its value."""
+    """Return whether an argument accepts arbitrary text as its value."""
     return action.nargs != 0 and action.type not in (int, float) and not action.choices
 
 
@@ -115,7 +115,7 @@ def words_for(action: argparse.Action, value: str | None = None) -> list[str]:
 def test_every_argument_of_every_verb_is_checked(
     words: str, verb: Verb, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Take the arguments from the parsers, so that new options are tested automatically."""
+    """Get the arguments from the parsers, so that new options are tested automatically."""
     actions = make_parser(verb, words)._actions
     (chosen,) = (action for action in actions if name_of(action) == name)
     if f"{words} {name}" in TEXTS:
@@ -178,7 +178,7 @@ def smallest(kind: str, section: str) -> dict[str, Any]:
 
 
 def with_value(values: dict[str, Any], key: str, value: object) -> dict[str, Any]:
-    """Return a copy of the values, but with the value of a dotted key replaced."""
+    """Return a copy of the values in which the value of a dotted key is replaced."""
     first, _, rest = key.partition(".")
     inner = with_value(values.get(first, {}), rest, value) if rest else value
     return {**values, first: inner}

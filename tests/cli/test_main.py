@@ -16,7 +16,7 @@ from bert_jax.verbs import Verb, make_parser
 
 @pytest.fixture
 def echo(monkeypatch: pytest.MonkeyPatch) -> list[argparse.Namespace]:
-    """Add the verbs `echo` and `fail`; return the list where `echo` records its arguments.
+    """Add the verbs `echo` and `fail`; return the list in which `echo` records its arguments.
 
     `fail` raises an error.
     """
@@ -69,7 +69,7 @@ def test_a_verb_receives_its_arguments_and_overrides(echo: list[argparse.Namespa
 
 
 def test_verbs_may_share_a_module(monkeypatch, capsys) -> None:
-    """Each verb is declared and run by its own functions, whose docstrings describe it."""
+    """Check that each verb uses its own functions, and that `--help` shows their docstrings."""
 
     def add_count_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("first", nargs="?")

@@ -36,7 +36,8 @@ def test_every_token_is_packed_once_and_within_the_limits(max_length, max_fragme
             assert len(fragment.token_ids)
             fragments[fragment.document_id].append(fragment)
     for document in documents:
-        # Full fragments come first, in order, followed by the remainder, which is packed.
+        # A document's full fragments come first, in order, followed by its remainder, which is
+        # packed.
         parts = fragments[document.document_id]
         np.testing.assert_array_equal(
             np.concatenate([fragment.token_ids for fragment in parts]), document.token_ids

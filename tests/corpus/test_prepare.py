@@ -115,7 +115,7 @@ def test_the_split_of_a_document_does_not_depend_on_other_documents(
 def test_skipped_lines_are_counted_and_logged_once(
     corpus, tokenizer, tmp_path, prepare_options, write_json_lines, caplog
 ):
-    """Log skipped lines once, although texts are read twice if the tokenizer strips accents."""
+    """Check that skipped lines are logged once, although stripping accents requires two passes."""
     assert tokenizer.strips_accents
     path = tmp_path / "in.jsonl"
     write_json_lines(path, corpus.texts)
@@ -195,7 +195,8 @@ def test_held_out_inputs_are_held_out_completely(
     for number, text in enumerate(own):
         expected = plain.encode(text, add_special_tokens=False).ids
         assert documents[number][0].tolist() == expected
-    # Repeating the call accepts the finished corpus; a different held-out input is rejected.
+    # If the call is repeated, the finished corpus is accepted; a different held-out input is
+    # rejected.
     repeated = make_corpus(
         corpus.inputs, tokenizer, outputs[0], options, 1, heldout_inputs=[heldout_input]
     )

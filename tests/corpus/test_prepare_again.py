@@ -48,7 +48,7 @@ def test_a_finished_corpus_of_other_inputs_is_refused(corpus, finished, tokenize
 
 @pytest.fixture
 def small(tmp_path, tokenizer, prepare_options):
-    """Return (run, files), where `run` prepares a corpus from two files of 40 documents each."""
+    """Return (run, files), where `run` prepares a corpus from two files with 40 documents each."""
     files = [tmp_path / "a.txt", tmp_path / "b.txt.gz"]
     text = "".join(f"The number {n} is here.\n\n" for n in range(100, 140))
     files[0].write_text(text)

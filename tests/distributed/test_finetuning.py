@@ -1,4 +1,4 @@
-"""Test that two processes fine-tune and score a model just as a single process does."""
+"""Test that two processes fine-tune and evaluate a model just as a single process does."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_two_processes_train_and_score_like_one(toy, bert_jax, tmp_path):  # noq
 
 
 def test_processes_with_other_configs_are_refused(toy, bert_jax, tmp_path):  # noqa: F811
-    """Give a source to only one process, although all must read its parameters together."""
+    """Configure only one process to start from a source, which all processes must read together."""
     config = tmp_path / "apart.py"
     recipe = (toy.root / "glue.py").read_text()
     config.write_text(

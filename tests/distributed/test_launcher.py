@@ -15,8 +15,8 @@ from ..commands import TIMEOUT
 
 LAUNCHER = Path(__file__).resolve().parents[2] / "launch/local.sh"
 
-# This script replaces the Python interpreter. It finds a port in the same way, but runs the verb as
-# a shell script.
+# This script replaces the Python interpreter. It finds a port as the real interpreter would, but
+# runs the verb as a shell script.
 FAKE_PYTHON = """#!/bin/sh
 [ "$1" = -c ] && exec "{python}" "$@"
 [ "$1 $2" = "-m bert_jax.cli.main" ] || exit 99
@@ -32,8 +32,8 @@ def launch(tmp_path):
     fake_python.chmod(0o755)
 
     def start(count: int | str, *words: str) -> subprocess.Popen[str]:
-        # A test suite in the background ignores SIGINT, and a shell cannot trap a signal that it
-        # inherits as ignored.
+        # A test suite that runs in the background ignores SIGINT, and a shell cannot trap a signal
+        # that was already ignored when it started.
         enable_sigint = "import os, signal as s, sys; s.signal(s.SIGINT, s.SIG_DFL); "
         enable_sigint += "os.execv(sys.argv[1], sys.argv[1:])"
         return subprocess.Popen(

@@ -274,7 +274,7 @@ def test_sigterm_to_one_process_saves_and_stops_all(stopped):
 
 
 def test_ctrl_c_saves_and_stops_all(bert_jax, short_run, interrupts_enabled, tmp_path):
-    # No checkpoint is due, no matter how many steps are done before the signal.
+    # No checkpoint is due, no matter how many steps finish before the signal arrives.
     rare = (f"{part}.every_steps={BEYOND}" for part in ("checkpoint", "evaluation"))
     words = short_run(tmp_path, f"phases.only.num_steps={BEYOND}", *rare)
     launcher = bert_jax.start(*words, launcher=PROCESSES, devices=DEVICES)

@@ -23,7 +23,7 @@ WITH_VALUE = ("args", "expect", "file", "replace", "setup")
 WITHOUT_VALUE = ("apply", "fails")
 TRAINING = re.compile(r"\bbert-jax\s+(pretrain|finetune|sweep)\b")
 
-# MyST directives that show code without a plain fence.
+# MyST directives that show code without using a plain fence.
 CODE_DIRECTIVES = ("{code", "{sourcecode", "{parsed-literal", "{literalinclude", "{doctest")
 
 COMMENT = re.compile(r"<!--(.*?)-->", re.DOTALL)

@@ -51,7 +51,7 @@ SETUPS = {
         "--config.model.max_positions=64 --config.evaluation.every_steps=20 "
         "--config.checkpoint.every_steps=20 --config.reporting.tensorboard=False",
     ),
-    # models/mini/: the pretrained BERT-mini from experiments/finetuning, imported
+    # models/mini/: the pretrained BERT-mini from experiments/finetuning, after importing it
     "mini": Setup((), "bert-jax import experiments/finetuning/bert-mini --output models/mini"),
 }
 

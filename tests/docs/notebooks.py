@@ -25,7 +25,7 @@ COURSE = REPOSITORY / "docs/course"
 NOTEBOOKS = sorted(COURSE.glob("*.ipynb"))
 # The outputs of cells with this tag are the same on every machine.
 EXACT = "exact"
-# The number of seconds after which a cell is assumed to hang.
+# The number of seconds after which a cell is considered to be stuck.
 TIMEOUT = 600
 # The notebooks read these files and directories in a checkout.
 LINKED = ("experiments", "bert_jax", "docs", "README.md")

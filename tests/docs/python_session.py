@@ -56,7 +56,7 @@ class PythonSession:
         Args:
           source: the block's code.
           name: the file name to show in tracebacks.
-          timeout: the number of seconds after which the block is assumed to hang.
+          timeout: the number of seconds after which the block is considered to be stuck.
 
         Returns:
           A pair: what went wrong (an empty string if nothing did), and the output.

@@ -14,7 +14,7 @@ from ..commands import REPOSITORY
 from .blocks import Block
 from .python_session import PythonSession
 
-# The number of seconds after which a block is assumed to hang.
+# The number of seconds after which a block is considered to be stuck.
 TIMEOUT = 300
 # These are copied into a page's directory, since the page may change them.
 COPIED = ("configs", "examples", "launch")

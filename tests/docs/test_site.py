@@ -12,7 +12,7 @@ from ..commands import REPOSITORY
 
 pytestmark = pytest.mark.slow
 
-# URLs on other hosts that a browser would load to show a page, as opposed to ordinary links.
+# URLs on other hosts that a browser would fetch to display a page, as opposed to ordinary links.
 LOADED = re.compile(r"""(?:\bsrc=|<link\b[^>]*\bhref=|url\(|@import\s*)["']?(?:https?:)?//""")
 
 
@@ -77,7 +77,7 @@ def test_pages_work_in_a_browser(site: Path, browser: Any, scheme: str, width: i
         if wide > 0:
             problems.append(f"{page.name}: {wide} pixels wider than the window of {width}")
     tab.goto(f"{(site / 'search.html').as_uri()}?q=tokenizer")
-    # Results appear one after the other.
+    # The browser displays the search results one after the other.
     tab.locator("#search-results li a").get_by_text("Tokenizers", exact=True).wait_for()
     context.close()
     assert not problems, "\n".join(problems)

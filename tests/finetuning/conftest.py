@@ -1,4 +1,4 @@
-"""Define toy tasks in common file formats; a randomly initialized one-layer BERT can learn them."""
+"""Define toy tasks, in common file formats, that a one-layer BERT can learn from scratch."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def source(make_source: Maker) -> Path:
 
 
 def sentence(rng: random.Random, *kept: str) -> str:
-    """Return a sentence of the given words and some neutral words, in random order."""
+    """Return a sentence made of the given words and some neutral ones, in random order."""
     words = [*kept, *rng.choices(NEUTRAL, k=rng.randint(2, 9))]
     rng.shuffle(words)
     return " ".join(words)

@@ -132,7 +132,7 @@ class Highlighted:
 
 
 class Highlight(Predictor):
-    """Marks the relevant words in texts."""
+    """A predictor that marks the relevant words in texts."""
 
     heads = (HEAD.name,)
     made_by = "`bert-jax finetune`"

@@ -22,7 +22,7 @@ TOTAL = 36
 
 
 class Killed(BaseException):
-    """An exception that no code handles, which simulates SIGKILL."""
+    """An exception that no code catches, used to simulate SIGKILL."""
 
 
 @pytest.fixture

@@ -296,7 +296,7 @@ def make_imported(whole, tmp_path):
 def test_an_imported_model_is_scored_with_a_config(
     whole, toy, evaluated, make_imported, labels, order
 ):
-    """Match the model's labels to the task's names for them, in any order."""
+    """Match the model's labels to the names that the task uses, in any order."""
     words = ("--config", toy.root / "glue.py")
     result = evaluated(make_imported(*labels, order=order), *words)["sets"]["validation"]
     assert result["scores"] == pytest.approx(scores(whole)["scores"], rel=1e-5)

@@ -24,7 +24,8 @@ def test_layer_decay_lowers_the_rate_of_lower_layers(toy, make_source, bert_jax_
         changes[decay] = {name: found[name] - before[name] for name in found.keys() & before.keys()}
     powers = {"pooler.": 0, "encoder.layers.1.": 1, "encoder.layers.0.": 2, "encoder.embeddings": 3}
     for name, change in changes[1.0].items():
-        # Softmax is invariant to offsets, so the gradient of a key bias is only rounding error.
+        # Softmax is invariant to offsets, so the gradient of a key bias consists only of rounding
+        # errors.
         if name.endswith("key.bias"):
             continue
         (power,) = (k for prefix, k in powers.items() if name.startswith(prefix))
@@ -47,7 +48,7 @@ def test_accumulated_parts_match_the_whole_batch(toy, bert_jax_here, tmp_path):
 
 
 def test_evaluations_are_spread_evenly_over_every_epoch(toy, bert_jax_here, tmp_path):
-    """Check that each fifth of a twelve-step epoch (2.4, 4.8, 7.2, 9.6 and 12) is rounded."""
+    """Check that evaluations due at fractional steps, such as 2.4, run at the nearest step."""
     finished = bert_jax_here(
         *toy.words("glue", tmp_path, "num_epochs=2", "evaluations_per_epoch=5")
     )

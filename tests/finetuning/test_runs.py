@@ -89,8 +89,8 @@ def test_another_run_in_its_work_directory_is_refused(toy, whole, bert_jax_here)
     assert finished.code == 2
     assert "belongs to another run" in finished.errors
     assert "batch_size: 16 -> 8" in finished.errors and "seed: 0 -> 1" in finished.errors
-    # With this batch size, training would also end before the checkpoint's step, but the error
-    # reports the batch size.
+    # With this batch size, the run would also end before the step of its checkpoint, but the error
+    # message should mention the batch size.
     finished = bert_jax_here(*toy.words("glue", whole, *WHOLE, "batch_size=32"))
     assert finished.code == 2 and "batch_size: 16 -> 32" in finished.errors
 

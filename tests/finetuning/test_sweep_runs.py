@@ -196,7 +196,7 @@ def test_a_stopped_sweep_goes_on_to_the_same_results(
 def test_all_runs_of_a_sweep_start_from_the_same_parameters(
     toy, source, bert_jax_here, tmp_path: Path
 ) -> None:
-    """Start from a pretraining run that is still in progress and removes old checkpoints."""
+    """Start from a pretraining run that is still in progress and deletes its old checkpoints."""
     init = tmp_path / "init"
     shutil.copytree(source, init)
     tell = Reporter.train
@@ -253,7 +253,7 @@ def test_a_larger_grid_keeps_finished_runs_and_another_sweep_is_refused(
         in smaller.output
     )
 
-    # Imitate a file from a version that did not have this key yet.
+    # Imitate a file from a version that did not yet have this key.
     stored = json.loads((tmp_path / "sweep.json").read_text())
     del stored["config"]["patience"]
     (tmp_path / "sweep.json").write_text(json.dumps(stored))

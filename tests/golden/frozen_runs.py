@@ -209,7 +209,7 @@ FAST = tuple(name for name in CASES if name not in SLOW)
 
 
 def environment(cache: str | None) -> dict[str, str]:
-    """Return the environment variables with which values are recorded and compared.
+    """Return the environment variables for commands whose results are recorded or compared.
 
     cache: the directory for the compilation cache, or None to use no cache.
     """
@@ -277,7 +277,7 @@ def lay_out(place: Path, *, kept: bool) -> None:
 
 
 def run_command(command: str, root: Path) -> dict[str, Any]:
-    """Run a command in this process, and return its exit code and its normalized lines."""
+    """Run a command in this process, and return its exit code and its normalized output."""
     from bert_jax.cli.main import main
 
     printed = io.BytesIO()
@@ -293,7 +293,7 @@ def run_command(command: str, root: Path) -> dict[str, Any]:
 
 
 def draw_no_curves() -> None:
-    """Write empty pictures, since drawing takes half a second per evaluation."""
+    """Write placeholders instead of plots, since drawing takes half a second per evaluation."""
     from matplotlib.figure import Figure
 
     def savefig(self: Figure, target: io.BytesIO, **_: object) -> None:

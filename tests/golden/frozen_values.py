@@ -34,8 +34,8 @@ _DECIMAL = re.compile(r"-?\d[\d,]*\.\d+(?:e[+-]?\d+)?%?")
 # and predictions stayed within RELATIVE, and parameter norms within 3.0e-4.
 RELATIVE, ABSOLUTE = 2e-4, 1e-6
 PARAMETERS = 1e-3
-# A softmax cancels these biases, so their gradients are nothing but rounding errors, which Adam
-# amplifies.
+# These biases cancel out in a softmax, so their gradients are nothing but rounding errors, which
+# Adam amplifies.
 _WITHOUT_GRADIENT = re.compile(
     r"attention\.self\.key\.bias$|/qa_outputs\.bias$|exported/choices/.*/classifier\.bias$"
 )
@@ -159,7 +159,7 @@ def _of_parameter(recorded: Any, measured: Any, where: str) -> Iterator[str]:
     if _WITHOUT_GRADIENT.search(where):
         return
     size = math.prod(recorded["shape"])
-    # Positive and negative values may cancel in a sum, but the errors in its terms do not.
+    # Positive and negative values may cancel out in a sum, but the errors in its terms do not.
     for name, scale in (("norm", 1.0), ("sum", math.sqrt(size))):
         difference = abs(recorded[name] - measured[name])
         if difference > PARAMETERS * scale * recorded["norm"] + ABSOLUTE:

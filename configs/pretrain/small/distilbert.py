@@ -1,12 +1,12 @@
 """../distilbert.py scaled down for two CPU cores: 2 layers, distilled from a teacher with 4 layers.
 
-As published (Sanh et al. 2019, section 3): the student has half as many layers as the teacher and
-is initialized with every second layer of the teacher, without segments or sentence pairs. The loss
-combines the cross-entropy with the teacher's predictions at temperature 2, the masked-LM loss, and
-the cosine distance to the teacher's last hidden states, with weights 5, 2 and 1. Scaled down: the
-teacher is the model trained with bert_base.py in this directory, and the student is trained for 500
-steps (10% of them warm-up), with batches of 32 rows of 128 tokens and a peak learning rate chosen
-for 128 features.
+As published (Sanh et al. 2019, section 3): the student has half as many layers as the teacher, is
+initialized with every second layer of the teacher, and uses neither segments nor sentence pairs.
+The loss combines the cross-entropy with the teacher's predictions at temperature 2, the masked-LM
+loss, and the cosine distance to the teacher's last hidden states, with weights 5, 2 and 1. Scaled
+down: the teacher is the model trained with bert_base.py in this directory, and the student is
+trained for 500 steps (10% of them warm-up), with batches of 32 rows of 128 tokens and a peak
+learning rate chosen for 128 features.
 
 Corpus and teacher:
     the commands in bert_base.py in this directory
@@ -16,7 +16,7 @@ Hardware: two CPU cores.
 Measured on two CPU cores (AMD EPYC, 2026-11-23): 3 min 3 s, not including the teacher; held-out
 masked-LM loss 5.66 nats, compared with the teacher's 5.87 and a unigram cross-entropy of 6.22. With
 predictions compared only at masked tokens (--config.distillation.soft_targets=masked), a run on the
-previous day took half the time and reached 5.64, with a teacher at 5.82.
+previous day took half the time and reached a loss of 5.64, with a teacher whose loss was 5.82.
 """
 
 from ml_collections import ConfigDict

@@ -17,7 +17,7 @@ from ...interop.conftest import make, quiet  # noqa: F401
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory) -> dict[str, Path]:
-    """Return a dict from each head to the work directory of a model with that head."""
+    """Return a dict that maps each head to the work directory of a model with that head."""
     work_dirs = {}
     for head in ("pretraining", "classification", "tagging", "span", "multiple_choice"):
         directory = tmp_path_factory.mktemp(head)
@@ -34,7 +34,7 @@ def no_compilation_cache(monkeypatch) -> None:
 
 @pytest.fixture
 def standard_input(monkeypatch, tmp_path_factory):
-    """Return a function that replaces standard input with given text."""
+    """Return a function that replaces standard input with the given text."""
 
     def replace(data: bytes) -> None:
         path = tmp_path_factory.mktemp("input") / "standard"

@@ -227,13 +227,13 @@ def test_report_puts_errors_in_the_output(models, bert_jax_here, monkeypatch, tm
     assert "field 'id' contains a lone" in found[7]["error"]
     assert "a lone surrogate" in found[8]["error"]
     assert "byte 0xff is not UTF-8" in found[9]["error"]
-    # Without --unusable report, the first unusable line ends the command.
+    # Without --unusable report, the command fails at the first unusable line.
     refused = bert_jax_here("predict", *words)
     assert refused.code == 2 and f"{source}:4: '{{' is not valid JSON" in refused.errors
 
 
 def test_unusable_lines_cost_no_more_than_usable_lines(models, monkeypatch):
-    """Encode each text at most twice, no matter how many lines are unusable."""
+    """Check that each text is encoded at most twice, no matter how many lines are unusable."""
     model, encoded = FillMask(models["pretraining"]), []
     encode = Tokenizer.encode_batch
 
