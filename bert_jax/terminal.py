@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from io import TextIOWrapper
 from typing import Literal, TextIO, get_args
 
-# How often to update a progress line and a line that shows the elapsed time, in seconds.
+# Update intervals, in seconds, for a progress line and for a line that shows the elapsed time.
 _PROGRESS_ON_A_TERMINAL, _PROGRESS_IN_A_FILE = 0.2, 10.0
 _ELAPSED_ON_A_TERMINAL, _ELAPSED_IN_A_FILE = 1.0, 60.0
 

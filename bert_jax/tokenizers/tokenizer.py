@@ -92,8 +92,8 @@ class Tokenizer:
         Args:
           directory: the output directory, which is created if it does not exist.
           segments: whether the model distinguishes the two texts of a pair. If so, a tokenizer that
-            gives both texts segment id 0, such as RoBERTa's, is saved in a form that gives the
-            second text id 1.
+            gives both texts segment id 0, such as RoBERTa's, is saved in a form that assigns
+            segment id 1 to the second text.
         """
         write_backend(self._backend, Path(directory), segments=segments)
 

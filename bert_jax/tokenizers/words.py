@@ -129,8 +129,8 @@ def _is_mark(character: str) -> bool:
 # unknown.
 WARNED_SHARE = 0.01
 REFUSED_SHARE = 0.20
-# With fewer tokens, the fraction says little about a corpus, so the check waits until there are
-# this many or the corpus ends.
+# Below this number of tokens, the fraction of unknown tokens says little about a corpus, so the
+# check waits for more tokens or the end of the corpus.
 _MIN_CHECKED_TOKENS = 10_000
 # A corpus with fewer tokens than this is just a quick trial, in which a single word may make up a
 # fifth of the tokens.

@@ -53,7 +53,7 @@ class EarlyStopping:
             self._best = (step, value)
 
     def observe_all(self, evaluations: Iterable[Mapping[str, float]]) -> None:
-        """Record the evaluations in a log, where each entry includes its step."""
+        """Record evaluations that were read from a log; each entry includes its step."""
         for entry in evaluations:
             self.observe(int(entry["step"]), entry)
 
