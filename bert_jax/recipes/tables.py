@@ -8,9 +8,10 @@ from typing import assert_never, get_args
 
 from bert_jax.analysis.shapes import shape_table
 from bert_jax.analysis.tables import flops_table, parameter_table
-from bert_jax.models.config import VARIANTS, ComputeConfig, variant
+from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import ModelConfig, PretrainingHead, define_model
 from bert_jax.models.parameters import count
+from bert_jax.models.variants import VARIANTS, variant
 from bert_jax.objectives import SentencePairs
 from bert_jax.recipes.files import recipe_names
 from bert_jax.recipes.load import Overrides, Source, load_config

@@ -19,8 +19,9 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 
-from bert_jax.models.config import VARIANTS, ComputeConfig, EncoderConfig
+from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model
+from bert_jax.models.variants import VARIANTS
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import CheckpointConfig, require_intact, steps_in
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer

@@ -11,10 +11,11 @@ from bert_jax.analysis.counts import (
     parameters_by_part,
     pretraining_flops,
 )
-from bert_jax.models.config import ComputeConfig, EncoderConfig, variant
+from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.encoder import Encoder, Layer, SharedLayer, apply_layer
 from bert_jax.models.model import ModelConfig, define_model, infer
 from bert_jax.models.parameters import count, define
+from bert_jax.models.variants import variant
 from bert_jax.tasks.pretraining import Pretraining
 
 BASE = EncoderConfig()

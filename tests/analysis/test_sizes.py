@@ -7,9 +7,10 @@ import dataclasses
 import pytest
 
 from bert_jax.analysis.counts import parameter_counts
-from bert_jax.models.config import ComputeConfig, EncoderConfig, variant
+from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model, head_names
 from bert_jax.models.parameters import count
+from bert_jax.models.variants import variant
 
 PLAIN = EncoderConfig(
     vocab_size=50, hidden_dim=8, num_layers=4, num_heads=2, ffn_dim=24, max_positions=16

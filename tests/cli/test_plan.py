@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax.cli.main import main
-from bert_jax.models.config import variant
+from bert_jax.models.variants import variant
 from bert_jax.pretraining.config import PhaseConfig, PretrainConfig
 from bert_jax.pretraining.phase_plan import PhasePlan, duration
 from bert_jax.pretraining.remedies import flags, remedies, with_changes

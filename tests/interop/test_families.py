@@ -13,8 +13,9 @@ import transformers
 from bert_jax.inference.classify import Classify
 from bert_jax.inference.fill_mask import NextSentence
 from bert_jax.interop.huggingface.families import family_of, origins
-from bert_jax.models.config import EncoderConfig, variant
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig
+from bert_jax.models.variants import variant
 from bert_jax.runs.work_dir import read_model
 from bert_jax.tokenizers.tokenizer import Tokenizer
 

@@ -9,9 +9,10 @@ import jax
 import pytest
 from flax import nnx
 
-from bert_jax.models.config import VARIANTS, ComputeConfig, EncoderConfig, variant
+from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.layers import compute_dtype
 from bert_jax.models.parameters import define
+from bert_jax.models.variants import VARIANTS, variant
 from bert_jax.tasks.pretraining import Pretraining
 
 

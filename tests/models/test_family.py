@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig, variant
+from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.encoder import Encoder
 from bert_jax.models.parameters import ModelDefinition, Parameters, define
+from bert_jax.models.variants import variant
 
 SIZES = dict(vocab_size=50, hidden_dim=16, num_layers=4, num_heads=2, ffn_dim=24, max_positions=12)
 FLOAT32 = ComputeConfig(dtype="float32", attention="xla")

@@ -9,10 +9,11 @@ import pytest
 import torch
 import transformers
 
-from bert_jax.models.config import VARIANTS, ComputeConfig, EncoderConfig, variant
+from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.heads import PretrainingModel
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import ModelDefinition, count
+from bert_jax.models.variants import VARIANTS, variant
 from bert_jax.tasks.pretraining import Pretraining
 
 BERTS = ("tiny", "mini", "small", "medium", "base", "large")

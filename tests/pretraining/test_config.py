@@ -7,9 +7,10 @@ import pytest
 import torch
 import transformers
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig, variant
+from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import count
+from bert_jax.models.variants import variant
 from bert_jax.pretraining.config import EvaluationConfig, PhaseConfig, PretrainConfig
 from bert_jax.recipes.load import load_config
 from bert_jax.tasks.distillation import matched_layers

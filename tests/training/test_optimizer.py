@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from bert_jax.models.config import ComputeConfig, variant
+from bert_jax.models.config import ComputeConfig
+from bert_jax.models.variants import variant
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training import optimizer
 from bert_jax.training.optimizer import (
