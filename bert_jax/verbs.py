@@ -1,4 +1,4 @@
-"""Find the verbs of a command line, describe them, and parse their arguments."""
+"""List the verbs of the command line, describe them, and parse their arguments."""
 
 from __future__ import annotations
 
@@ -43,6 +43,93 @@ class Verb:
     converts: bool = False
     on_cpu: bool = False
     mixed: bool = False
+
+
+_BENCHMARKS = {
+    "data": Verb("time making batches from records", "bert_jax.cli.bench_data"),
+    "prepare": Verb("time making records from text", "bert_jax.cli.bench_prepare"),
+    "step": Verb("time the train step", "bert_jax.cli.bench_step", repeats=True),
+}
+VERBS = {
+    "prepare": Verb("tokenize and pack a corpus into training records", "bert_jax.cli.prepare"),
+    "train-tokenizer": Verb("train a tokenizer on a corpus", "bert_jax.cli.train_tokenizer"),
+    "demo-corpus": Verb(
+        "write a corpus of the English documentation that comes with Python",
+        "bert_jax.cli.prepare",
+        "demo_corpus",
+    ),
+    "pretrain": Verb(
+        "pretrain a model, or resume a stopped run", "bert_jax.cli.pretrain", repeats=True
+    ),
+    "finetune": Verb(
+        "fine-tune a pretrained model on a task", "bert_jax.cli.finetune", repeats=True
+    ),
+    "evaluate": Verb(
+        "score a fine-tuned model on its validation set or another file",
+        "bert_jax.cli.evaluate",
+        repeats=True,
+    ),
+    "sweep": Verb(
+        "fine-tune over a grid of hyperparameters and seeds, and write a report",
+        "bert_jax.cli.sweep",
+        repeats=True,
+    ),
+    "import": Verb(
+        "convert a model from another framework to a work directory",
+        "bert_jax.cli.import_model",
+        converts=True,
+        on_cpu=True,
+    ),
+    "export": Verb(
+        "convert a model for other frameworks", "bert_jax.cli.export", converts=True, on_cpu=True
+    ),
+    "extract": Verb(
+        "copy one checkpoint of a run to a new work directory",
+        "bert_jax.cli.checkpoints",
+        "extract_checkpoint",
+        converts=True,
+        on_cpu=True,
+    ),
+    "verify": Verb("compare the outputs of two models", "bert_jax.cli.verify", on_cpu=True),
+    "verify-checkpoint": Verb(
+        "check saved checkpoints against their checksums",
+        "bert_jax.cli.checkpoints",
+        "verify_checkpoints",
+        on_cpu=True,
+    ),
+    "keys": Verb("print every config key and its meaning", "bert_jax.cli.keys"),
+    "inspect": Verb("print parameter and FLOP counts by part", "bert_jax.cli.inspect"),
+    "plan": Verb(
+        "compile a run for other hardware, and print its memory and time", "bert_jax.cli.plan"
+    ),
+    "bench": Verb("measure the speed of one part of the system", verbs=_BENCHMARKS),
+    "predict": Verb(
+        "run a trained model on texts, one result per line", "bert_jax.cli.predict", repeats=True
+    ),
+    "look": Verb(
+        "show what happens inside a model when it reads a text", "bert_jax.cli.look", "look_at_text"
+    ),
+    "tokenize": Verb(
+        "show how a text is split into tokens and words",
+        "bert_jax.cli.train_tokenizer",
+        "tokenize_text",
+    ),
+    "show-batch": Verb(
+        "show a pretraining batch as text, with its masks and pairs",
+        "bert_jax.cli.look",
+        "show_rows",
+    ),
+    "probe": Verb("measure what a model knows about syntax", "bert_jax.cli.look", "probe_model"),
+    "compare": Verb(
+        "compare the layers of two models or checkpoints", "bert_jax.cli.look", "compare_models"
+    ),
+    "prune-heads": Verb(
+        "measure how many heads a task needs", "bert_jax.cli.look", "prune_model", repeats=True
+    ),
+    "fill-mask": Verb(
+        "predict the masked words of a sentence", "bert_jax.cli.predict", "fill_mask", mixed=True
+    ),
+}
 
 
 def find_verb(name: str, verbs: Mapping[str, Verb], program: str) -> Verb:

@@ -14,7 +14,7 @@ import pytest
 
 from bert_jax import Embed
 from bert_jax.argument_parser import free_text
-from bert_jax.cli.main import VERBS, main
+from bert_jax.cli.main import main
 from bert_jax.config_keys import sections
 from bert_jax.conversion import to_dataclass, without_none
 from bert_jax.corpus.corpus import Corpus
@@ -40,7 +40,7 @@ from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import CheckpointConfig
 from bert_jax.training.checkpoint_parameters import save_parameters
 from bert_jax.training.metrics_log import MetricsLog
-from bert_jax.verbs import Verb, make_parser
+from bert_jax.verbs import VERBS, Verb, make_parser
 
 from ..commands import REPOSITORY
 

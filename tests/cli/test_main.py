@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from bert_jax.cli import main as cli
-from bert_jax.cli.main import VERBS, main
-from bert_jax.verbs import Verb, make_parser
+from bert_jax.cli.main import main
+from bert_jax.verbs import VERBS, Verb, make_parser
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ import pytest
 import tokenizers
 
 from bert_jax.cli import main as cli
-from bert_jax.cli.main import VERBS, main
+from bert_jax.cli.main import main
 from bert_jax.error_advice import library_message
-from bert_jax.verbs import Verb
+from bert_jax.verbs import VERBS, Verb
 
 
 def numpy_array() -> None:
