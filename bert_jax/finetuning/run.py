@@ -245,7 +245,7 @@ class FinetuneRun:
         assert self.data.train is not None
         return {
             "model": dataclasses.asdict(self.model),
-            "optimizer": dataclasses.asdict(self.optimizer),
+            "optimizer": self.optimizer.identity(),
             "tuning": dataclasses.asdict(self.compiled.tuning.config),
             "seed": self.hyperparameters.seed,
             "init_from": source_identity(self.source, self.work_dir),

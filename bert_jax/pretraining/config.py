@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from bert_jax.local_paths import LocalPath, check_config_paths
@@ -13,6 +14,7 @@ from bert_jax.objectives import SentencePairs
 from bert_jax.pipeline.examples import ExampleConfig
 from bert_jax.pipeline.masking import MaskingConfig
 from bert_jax.pretraining.phases import EvaluationConfig, LoaderConfig, PhaseConfig
+from bert_jax.pretraining.stable_phase import DECAY_IDENTITY
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.tasks.distillation import DistillationConfig
 from bert_jax.tasks.pretraining import metric_names
@@ -64,6 +66,10 @@ class PretrainConfig:
       init_from: a work directory to load the initial parameters from; if empty, the parameters are
         randomly initialized. If the loaded model has fewer positions than this config's model, its
         position embeddings are repeated.
+      decay_from: the step of the checkpoint in `init_from` whose full state (parameters, optimizer
+        state and step) the run starts with. The run consists only of the decay of schedule "wsd",
+        which must begin at this step, and ends exactly like a single run with this config. 0 to
+        start at step 0, with the newest parameters in `init_from`.
       sentence_pairs: "next_sentence" or "sentence_order" to train on segment pairs with that loss;
         "none" to train with only the masked-LM loss.
       join_documents: whether the documents packed into a row attend to each other (RoBERTa). If
@@ -88,6 +94,7 @@ class PretrainConfig:
     model: EncoderConfig
     seed: int = 0
     init_from: LocalPath = ""
+    decay_from: int = 0
     sentence_pairs: SentencePairs = "next_sentence"
     join_documents: bool = False
     vocabulary: Vocabulary = "any"
@@ -110,14 +117,46 @@ class PretrainConfig:
             raise ValueError("phases is empty: add at least one phase, such as phases.phase1.")
         if not self.work_dir:
             raise ValueError("work_dir is empty: set it to the directory that the run writes to.")
+        self._check_decay()
         self._check_distillation()
         assert self.examples  # ExampleConfig rejects invalid combinations
         self._check_best_metric()
 
+    def _check_decay(self) -> None:
+        check_at_least(0, "", decay_from=self.decay_from)
+        if not self.decay_from:
+            return
+        if not self.init_from:
+            raise ValueError(
+                f"decay_from={self.decay_from} without init_from: set init_from to the work "
+                "directory of the run that saved the checkpoint."
+            )
+        if Path(self.init_from).resolve() == Path(self.work_dir).resolve():
+            raise ValueError(
+                f"work_dir={self.work_dir} is also init_from, the run to start from. Choose "
+                "another work_dir for the decay."
+            )
+        total = self.total_steps
+        begin = self.optimizer.decay_start(total)
+        if begin is None:
+            raise ValueError(
+                f"decay_from={self.decay_from} with optimizer.schedule="
+                f"{self.optimizer.schedule!r}: this schedule has no decay that begins at a given "
+                "step. Set optimizer.schedule='wsd'."
+            )
+        if begin != self.decay_from:
+            fix = f"optimizer.decay_steps={total - self.decay_from} and decay_fraction=0, or change"
+            fix = fix if total > self.decay_from else "a larger"
+            raise ValueError(
+                f"decay_from={self.decay_from}: the decay begins at step {begin}, since the run "
+                f"has {total} steps and the last {total - begin} are the decay. Set {fix} "
+                f"phases.{self.ordered_phases()[-1][0]}.num_steps."
+            )
+
     def _check_distillation(self) -> None:
         if self.distillation is None:
             return
-        if self.distillation.init_layers and self.init_from:
+        if self.distillation.init_layers and self.init_from and not self.decay_from:
             raise ValueError(
                 f"init_from={self.init_from} and distillation.init_layers=True both set the "
                 "student's initial parameters. Leave out one of them."
@@ -222,9 +261,11 @@ class PretrainConfig:
         # If the masking rate changes over the run, it depends on the total number of steps.
         changing = {"total_steps": self.total_steps} if self.masking.final_rate else {}
         pairs = {"pairs": _PAIRS_VERSION} if self.sentence_pairs != "none" else {}
+        decay = {DECAY_IDENTITY: self.decay_from} if self.decay_from else {}
         return {
             **changing,
             **pairs,
+            **decay,
             "model": {**dataclasses.asdict(self.model), "sentence_pairs": self.sentence_pairs},
             "optimizer": self.optimizer.name,
             "seed": self.seed,

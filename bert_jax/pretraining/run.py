@@ -30,6 +30,7 @@ from bert_jax.pretraining.phases import (
     phases_identity,
 )
 from bert_jax.pretraining.run_files import check_work_dir, last_evaluation, write_run_files
+from bert_jax.pretraining.stable_phase import StablePhase
 from bert_jax.pretraining.step_setup import StepSetup, check_run_memory
 from bert_jax.pretraining.teacher import (
     TEACHER_IDENTITY,
@@ -131,6 +132,9 @@ def pretrain(
     run = PretrainRun(
         work_dir=work_dir,
         init_from=config.init_from,
+        stable=StablePhase(Path(config.init_from), config.decay_from)
+        if config.decay_from
+        else None,
         seed=config.seed,
         setup=setup,
         corpora=corpora,
@@ -156,6 +160,8 @@ class PretrainRun:
     Attributes:
       work_dir: the directory that the run writes to.
       init_from: a work directory to load initial parameters from; "" for none.
+      stable: the checkpoint in `init_from` whose state the run starts with; None to start from
+        parameters.
       seed: the random seed for parameters and dropout.
       setup: the train-step settings, without a teacher.
       corpora: the opened corpora of the phases, in running order.
@@ -173,6 +179,7 @@ class PretrainRun:
 
     work_dir: Path
     init_from: str
+    stable: StablePhase | None
     seed: int
     setup: StepSetup
     corpora: list[PhaseCorpus]
@@ -214,6 +221,8 @@ class PretrainRun:
                 report(Message(line))
             if recovery.step is None:
                 check_source(self.init_from, self.setup.model, self.corpora)
+                if self.stable is not None:
+                    self.stable.check(self.learning_rates)
             step, finished = self._train(recovery.step, report, stop, closing)
         metrics = last_evaluation(self.work_dir)
         if finished and report is not discard:
@@ -240,6 +249,9 @@ class PretrainRun:
         finished = saved >= len(self.learning_rates)
         check_work_dir(self.work_dir, self.corpora, self.init_from, begun=saved > 0)
         setup, teacher, identity = self._open_teacher(saved, finished=finished)
+        stable = None if saved else self.stable
+        if stable is not None:
+            stable.check_identity({**self.identity, **identity})
         checkpointer = closing.enter_context(
             Checkpointer(
                 self.work_dir / CHECKPOINTS_NAME,
@@ -257,16 +269,21 @@ class PretrainRun:
             report(Message(line))
             self._write_files(saved, report, finished=True)
             return saved, True
-        state, origin = first_state(
-            setup,
-            self.mesh,
-            checkpointer,
-            seed=self.seed,
-            init_from=self.init_from,
-            teacher=teacher,
-        )
+        if stable is not None:
+            state, origin = stable.state(setup, self.mesh)
+        else:
+            state, origin = first_state(
+                setup,
+                self.mesh,
+                checkpointer,
+                seed=self.seed,
+                init_from=self.init_from,
+                teacher=teacher,
+            )
         report(Message(f"start      {origin}"))
         self._write_files(saved, report, finished=False)
+        if stable is not None:
+            stable.copy_log(self.work_dir)
         train_step, evaluation_step = setup.steps(self.mesh, teacher)
         trainer = Trainer(
             mesh=self.mesh,
@@ -274,7 +291,7 @@ class PretrainRun:
             seed=self.seed,
             learning_rates=self.learning_rates,
             checkpointer=checkpointer,
-            reporter=self._open_reporter(setup, saved, report, closing),
+            reporter=self._open_reporter(setup, int(state.step), report, closing),
             intervals=self.intervals,
             stop=stop,
             profiler=closing.enter_context(
@@ -301,7 +318,11 @@ class PretrainRun:
 
         The teacher of a finished run is not opened, because it may have been deleted.
         """
-        stored = identity_of(self.work_dir / CHECKPOINTS_NAME, saved) if saved else {}
+        stored: Mapping[str, Any] = {}
+        if saved:
+            stored = identity_of(self.work_dir / CHECKPOINTS_NAME, saved)
+        elif self.stable is not None:
+            stored = self.stable.identity()
         saved_identity = stored.get(TEACHER_IDENTITY, {})
         setup, teacher = self.setup, None
         if not finished:
@@ -357,7 +378,7 @@ class PretrainRun:
             report(Message(line))
 
     def _open_reporter(
-        self, setup: StepSetup, saved: int, report: OnReport, closing: ExitStack
+        self, setup: StepSetup, start_step: int, report: OnReport, closing: ExitStack
     ) -> Reporter | None:
         """Return a reporter that `closing` closes, or None on all processes except the first."""
         if jax.process_index() != 0:
@@ -366,7 +387,7 @@ class PretrainRun:
         reporter = Reporter(
             self.work_dir,
             [(corpus.config.num_steps, _step_flops(setup, corpus)) for corpus in self.corpora],
-            start_step=saved,
+            start_step=start_step,
             peak_flops=peak * self.mesh.size if peak else None,
             tensorboard=self.reporting.tensorboard,
             on_report=report,

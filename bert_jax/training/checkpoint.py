@@ -239,24 +239,7 @@ class Checkpointer:
         if newest != self._verified:
             require_intact_everywhere(self._directory, newest)
         self.check_identity()
-        checkpoint = self._directory / str(newest)
-        optimizer = _as_tree(abstract.opt_state)
-        has_optimizer = (checkpoint / _OPTIMIZER).is_dir()
-        stored = stored_arrays(self._directory, newest, _OPTIMIZER) if has_optimizer else {}
-        self._check_optimizer(stored, optimizer)
-        parts: dict[str, Any] = {PARAMETERS: abstract.params}
-        if optimizer:
-            parts[_OPTIMIZER] = optimizer
-        try:
-            loaded = ocp.load_checkpointables(checkpoint, parts)
-        except Exception as error:
-            raise not_loaded(self._directory, newest, error) from error
-        structure = jax.tree.structure(abstract.opt_state)
-        opt_state = jax.tree.unflatten(structure, jax.tree.leaves(loaded.get(_OPTIMIZER)))
-        step = jax.device_put(
-            jax.numpy.asarray(newest, abstract.step.dtype), abstract.step.sharding
-        )
-        return TrainState(step, loaded[PARAMETERS], opt_state)
+        return _restored(self._directory, newest, abstract)
 
     def check_identity(self) -> None:
         """Check that the newest checkpoint belongs to this run.
@@ -268,17 +251,61 @@ class Checkpointer:
         assert newest is not None, "no checkpoint yet"
         require_identity(self._directory, newest, self._identity)
 
-    def _check_optimizer(self, stored: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-        lines = [f"  - {name}" for name in sorted(set(stored) - set(expected))]
-        lines += [f"  + {name}" for name in sorted(set(expected) - set(stored))]
-        if lines:
-            raise ValueError(
-                f"the checkpoint in {self._directory} was saved with another optimizer"
-                " (- stored, + expected):\n" + "\n".join(lines) + "\n"
-                "The optimizer state depends on optimizer.name and on whether clip_norm and "
-                "weight_decay are 0. Use the config that the checkpoint was saved with, or another "
-                "work_dir."
-            )
+
+def load_state(directory: Path, step: int, abstract: TrainState) -> TrainState:
+    """Load the state in another run's checkpoint.
+
+    All processes of a run must call this together.
+
+    Args:
+      directory: the directory that holds the checkpoints.
+      step: the checkpoint's step.
+      abstract: the shapes, dtypes and shardings of the state.
+
+    Raises:
+      DamagedCheckpoint: a file has changed since it was saved; the message names the file.
+      OSError: the checkpoint is intact but cannot be loaded.
+      ValueError: the checkpoint was saved with another optimizer; the message lists the differing
+        values.
+    """
+    directory = local_path(directory).absolute()
+    require_intact_everywhere(directory, step)
+    return _restored(directory, step, abstract)
+
+
+def _restored(directory: Path, step: int, abstract: TrainState) -> TrainState:
+    """Return the state in a checkpoint whose files have been verified."""
+    checkpoint = directory / str(step)
+    optimizer = _as_tree(abstract.opt_state)
+    has_optimizer = (checkpoint / _OPTIMIZER).is_dir()
+    stored = stored_arrays(directory, step, _OPTIMIZER) if has_optimizer else {}
+    _check_optimizer(directory, stored, optimizer)
+    parts: dict[str, Any] = {PARAMETERS: abstract.params}
+    if optimizer:
+        parts[_OPTIMIZER] = optimizer
+    try:
+        loaded = ocp.load_checkpointables(checkpoint, parts)
+    except Exception as error:
+        raise not_loaded(directory, step, error) from error
+    structure = jax.tree.structure(abstract.opt_state)
+    opt_state = jax.tree.unflatten(structure, jax.tree.leaves(loaded.get(_OPTIMIZER)))
+    number = jax.device_put(jax.numpy.asarray(step, abstract.step.dtype), abstract.step.sharding)
+    return TrainState(number, loaded[PARAMETERS], opt_state)
+
+
+def _check_optimizer(
+    directory: Path, stored: Mapping[str, Any], expected: Mapping[str, Any]
+) -> None:
+    lines = [f"  - {name}" for name in sorted(set(stored) - set(expected))]
+    lines += [f"  + {name}" for name in sorted(set(expected) - set(stored))]
+    if lines:
+        raise ValueError(
+            f"the checkpoint in {directory} was saved with another optimizer"
+            " (- stored, + expected):\n" + "\n".join(lines) + "\n"
+            "The optimizer state depends on optimizer.name and on whether clip_norm and "
+            "weight_decay are 0. Use the config that the checkpoint was saved with, or another "
+            "work_dir."
+        )
 
 
 class _Save:

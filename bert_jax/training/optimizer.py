@@ -14,9 +14,11 @@ import optax
 
 from bert_jax.training.schedules import (
     SCHEDULES,
+    DecayShape,
     Linear,
     Schedule,
     ScheduleName,
+    WarmupStableDecay,
     require_finite,
 )
 
@@ -25,6 +27,8 @@ _Choice = TypeVar("_Choice")
 Rate = Callable[[str], float]
 MAX_STEPS = 2**31 - 1  # the training state's step counter is an int32
 _RATES_AT_ONCE = 1 << 16
+# Settings that earlier versions did not have. Runs that use their defaults resume unchanged.
+_ADDED_SETTINGS = ("decay_steps", "decay_fraction", "decay_shape")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,9 +130,15 @@ class OptimizerConfig:
       warmup_fraction: the length of the warm-up as a fraction of the run's steps. Set either this
         or `warmup_steps` to 0.
       schedule: how the rate changes after the warm-up: "linear" or "cosine" decay that would reach
-        `end_learning_rate` one step after the end of the run, "constant", or "inverse_sqrt"
-        (peak x sqrt(warmup / step)).
-      end_learning_rate: the final learning rate of "linear" and "cosine" decay.
+        `end_learning_rate` one step after the end of the run, "constant", "inverse_sqrt"
+        (peak x sqrt(warmup / step)), or "wsd" (warmup-stable-decay: constant until the last
+        `decay_steps` of the run; Zhai et al. 2022, section 3.5).
+      decay_steps: the number of steps in the decay of "wsd".
+      decay_fraction: the length of the decay of "wsd" as a fraction of the run's steps. Set either
+        this or `decay_steps` to 0.
+      decay_shape: the shape of the decay of "wsd": "linear", or "1-sqrt", which falls faster at
+        first (Hägele et al. 2024, section 3).
+      end_learning_rate: the final learning rate of "linear", "cosine" and "wsd" decay.
       beta1: the decay rate of the running mean of the gradient.
       beta2: the decay rate of the running mean of the squared gradient.
       epsilon: the constant added to the square root of the mean squared gradient.
@@ -142,6 +152,9 @@ class OptimizerConfig:
     warmup_steps: int = 10_000
     warmup_fraction: float = 0.0
     schedule: ScheduleName = "linear"
+    decay_steps: int = WarmupStableDecay.decay_steps
+    decay_fraction: float = WarmupStableDecay.decay_fraction
+    decay_shape: DecayShape = WarmupStableDecay.decay_shape
     end_learning_rate: float = Linear.end_learning_rate
     beta1: float = _Adam.beta1
     beta2: float = _Adam.beta2
@@ -150,7 +163,11 @@ class OptimizerConfig:
     clip_norm: float = _Adam.clip_norm
 
     def __post_init__(self) -> None:
-        for field, choices in (("name", OptimizerName), ("schedule", ScheduleName)):
+        for field, choices in (
+            ("name", OptimizerName),
+            ("schedule", ScheduleName),
+            ("decay_shape", DecayShape),
+        ):
             if getattr(self, field) not in get_args(choices):
                 raise ValueError(
                     f"optimizer.{field}={getattr(self, field)!r}: expected one of "
@@ -176,10 +193,31 @@ class OptimizerConfig:
         _refuse_unused(self, "schedule", self.schedule, SCHEDULES)
         self.optimizer, self.decay  # noqa: B018 - each checks its own settings
 
+    def identity(self) -> dict[str, object]:
+        """Return the settings as plain values, without new settings that have their defaults."""
+        defaults = {field.name: field.default for field in fields(self)}
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name not in _ADDED_SETTINGS or value != defaults[name]
+        }
+
     @property
     def optimizer(self) -> Optimizer:
         """The chosen optimizer with its settings."""
         return _chosen(self, OPTIMIZERS[self.name])
+
+    def decay_start(self, total_steps: int) -> int | None:
+        """Return the step at which the decay of "wsd" begins, or None for other schedules.
+
+        The step may be negative if the decay is longer than the run.
+        """
+        decay = self.decay
+        return (
+            total_steps - decay.length(total_steps)
+            if isinstance(decay, WarmupStableDecay)
+            else None
+        )
 
     @property
     def decay(self) -> Schedule:
@@ -219,7 +257,8 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
     The steps of the decay are counted from the end of the warm-up.
 
     Raises:
-      ValueError: the warm-up is longer than the run, or the run has more than `MAX_STEPS` steps.
+      ValueError: the warm-up and the decay are longer than the run, or the run has more than
+        `MAX_STEPS` steps.
     """
     if total_steps > MAX_STEPS:
         raise ValueError(

@@ -72,6 +72,47 @@ def test_cosine_constant_and_inverse_square_root() -> None:
     assert inverse(90) == pytest.approx(1e-3 / 3)
 
 
+def test_the_stable_phase_does_not_depend_on_the_length_of_the_run() -> None:
+    linear = rates(110, schedule="wsd", decay_steps=40, end_learning_rate=1e-4)
+    assert [linear(step) for step in range(10)] == [rates(50)(step) for step in range(10)]
+    assert {linear(step) for step in range(10, 71)} == {linear(70)} == {pytest.approx(1e-3)}
+    assert linear(80) == pytest.approx(1e-4 + 9e-4 * 0.75)
+    assert linear(110) == linear(500) == pytest.approx(1e-4)
+    longer = rates(200, schedule="wsd", decay_steps=40)
+    assert [longer(step) for step in range(71)] == [linear(step) for step in range(71)]
+
+
+def test_one_minus_sqrt_follows_its_paper() -> None:
+    # Hägele et al. 2024, equation 2, with N = 110 and N_decay = 22, which is 20% of the run.
+    fraction = rates(110, schedule="wsd", decay_fraction=0.2, decay_shape="1-sqrt")
+    for step in range(88, 110):
+        expected = 1e-3 * (1 - math.sqrt((step - (110 - 22)) / 22))
+        assert fraction(step) == pytest.approx(expected, rel=1e-5)
+    assert fraction(87) == pytest.approx(1e-3)
+    rate = LearningRates(
+        OptimizerConfig(warmup_steps=0, schedule="wsd", decay_steps=4, decay_shape="1-sqrt"), 6
+    )
+    assert [float(rate[step]) for step in range(6)] == pytest.approx(
+        [1e-4, 1e-4, 1e-4, 0.5e-4, (1 - math.sqrt(0.5)) * 1e-4, (1 - math.sqrt(0.75)) * 1e-4]
+    )
+
+
+def test_a_decay_longer_than_the_rest_of_the_run_is_refused() -> None:
+    config = OptimizerConfig(warmup_steps=10, schedule="wsd", decay_steps=41)
+    with pytest.raises(ValueError, match="decay_steps=41: the decay of 41 steps would begin duri"):
+        make_schedule(config, 50)
+    assert float(make_schedule(config, 51)(10)) == pytest.approx(1e-4)
+
+
+def test_new_settings_with_their_defaults_do_not_change_an_identity() -> None:
+    assert OptimizerConfig().identity().keys() == {
+        *("name", "peak_learning_rate", "warmup_steps", "warmup_fraction", "schedule"),
+        *("end_learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "clip_norm"),
+    }
+    identity = OptimizerConfig(schedule="wsd", decay_steps=5).identity()
+    assert (identity["schedule"], identity["decay_steps"]) == ("wsd", 5)
+
+
 def test_the_warmup_may_be_a_fraction_of_the_run() -> None:
     fraction, steps = rates(101, warmup_steps=0, warmup_fraction=0.1), rates(101, warmup_steps=11)
     assert [fraction(step) for step in range(101)] == [steps(step) for step in range(101)]
@@ -96,6 +137,19 @@ def test_no_warmup_starts_at_the_peak() -> None:
         (
             {"schedule": "constant", "end_learning_rate": 1e-5},
             "optimizer.end_learning_rate=1e-05 has no effect with schedule='constant'",
+        ),
+        ({"schedule": "wsd"}, "schedule='wsd' needs decay_steps >= 1 or a decay_fraction"),
+        (
+            {"schedule": "wsd", "decay_steps": 5, "decay_fraction": 0.5},
+            "optimizer.decay_steps=5 and decay_fraction=0.5 both set the length of the decay",
+        ),
+        ({"schedule": "wsd", "decay_steps": -5}, "optimizer.decay_steps=-5: must be 0 or more"),
+        ({"schedule": "wsd", "decay_fraction": 2.0}, "optimizer.decay_fraction=2.0: must be betw"),
+        ({"decay_shape": "cubic"}, "optimizer.decay_shape='cubic': expected one of 'linear', '1-"),
+        (
+            {"decay_shape": "1-sqrt"},
+            "optimizer.decay_shape=1-sqrt has no effect with schedule='linear'. Set it to linear, "
+            "or schedule to 'wsd'.",
         ),
         ({"end_learning_rate": -1.0}, "optimizer.end_learning_rate=-1.0: must be 0 or more"),
         ({"weight_decay": -0.1}, "optimizer.weight_decay=-0.1: must be 0 or more"),

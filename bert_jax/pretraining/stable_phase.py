@@ -1,0 +1,123 @@
+"""Start a run with a decay that ends the stable phase of another run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from bert_jax.pretraining.step_setup import StepSetup
+from bert_jax.runs.work_dir import CHECKPOINTS_NAME, read_model
+from bert_jax.training.checkpoint import load_state
+from bert_jax.training.checkpoint_files import identity_of, steps_in
+from bert_jax.training.distributed import agreed
+from bert_jax.training.metrics_log import LOG_NAME, copy_metrics, read_metrics
+from bert_jax.training.optimizer import LearningRates
+from bert_jax.training.state import TrainState, abstract_state
+from bert_jax.validation import differences
+
+DECAY_IDENTITY = "decay_from"
+_PHASES = "phases"
+# The largest relative difference between equal learning rates of different XLA versions.
+_ROUNDING = 1e-5
+
+
+@dataclass(frozen=True)
+class StablePhase:
+    """A checkpoint in the stable phase of another run.
+
+    Attributes:
+      work_dir: the other run's work directory.
+      step: the checkpoint's step, at which the decay begins.
+    """
+
+    work_dir: Path
+    step: int
+
+    @property
+    def checkpoints(self) -> Path:
+        """The directory that holds the checkpoint."""
+        return self.work_dir / CHECKPOINTS_NAME
+
+    def check(self, learning_rates: LearningRates) -> None:
+        """Check that there is such a checkpoint, and that it was trained with the same rates.
+
+        Args:
+          learning_rates: the learning rates of the run with the decay.
+
+        Raises:
+          ValueError: the directory is not a work directory, it has no checkpoint at this step, or
+            its log shows other learning rates before this step.
+        """
+        read_model(self.work_dir)
+        steps = steps_in(self.checkpoints)
+        if not agreed(self.step in steps):
+            kept = f"Choose one of its steps: {', '.join(map(str, steps))}." if steps else ""
+            raise ValueError(
+                f"decay_from={self.step}: {self.work_dir} has no checkpoint at this step. "
+                + (kept or "It has no checkpoints.")
+            )
+        log = self.work_dir / LOG_NAME
+        for entry in read_metrics(log) if log.is_file() else []:
+            rate, step = entry.get("learning_rate"), entry["step"]
+            if rate is None or not 0 < step <= self.step:
+                continue
+            expected = float(learning_rates[step - 1])
+            if not math.isclose(rate, expected, rel_tol=_ROUNDING):
+                raise ValueError(
+                    f"decay_from={self.step}: {self.work_dir} used the learning rate {rate:.4g} in "
+                    f"step {step}, but the optimizer section of this config gives {expected:.4g}. "
+                    "Set peak_learning_rate and warmup_steps to that run's values, or choose an "
+                    "earlier step."
+                )
+
+    def identity(self) -> Mapping[str, Any]:
+        """Return the identity that is stored with the checkpoint."""
+        return identity_of(self.checkpoints, self.step)
+
+    def check_identity(self, identity: Mapping[str, Any]) -> None:
+        """Check that the run with the decay continues the run that saved the checkpoint.
+
+        Args:
+          identity: the identity of the run with the decay. Its phases after `step` may differ.
+
+        Raises:
+          ValueError: the model, the examples or the optimizer differ; the message lists how.
+        """
+        own = {name: value for name, value in identity.items() if name != DECAY_IDENTITY}
+        lines = differences(self._begun(self.identity()), self._begun(own))
+        if lines:
+            raise ValueError(
+                f"decay_from={self.step}: this config cannot continue the run in {self.work_dir} "
+                "(its checkpoint -> this config):\n  " + "\n  ".join(lines) + "\n"
+                "Use that run's config, and change only work_dir, the number of steps and the "
+                "schedule."
+            )
+
+    def _begun(self, identity: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an identity with only those phases that begin before the decay."""
+        phases = identity.get(_PHASES, {}).items()
+        begun = {name: phase for name, phase in phases if phase["first_step"] < self.step}
+        return {**identity, _PHASES: begun}
+
+    def state(self, setup: StepSetup, mesh: Mesh) -> tuple[TrainState, str]:
+        """Return the checkpoint's state, and a line that says where it comes from.
+
+        Raises:
+          ValueError: see `load_state`.
+          OSError: see `load_state`.
+        """
+        abstract = abstract_state(setup.task.definition, setup.transformation, mesh)
+        state = load_state(self.checkpoints, self.step, abstract)
+        return state, f"the checkpoint of {self.work_dir} at step {self.step:,}, for a decay"
+
+    def copy_log(self, work_dir: Path) -> None:
+        """Copy the other run's log up to the checkpoint, so that the run's log is complete."""
+        source, target = self.work_dir / LOG_NAME, work_dir / LOG_NAME
+        if jax.process_index() == 0 and source.is_file():
+            copy_metrics(source, target, up_to=self.step)

@@ -1,0 +1,151 @@
+"""Test that a decay from another run's checkpoint ends like a single run, and its errors."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from numpy.testing import assert_array_equal
+
+from bert_jax.pretraining.config import PretrainConfig
+from bert_jax.pretraining.run import pretrain
+from bert_jax.pretraining.stable_phase import StablePhase
+from bert_jax.recipes.load import load_config
+from bert_jax.training.checkpoint import load_state
+from bert_jax.training.distributed import StopRequest
+from bert_jax.training.reports import Report, TrainReport
+from bert_jax.training.sharding import make_mesh
+from bert_jax.training.state import TrainState, abstract_state
+
+DECAY = {"optimizer.schedule": "wsd", "optimizer.decay_steps": 4, "optimizer.decay_shape": "1-sqrt"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_curves() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bert_jax.training.reporting.draw_curves", lambda *_, **__: None)
+        yield
+
+
+def config_of(tiny_config: Path, work_dir: Path, **values: Any) -> PretrainConfig:
+    words = {
+        "work_dir": work_dir,
+        "phases.phase2": None,
+        "phases.phase1.num_steps": 10,
+        "optimizer.warmup_steps": 2,
+        "evaluation.every_steps": 100,
+        "evaluation.max_records": 16,
+        "checkpoint.every_steps": 3,
+        "checkpoint.keep_every": 3,
+        "reporting.every_steps": 1,
+        "reporting.tensorboard": False,
+    } | values
+    return load_config(tiny_config, [f"{key}={x}" for key, x in words.items()], kind="pretrain")
+
+
+@pytest.fixture(scope="module")
+def stable(tiny_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the work directory of a run with a constant rate after the warm-up."""
+    work_dir = tmp_path_factory.mktemp("stable") / "run"
+    values = {"phases.phase1.num_steps": 7, "optimizer.schedule": "constant"}
+    assert pretrain(config_of(tiny_config, work_dir, **values)).finished
+    return work_dir
+
+
+def decay_of(tiny_config: Path, stable: Path, run: Path, **values: Any) -> PretrainConfig:
+    values = {"init_from": stable, "decay_from": 6, "work_dir": run, **DECAY} | values
+    return config_of(tiny_config, values.pop("work_dir"), **values)
+
+
+def last_state(config: PretrainConfig) -> TrainState:
+    setup = config.step_setup(jax.devices()[0])
+    mesh = make_mesh(config.mesh)
+    abstract = abstract_state(setup.task.definition, setup.transformation, mesh)
+    return load_state(Path(config.work_dir) / "checkpoints", config.total_steps, abstract)
+
+
+def test_a_decay_ends_like_a_single_run(tiny_config: Path, stable: Path, tmp_path: Path) -> None:
+    single = config_of(tiny_config, tmp_path / "single", **DECAY)
+    expected = pretrain(single)
+    decay = decay_of(tiny_config, stable, tmp_path / "decay")
+    stop, lines = StopRequest(), []
+
+    def stop_at_step_8(report: Report) -> None:
+        lines.append(str(report))
+        if isinstance(report, TrainReport) and report.step == 8:
+            stop.request()
+
+    stopped = pretrain(decay, on_report=stop_at_step_8, stop=stop)
+    assert f"start      the checkpoint of {stable} at step 6, for a decay" in lines
+    assert not stopped.finished and 8 <= stopped.step < 10
+    resumed = pretrain(decay)  # from its own checkpoint
+    assert resumed.finished and resumed.metrics == expected.metrics
+    for leaf, other in zip(
+        jax.tree.leaves(last_state(decay)), jax.tree.leaves(last_state(single)), strict=True
+    ):
+        assert_array_equal(leaf, other)
+    logs = [Path(config.work_dir) / "metrics.jsonl" for config in (decay, single)]
+    timing = {"tokens_per_second", "stall", "seconds", "compiling", "steps"}
+    entries = [
+        [
+            {key: x for key, x in json.loads(line).items() if key not in timing}
+            for line in log.read_text(encoding="utf-8").splitlines()
+        ]
+        for log in logs
+    ]
+    assert entries[0] == entries[1]
+    rates = [entry["learning_rate"] for entry in entries[0] if entry["kind"] == "train"]
+    assert [entry["step"] for entry in entries[0] if entry["kind"] == "train"] == [*range(1, 11)]
+    peak = decay.optimizer.peak_learning_rate
+    fractions = [1 / 3, 2 / 3, 1, 1, 1, 1, 1, 1 - 0.25**0.5, 1 - 0.5**0.5, 1 - 0.75**0.5]
+    assert rates == pytest.approx([peak * fraction for fraction in fractions])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"decay_from": 5, "phases.phase1.num_steps": 9}, "decay_from=5: {} has no checkpoint at t"
+         "his step. Choose one of its steps: 3, 6, 7."),
+        ({"seed": 1}, "this config cannot continue the run in {} (its checkpoint -> this config):"
+         "\n  seed: 0 -> 1\n"),
+        ({"optimizer.name": "lamb"}, "optimizer: 'adamw' -> 'lamb'"),
+        ({"phases.phase1.batch_size": 8}, "phases.phase1.batch_size: 16 -> 8"),
+        ({"optimizer.peak_learning_rate": 0.5}, "{} used the learning rate"),
+        ({"optimizer.warmup_steps": 3}, "Set peak_learning_rate and warmup_steps to that run's"),
+        ({"decay_from": 4}, "decay_from=4: the decay begins at step 6, since the run has 10 steps "
+         "and the last 4 are the decay. Set optimizer.decay_steps=6 and decay_fraction=0, or cha"),
+        ({"optimizer.schedule": "linear", "optimizer.decay_steps": 0,
+          "optimizer.decay_shape": "linear"}, "schedule='linear': this schedule has no decay that"),
+        ({"init_from": ""}, "decay_from=6 without init_from: set init_from to the work directory"),
+        ({"init_from": "{}", "work_dir": "{}"}, "is also init_from, the run to start from"),
+    ],
+)  # fmt: skip
+def test_unsuitable_sources_are_refused(
+    tiny_config: Path, stable: Path, tmp_path: Path, values: dict[str, Any], message: str
+) -> None:
+    values = {key: str(stable) if x == "{}" else x for key, x in values.items()}
+    with pytest.raises(ValueError, match=re.escape(message.format(stable))):
+        pretrain(decay_of(tiny_config, stable, tmp_path / "run", **values))
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_only_phases_that_begin_before_the_decay_must_be_the_same(stable: Path) -> None:
+    phase = StablePhase(stable, 6)
+    identity = dict(phase.identity())
+    phases = identity["phases"]
+    phase.check_identity({**identity, "phases": phases | {"phase2": {"first_step": 7}}})
+    with pytest.raises(ValueError, match="phases.phase2: None -> {'first_step': 5}"):
+        phase.check_identity({**identity, "phases": phases | {"phase2": {"first_step": 5}}})
+
+
+def test_a_directory_with_another_run_is_refused(
+    tiny_config: Path, stable: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(stable, tmp_path / "other")
+    with pytest.raises(ValueError, match="started from random parameters"):
+        pretrain(decay_of(tiny_config, stable, tmp_path / "other"))
