@@ -144,6 +144,7 @@ PARTS: tuple[tuple[str, str], ...] = (
     ("pooler", "pooler"),
     ("masked_lm", "masked-LM head (output tied to the token embedding)"),
     ("next_sentence", "sentence-pair head"),
+    ("replaced_token", "replaced-token head"),
     ("classifier", "classifier"),
 )
 
@@ -200,6 +201,8 @@ def parameter_counts(model: ModelConfig) -> ParameterCounts:
             above += _masked_lm(encoder)
         case "next_sentence":
             above += pooler + _dense(hidden, 2)
+        case "replaced_token":
+            above += _dense(hidden, hidden) + _dense(hidden, 1)
         case ClassifierHead():
             above += (pooler if model.has_pooler else 0) + _dense(hidden, len(model.scores))
         case _:

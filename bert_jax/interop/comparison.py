@@ -159,7 +159,7 @@ def differences(first: Outputs, second: Outputs, probe: ProbeInput) -> dict[str,
     Outputs are listed in the order in which a model computes them.
     """
     return {
-        name: _difference(first[name], second[name], probe)
+        name: _difference(name, first[name], second[name], probe)
         for name in sorted(first.keys() & second.keys(), key=_order)
     }
 
@@ -172,7 +172,7 @@ def unequal(first: Outputs, second: Outputs, probe: ProbeInput) -> list[str]:
     return [
         name
         for name in sorted(first.keys() & second.keys(), key=_order)
-        if not _same_bits(*_compared(first[name], second[name], probe))
+        if not _same_bits(*_compared(name, first[name], second[name], probe))
     ]
 
 
@@ -191,11 +191,11 @@ def unpaired_outputs(first: Mapping[str, object], second: Mapping[str, object]) 
 
 
 def _difference(
-    first: NDArray[np.float32], second: NDArray[np.float32], probe: ProbeInput
+    name: str, first: NDArray[np.float32], second: NDArray[np.float32], probe: ProbeInput
 ) -> Difference:
     if first.shape != second.shape:
         return Difference(np.inf, np.inf)
-    first, second = _compared(first, second, probe)
+    first, second = _compared(name, first, second, probe)
     first, second = first.astype(np.float64), second.astype(np.float64)
     largest = float(np.max(np.abs(first - second)))
     size = float(np.sqrt(np.mean(np.square(second))))
@@ -207,10 +207,11 @@ def _difference(
 
 
 def _compared(
-    first: NDArray[np.float32], second: NDArray[np.float32], probe: ProbeInput
+    name: str, first: NDArray[np.float32], second: NDArray[np.float32], probe: ProbeInput
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Drop the padding from two outputs if they have a length axis, or return them unchanged."""
-    if first.shape != second.shape or first.ndim != 3:  # [batch, length, ...]
+    has_length = first.ndim == 3 or name == "replaced_token_logits"  # [batch, length, ...]
+    if first.shape != second.shape or not has_length:
         return first, second
     real = probe.attention_mask.astype(bool)
     return first[real], second[real]
@@ -226,7 +227,7 @@ def _order(name: str) -> tuple[int, int]:
     number = re.fullmatch(r"hidden_(\d+)", name)
     if number:
         return 0, int(number.group(1))
-    return 1, ("hidden", "pooled", "token_logits", "next_sentence_logits", "logits").index(name)
+    return 1, list(_TITLES).index(name)
 
 
 _TITLES = {
@@ -235,6 +236,7 @@ _TITLES = {
     "pooled": "pooled output",
     "token_logits": "masked-LM logits",
     "next_sentence_logits": "sentence-pair logits",
+    "replaced_token_logits": "replaced-token logits",
     "logits": "logits",
 }
 

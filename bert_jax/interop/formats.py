@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal, assert_never, get_args
 
 from bert_jax.finetuning.registry import kind_of_head
-from bert_jax.interop.huggingface.families import architecture_of
+from bert_jax.interop.huggingface.families import architecture_of, family_of
 from bert_jax.models.model import ClassifierHead, ModelConfig, scores_choices
 from bert_jax.models.parameters import Parameters
 from bert_jax.models.sentence_embedding import SentenceEmbedding
@@ -127,7 +127,7 @@ def _text(config: ModelConfig, mask: str, pairs: bool) -> str:
 
 def _huggingface_usage(config: ModelConfig, text: str) -> str:
     architecture = architecture_of(config)
-    poolerless = config.head == "encoder" and not config.pooler and config.encoder.num_segments
+    poolerless = config.head == "encoder" and not config.pooler and family_of(config.encoder).pooler
     bare = ", add_pooling_layer=False" if poolerless else ""
     more = "outputs = model(**inputs)"
     match config.head_kind:
@@ -140,6 +140,10 @@ def _huggingface_usage(config: ModelConfig, text: str) -> str:
             more += f"""
 masked = inputs.input_ids == tokenizer.mask_token_id
 print(tokenizer.decode(outputs.{logits}[masked].argmax(-1)))"""
+        case "replaced_token":
+            more += """
+replaced = (outputs.logits > 0)[0].tolist()
+print(list(zip(tokenizer.convert_ids_to_tokens(inputs.input_ids[0]), replaced)))"""
     return f"""
 from transformers import AutoTokenizer, {architecture}
 

@@ -28,6 +28,8 @@ WEIGHTS = "model.onnx.data"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _IR_VERSION = 10  # introduced with ONNX 1.16; every runtime that supports opset 20 can read it
 _METADATA = "bert_jax"
+# The graph's outputs by name, each with its shape.
+_Outputs = dict[str, tuple[ir.Value, list[str | int]]]
 
 
 def write_onnx(
@@ -97,7 +99,7 @@ def _outputs(
     hidden, encoder = states[-1], config.encoder
     rows_dim = "batch_times_choices" if scores_choices(config.head) else "batch"
     every_token = [rows_dim, "sequence"]
-    outputs: dict[str, tuple[ir.Value, list[str | int]]] = {}
+    outputs: _Outputs = {}
     pooled = onnx_graph.pooled(graph, hidden) if config.has_pooler else None
     if config.head == "encoder":
         # Create a separate value, since the last hidden state may also be returned on its own.
@@ -105,14 +107,7 @@ def _outputs(
         outputs["last_hidden_state"] = last, [*every_token, encoder.hidden_dim]
         if pooled is not None:
             outputs["pooler_output"] = pooled, [rows_dim, encoder.hidden_dim]
-    if config.head in ("pretraining", "masked_lm"):
-        name = "prediction_logits" if config.head == "pretraining" else "logits"
-        scores = onnx_graph.token_logits(graph, hidden)
-        outputs[name] = scores, [*every_token, encoder.vocab_size]
-    if config.head in ("pretraining", "next_sentence"):
-        assert pooled is not None
-        name = "seq_relationship_logits" if config.head == "pretraining" else "logits"
-        outputs[name] = graph.dense(pooled, "next_sentence"), [rows_dim, 2]
+    outputs |= _pretraining_outputs(graph, hidden, pooled)
     if config.classifier is not None:
         scores = graph.dense(hidden if pooled is None else pooled, "classifier")
         names = score_outputs(config.head)
@@ -138,6 +133,25 @@ def _outputs(
         value.name, value.shape = name, ir.Shape(dims)
         value.type = ir.TensorType(ir.DataType.FLOAT)
     return [value for value, _ in outputs.values()]
+
+
+def _pretraining_outputs(
+    graph: onnx_graph.GraphBuilder, hidden: ir.Value, pooled: ir.Value | None
+) -> _Outputs:
+    """Add the pretraining heads to the graph, and return their outputs ({} if there are none)."""
+    config, outputs = graph.config, _Outputs()
+    if config.head in ("pretraining", "masked_lm"):
+        name = "prediction_logits" if config.head == "pretraining" else "logits"
+        scores = onnx_graph.token_logits(graph, hidden)
+        outputs[name] = scores, ["batch", "sequence", config.encoder.vocab_size]
+    if config.head in ("pretraining", "next_sentence"):
+        assert pooled is not None
+        name = "seq_relationship_logits" if config.head == "pretraining" else "logits"
+        outputs[name] = graph.dense(pooled, "next_sentence"), ["batch", 2]
+    if config.head == "replaced_token":
+        scores = onnx_graph.replaced_token_logits(graph, hidden)
+        outputs["logits"] = scores, ["batch", "sequence"]
+    return outputs
 
 
 class OnnxModel:
@@ -193,7 +207,11 @@ class OnnxModel:
         """Return the ONNX graph's outputs, renamed to match `infer`."""
         names = score_outputs(self._head)
         columns = [outputs.pop(name) for name in names if name in outputs and len(names) > 1]
-        logits = {"masked_lm": "token_logits", "next_sentence": "next_sentence_logits"}
+        logits = {
+            "masked_lm": "token_logits",
+            "next_sentence": "next_sentence_logits",
+            "replaced_token": "replaced_token_logits",
+        }
         renamed = {
             "last_hidden_state": "hidden",
             "pooler_output": "pooled",

@@ -184,9 +184,16 @@ def hidden_states(
 def pooled(graph: GraphBuilder, hidden: ir.Value) -> ir.Value:
     """Add the pooler, which applies a dense layer and an activation to the first token's vector."""
     first = graph.op("Gather", hidden, graph.constant(0), axis=1)
-    operators: dict[PoolerActivation, str] = {"tanh": "Tanh", "relu": "Relu"}
+    operators: dict[PoolerActivation, str] = {"tanh": "Tanh", "relu": "Relu", "gelu": "Gelu"}
     operator = operators[graph.config.encoder.pooler_activation]
     return graph.op(operator, graph.dense(first, "pooler.dense"))
+
+
+def replaced_token_logits(graph: GraphBuilder, hidden: ir.Value) -> ir.Value:
+    """Add the replaced-token head, and return its logits [batch, length]."""
+    x = graph.activation(graph.dense(hidden, "replaced_token.dense"))
+    last = graph.constant([-1])
+    return graph.op("Squeeze", graph.dense(x, "replaced_token.score"), last)
 
 
 def token_logits(graph: GraphBuilder, hidden: ir.Value) -> ir.Value:

@@ -92,6 +92,9 @@ def collect_views(
             return views
         case "pretraining" | "masked_lm" | "next_sentence":
             return _of_pretraining(attention, views, text, second)
+        case "replaced_token":
+            notes.append("The page does not show which tokens the model takes for replaced ones.")
+            return views
         case ClassifierHead() as head:
             return _of_classifier(attention, head, views, trace, text, second)
         case _:

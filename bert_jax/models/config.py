@@ -13,7 +13,7 @@ Activation = Literal["gelu", "gelu_tanh"]
 PositionKind = Literal["learned", "sinusoidal"]
 NormPlacement = Literal["post", "pre"]
 Sharing = Literal["none", "all", "attention", "ffn"]
-PoolerActivation = Literal["tanh", "relu"]
+PoolerActivation = Literal["tanh", "relu", "gelu"]
 DTypeName = Literal["auto", "float32", "bfloat16"]
 AttentionBackend = Literal["auto", "xla", "cudnn"]
 Remat = Literal["none", "dots", "layer"]
@@ -53,7 +53,7 @@ class EncoderConfig:
     """The architecture of a BERT-family encoder, which determines every parameter's shape.
 
     The defaults describe BERT-base (Devlin et al. 2019, section 3 and appendix A.2). RoBERTa,
-    ALBERT and DistilBERT differ only in these values.
+    ALBERT, DistilBERT and ELECTRA differ only in these values.
 
     Attributes:
       vocab_size: number of tokens in the vocabulary.
@@ -84,7 +84,7 @@ class EncoderConfig:
       num_groups: number of groups into which the layers are split. A group consists of consecutive
         layers that share parameters, and all groups have the same size.
       pooler_activation: activation function of the pooler, the dense layer applied to `[CLS]`:
-        "tanh", or "relu" in DistilBERT.
+        "tanh", "relu" in DistilBERT, or exact "gelu" in ELECTRA.
       pooler_dropout: whether a sequence classifier also applies dropout to the pooler's input
         (RoBERTa's release).
 

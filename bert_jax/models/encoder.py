@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.models.attention import SelfAttention
-from bert_jax.models.config import ComputeConfig, EncoderConfig, PoolerActivation
+from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.layers import DENSE, constrain, dense, layer_norm, select_rows
 from bert_jax.models.ops import activation_function, dropout
@@ -132,7 +132,7 @@ class Pooler(nnx.Module):
     """
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
-        dim, self.activation = config.hidden_dim, _pooler_activation(config.pooler_activation)
+        dim, self.activation = config.hidden_dim, _pooler_activation(config, compute)
         self.dense = dense(dim, dim, ("embed", None), config, compute, rngs)
 
     def __call__(self, hidden: jax.Array, cls_positions: jax.Array | None = None) -> jax.Array:
@@ -150,14 +150,18 @@ class Pooler(nnx.Module):
         return self.activation(self.dense(cls))
 
 
-def _pooler_activation(name: PoolerActivation) -> Callable[[jax.Array], jax.Array]:
-    match name:
+def _pooler_activation(
+    config: EncoderConfig, compute: ComputeConfig
+) -> Callable[[jax.Array], jax.Array]:
+    match config.pooler_activation:
         case "tanh":
             return jnp.tanh
         case "relu":
             return jax.nn.relu
+        case "gelu":
+            return activation_function("gelu", compute.ops)
         case _:
-            assert_never(name)
+            assert_never(config.pooler_activation)
 
 
 class Encoder(nnx.Module):

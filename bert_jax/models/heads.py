@@ -157,6 +157,35 @@ class NextSentenceModel(nnx.Module):
         return {"pooled": pooled, "next_sentence_logits": scores_of(self.next_sentence, pooled)}
 
 
+class ReplacedTokenHead(nnx.Module):
+    """A dense layer, an activation and a score: the logit of the token having been replaced.
+
+    Source: Clark et al. 2020 ("ELECTRA"), section 2, and the code released with it.
+    """
+
+    def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
+        self.activation = activation_function(config.activation, compute.ops)
+        dim, axes = config.hidden_dim, ("embed", None)
+        self.dense = dense(dim, dim, axes, config, compute, rngs)
+        self.score = dense(dim, 1, axes, config, compute, rngs)
+
+    def __call__(self, hidden: jax.Array) -> jax.Array:
+        """Return float32 logits [batch, length] for `hidden` [batch, length, hidden_dim]."""
+        return scores_of(self.score, self.activation(self.dense(hidden)))[..., 0]
+
+
+class ReplacedTokenModel(nnx.Module):
+    """An encoder that detects replaced tokens, which is ELECTRA's discriminator."""
+
+    def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
+        self.encoder = Encoder(config, compute, rngs)
+        self.replaced_token = ReplacedTokenHead(config, compute, rngs)
+
+    def read_out(self, hidden: jax.Array) -> dict[str, jax.Array]:
+        """Return a dict with `replaced_token_logits` [batch, length]."""
+        return {"replaced_token_logits": self.replaced_token(hidden)}
+
+
 class EncoderModel(nnx.Module):
     """An encoder without a head, with an optional pooler."""
 

@@ -15,6 +15,7 @@ from bert_jax.models.heads import (
     EncoderModel,
     NextSentenceModel,
     PretrainingModel,
+    ReplacedTokenModel,
     SentenceClassifier,
     TokenClassifier,
 )
@@ -22,7 +23,7 @@ from bert_jax.models.parameters import ModelDefinition, define
 
 Problem = Literal["single_label", "multi_label", "regression"]
 # The pretraining heads, and "encoder" for an encoder without a head.
-PretrainingHead = Literal["encoder", "pretraining", "masked_lm", "next_sentence"]
+PretrainingHead = Literal["encoder", "pretraining", "masked_lm", "next_sentence", "replaced_token"]
 PRETRAINING_HEADS: tuple[PretrainingHead, ...] = get_args(PretrainingHead)
 Scored = Literal["sequence", "choices", "tokens"]
 
@@ -110,7 +111,8 @@ class ModelConfig:
     Attributes:
       encoder: the encoder's architecture.
       head: "encoder" means no head. "pretraining" has a masked-LM and a sentence-pair head, while
-        "masked_lm" and "next_sentence" have only one of them. All other values name one of the
+        "masked_lm" and "next_sentence" have only one of them. "replaced_token" scores whether each
+        token has been replaced (ELECTRA's discriminator). All other values name one of the
         `classifier_heads`: "classification" scores every label for a sequence, "tagging" scores
         every label for each token, "multiple_choice" computes one score per sequence, and "span"
         scores each token as the start and as the end of an answer (Devlin et al. 2019, figure 4).
@@ -189,7 +191,7 @@ class ModelConfig:
                 return self.pooler
             case "pretraining" | "next_sentence":
                 return True
-            case "masked_lm":
+            case "masked_lm" | "replaced_token":
                 return False
             case ClassifierHead() as head:
                 return head.scored != "tokens"
@@ -197,7 +199,7 @@ class ModelConfig:
                 assert_never(self.head_kind)
 
 
-Model = EncoderModel | PretrainingModel | NextSentenceModel | Classifier
+Model = EncoderModel | PretrainingModel | NextSentenceModel | ReplacedTokenModel | Classifier
 
 
 def build_model(config: ModelConfig, compute: ComputeConfig, rngs: nnx.Rngs) -> Model:
@@ -211,6 +213,8 @@ def build_model(config: ModelConfig, compute: ComputeConfig, rngs: nnx.Rngs) -> 
             return PretrainingModel(encoder, compute, rngs, next_sentence=next_sentence)
         case "next_sentence":
             return NextSentenceModel(encoder, compute, rngs)
+        case "replaced_token":
+            return ReplacedTokenModel(encoder, compute, rngs)
         case ClassifierHead() as head:
             build = _classifier_class(head)
             dropout = config.head_dropout
@@ -281,8 +285,8 @@ def infer(
     Returns:
       A dict with `hidden` [batch, length, hidden_dim], which is the last layer's output, and the
       head's outputs, which are a subset of `pooled` [batch, hidden_dim], `token_logits` [batch,
-      length, vocab_size], `next_sentence_logits` [batch, 2], and `logits` [batch, labels],
-      [batch, choices] or [batch, length, labels].
+      length, vocab_size], `next_sentence_logits` [batch, 2], `replaced_token_logits` [batch,
+      length], and `logits` [batch, labels], [batch, choices] or [batch, length, labels].
     """
     choices = token_ids.shape[:-1] if token_ids.ndim == 3 else None
     if choices:

@@ -28,11 +28,14 @@ _ALBERT: dict[str, Any] = dict(vocab_size=30_000, embedding_dim=128, sharing="al
 # dropout rate of 0.1 for all sizes up to xlarge.
 _ALBERT_2 = _ALBERT | dict(activation="gelu_tanh", hidden_dropout=0.0, attention_dropout=0.0)
 _DISTILBERT: dict[str, Any] = dict(num_segments=0, pooler_activation="relu")
+# Except in the small models, the embeddings are as wide as the discriminator.
+_ELECTRA: dict[str, Any] = dict(pooler_activation="gelu", pooler_dropout=True)
 
 # tiny, mini, small and medium: Turc et al. 2019, "Well-Read Students Learn Better", table 1.
 # base and large: Devlin et al. 2019, section 3. roberta: Liu et al. 2019, "RoBERTa", section 3.1
 # and appendix A. albert: Lan et al. 2020, "ALBERT", table 1. distilbert: Sanh et al. 2019,
-# "DistilBERT", section 3.
+# "DistilBERT", section 3. electra: Clark et al. 2020, "ELECTRA", table 6; the small generator has
+# the sizes of the released model, which is as large as its discriminator.
 VARIANTS: dict[str, dict[str, Any]] = {
     "tiny": _sizes(2, 128, 2),
     "mini": _sizes(4, 256, 4),
@@ -53,6 +56,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "albert-xlarge-v2": _sizes(24, 2048, 16) | _ALBERT_2,
     "albert-xxlarge-v2": _sizes(12, 4096, 64) | _ALBERT_2,
     "distilbert": _sizes(6, 768, 12) | _DISTILBERT,
+    "electra-small": _sizes(12, 256, 4) | _ELECTRA | dict(embedding_dim=128),
+    "electra-base": _sizes(12, 768, 12) | _ELECTRA,
+    "electra-large": _sizes(24, 1024, 16) | _ELECTRA,
+    "electra-small-generator": _sizes(12, 256, 4) | _ELECTRA | dict(embedding_dim=128),
+    "electra-base-generator": _sizes(12, 256, 4) | _ELECTRA | dict(embedding_dim=768),
+    "electra-large-generator": _sizes(24, 256, 4) | _ELECTRA | dict(embedding_dim=1024),
 }
 
 

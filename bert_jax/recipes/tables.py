@@ -171,13 +171,18 @@ def _named(name: str) -> tuple[ModelConfig, SentencePairs | None]:
         "roberta": "none",
         "albert": "sentence_order",
         "distilbert": "none",
+        "electra": "none",
     }
     kind = pairs_of_family.get(name.partition("-")[0], "next_sentence")
     head: PretrainingHead = "masked_lm" if kind == "none" else "pretraining"
+    if name.startswith("electra") and not name.endswith("generator"):
+        head = "replaced_token"
     return ModelConfig(variant(name), head=head), kind
 
 
 def _objective(model: ModelConfig, pairs: SentencePairs | None) -> str:
+    if model.head == "replaced_token":
+        return "replaced tokens"
     if model.head not in ("pretraining", "masked_lm"):
         return model.head
     match pairs:

@@ -1,4 +1,4 @@
-"""Build tiny Hugging Face RoBERTa, ALBERT and DistilBERT models with random weights."""
+"""Build tiny Hugging Face RoBERTa, ALBERT, DistilBERT and ELECTRA models with random weights."""
 
 from __future__ import annotations
 
@@ -46,14 +46,18 @@ CONFIGS = {
         max_position_embeddings=40,
         initializer_range=0.1,
     ),
+    "Electra": transformers.ElectraConfig(**SIZES, embedding_size=16),
 }
-# All (family, head) pairs. Only ALBERT has a class with both pretraining heads.
-CASES = [(family, head) for family in CONFIGS for head in HEADS] + [("Albert", "pretraining")]
+# The heads of the classes called `ForPreTraining`: ALBERT's has both pretraining heads, and
+# ELECTRA's is the discriminator.
+PRETRAINING = [("Albert", "pretraining"), ("Electra", "replaced_token")]
+# All (family, head) pairs.
+CASES = [(family, head) for family in CONFIGS for head in HEADS] + PRETRAINING
 
 
 def class_of(family: str, head: str) -> type[transformers.PreTrainedModel]:
     """Return the Hugging Face class for a family and a head."""
-    return getattr(transformers, family + (HEADS | {"pretraining": "ForPreTraining"})[head])
+    return getattr(transformers, family + HEADS.get(head, "ForPreTraining"))
 
 
 def build(family: str, head: str, **changes: object) -> transformers.PreTrainedModel:

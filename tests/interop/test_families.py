@@ -1,4 +1,4 @@
-"""Test importing and exporting RoBERTa, ALBERT and DistilBERT with every head."""
+"""Test importing and exporting RoBERTa, ALBERT, DistilBERT and ELECTRA with every head."""
 
 from __future__ import annotations
 
@@ -22,6 +22,12 @@ from bert_jax.tokenizers.tokenizer import Tokenizer
 from .conftest import LABELS, card_code, change_config, tensors_of
 from .families import CASES, CONFIGS, HEADS, class_of, make, make_other_roberta
 
+TITLES = {
+    "Roberta": "RoBERTa",
+    "Albert": "ALBERT",
+    "DistilBert": "DistilBERT",
+    "Electra": "ELECTRA",
+}
 IDS = [f"{family}-{head}" for family, head in CASES]
 
 
@@ -33,8 +39,7 @@ def test_import_and_export(family, head, bert_jax_here, tmp_path, monkeypatch):
     assert imported.code == 0, imported.errors
     assert f"{len(tensors_of(theirs))} parameters imported" in imported.output
     assert "  - " not in imported.output and "  + " not in imported.output
-    title = {"Roberta": "RoBERTa", "Albert": "ALBERT", "DistilBert": "DistilBERT"}[family]
-    assert f"ours: {title} ({head!r} head)" in imported.output
+    assert f"ours: {TITLES[family]} ({head!r} head)" in imported.output
 
     if head == "pretraining":  # only ALBERT
         with pytest.raises(
@@ -105,7 +110,13 @@ def test_a_class_of_another_task_is_recognized_by_its_other_name(bert_jax_here, 
 @pytest.mark.parametrize("form", ["onnx", "stablehlo"])
 @pytest.mark.parametrize(
     ("family", "head"),
-    [("Roberta", "classification"), ("Albert", "pretraining"), ("DistilBert", "classification")],
+    [
+        ("Roberta", "classification"),
+        ("Albert", "pretraining"),
+        ("DistilBert", "classification"),
+        ("Electra", "classification"),
+        ("Electra", "replaced_token"),
+    ],
 )
 def test_other_formats(form, family, head, bert_jax_here, tmp_path):
     theirs, ours, out = tmp_path / "theirs", tmp_path / "ours", tmp_path / "out"
@@ -148,6 +159,7 @@ def test_encoders_are_the_families_own(bert_jax_here, tmp_path):
         "Roberta": dict(position_offset=2, num_segments=1, pooler_dropout=True),
         "Albert": dict(embedding_dim=16, sharing="all", num_groups=2, activation="gelu_tanh"),
         "DistilBert": dict(num_segments=0, pooler_activation="relu", max_positions=40),
+        "Electra": dict(embedding_dim=16, pooler_activation="gelu", pooler_dropout=True),
     }
     for family, values in expected.items():
         make(tmp_path / family, family, "masked_lm")
@@ -164,6 +176,7 @@ def test_encoders_are_the_families_own(bert_jax_here, tmp_path):
         ("Albert", dict(num_hidden_groups=3), "num_groups=3: does not divide num_layers=2"),
         ("Albert", dict(embedding_size=16.5), "embedding_size is 16.5; expected a whole number"),
         ("DistilBert", dict(activation="relu"), "activation is 'relu'; expected one of gelu"),
+        ("Electra", dict(summary_type="mean"), "summary_type is 'mean'; only 'first' is supported"),
         (
             "Roberta",
             dict(model_type="xlnet"),
@@ -209,6 +222,20 @@ def test_unsupported_configs_are_refused(family, changes, message, bert_jax_here
             "masked_lm",
             "which always uses 'gelu' in that head",
         ),
+        (
+            "electra-base",
+            dict(activation="gelu_tanh"),
+            "masked_lm",
+            "which always uses 'gelu' in that head",
+        ),
+        ("electra-base", {}, "encoder", "a pooler on the bare encoder is not supported"),
+        (
+            "electra-base",
+            dict(embedding_dim=768),
+            "replaced_token",
+            "projects embeddings only to a different dimension",
+        ),
+        ("electra-base", dict(sharing="all"), "replaced_token", "layers with their own parameters"),
     ],
 )
 def test_models_without_a_hugging_face_class_are_refused(name, changes, head, message):

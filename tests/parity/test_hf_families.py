@@ -1,4 +1,4 @@
-"""Compare states, logits and gradients of RoBERTa, ALBERT and DistilBERT with Hugging Face's."""
+"""Compare states, logits and gradients with Hugging Face's RoBERTa, ALBERT, DistilBERT, ELECTRA."""
 
 from __future__ import annotations
 
@@ -70,6 +70,28 @@ MODELS: dict[str, Model] = {
         ),
         "classification",
     ),
+    "electra-generator": (
+        transformers.ElectraForMaskedLM,
+        transformers.ElectraConfig(**SIZES, **NO_DROPOUT, embedding_size=12),
+        "masked_lm",
+    ),
+    "electra-discriminator": (
+        transformers.ElectraForPreTraining,
+        transformers.ElectraConfig(**SIZES, **NO_DROPOUT, embedding_size=32),
+        "replaced_token",
+    ),
+    "electra-classifier": (
+        transformers.ElectraForSequenceClassification,
+        transformers.ElectraConfig(**SIZES, **NO_DROPOUT, embedding_size=12),
+        "classification",
+    ),
+    "electra-choices": (
+        transformers.ElectraForMultipleChoice,
+        transformers.ElectraConfig(
+            **SIZES, **NO_DROPOUT, embedding_size=12, summary_last_dropout=0.0
+        ),
+        "multiple_choice",
+    ),
 }  # fmt: skip
 
 
@@ -114,9 +136,12 @@ class Case:
         )
         if self.config.encoder.num_segments:
             inputs["token_type_ids"] = torch.from_numpy(self.segments).long()
+        if self.config.head == "multiple_choice":
+            inputs = {name: tensor[:, None] for name, tensor in inputs.items()}
         given = self.theirs(**inputs, output_hidden_states=True)
-        if self.config.head == "classification":
-            return (given.logits * torch.from_numpy(self.pair_weights)).sum(), [
+        weights = self.score_weights()
+        if weights is not None:
+            return (given.logits * torch.from_numpy(weights)).sum(), [
                 *given.hidden_states, given.logits,
             ]  # fmt: skip
         logits = given["prediction_logits" if self.config.head == "pretraining" else "logits"]
@@ -128,14 +153,27 @@ class Case:
             outputs.append(given["sop_logits"])
         return loss, outputs
 
+    def score_weights(self) -> np.ndarray | None:
+        """Return random weights for the scores of a head without a vocabulary."""
+        weights = {
+            "classification": self.pair_weights,
+            "multiple_choice": self.pair_weights[:, :1],
+            "replaced_token": self.weights[..., 0] * self.mask,
+        }
+        return weights.get(self.config.head)
+
     def our_outputs(self, params: Parameters) -> tuple[jax.Array, list[jax.Array]]:
         definition = define_model(self.config, ComputeConfig(dtype="float32", attention="xla"))
-        found = infer(
-            definition.module(params), self.ids, self.segments, self.mask, hidden_states=True
-        )
+        inputs = [self.ids, self.segments, self.mask]
+        if self.config.head == "multiple_choice":
+            inputs = [ids[:, None] for ids in inputs]
+        found = infer(definition.module(params), *inputs, hidden_states=True)
         states = [found[f"hidden_{number}"] for number in range(5)]
-        if self.config.head == "classification":
-            return jnp.sum(found["logits"] * self.pair_weights), [*states, found["logits"]]
+        weights = self.score_weights()
+        if weights is not None:
+            replaced = self.config.head == "replaced_token"
+            logits = found["replaced_token_logits" if replaced else "logits"]
+            return jnp.sum(logits * weights), [*states, logits]
         logits = found["token_logits"]
         loss = jnp.sum(jax.nn.log_softmax(logits) * self.weights * self.mask[..., None])
         outputs = [*states, logits]
@@ -157,7 +195,7 @@ def test_states_logits_and_gradients_agree(name: str) -> None:
     for found, expected in zip(ours, theirs, strict=True):
         wanted = expected.detach().numpy()
         assert found.shape == wanted.shape
-        rows = real if found.ndim == 3 else slice(None)
+        rows = real if found.shape[:2] == real.shape else slice(None)
         assert_allclose(np.asarray(found)[rows], wanted[rows], rtol=0, atol=1e-5)
     assert_allclose(value, loss.item(), rtol=1e-5)
     expected_gradients = case.from_torch(

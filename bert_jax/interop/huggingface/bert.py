@@ -75,7 +75,8 @@ def tables(prefix: str, *, segments: bool = True) -> dict[str, str]:
     return names | norm(f"{embeddings}.norm", f"{hf_embeddings}.LayerNorm")
 
 
-def _encoder(config: ModelConfig, prefix: str) -> dict[str, str]:
+def encoder_names(config: ModelConfig, prefix: str) -> dict[str, str]:
+    """Return a dict that maps our names for an encoder without projection to Hugging Face's."""
     names = tables(prefix)
     for number in range(config.encoder.num_layers):
         hf_prefix = f"{prefix}encoder.layer.{number}"
@@ -84,7 +85,7 @@ def _encoder(config: ModelConfig, prefix: str) -> dict[str, str]:
 
 
 def _bert(config: ModelConfig) -> dict[str, str]:
-    names = _encoder(config, "bert.")
+    names = encoder_names(config, "bert.")
     if config.has_pooler:
         names |= dense("pooler.dense", "bert.pooler.dense")
     if config.head in ("pretraining", "masked_lm"):
@@ -154,7 +155,7 @@ BERT = Family(
 
 
 def _roberta(config: ModelConfig) -> dict[str, str]:
-    names = _encoder(config, "roberta.")
+    names = encoder_names(config, "roberta.")
     if config.head == "classification":
         # RoBERTa's classifier has a dense layer instead of the pooler.
         return (

@@ -400,6 +400,8 @@ def _head_of(
     """Infer the head from the tensor names or, if they are ambiguous, from the architectures."""
     masked_lm = any(name.startswith(family.masked_lm) for name in names)
     next_sentence = any(family.pairs and name.startswith(family.pairs) for name in names)
+    if any(family.replaced_token and name.startswith(family.replaced_token) for name in names):
+        return "replaced_token"
     if masked_lm or next_sentence:
         if masked_lm and next_sentence:
             return "pretraining"

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, assert_never
 
 from bert_jax.interop.huggingface.albert import ALBERT
 from bert_jax.interop.huggingface.bert import BERT, DISTILBERT, ROBERTA
+from bert_jax.interop.huggingface.electra import ELECTRA
 from bert_jax.interop.huggingface.family import Family
 from bert_jax.interop.tensors import Origin
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig
 
-FAMILIES = (BERT, ROBERTA, ALBERT, DISTILBERT)
+FAMILIES = (BERT, ROBERTA, ALBERT, DISTILBERT, ELECTRA)
 # Model types that are equivalent to one of the families. Each is mapped to the prefix of its class
 # names and to the equivalent family. Equivalent models compute the same function from tensors with
 # the same names.
@@ -24,6 +25,13 @@ OTHER_NAMES: Mapping[str, tuple[str, Family]] = {
 
 def family_of(encoder: EncoderConfig) -> Family:
     """Return the family that an encoder belongs to or resembles most closely."""
+    match encoder.pooler_activation:
+        case "gelu":
+            return ELECTRA
+        case "tanh" | "relu":
+            pass
+        case _:
+            assert_never(encoder.pooler_activation)
     if encoder.embedding_dim is not None or encoder.sharing != "none":
         return ALBERT
     if encoder.position_offset:

@@ -8,7 +8,7 @@ from typing import Any
 
 from bert_jax.finetuning.registry import kind_of_head, task_kinds
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.model import ModelConfig, PretrainingHead, classifier_heads
+from bert_jax.models.model import ModelConfig, PretrainingHead, Scored, classifier_heads
 from bert_jax.objectives import SentencePairs
 
 Refusal = tuple[str, str]
@@ -34,6 +34,7 @@ class Family:
       pooler: the prefix of the pooler in a bare model, or "" if bare models have no pooler.
       masked_lm: the prefix of the masked-LM head.
       pairs: the prefix of the sentence-pair head, or "" if the family has none.
+      replaced_token: the prefix of the replaced-token head, or "" if the family has none.
       parts: the prefixes of all modules except the encoder.
       tied: a dict from the name of each tied tensor to the name of the tensor it copies.
       fields: a dict that maps our config fields to HF's keys, for settings with the same values.
@@ -45,6 +46,7 @@ class Family:
       activation: HF's key for the activation.
       classifier_dropout: HF's key for the dropout rate before a classifier.
       tagger_dropout: HF's key for the dropout rate before a token classifier, if it differs.
+      choice_dropout: HF's key for the dropout rate before a classifier of choices, if it differs.
       constants: values of our config fields that config.json has no key for.
       only: for each key where HF's class supports several values, the only one that we support.
       read: a function that returns additional fields for our config from a parsed config.json.
@@ -65,10 +67,12 @@ class Family:
     defaults: Mapping[str, Any]
     refusal: Callable[[ModelConfig], Refusal | None]
     pairs_are: SentencePairs = "next_sentence"
+    replaced_token: str = ""
     names_bounds: bool = False
     activation: str = "hidden_act"
     classifier_dropout: str = "classifier_dropout"
     tagger_dropout: str = ""
+    choice_dropout: str = ""
     constants: Mapping[str, Any] = field(default_factory=dict)
     only: Mapping[str, Any] = field(default_factory=dict)
     read: Callable[[Mapping[str, Any]], dict[str, Any]] = _nothing
@@ -96,13 +100,9 @@ class Family:
 
     def dropout_before(self, head: str) -> str:
         """Return HF's key for the dropout rate before a classifier with the given head."""
-        scores_tokens = any(
-            candidate.name == head and candidate.scored == "tokens"
-            for candidate in classifier_heads()
-        )
-        if scores_tokens and self.tagger_dropout:
-            return self.tagger_dropout
-        return self.classifier_dropout
+        scored = {candidate.name: candidate.scored for candidate in classifier_heads()}[head]
+        own: dict[Scored, str] = {"tokens": self.tagger_dropout, "choices": self.choice_dropout}
+        return own.get(scored) or self.classifier_dropout
 
     def part_of(self, name: str) -> str:
         """Return the prefix in `parts` that a tensor's name begins with, or "" if there is none."""

@@ -26,6 +26,7 @@ LOGITS: dict[PretrainingHead, dict[str, str]] = {
     },
     "masked_lm": {"logits": "token_logits"},
     "next_sentence": {"logits": "next_sentence_logits"},
+    "replaced_token": {"logits": "replaced_token_logits"},
 }
 
 
@@ -111,7 +112,7 @@ class HuggingFaceModel:
         If the directory has only spiece.model or vocab.json, transformers 5 applies rules of its
         own, which do not always match the rules used in training.
         """
-        plain = self._family.model_type in ("bert", "distilbert")
+        plain = self._family.model_type in ("bert", "distilbert", "electra")
         names = ("tokenizer.json", *(["vocab.txt"] if plain else []))
         return any((self.directory / name).is_file() for name in names)
 
@@ -156,8 +157,11 @@ class HuggingFaceModel:
         model, first = self._model, hidden[:, 0]
         if hasattr(model, "pre_classifier"):
             return self._torch.relu(model.pre_classifier(first))
+        if hasattr(model, "sequence_summary"):
+            return model.sequence_summary(hidden)
         if hasattr(getattr(model, "classifier", None), "out_proj"):
-            return self._torch.tanh(model.classifier.dense(first))
+            activation = getattr(model.classifier, "activation", self._torch.tanh)
+            return activation(model.classifier.dense(first))
         prefix = self._family.prefix.removesuffix(".")
         bare = model if self._head == "encoder" else getattr(model, prefix)
         pooler = getattr(bare, "pooler", None)

@@ -234,5 +234,5 @@ def _newest(name: str, family: Family) -> str:
     if name.endswith(("LayerNorm.gamma", "LayerNorm.beta")):  # TensorFlow's names, used until 2019
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
         name = name.replace("LayerNorm.beta", "LayerNorm.bias")
-    bare = name.startswith(("embeddings.", "encoder.", "pooler.", "transformer."))
-    return family.prefix + name if bare else name
+    bare = ("embeddings.", "embeddings_project.", "encoder.", "pooler.", "transformer.")
+    return family.prefix + name if name.startswith(bare) else name
