@@ -56,7 +56,7 @@ from bert_jax.tasks.pretraining import Pretraining
             "Use one of 1, 2, 3, 4, 6, 12",
         ),
         ({"sharing": "ffn", "num_groups": 24}, "num_groups=24: does not divide num_layers=12"),
-        ({"pooler_activation": "gelu"}, "pooler_activation='gelu': expected one of 'tanh', 'relu'"),
+        ({"pooler_activation": "silu"}, "pooler_activation='silu': expected one of 'tanh', 'relu'"),
     ],
 )
 def test_invalid_encoder_configs_are_refused(values: dict[str, Any], message: str) -> None:
