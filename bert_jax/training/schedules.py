@@ -133,7 +133,7 @@ class WarmupStableDecay:
 
         def after(step: Any) -> Any:
             done = jnp.clip((step - begin) / length, 0.0, 1.0)
-            return jnp.where(step < begin, peak, end + (peak - end) * self._left(done))
+            return jnp.where(step <= begin, peak, end + (peak - end) * self._left(done))
 
         return after
 

@@ -75,7 +75,7 @@ def test_cosine_constant_and_inverse_square_root() -> None:
 def test_the_stable_phase_does_not_depend_on_the_length_of_the_run() -> None:
     linear = rates(110, schedule="wsd", decay_steps=40, end_learning_rate=1e-4)
     assert [linear(step) for step in range(10)] == [rates(50)(step) for step in range(10)]
-    assert {linear(step) for step in range(10, 71)} == {linear(70)} == {pytest.approx(1e-3)}
+    assert [linear(step) for step in range(10, 71)] == [pytest.approx(1e-3)] * 61
     assert linear(80) == pytest.approx(1e-4 + 9e-4 * 0.75)
     assert linear(110) == linear(500) == pytest.approx(1e-4)
     longer = rates(200, schedule="wsd", decay_steps=40)
