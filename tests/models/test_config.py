@@ -90,6 +90,13 @@ def test_variants_have_the_published_shapes() -> None:
         "albert-xlarge-v2": (24, 2048, 16, 8192),
         "albert-xxlarge-v2": (12, 4096, 64, 16384),
         "distilbert": (6, 768, 12, 3072),
+        # From Clark et al. 2020, table 6; the small generator is as large as its discriminator.
+        "electra-small": (12, 256, 4, 1024),
+        "electra-base": (12, 768, 12, 3072),
+        "electra-large": (24, 1024, 16, 4096),
+        "electra-small-generator": (12, 256, 4, 1024),
+        "electra-base-generator": (12, 256, 4, 1024),
+        "electra-large-generator": (24, 256, 4, 1024),
     }
     assert published.keys() == VARIANTS.keys()
     for name, shape in published.items():

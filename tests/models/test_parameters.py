@@ -67,6 +67,13 @@ def theirs_of(name: str, config: EncoderConfig) -> tuple[torch.nn.Module, torch.
     if name.startswith("albert"):
         albert = transformers.AlbertConfig(embedding_size=128, **sizes)
         return transformers.AlbertModel(albert), transformers.AlbertForPreTraining(albert)
+    if name.startswith("electra"):
+        electra = transformers.ElectraConfig(embedding_size=config.table_dim, **sizes)
+        is_generator = name.endswith("generator")
+        whole = (
+            transformers.ElectraForMaskedLM if is_generator else transformers.ElectraForPreTraining
+        )
+        return transformers.ElectraModel(electra), whole(electra)
     distilbert = transformers.DistilBertConfig(
         vocab_size=config.vocab_size,
         dim=config.hidden_dim,
@@ -82,7 +89,7 @@ def theirs_of(name: str, config: EncoderConfig) -> tuple[torch.nn.Module, torch.
 
 # Exact parameter counts for the bare models, including a pooler if there is one. The papers give
 # rounded numbers: "125M" and "355M" in Liu et al. 2019, "12M", "18M", "60M" and "235M" in Lan et
-# al. 2020, and "66M" in Sanh et al. 2019.
+# al. 2020, "66M" in Sanh et al. 2019, and "14M", "110M" and "335M" in Clark et al. 2020.
 PUBLISHED = {
     "roberta-base": 124_645_632,
     "roberta-large": 355_359_744,
@@ -95,6 +102,12 @@ PUBLISHED = {
     "albert-xlarge-v2": 58_724_864,
     "albert-xxlarge-v2": 222_595_584,
     "distilbert": 66_362_880,
+    "electra-small": 13_483_008,
+    "electra-base": 108_891_648,
+    "electra-large": 334_092_288,
+    "electra-small-generator": 13_483_008,
+    "electra-base-generator": 33_511_168,
+    "electra-large-generator": 50_999_552,
 }
 
 
@@ -103,10 +116,13 @@ def test_parameter_counts_of_other_families_match_hugging_face(name: str) -> Non
     config = variant(name)
     with torch.device("meta"):
         bare, whole = theirs_of(name, config)
-    encoder = define_model(ModelConfig(config, "encoder", pooler=name != "distilbert"), FLOAT32)
+    has_pooler = not name.startswith(("distilbert", "electra"))
+    encoder = define_model(ModelConfig(config, "encoder", pooler=has_pooler), FLOAT32)
     assert PUBLISHED.keys() == VARIANTS.keys() - BERTS
     assert count(encoder.shapes) == bare.num_parameters() == PUBLISHED[name]
-    head: str = "pretraining" if name.startswith("albert") else "masked_lm"
+    head = "pretraining" if name.startswith("albert") else "masked_lm"
+    if name.startswith("electra") and not name.endswith("generator"):
+        head = "replaced_token"
     assert count(define_model(ModelConfig(config, head), FLOAT32).shapes) == whole.num_parameters()
 
 
