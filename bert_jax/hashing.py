@@ -1,4 +1,4 @@
-"""Draw random numbers as a pure function of where they are used, by vectorized hashing.
+"""Draw random numbers that depend only on where they are used, by vectorized hashing.
 
 Each number is a hash of (seed, purpose, epoch, record, position, ...) and does not depend on
 previously drawn numbers, so any example from any epoch can be generated on its own, in any process

@@ -1,4 +1,4 @@
-"""Define the data of a fine-tuning task: training examples, evaluation sets and a head."""
+"""Define the data of a fine-tuning task: its training examples, evaluation sets and head."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Logits = NDArray[np.float32]
 
 
 class ExampleSet(abc.ABC):
-    """The examples in one file, with methods to score and write a model's predictions for them.
+    """The examples in one file, with methods that score or write a model's predictions for them.
 
     The logits are float32 [examples, ...] or, if the model scores every token, [tokens, ...] in the
     order of `features.sequences.token_ids`.
@@ -30,7 +30,7 @@ class ExampleSet(abc.ABC):
     Attributes:
       features: the tokenized examples.
       metrics: the metrics that `scores` computes.
-      type_is: the word for a type in `scores_by_type`, such as "label".
+      type_is: what a type in `scores_by_type` is called, such as "label".
       endings: the suffixes that are appended to the set's name to form the names of the prediction
         files.
     """
@@ -47,7 +47,7 @@ class ExampleSet(abc.ABC):
 
     @property
     def labels_in_files(self) -> tuple[str, ...]:
-        """The labels of a classification task, as written in the files, or () for other tasks."""
+        """The labels of a classification task, spelled as in the files; () for other tasks."""
         return ()
 
     @property
@@ -73,8 +73,8 @@ class ExampleSet(abc.ABC):
         """Return the best score that can be reached on a labeled set without reading the examples.
 
         This is the score of the best constant answer. Constant answers have no correlation with the
-        labels, so for correlation metrics, the result is the score that random numbers would reach
-        one time in 20.
+        labels, so for correlation metrics, the result is the score that random predictions would
+        reach one time in 20.
         """
 
     def file_names(self, name: str) -> list[str]:
@@ -88,7 +88,7 @@ class ExampleSet(abc.ABC):
         Args:
           logits: the model's logits.
           directory: the directory to write the files to.
-          name: the name of the set, used as the beginning of each file name.
+          name: the name of the set; every file name begins with it.
         """
 
 
@@ -99,7 +99,7 @@ def fingerprint_with(fingerprint: str, value: object) -> str:
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """A task's head, and what its scores are called and mean.
+    """A task's head, with the names and the meaning of its scores.
 
     Attributes:
       head: the kind of head.
@@ -167,7 +167,7 @@ class TaskData:
         return self.metric_of(next(iter(self.validation)), self.primary)
 
     def chance(self, metric: str) -> float:
-        """Return `ExampleSet.chance` for a metric name that `metric_of` returned."""
+        """Return the chance-level score for a metric name returned by `metric_of`."""
         for name, examples in self.validation.items():
             prefix = self.metric_of(name, "")
             if metric.startswith(prefix):

@@ -1,4 +1,4 @@
-"""Define the interface of a task kind: its config section and its parts in other packages."""
+"""Define what makes up a kind of fine-tuning task: its config section, head, loss and so on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TaskConfig(abc.ABC):
         splits: Collection[Split],
         labels: tuple[str, ...] = (),
     ) -> TaskData:
-        """Read and tokenize the task's files for the given splits; only test files have no labels.
+        """Read and tokenize the files for the given splits; all but the test files have labels.
 
         Args:
           tokenizer: the model's tokenizer.
@@ -90,7 +90,7 @@ class TaskConfig(abc.ABC):
         """Return a split's input as configured: a file, a directory or "tfds:..."."""
 
     def source_of(self, split: Split) -> str:
-        """Return a permanent name for a split's input: an absolute path, or "tfds:..."."""
+        """Return an unambiguous name for a split's input: an absolute path, or "tfds:..."."""
         path = self.input_of(split)
         return path if is_tfds(path) else str(Path(path).resolve())
 
@@ -121,7 +121,7 @@ class TaskFiles(Protocol):
 
 
 class FilesTaskConfig(TaskConfig):
-    """A task whose splits are files, given in the section's `files`."""
+    """A task with one file per split, as specified under `files` in its config section."""
 
     files: TaskFiles
 
@@ -181,7 +181,7 @@ class FilesTaskConfig(TaskConfig):
 
 
 def form_keys(section: str) -> Mapping[str, str]:
-    """Return a dict that maps the table-format keys used in error messages to full config keys."""
+    """Return a dict from the short table-format keys in error messages to the full config keys."""
     names = [field.name for field in fields(TableFormat)]
     return {f"form.{name}": f"{section}.files.form.{name}" for name in names}
 
@@ -191,7 +191,7 @@ class HuggingFaceTask:
     """Hugging Face's names for a kind of task.
 
     Attributes:
-      class_suffix: the end of the class names, after the name of the model family.
+      class_suffix: the part of the class names that follows the name of the model family.
       pipeline: the Hub's name for the task.
       classifier: the name of the dense layer that computes the scores.
       outputs: the names of the outputs: one for all scores, or one for each score.
@@ -215,7 +215,7 @@ class TaskKind:
       loss: the loss and the metrics of a training step.
       predict: the `predict` task for models with this head.
       huggingface: the names in Hugging Face's library; None if it has no such task.
-      example: the arguments of the tokenizer call in model cards, as Python source.
+      example: Python source for the arguments of the tokenizer call in model cards.
     """
 
     section: str

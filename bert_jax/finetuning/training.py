@@ -79,7 +79,7 @@ class FinetuneResult:
     predictions: Sequence[Path] = ()
 
     def __fspath__(self) -> str:
-        """Return the work directory, so that functions accept the result as a path."""
+        """Return the work directory, so that the result can be passed as a path."""
         return os.fspath(self.work_dir)
 
 
@@ -208,7 +208,7 @@ def _open_checkpointer(
         run.work_dir / CHECKPOINTS_NAME,
         kept,
         run.identity(),
-        # A checkpoint that was saved before its evaluation has no metrics, but may be the best.
+        # A checkpoint that was saved before its evaluation has no metrics, but may be the best one.
         lambda step: intervals.evaluates(step) or step == early.best_step,
         verified=verified,
     )
@@ -252,7 +252,7 @@ def _write_provenance(run: FinetuneRun, start: int, concluded: bool, report: OnR
 def with_checkpoints(
     work_dir: Path, past: Sequence[Evaluation], compared_by: Comparison, report: OnReport
 ) -> Sequence[Evaluation]:
-    """Return `past` without evaluations that were the best but whose checkpoints no longer exist.
+    """Return `past` without any evaluation that was the best so far but has lost its checkpoint.
 
     For example, a damaged checkpoint may have been moved aside. Evaluations that were not the best
     never have a checkpoint, but they still count toward `patience`.
@@ -276,7 +276,7 @@ def with_checkpoints(
 def _open_reporter(
     run: FinetuneRun, start: int, on_report: OnReport | None, closing: ExitStack
 ) -> Reporter | None:
-    """Return a reporter that `closing` will close; None on all processes but the first."""
+    """Return a reporter that `closing` will close, or None on all processes but the first."""
     if jax.process_index() != 0:
         return None
     peak = peak_flops(run.mesh.devices.flat[0].device_kind, run.compute.dtype)

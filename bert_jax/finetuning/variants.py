@@ -17,7 +17,7 @@ class Variant:
     """The values of the config keys that a sweep varies; empty if it varies none.
 
     Attributes:
-      settings: pairs of a dotted key and its value, sorted by key. Lists are tuples.
+      settings: pairs of a dotted key and its value, sorted by key. Lists are stored as tuples.
     """
 
     settings: tuple[tuple[str, Any], ...] = ()
@@ -39,7 +39,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """The variant's name in file names, unique among all variants of the same keys."""
+        """The variant's name for use in file names, unique among all variants of the same keys."""
         full = ",".join(f"{key}={text}" for key, text in self.texts.items())
         name = re.sub(r"[^\w.,=+-]", "-", full, flags=re.ASCII)[:_MAX_NAME]
         # A value may contain the start of a later setting, or look like a value of another type.
@@ -58,7 +58,7 @@ class Variant:
         return ", ".join(f"{key}={text}" for key, text in self.texts.items())
 
     def __lt__(self, other: Variant) -> bool:
-        """Compare the values in the order of the keys: numbers by value, other values as text."""
+        """Compare the variants key by key: numbers by value, and all other values as text."""
         return self._order < other._order
 
     @property

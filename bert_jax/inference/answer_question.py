@@ -66,7 +66,7 @@ class AnswerQuestion(Predictor):
     def __call__(
         self, question: str | list[str], context: str | list[str], n_best: int = 1
     ) -> FoundAnswer | list[FoundAnswer]:
-        """Answer a question about a passage, or each question about its corresponding passage.
+        """Answer one question about a passage, or several questions, each about its own passage.
 
         A passage that is too long is split into overlapping windows, all of which are searched.
         Windows, questions and answers have the same maximum lengths as in the training run or, if
@@ -84,7 +84,7 @@ class AnswerQuestion(Predictor):
         """
         pairs = as_pairs(question, context)
         if not is_integer(n_best) or n_best < 1:
-            raise ValueError(f"n_best={n_best!r}: expected an integer of 1 or more")
+            raise ValueError(f"n_best={n_best!r}: expected a positive integer")
         check_strings(pairs)
         answers = self._answers(
             [SpanExample(str(i), *pair, title="") for i, pair in enumerate(pairs)], n_best

@@ -34,12 +34,12 @@ class Classification:
       label: the most probable label; None for regression, and for a multi-label model if no label
         has a probability above 0.5.
       probability: the probability of `label`, or None if there is no label.
-      labels: the predicted labels: only `label` or, for a multi-label model, every label with a
-        probability above 0.5, in the model's order.
+      labels: the predicted labels. This is only `label` or, for a multi-label model, every label
+        with a probability above 0.5, in the model's order.
       scores: each label's probability (from a softmax if exactly one label applies, from a sigmoid
-        if any number may apply) or, for regression, the predicted numbers. A model that was
-        fine-tuned with one score for two labels yields both labels' probabilities. If it was
-        imported from another format, its negative label has no name and is left out.
+        if any number may apply) or, for regression, the predicted numbers. A binary classifier that
+        computes a single score yields the probabilities of both labels, unless it was imported from
+        another format: then the negative label has no name and is left out.
       truncated: whether the text was truncated because it was too long.
     """
 

@@ -44,7 +44,7 @@ class Embedding:
       text: the text.
       vector: float32 [dimension], the model's sentence embedding, pooled as specified in the
         model's work directory (by default, the mean).
-      tokens: `[CLS]`, the words' pieces, and `[SEP]`.
+      tokens: `[CLS]`, the word pieces, and `[SEP]`.
       offsets: int32 [tokens, 2], where each token starts and ends in `text`, in characters; (0, 0)
         for `[CLS]`, a prompt's tokens and `[SEP]`.
       hidden_states: float32 [layers + 1, tokens, hidden_dim], the embeddings and each layer's
@@ -114,7 +114,7 @@ class Embedding:
         return self.hidden_states[:, pieces].mean(axis=1)
 
     def _not_found(self, word: str, occurrence: int, count: int) -> str:
-        """Return the error message for a word that the text contains only `count` times."""
+        """Return the error message for a word that occurs only `count` times in the text."""
         text = repr(self.text[:80])
         if count:
             times = "once" if count == 1 else f"{count} times"
@@ -204,9 +204,9 @@ class Embed(Predictor):
 
         Args:
           text: a text or a list of texts.
-          prompt_name: name of the model's prompt to prepend to every text; None for its default
+          prompt_name: the name of the prompt to prepend to every text; None for the model's default
             prompt.
-          prompt: text to prepend to every text in place of a named prompt; "" for no prompt.
+          prompt: a text to prepend to every text in place of a named prompt; "" for no prompt.
 
         Raises:
           ValueError: `text` is neither a string nor a list, or the prompt does not exist.
@@ -219,12 +219,12 @@ class Embed(Predictor):
     def sentences(
         self, texts: Sequence[str], *, prompt_name: str | None = None, prompt: str | None = None
     ) -> list[SentenceVectors]:
-        """Return only vectors for whole texts, which saves memory if there are many texts.
+        """Return only the vectors for whole texts, to save memory if there are many texts.
 
         Args:
           texts: the texts.
-          prompt_name: name of the model's prompt to prepend to every text; see `__call__`.
-          prompt: text to prepend to every text in place of a named prompt; see `__call__`.
+          prompt_name: the name of the prompt to prepend to every text; see `__call__`.
+          prompt: a text to prepend to every text in place of a named prompt; see `__call__`.
 
         Raises:
           ValueError: `texts` is not a list, or the prompt does not exist.

@@ -30,7 +30,7 @@ from bert_jax.models.model import Model, infer
 from bert_jax.runs.work_dir import PAIRS
 from bert_jax.tasks.task import Batch
 
-# The number of masks to fill in one run; a text with more masks is run several times. For BERT-base
+# The number of masks to fill in one run; a text with more masks takes several runs. For BERT-base
 # and rows of 16 tokens, scoring the vocabulary at 4 positions costs 7% of the encoder's time.
 _MASKS_AT_ONCE = 4
 
@@ -174,7 +174,7 @@ def _top_tokens(model: PretrainingModel, batch: Batch, *, vocab_size: int, top_k
     ).hidden
     at_masks = select_rows(hidden, batch["masked_positions"])
     probabilities = jax.nn.softmax(model.masked_lm(at_masks, model.encoder.embeddings), axis=-1)
-    # A model's padded table may be larger than the vocabulary; the extra rows are not words.
+    # The token table may be padded with extra rows, which do not stand for any token.
     values, token_ids = jax.lax.top_k(probabilities[..., :vocab_size], top_k)
     return {"probabilities": values, "token_ids": token_ids}
 
@@ -205,7 +205,7 @@ class NextSentence(Predictor):
 
     @classmethod
     def check_origin(cls, work_dir: str | os.PathLike[str], origin: Mapping[str, str]) -> None:
-        """Raise a ValueError if the model was trained to predict the order of sentences instead."""
+        """Raise a ValueError if the model was trained to predict the order of two sentences."""
         if origin.get(PAIRS) == "sentence_order":
             raise ValueError(
                 f"{work_dir}: the model was trained to predict whether two sentences are in order "
@@ -220,7 +220,7 @@ class NextSentence(Predictor):
     def __call__(
         self, first: str | list[str], second: str | list[str]
     ) -> Following | list[Following]:
-        """Predict whether `second` follows `first`, for one pair or each pair from two lists.
+        """Predict whether `second` follows `first`, for one pair or for each pair in two lists.
 
         In pairs that are too long, the longer sentence is shortened first.
 

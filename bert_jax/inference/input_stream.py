@@ -25,9 +25,9 @@ USE_EVALUATE = (
     "--predictions DIR (for GLUE, FILE is the directory that contains the test file)"
 )
 # The maximum size of a line, and of all lines that are processed together or read ahead: 32 full
-# batches of 32 rows of 512 tokens. Classifying a line of this size took 0.6 GB, tagging it 1.0 GB,
-# and answering a question about it 1.7 GB (measured on 2026-11-25 on 2 CPU cores, with a model that
-# has 40 positions).
+# batches of 32 rows of 512 tokens. Classifying a line of this size took 0.6 GB of memory, tagging
+# it took 1.0 GB, and answering a question about it took 1.7 GB (measured on 2026-11-25 on 2 CPU
+# cores, with a model that has 40 positions).
 MAX_BYTES = 2 << 20
 Line = TypeVar("Line")
 # A line, None at the end of the input, or the exception that stopped reading.
@@ -67,7 +67,7 @@ class Input:
 
     Attributes:
       name: the input's name in messages.
-      lines: the lines, including line ends, with None whenever the next line has not arrived yet.
+      lines: the lines with their newlines, and None whenever the next line has not arrived yet.
       status: the result of calling stat on the file that the lines are read from.
     """
 
@@ -91,7 +91,7 @@ def open_input(path: str | None, form: Format, max_lines: int) -> Input:
     """Open a file, which may be compressed (.gz, .xz, .zst), or standard input (None or "-").
 
     Pipes and devices, to which another program may still be writing, are read by a thread that
-    stays up to `max_lines` lines ahead.
+    reads up to `max_lines` lines ahead.
 
     Raises:
       ValueError: the file does not exist, is a directory, or has a suffix that "auto" does not
@@ -111,7 +111,7 @@ def open_input(path: str | None, form: Format, max_lines: int) -> Input:
             _check_name(path)
         file = _find(path)
         lines, status = file_bytes(file, MAX_BYTES), os.stat(file)
-    # Read a regular file without a thread, so that its batches are always the same.
+    # Read a regular file without a thread, so that it is always split into the same batches.
     is_file = stat.S_ISREG(status.st_mode)
     return Input(name, lines if is_file else read_ahead(lines, max_lines), status)
 

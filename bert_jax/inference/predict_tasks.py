@@ -38,7 +38,8 @@ class PredictTask:
       predict: a function that computes the results for one or more lines.
       list_fields: the fields that contain an array of strings; all other fields contain a string.
       top_k: the default number of alternatives; None if the task returns no alternatives.
-      results: a description of the fields in a result, for help texts; "" to leave the task out.
+      results: a description of the fields in a result, for help texts; "" to omit the task
+        from them.
     """
 
     name: str
@@ -69,7 +70,7 @@ class TaggedDocument:
 
 
 def _tag(model: Tag, values: list[Any]) -> list[Any]:
-    """Tag all texts in a single call, but each document in a call of its own."""
+    """Tag all texts that are not documents in a single call, and each document separately."""
     texts = [index for index, value in enumerate(values) if not isinstance(value, Document)]
     documents = {i: value for i, value in enumerate(values) if isinstance(value, Document)}
     # Check all documents before tagging any text.

@@ -246,7 +246,7 @@ class BatchRunner:
         yield _fetch(*pending)
 
     def _check_fits(self, rows: int) -> None:
-        """Raise a ValueError if not even a batch of the shortest rows fits in memory."""
+        """Raise a ValueError if even a batch of the shortest rows does not fit in memory."""
         needed, memory = rows * self._row_lengths[0] * _BYTES_OF_A_TOKEN, memory_bytes()
         if needed > memory:
             raise ValueError(

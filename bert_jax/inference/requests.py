@@ -138,7 +138,7 @@ class LineRequest:
         *,
         report: bool = False,
     ) -> Iterator[list[Answer]]:
-        """Yield the input's lines with their results, in order, in parts of growing size.
+        """Yield the input's lines with their results, in order, in increasingly large parts.
 
         A part ends early if no further line is waiting.
 
@@ -169,7 +169,7 @@ class LineRequest:
 
 
 def progress_texts(predictor: Predictor) -> Callable[[int], str]:
-    """Start a timer, and return a function that describes the progress after a number of lines."""
+    """Start a timer, and return a function that describes the progress for a number of lines."""
     start = time.monotonic()
 
     def describe(num_lines: int) -> str:

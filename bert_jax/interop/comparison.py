@@ -209,7 +209,7 @@ def _difference(
 def _compared(
     name: str, first: NDArray[np.float32], second: NDArray[np.float32], probe: ProbeInput
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Drop the padding from two outputs if they have a length axis, or return them unchanged."""
+    """Drop the padding from two outputs with a length axis; return other outputs unchanged."""
     has_length = first.ndim == 3 or name == "replaced_token_logits"  # [batch, length, ...]
     if first.shape != second.shape or not has_length:
         return first, second

@@ -197,7 +197,8 @@ class OnnxModel:
         ]
         if scores_choices(self._head):
             arrays = [array[:, None] for array in arrays]
-        # Feed only inputs that the graph has: without segments, it may lack token_type_ids.
+        # Feed only inputs that the graph has: if a model has no segments, there may be no
+        # token_type_ids.
         used = {value.name for value in self._session.get_inputs()}
         feed = {n: a for n, a in zip(INPUTS, arrays, strict=True) if n in used}
         names = [value.name for value in self._session.get_outputs()]

@@ -14,7 +14,7 @@ from bert_jax.validation import nearest
 from bert_jax.version import __version__
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
-# Where each model is in a checkout: a Hugging Face directory with float16 parameters.
+# The path of each model in a checkout: a Hugging Face directory with float16 parameters.
 _FOLDERS = {
     "mini-bert": "experiments/finetuning/bert-mini",
     **{name: f"experiments/small_models/{name}" for name in SMALL_MODELS if name != "mini-bert"},

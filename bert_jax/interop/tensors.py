@@ -72,7 +72,7 @@ class Account:
 
     @property
     def explained(self) -> bool:
-        """Whether no tensor is missing or unexpected or has the wrong shape."""
+        """Whether there are no missing tensors, unexpected tensors or wrong shapes."""
         return not (self.missing or self.unexpected or self.misshapen)
 
     def lines(self) -> list[str]:

@@ -76,7 +76,7 @@ def verify(
     Args:
       first: a work directory, a Hugging Face directory, a TensorFlow checkpoint from Google's BERT
         release, an ONNX file or a StableHLO artifact.
-      second: the model to compare the first one with, which may be of any of the same kinds.
+      second: the model to compare it with; the same kinds of models are supported.
       tolerance: the largest relative difference that passes; 0 requires bitwise equal outputs.
       seed: the seed for the random tokens.
       on_report: called with a `Message` for each remark about the models and for each input.
@@ -124,7 +124,7 @@ class _Outputs:
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two models to compare, with their tokenizers and any differences in how the models pool."""
+    """Two models to compare, with their tokenizers and any differences in their pooling."""
 
     models: Sequence[ComparableModel]
     tokenizers: Sequence[Tokenizer | None]

@@ -70,7 +70,7 @@ class NativeModel:
 
 
 def _work_dir_model(work_dir: Path) -> ComparableModel:
-    """Load a work directory's model from its default checkpoint."""
+    """Load the model in a work directory from its default checkpoint."""
     config, step, parameters = load_for_export(work_dir, None)
     title = f"{work_dir} (work directory, {config.head}, step {step:,})"
     return NativeModel(title, config, parameters)

@@ -1,4 +1,4 @@
-"""Look inside a model: trace a text, read guesses from every layer, and attribute predictions."""
+"""Look inside a model: trace a text, read each layer's guesses, and explain predictions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Attention(Predictor):
         dtype: DTypeName = "float32",
         step: int | None = None,
     ):
-        """Load a checkpoint of a work directory.
+        """Load a checkpoint from a work directory.
 
         Args:
           work_dir: the work directory of a run or of `bert-jax import`.

@@ -130,7 +130,8 @@ def attribute_token(
 
     Args:
       model: a model with a masked-LM head.
-      batch: as for `attribute_label`, with the token's id as `label`, and `masked_position` [1].
+      batch: the arrays that `attribute_label` takes, with the token's id as `label`, and
+        `masked_position` [1].
       vocab_size: the number of tokens in the vocabulary.
       steps: the number of points on the path.
 
@@ -178,7 +179,7 @@ def _integrate(
     baseline = jnp.where(batch["kept"][0][:, None] > 0, inputs, replaced)
 
     def score_of(embeddings: jax.Array) -> jax.Array:
-        # With one table row per position, every position can have its own embedding.
+        # Use one table row per position, so that every position can have its own embedding.
         by_position = nnx.merge(graph, state)
         by_position.embeddings.token = nnx.Param(embeddings)
         ids = jnp.arange(token_ids.shape[1])[None]

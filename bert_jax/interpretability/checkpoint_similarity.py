@@ -74,7 +74,7 @@ class CheckpointSimilarity:
         return shaded_table(header, self._step_names, self.cka.tolist()) + paragraph(self._note)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all values as plain JSON values, with a list of layer names in order."""
+        """Return all results as plain JSON values, with a list of layer names in order."""
         return {
             "work_dir": str(self.work_dir.resolve()),
             "treebank": str(self.treebank.resolve()),
@@ -92,7 +92,7 @@ class CheckpointSimilarity:
         write_json(path, self.to_json())
 
     def plot(self, path: str | Path) -> None:
-        """Draw the similarities as a heat map, a PNG image."""
+        """Plot a heat map of the similarities, as a PNG image."""
         figure = heat_map(
             self.cka,
             self._step_names,
@@ -114,7 +114,7 @@ def compare_checkpoints(
     """Measure how similar the word vectors of every checkpoint are to those of the last one.
 
     Args:
-      work_dir: the work directory of the run; `checkpoint.keep_every` keeps its checkpoints.
+      work_dir: the work directory of a run that was trained with `checkpoint.keep_every`.
       treebank: the sentences for the model to read.
       max_sentences: the maximum number of sentences to read, from the beginning of the treebank.
       on_progress: called with a progress message before each checkpoint is read.

@@ -1,4 +1,4 @@
-"""Choose the comparison that a command asks for."""
+"""Compare either two models or all checkpoints of a run, depending on the arguments."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Emergence:
         return table(header, rows) + paragraph(SHADES) + image
 
     def to_json(self) -> dict[str, Any]:
-        """Return all values as plain JSON values."""
+        """Return all results as plain JSON values."""
         return {
             **COUNTED_FROM,
             "name": self.name,
@@ -106,7 +106,8 @@ class Emergence:
     def plot(self, path: str | Path, min_count: int = MIN_COUNT) -> None:
         """Plot the accuracies and the loss against the step, as a PNG image.
 
-        The plot shows the relations for which the best head beats the best fixed offset by most.
+        The plot shows the relations for which the best head beats the best fixed offset by the
+        widest margin.
         """
         write_result(path, png_of(self._figure(min_count)))
 
@@ -179,7 +180,7 @@ def checkpoint_steps(work_dir: Path) -> list[int]:
 
 
 def held_out_losses(work_dir: Path) -> dict[int, float]:
-    """Return a run's held-out masked-LM loss (or its loss) at each evaluated step."""
+    """Return a run's held-out masked-LM loss, or else its total loss, at each evaluated step."""
     log = work_dir / LOG_NAME
     entries = read_metrics(log) if log.is_file() else []
     evaluations = [entry for entry in entries if entry["kind"] == "evaluation"]

@@ -13,7 +13,7 @@ FloatArray = NDArray[np.float32]
 
 
 class HeadPatterns(NamedTuple):
-    """How closely each head follows each pattern, float32 [layers, heads] from 0 to 1.
+    """How closely each head follows each pattern, from 0 to 1, as float32 [layers, heads].
 
     Attributes:
       previous: the mean attention to the previous token.

@@ -35,7 +35,7 @@ class BestHead(NamedTuple):
 
     Attributes:
       relation: the relation.
-      occurrences: how often the relation occurs.
+      occurrences: the number of times the relation occurs.
       layer: the layer, counted from 0.
       head: the attention head, counted from 0.
       direction: whether dependents attend to their syntactic heads, or the other way around.
@@ -80,7 +80,7 @@ class HeadProbe:
 
     Attributes:
       relations: "all", followed by the relations in the treebank, the most frequent first.
-      counts: int64 [relations], how often each relation occurs.
+      counts: int64 [relations], the number of times each relation occurs.
       accuracies: float64 [2, relations, layers, heads]; the first axis is `DIRECTIONS`.
       offset_accuracies: float64 [relations, offsets]; the second axis is `OFFSETS`.
       num_sentences: the number of sentences that were used.

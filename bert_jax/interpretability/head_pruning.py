@@ -51,12 +51,12 @@ class HeadPruning:
 
     Attributes:
       checkpoint: the checkpoint.
-      data: the input that was scored, an absolute path or "tfds:...".
+      data: the input that was scored: an absolute path or "tfds:...".
       set_name: the name of the set.
       num_examples: the number of examples in the set.
       metric: the name of the score.
       layers: the layers that own attention parameters.
-      importance: float64 [layers, heads], divided by the L2 norm of each layer.
+      importance: float64 [layers, heads], normalized by the L2 norm over each layer's heads.
       without: float64 [layers, heads], the score with only this head pruned.
       order: the heads in the order in which they are pruned, the least important first.
       scores: the score with the first 0, 1, 2, ... heads of `order` pruned.
@@ -74,7 +74,7 @@ class HeadPruning:
     scores: tuple[float, ...] = field(repr=False)
 
     def lines(self) -> Iterator[str]:
-        """Yield a table of single heads and a table of pruned heads, numbered from 1."""
+        """Yield a table of single heads and a table of pruned heads, both numbered from 1."""
         heads = range(1, self.without.shape[1] + 1)
         yield self._title
         yield f"{'layer':>5}  " + "  ".join(f"{head:>7}" for head in heads)
@@ -130,7 +130,7 @@ class HeadPruning:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return all values as plain JSON values."""
+        """Return all results as plain JSON values."""
         return {
             **COUNTED_FROM,
             **self.checkpoint.to_json(),
@@ -177,7 +177,7 @@ def prune_heads(
     This evaluates the model twice per head, so use a small set for a large model.
 
     Args:
-      work_dir: the work directory of a fine-tuning run, or of an import with `config`.
+      work_dir: the work directory of a fine-tuning run, or of an import if `config` is given.
       data: a labeled file in the format of the validation file; None for the validation set.
       set_name: the set to score, for a task with several validation sets, such as
         "validation_matched" or "validation_mismatched" for MNLI.
@@ -241,7 +241,7 @@ def _chosen_set(opened: Evaluation, name: str | None) -> str:
 
 
 def output_kernels(encoder: EncoderConfig) -> Mapping[int, str]:
-    """Return a dict from each layer that owns attention parameters to its output kernel's name."""
+    """Return the name of each output kernel, keyed by the layer that owns it."""
     owners = sorted({encoder.parameter_owners(n)[0] for n in range(encoder.num_layers)})
     return {owner: f"encoder.layers.{owner}.attention.output.kernel" for owner in owners}
 
@@ -257,11 +257,14 @@ def with_heads(params: Parameters, encoder: EncoderConfig, mask: Any) -> Paramet
 
 
 def head_importance(opened: Evaluation, examples: ExampleSet) -> NDArray[np.float64]:
-    """Return the mean absolute gradient of the loss for the heads' factors, [layers, heads].
+    """Return the mean absolute gradient of the loss with respect to each head's factor.
 
     Args:
       opened: the model.
       examples: the labeled examples to average over.
+
+    Returns:
+      float64 [layers, heads].
     """
     task, features = opened.scorer.task, examples.features
     lengths = tuple(opened.scorer.row_lengths)
@@ -281,7 +284,7 @@ def head_importance(opened: Evaluation, examples: ExampleSet) -> NDArray[np.floa
 
 @partial(jax.jit, static_argnames="task")
 def _mask_gradients(params: Parameters, batch: Batch, *, task: ClassifierTask) -> jax.Array:
-    """Return the gradient of each example's loss, [rows, layers, heads]."""
+    """Return each example's gradients with respect to the factors, [rows, layers, heads]."""
     encoder = task.config.encoder
     ones = jnp.ones((len(output_kernels(encoder)), encoder.num_heads))
 

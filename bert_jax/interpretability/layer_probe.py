@@ -47,7 +47,7 @@ class LayerProbe:
 
     Attributes:
       target: what the probes predict.
-      labels: the labels, the most frequent in training first.
+      labels: the labels, starting with the most frequent one in the training set.
       accuracies: float64 [conditions, layers + 1, seeds]; the first axis is `CONDITIONS`, and layer
         0 is the embeddings.
       most_frequent: the accuracy of always predicting the most frequent label.
@@ -95,7 +95,7 @@ class LayerProbe:
         return table(["layer", *CONDITIONS], rows) + paragraph(self._note)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all values as plain JSON values, with a list of layer names in order."""
+        """Return all results as plain JSON values, with a list of layer names in order."""
         return {
             "target": self.target,
             "layers": layer_names(self.accuracies.shape[1]),

@@ -1,4 +1,4 @@
-"""Look at a text through a model: trace it, collect the views, and render the page."""
+"""Show what a model does with a text: trace it, collect the views, and render the page."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def look(
 
 
 def check_page_path(path: str | Path) -> None:
-    """Check that a path is suitable for a page, before any work is done.
+    """Check, before any work is done, that a page can be saved under a given file name.
 
     Raises:
       ValueError: the name does not end in .html or .htm.

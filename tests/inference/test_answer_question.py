@@ -128,7 +128,7 @@ def test_max_length_defaults_to_the_released_value(model_pair):
 
 def test_wrong_arguments_are_refused(model_pair, answer):
     for wrong in (0, 1.5, None):
-        with pytest.raises(ValueError, match=f"n_best={wrong}: expected an integer of 1 or more"):
+        with pytest.raises(ValueError, match=f"n_best={wrong}: expected a positive integer"):
             answer("a", "b", n_best=wrong)
     with pytest.raises(ValueError, match="expected two strings, or two lists of the same length"):
         answer("a", ["b"])

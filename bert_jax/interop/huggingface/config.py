@@ -35,7 +35,8 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
 }
-# A dict from Hugging Face's names for problem types to ours. A problem type says what scores mean.
+# A dict from Hugging Face's names for problem types to ours. A problem type says what the scores
+# mean.
 PROBLEMS: dict[str, Problem] = {
     "single_label_classification": "single_label",
     "multi_label_classification": "multi_label",
@@ -261,8 +262,8 @@ class ImportOptions:
         the head, it is randomly initialized; other heads of the source are left out.
       labels: the label names for a randomly initialized classifier, or new names for the labels of
         the source's classifier.
-      problem: the meaning of a classifier's scores; None keeps the source's setting, or means
-        regression for a new classifier with one label.
+      problem: the meaning of a classifier's scores; None keeps the source's setting, and a
+        new classifier with one label is then used for regression.
       max_positions: the number of positions to keep, counted from the first; None keeps all.
     """
 

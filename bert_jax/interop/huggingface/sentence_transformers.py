@@ -237,7 +237,10 @@ def within(settings: SentenceEmbedding, positions: int, shortest: int) -> Senten
 
 
 def write_sentence_model(settings: SentenceEmbedding, hidden_dim: int, target: Path) -> None:
-    """Add modules.json and its modules to an exported encoder, in a form most versions can read."""
+    """Add modules.json and the modules it lists to an exported encoder.
+
+    Most versions of sentence-transformers can read these files.
+    """
     flags = {flag: mode in settings.pooling for flag, mode in _FLAGS.items()}
     pooling: dict[str, Any] = {"word_embedding_dimension": hidden_dim, **flags}
     pooling["include_prompt"] = settings.include_prompt
@@ -257,7 +260,7 @@ def write_sentence_model(settings: SentenceEmbedding, hidden_dim: int, target: P
         _write(target / path / CONFIG_NAME, content)
         module = {"idx": number, "name": str(number), "path": path, "type": f"{_PACKAGE}.{kind}"}
         modules.append(module)
-    # The exported tokenizer already lowercases if the model requires it.
+    # The exported tokenizer already lowercases texts if the model requires it.
     encoder = {"max_seq_length": settings.max_length, "do_lower_case": False}
     _write(target / ENCODER_NAMES[0], encoder)
     model: dict[str, Any] = {
