@@ -1,7 +1,10 @@
 """Pretrain a model on prepared corpora, or resume exactly where a run stopped.
 
     bert-jax pretrain --config configs/pretrain/tiny.py --config.work_dir=runs/mine
-    bert-jax pretrain --config tiny --init models/base
+    bert-jax pretrain --init models/base --corpus corpora/domain
+
+The second command continues the pretraining of a model on other text. It takes the model's sizes,
+tokenizer and heads, and uses the recipe domain unless --config names another one.
 
 The same command starts a run, resumes it after it was killed, and does nothing once it is finished.
 After SIGTERM, the run saves a checkpoint at the next step and exits with code 143. SIGHUP (code
@@ -29,16 +32,25 @@ from bert_jax.training import distributed
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `pretrain`."""
-    add_config_argument(parser)
-    required = "; also sets the --config.model keys that they require, unless overridden"
+    add_config_argument(parser, required=False)
+    required = (
+        "; also sets the --config.model keys that they require, unless overridden, and "
+        "--config.sentence_pairs, unless the config sets it"
+    )
     add_init_argument(parser, required)
+    parser.add_option(
+        "--corpus",
+        "DIR",
+        "corpus made by `prepare`, for a config with one phase "
+        "(--config.phases.NAME.corpus); also sets the phase's sequence_length",
+    )
     add_distributed_argument(parser)
     add_from_step_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Train until the last phase ends or a signal stops the run."""
-    config = pretrain_config(args.config, args.config_overrides, args.init)
+    config = pretrain_config(args.config, args.config_overrides, args.init, args.corpus)
     distributed.join(force=args.distributed)
     stop = distributed.StopRequest()
     result = pretrain(config, from_step=args.from_step, on_report=console_report, stop=stop)

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from bert_jax.models.config import (
-    TRAINING_KEYS,
     ComputeConfig,
     EncoderConfig,
     incompatible_fields,
@@ -116,17 +115,6 @@ def check_source(init_from: str, encoder: EncoderConfig, corpora: Sequence[Phase
             "Set model.* to the model's values (max_positions may be larger)."
         )
     newest_step(source / CHECKPOINTS_NAME)
-
-
-def model_values(source: Path) -> dict[str, object]:
-    """Return the `model.*` values that a run needs to load a work directory's parameters.
-
-    Raises:
-      ValueError: see `read_model`.
-    """
-    model, _ = read_model(source)
-    values = dataclasses.asdict(model.encoder)
-    return {key: value for key, value in values.items() if key not in TRAINING_KEYS}
 
 
 def _with_positions_of(encoder: EncoderConfig, source: EncoderConfig) -> EncoderConfig:

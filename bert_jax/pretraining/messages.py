@@ -217,7 +217,9 @@ def teacher_lines(
     return lines
 
 
-def conclude(work_dir: Path, last: PhaseCorpus, loss: float | None) -> list[str]:
+def conclude(
+    work_dir: Path, last: PhaseCorpus, loss: float | None, before: float | None = None
+) -> list[str]:
     """Compare the final held-out loss with the loss of a model that ignores context.
 
     Args:
@@ -225,13 +227,17 @@ def conclude(work_dir: Path, last: PhaseCorpus, loss: float | None) -> list[str]
       last: the corpus of the last phase.
       loss: the held-out masked-LM loss; None if it was not evaluated or no loss trains the
         masked-LM head.
+      before: the loss on the same text before the first step; None if it was not evaluated.
     """
     if loss is None:
         return [f"curves: {work_dir / CURVES_NAME}"]
     special_ids = last.tokenizer.special_ids
     unigram = unigram_cross_entropy(last.train, last.held_out, special_ids)
+    lines = [f"held-out MLM loss                    {loss:.3f} nats per token"]
+    if before is not None:
+        lines.insert(0, f"held-out MLM loss before training    {before:.3f} nats per token")
     return [
-        f"held-out MLM loss                    {loss:.3f} nats per token",
+        *lines,
         f"unigram cross-entropy of that text   {unigram:.3f} nats per token (ignoring context)",
         f"gain from context                    {unigram - loss:.3f} nats per token"
         + ("" if loss < unigram else " (none yet)"),

@@ -29,7 +29,12 @@ from bert_jax.pretraining.phases import (
     open_corpora,
     phases_identity,
 )
-from bert_jax.pretraining.run_files import check_work_dir, last_evaluation, write_run_files
+from bert_jax.pretraining.run_files import (
+    check_work_dir,
+    first_evaluation,
+    last_evaluation,
+    write_run_files,
+)
 from bert_jax.pretraining.stable_phase import StablePhase
 from bert_jax.pretraining.step_setup import StepSetup, check_run_memory
 from bert_jax.pretraining.teacher import (
@@ -227,7 +232,11 @@ class PretrainRun:
         metrics = last_evaluation(self.work_dir)
         if finished and report is not discard:
             loss = metrics.get("mlm_loss") if self.trains_masked_lm else None
-            report(Message("\n".join(conclude(self.work_dir, self.corpora[-1], loss))))
+            first, last = self.corpora[0], self.corpora[-1]
+            # Losses on different held-out texts are not comparable.
+            alike = first.train.manifest.fingerprint == last.train.manifest.fingerprint
+            before = first_evaluation(self.work_dir).get("mlm_loss") if alike else None
+            report(Message("\n".join(conclude(self.work_dir, last, loss, before))))
         # JAX gives the first process five minutes after the other processes exit, and counting
         # token frequencies over a slow network can take longer.
         multihost_utils.sync_global_devices("concluded")
@@ -294,6 +303,7 @@ class PretrainRun:
             reporter=self._open_reporter(setup, int(state.step), report, closing),
             intervals=self.intervals,
             stop=stop,
+            evaluate_first=bool(self.init_from),
             profiler=closing.enter_context(
                 StepProfiler(self.work_dir / PROFILE_NAME, self.reporting.profile_steps)
             ),
@@ -307,8 +317,10 @@ class PretrainRun:
         state, finished = trainer.run(state, phases)
         checkpointer.close()  # if a save failed, this raises its error before the message below
         if not finished:
-            line = f"stopped: saved step {int(state.step):,}; run the same command to resume"
-            report(Message(line))
+            step = int(state.step)
+            saved_line = f"saved step {step:,}; run the same command to resume"
+            line = saved_line if step else "before the first step; run the same command to start"
+            report(Message(f"stopped: {line}"))
         return int(state.step), finished
 
     def _open_teacher(

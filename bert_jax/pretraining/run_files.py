@@ -144,10 +144,23 @@ def _copy_once(source: Path, target: Path) -> None:
         temporary.rename(target)
 
 
+def first_evaluation(work_dir: Path) -> dict[str, float]:
+    """Return the metrics of the evaluation before the first step, or {} if there was none."""
+    return next((metrics for step, metrics in _evaluations(work_dir) if step == 0), {})
+
+
 def last_evaluation(work_dir: Path) -> dict[str, float]:
     """Return the metrics of the last evaluation in the run's log, or {} if there is none."""
+    evaluations = _evaluations(work_dir)
+    return evaluations[-1][1] if evaluations else {}
+
+
+def _evaluations(work_dir: Path) -> list[tuple[int, dict[str, float]]]:
+    """Return the step and the metrics of each evaluation in the run's log."""
     log = work_dir / LOG_NAME
     entries = read_metrics(log) if log.is_file() else []
-    evaluations = [entry for entry in entries if entry["kind"] == "evaluation"]
-    last = evaluations[-1] if evaluations else {}
-    return {name: value for name, value in last.items() if name not in ("kind", "step")}
+    return [
+        (entry["step"], {n: value for n, value in entry.items() if n not in ("kind", "step")})
+        for entry in entries
+        if entry["kind"] == "evaluation"
+    ]

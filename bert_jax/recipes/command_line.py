@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bert_jax.finetuning.config import EvaluationConfig, FinetuneConfig
 from bert_jax.pretraining.config import PretrainConfig
-from bert_jax.pretraining.initial_state import model_values
-from bert_jax.recipes.load import load_config
+from bert_jax.pretraining.continued import (
+    check_positions,
+    corpus_values,
+    has_begun,
+    model_values,
+    sentence_pairs_of,
+)
+from bert_jax.recipes.load import load_config, sets_key
 from bert_jax.runs.work_dir import MODEL_NAME
+
+# The recipe for continuing the pretraining of a model.
+CONTINUED = "domain"
 
 
 def add_override(overrides: Sequence[str], key: str, value: str, option: str) -> list[str]:
@@ -31,27 +40,43 @@ def add_override(overrides: Sequence[str], key: str, value: str, option: str) ->
     return [*overrides, f"{word}={value}"]
 
 
-def pretrain_config(config: str, overrides: Sequence[str], init: str | None) -> PretrainConfig:
+def pretrain_config(
+    config: str | None, overrides: Sequence[str], init: str | None, corpus: str | None = None
+) -> PretrainConfig:
     """Load the config of a pretraining run.
 
     Args:
-      config: a recipe or a config file.
+      config: a recipe or a config file; if None, the recipe for continued pretraining, which needs
+        `init`.
       overrides: arguments such as "--config.seed=1".
       init: the work directory of a model to initialize from, or None. It sets `init_from` and,
-        unless overridden, every `model.*` key that is needed to load the model's parameters.
+        unless overridden, every `model.*` key that is needed to load the model's parameters. It
+        also sets `sentence_pairs`, unless that key is overridden or set in the config.
+      corpus: the corpus of the only phase, or None. It also sets the phase's sequence length,
+        unless overridden.
 
     Raises:
-      ValueError: the overrides also set `init_from`, the model cannot be read, or `load_config`
-        fails.
+      ValueError: there is neither a config nor a model, the overrides also set `init_from` or the
+        corpus, the model or the corpus cannot be read, the config has several phases, the corpus's
+        sequences are longer than the model, or `load_config` fails.
     """
+    if not config and not init:
+        raise ValueError(
+            "--config is missing. Specify a recipe, or use --init to continue the pretraining of a "
+            f"model with the recipe {CONTINUED}."
+        )
+    config = config or CONTINUED
     if init:
         overrides = add_override(overrides, "init_from", init, "--init")
-        source = _initial_model(config, overrides, Path(init))
-        overridden = {word.partition("=")[0] for word in overrides}
-        required = {f"--config.model.{key}": value for key, value in model_values(source).items()}
-        missing = sorted(required.keys() - overridden)
-        overrides = [*overrides, *(f"{key}={required[key]}" for key in missing)]
-    return load_config(config, overrides, kind="pretrain")
+        overrides = _with_values_of_model(config, overrides, Path(init))
+    if not corpus:
+        return load_config(config, overrides, kind="pretrain")
+    values = corpus_values(load_config(config, overrides, kind="pretrain"), corpus)
+    (key, _), *rest = values.items()
+    overrides = add_override(overrides, key, corpus, "--corpus")
+    loaded = load_config(config, _with_defaults(overrides, dict(rest)), kind="pretrain")
+    check_positions(loaded, corpus)
+    return loaded
 
 
 def finetune_config(
@@ -101,13 +126,24 @@ def evaluation_config(
     return load_config(config, overrides, kind="finetune").evaluation
 
 
-def _initial_model(config: str, overrides: Sequence[str], init: Path) -> Path:
-    """Return the work directory to read the initial model's config from.
+def _with_values_of_model(config: str, overrides: Sequence[str], init: Path) -> list[str]:
+    """Return the overrides plus the values of the initial model that they leave open.
 
     A run that has already started no longer needs the initial model, because its own work directory
-    contains the same model config.
+    contains the same model config. Its `sentence_pairs` never change.
     """
-    if (init / MODEL_NAME).is_file():
-        return init
     work_dir = Path(load_config(config, overrides, kind="pretrain").work_dir)
-    return work_dir if (work_dir / MODEL_NAME).is_file() else init
+    own = (work_dir / MODEL_NAME).is_file()
+    source = work_dir if own and not (init / MODEL_NAME).is_file() else init
+    values = {f"model.{key}": value for key, value in sorted(model_values(source).items())}
+    if not sets_key(config, "sentence_pairs"):
+        pairs_source = work_dir if own and has_begun(work_dir) else source
+        values["sentence_pairs"] = sentence_pairs_of(pairs_source)
+    return _with_defaults(overrides, values)
+
+
+def _with_defaults(overrides: Sequence[str], values: Mapping[str, object]) -> list[str]:
+    """Return the overrides plus one for each value whose key they do not set."""
+    overridden = {word.partition("=")[0].removeprefix("--config.") for word in overrides}
+    missing = {key: value for key, value in values.items() if key not in overridden}
+    return [*overrides, *(f"--config.{key}={value}" for key, value in missing.items())]

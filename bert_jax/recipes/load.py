@@ -70,6 +70,15 @@ def load_config(source: Source, overrides: Overrides = (), *, kind: Kind | None 
     return fill_config(cls, content, overrides, name)
 
 
+def sets_key(source: Source, key: str) -> bool:
+    """Return whether a pretraining config sets a top-level key, so that it has no default.
+
+    Raises:
+      ValueError: there is no such recipe or file.
+    """
+    return key in _read(source, "pretrain")[0]
+
+
 def fill_config(cls: type[T], content: ConfigDict, overrides: Overrides, name: str) -> T:
     """Build the dataclass `cls` from the contents of a config file and overrides.
 

@@ -188,6 +188,8 @@ class Trainer:
       early: ends the run when its metric no longer improves. All earlier evaluations must already
         be recorded in this object.
       profiler: traces a few steps; None for no trace.
+      evaluate_first: whether to evaluate the state before the first step of the run, provided that
+        `intervals` has evaluations.
     """
 
     mesh: Mesh
@@ -200,6 +202,7 @@ class Trainer:
     stop: StopRequest
     early: EarlyStopping | None = None
     profiler: StepProfiler | None = None
+    evaluate_first: bool = False
     _window: ReportWindow = field(init=False)
     # The step of the newest saved state, and the held-out metrics of the newest state.
     _saved: int = field(init=False)
@@ -223,7 +226,7 @@ class Trainer:
         """
         step = self._saved = int(state.step)
         total = phases[-1].end
-        if self._evaluation_missed(step, total):
+        if self._begins_with_evaluation(step, total):
             phase = next(phase for phase in phases if step <= phase.end)
             try:
                 self._evaluate(state, step, phase, stoppable=True)
@@ -303,13 +306,16 @@ class Trainer:
             raise
         logger.info("saved step %s; run the same command to resume", f"{step:,}")
 
-    def _evaluation_missed(self, step: int, total: int) -> bool:
-        """Return whether the newest checkpoint should have been evaluated but was not.
+    def _begins_with_evaluation(self, step: int, total: int) -> bool:
+        """Return whether the first state should be evaluated before the next step.
 
-        This happens if the run was stopped when an evaluation was due, or if its number of steps
-        has been lowered so that it now ends at this step.
+        This is the case for the initial parameters with `evaluate_first`, and for a checkpoint that
+        should have been evaluated but was not: the run was stopped when an evaluation was due, or
+        its number of steps has been lowered so that it now ends at this step.
         """
-        due = step > 0 and self._evaluation_due(step, total)
+        if step == 0:
+            return self.evaluate_first and self.intervals.evaluate > 0
+        due = self._evaluation_due(step, total)
         return due and not self.checkpointer.latest_was_evaluated()
 
     def _evaluation_due(self, step: int, total: int) -> bool:

@@ -25,11 +25,12 @@ class MetricsLog:
 
     A run that resumes from a checkpoint repeats the steps after it. Opening the log therefore
     removes all entries after that step, and an entry whose kind and step are already in the log is
-    not written again.
+    not written again. A run without a checkpoint starts over, so all entries are removed, including
+    the evaluation before its first step.
 
     Args:
       path: the file to append to.
-      start_step: the step from which the run resumes.
+      start_step: the step from which the run resumes; 0 if it has no checkpoint.
 
     Raises:
       ValueError: a line other than the last is not an entry. An unterminated last line, which a
@@ -42,11 +43,12 @@ class MetricsLog:
         make_directory(path.parent)
         if path.exists():
             entries = read_metrics(path)
-            kept = [entry for entry in entries if entry["step"] <= start_step]
+            kept = [entry for entry in entries if entry["step"] <= start_step] if start_step else []
             if len(kept) < len(entries):
                 dropped = len(entries) - len(kept)
                 noun = "entry" if dropped == 1 else "entries"
-                logger.info("%s: removed %d %s after step %d", path, dropped, noun, start_step)
+                where = f"after step {start_step}" if start_step else "of a run without checkpoints"
+                logger.info("%s: removed %d %s %s", path, dropped, noun, where)
             _rewrite(path, kept)
             self._last_step = {entry["kind"]: entry["step"] for entry in kept}
         self._path = path

@@ -39,7 +39,7 @@ class TensorBoard:
     Args:
       work_dir: the run's work directory.
       start_step: the step from which the run resumes; TensorBoard hides existing events for later
-        steps.
+        steps. If 0, it hides all of them.
     """
 
     def __init__(self, work_dir: Path, start_step: int) -> None:
@@ -57,8 +57,9 @@ class TensorBoard:
                 self._writer = EventsWriter(str(self._directory.absolute() / "events"))
         except OSError as error:
             self._give_up(error)
-        self._write(start_step + 1, file_version="brain.Event:2")
-        self._write(start_step + 1, session_log=SessionLog(status=SessionLog.START))
+        first_hidden = start_step + 1 if start_step else 0
+        self._write(first_hidden, file_version="brain.Event:2")
+        self._write(first_hidden, session_log=SessionLog(status=SessionLog.START))
 
     def __call__(self, report: Report) -> None:
         """Write the scalars of a train or evaluation report; ignore messages."""
@@ -197,7 +198,8 @@ class Reporter:
       steps_and_costs: for each phase in order, the number of optimizer steps and the cost of one
         step, from which the time left is estimated; see `Progress`.
       start_step: the step from which the run resumes. Entries for later steps are removed from the
-        log, and events for later steps are hidden in TensorBoard.
+        log, and events for later steps are hidden in TensorBoard. If it is 0, this applies to all
+        entries and events.
       peak_flops: the peak FLOP/s of all devices together; if None, utilization is not reported.
       tensorboard: whether to write TensorBoard event files.
       on_report: called with every report; None for no callback.

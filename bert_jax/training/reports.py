@@ -83,7 +83,8 @@ class EvaluationReport:
     """Metrics on the held-out set after a step; `str()` formats them as one line.
 
     Attributes:
-      step: the number of optimizer steps since the start of the run.
+      step: the number of optimizer steps since the start of the run; 0 for the parameters that the
+        run starts from.
       metrics: the metrics, keyed by name.
     """
 
@@ -92,7 +93,8 @@ class EvaluationReport:
 
     def __str__(self) -> str:
         metrics = "  ".join(f"{name} {format_metric(name, x)}" for name, x in self.metrics.items())
-        return f"held out, after step {self.step:,}:  {metrics}"
+        when = f"after step {self.step:,}" if self.step else "before the first step"
+        return f"held out, {when}:  {metrics}"
 
 
 Report = Message | TrainReport | EvaluationReport

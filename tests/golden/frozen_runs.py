@@ -34,7 +34,7 @@ TOKENIZERS = ("wordpiece", "byte-bpe", "sentencepiece", "sentencepiece-bpe")
 VERBS = (
     "prepare train-tokenizer demo-corpus pretrain finetune evaluate sweep import export extract "
     "verify verify-checkpoint keys inspect plan bench predict fill-mask "
-    "look tokenize show-batch probe compare prune-heads"
+    "look tokenize show-batch probe compare prune-heads add-words"
 ).split()
 # The modification time to set on the input files, since a corpus's manifest records it.
 WRITTEN = 1_600_000_000

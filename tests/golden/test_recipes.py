@@ -27,8 +27,8 @@ from bert_jax.training.metrics_log import read_metrics
 CONFIGS = Path(__file__).parents[2] / "configs/pretrain"
 STORED = Path(__file__).parent / "losses"
 RECORDING = "BERT_JAX_WRITE_GOLDEN" in os.environ
-NAMES = ("bert_base", "bert_large", "roberta_base", "albert_base", "distilbert")
-# Teachers precede their students.
+NAMES = ("bert_base", "bert_large", "roberta_base", "albert_base", "distilbert", "domain")
+# Teachers precede their students, and models precede the runs that continue their pretraining.
 RECIPES = (*NAMES, "tinybert", *(f"small/{name}" for name in NAMES))
 KINDS = {"wordpiece": "wordpiece", "byte_bpe": "byte-bpe", "sentencepiece": "sentencepiece"}
 NUM_STEPS = 20
@@ -86,7 +86,7 @@ def run(corpora, bert_jax, tmp_path_factory) -> Callable[[str], tuple[list[float
         steps = {1: (20,), 2: (15, 5)}[len(config.phases)]
         for (name, _, phase), count in zip(config.ordered_phases(), steps, strict=True):
             length = phase.sequence_length // 4
-            corpus = corpora(config.vocabulary, length)
+            corpus = corpora(config.vocabulary if not config.init_from else "wordpiece", length)
             words += [
                 f"phases.{name}.{value}" for value in (f"corpus={corpus}", f"num_steps={count}")
             ]
@@ -94,13 +94,21 @@ def run(corpora, bert_jax, tmp_path_factory) -> Callable[[str], tuple[list[float
         if config.distillation is not None:
             teacher = Path(recipe).with_name("bert_base")
             words += [f"distillation.teacher={work_dir_of(str(teacher))}"]
+        file = CONFIGS / f"{recipe}.py"
+        if config.init_from:
+            words += [
+                "optimizer.warmup_fraction=0.0",
+                "accumulation_steps=1",
+                "compute.dtype=float32",
+            ]
+            init = ["--init", work_dir_of(str(Path(recipe).with_name("bert_base")))]
+            return ["pretrain", "--config", file, *init, *(f"--config.{word}" for word in words)]
         if not recipe.startswith("small/"):
             # The published TinyBERT's hidden dimension differs from its teacher's.
             sizes = REDUCED | ({"hidden_dim": 24} if recipe == "tinybert" else {})
             words += [f"model.{name}={size}" for name, size in sizes.items()]
             words += [f"model.num_layers={config.model.num_layers // 3}", "accumulation_steps=1"]
             words += ["model.embedding_dim=16"] if config.model.embedding_dim else []
-        file = CONFIGS / f"{recipe}.py"
         return ["pretrain", "--config", file, *(f"--config.{word}" for word in words)]
 
     def losses(recipe: str) -> tuple[list[float], str]:

@@ -63,6 +63,24 @@ def test_the_order_of_operations(bench: Any) -> None:
     assert events == expected
 
 
+def test_the_initial_parameters_are_evaluated_on_request(bench: Any, whole: Any) -> None:
+    recorder = bench.recorder()
+    trainer = bench.trainer(RecordingCheckpointer([]), recorder, Intervals(1, 5, 4))
+    trainer = replace(trainer, evaluate_first=True)
+    state, finished = trainer.run(bench.fresh(), bench.phases())
+    assert finished and recorder.events[0] == ("evaluate", 0)
+    # The evaluation changes neither the state nor the other metrics.
+    expected_state, expected = whole
+    assert recorder.losses == expected.losses
+    assert {step: recorder.held_out[step] for step in (5, 10)} == expected.held_out
+    for one, other in zip(*map(jax.tree.leaves, (state, expected_state)), strict=True):
+        np.testing.assert_array_equal(one, other)
+    without = bench.recorder()
+    trainer = bench.trainer(RecordingCheckpointer([]), without, Intervals(1, 0, 4))
+    replace(trainer, evaluate_first=True).run(bench.fresh(), bench.phases())
+    assert not without.held_out
+
+
 def test_every_evaluated_state_is_saved_if_the_best_are_kept(bench: Any) -> None:
     events: list[tuple[str, int]] = []
     intervals = Intervals(100, 3, 4, save_evaluated=True)

@@ -95,6 +95,21 @@ def test_a_resumed_run_has_one_history(tmp_path: Path, caplog: pytest.LogCapture
     assert entries[-1]["loss"] == 2.0
 
 
+def test_a_run_without_a_checkpoint_starts_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for loss in (5.0, 4.0):
+        with caplog.at_level(logging.INFO, logger="bert_jax"):
+            started = make_reporter(tmp_path, io.StringIO())
+        started.evaluation(0, {"mlm_loss": loss})
+        started.close()
+    assert "removed 1 entry of a run without checkpoints" in caplog.text
+    entries = read_metrics(tmp_path / "metrics.jsonl")
+    assert entries == [{"kind": "evaluation", "step": 0, "mlm_loss": 4.0}]
+    # The curves show an evaluation even before the first train entry.
+    assert imread(tmp_path / "curves.png").ndim == 3
+
+
 def test_the_log_of_a_killed_writer_is_continued(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,0 +1,86 @@
+"""Find the config values that a run takes from the model and the corpus that it continues with."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import get_args
+
+from bert_jax.corpus.manifest import read_manifest
+from bert_jax.models.config import TRAINING_KEYS
+from bert_jax.objectives import SentencePairs
+from bert_jax.pretraining.config import PretrainConfig
+from bert_jax.runs.work_dir import CHECKPOINTS_NAME, PAIRS, read_model
+from bert_jax.training.checkpoint_files import steps_in
+
+
+def model_values(source: Path) -> dict[str, object]:
+    """Return the `model.*` values that a run needs to load a work directory's parameters.
+
+    Raises:
+      ValueError: see `read_model`.
+    """
+    model, _ = read_model(source)
+    values = dataclasses.asdict(model.encoder)
+    return {key: value for key, value in values.items() if key not in TRAINING_KEYS}
+
+
+def sentence_pairs_of(source: Path) -> SentencePairs:
+    """Return the kind of sentence pairs that a work directory's model was pretrained on.
+
+    A model without a head for sentence pairs, such as RoBERTa or a classifier, gives "none".
+
+    Raises:
+      ValueError: see `read_model`.
+    """
+    model, origin = read_model(source)
+    match model.head:
+        case "pretraining" | "next_sentence":
+            recorded = origin.get(PAIRS)
+            kinds = (kind for kind in get_args(SentencePairs) if kind == recorded)
+            return next(kinds, "next_sentence")
+        case _:  # task kinds in other packages can register more heads
+            return "none"
+
+
+def has_begun(work_dir: Path) -> bool:
+    """Return whether a run has saved a checkpoint, after which it no longer reads `init_from`."""
+    return bool(steps_in(work_dir / CHECKPOINTS_NAME))
+
+
+def corpus_values(config: PretrainConfig, corpus: str) -> dict[str, object]:
+    """Return the config values, keyed by dotted key, with which a run's phase uses a corpus.
+
+    Args:
+      config: the config of a run with one phase.
+      corpus: a directory made by `prepare`.
+
+    Raises:
+      ValueError: the run has multiple phases, or the corpus is missing, unfinished or damaged.
+    """
+    if len(config.phases) != 1:
+        names = ", ".join(f"--config.phases.{name}.corpus" for name, *_ in config.ordered_phases())
+        raise ValueError(
+            f"--corpus={corpus}: the config has {len(config.phases)} phases, each with its own "
+            f"corpus. Set {names} instead."
+        )
+    (name,) = config.phases
+    return {
+        f"phases.{name}.corpus": corpus,
+        f"phases.{name}.sequence_length": read_manifest(corpus).max_length,
+    }
+
+
+def check_positions(config: PretrainConfig, corpus: str) -> None:
+    """Reject a corpus whose sequences are longer than the model.
+
+    Raises:
+      ValueError: the model has fewer positions than the sequences have tokens.
+    """
+    length, positions = config.longest_sequence, config.model.max_positions
+    if length > positions:
+        raise ValueError(
+            f"--corpus={corpus}: its sequences have {length:,} tokens, but the model has only "
+            f"{positions:,} positions: prepare it with --max-length {positions}, or add positions "
+            f"with --config.model.max_positions={length}."
+        )

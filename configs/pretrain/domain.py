@@ -1,0 +1,63 @@
+r"""Continued pretraining on text from your own domain (Gururangan et al. 2020).
+
+"Don't Stop Pretraining: Adapt Language Models to Domains and Tasks", section 3.2 and appendix B,
+domain-adaptive pretraining: 12,500 steps (about one pass over each of the paper's corpora) with
+batches of 2,048 sequences of 512 tokens, Adam with betas of 0.9 and 0.98 and an epsilon of 1e-6, a
+weight decay of 0.01, and a peak learning rate of 5e-4 after a warm-up over 6% of the steps, with
+linear decay. As in RoBERTa's pretraining, which the paper follows, 15% of the tokens are masked,
+the dropout is 0.1, and gradients are not clipped. The optimizer state is new.
+
+The model's sizes, its tokenizer and its kind of sentence pairs come from --init, and the sequence
+length comes from the corpus. With little text, set num_steps to a few epochs, as the first lines of
+the run report them. The paper's settings for the text of a task (section 4, appendix B) are 100
+epochs in batches of 256 sequences with a peak learning rate of 1e-4.
+
+Difference from the paper, which continues RoBERTa: each document attends only to itself. For a
+model without sentence pairs, --config.join_documents=True restores RoBERTa's full sentences.
+
+Commands:
+    bert-jax prepare --input TEXT --tokenizer models/base/tokenizer --max-length 512 \
+        --output corpora/domain
+    bert-jax pretrain --init models/base --corpus corpora/domain
+Hardware: any, if the number of data-parallel devices divides 2,048; with few devices, also set
+--config.accumulation_steps=N.
+Published: TPU v3-8. This recipe has not been run; small/domain.py has.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    return ConfigDict(
+        dict(
+            work_dir="runs/domain",
+            init_from="models/base",
+            # Without --init, the sizes of BERT-base.
+            model=dict(hidden_dropout=0.1, attention_dropout=0.1),
+            masking=dict(rate=0.15),
+            phases=dict(
+                phase1=dict(
+                    corpus="corpora/domain",
+                    sequence_length=512,
+                    batch_size=2_048,
+                    num_steps=12_500,
+                ),
+            ),
+            optimizer=dict(
+                name="adamw",
+                peak_learning_rate=5e-4,
+                warmup_steps=0,
+                warmup_fraction=0.06,
+                schedule="linear",
+                beta1=0.9,
+                beta2=0.98,
+                epsilon=1e-6,
+                weight_decay=0.01,
+                clip_norm=0.0,
+            ),
+            evaluation=dict(every_steps=500),
+            checkpoint=dict(every_steps=500),
+            reporting=dict(every_steps=50),
+            loader=dict(num_workers=4),
+        )
+    )
