@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from bert_jax.recipes.load import load_config
     from bert_jax.recipes.show_batch import show_batch
     from bert_jax.runs.checkpoints import extract, load_model
+    from bert_jax.runs.new_words import add_words
     from bert_jax.runs.trainer import Trainer
     from bert_jax.tasks.custom import CustomTask
     from bert_jax.tasks.pretraining import Pretraining
@@ -81,6 +82,7 @@ __all__ = [
     "TrainReport",
     "Trainer",
     "__version__",
+    "add_words",
     "cosine_similarity",
     "cross_entropy",
     "evaluate",
@@ -136,6 +138,7 @@ _MODULES = {
     "cross_entropy": "tasks.task",
     "evaluate": "finetuning.evaluation",
     "export": "interop.export",
+    "add_words": "runs.new_words",
     "extract": "runs.checkpoints",
     "finetune": "finetuning.training",
     "import_model": "interop.import_model",

@@ -80,6 +80,13 @@ VERBS = {
         converts=True,
         on_cpu=True,
     ),
+    "add-words": Verb(
+        "add words to a model's vocabulary",
+        "bert_jax.cli.checkpoints",
+        "add_words_to_model",
+        converts=True,
+        on_cpu=True,
+    ),
     "export": Verb(
         "convert a model for other frameworks", "bert_jax.cli.export", converts=True, on_cpu=True
     ),

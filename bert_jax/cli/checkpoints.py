@@ -1,4 +1,4 @@
-"""Extract one checkpoint of a run, and verify saved checkpoints."""
+"""Extract one checkpoint of a run, verify saved checkpoints, and add words to a vocabulary."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import argparse
 from bert_jax.argument_parser import ArgumentParser
 from bert_jax.cli.arguments import add_work_dir_argument
 from bert_jax.runs.checkpoints import BEST, NEWEST, checkpoints_at, extract, parse_step
+from bert_jax.runs.new_words import add_words
+from bert_jax.tokenizers.new_words import read_words
 from bert_jax.training.checkpoint_checksums import REMOVED, verify
+from bert_jax.validation import renamed_in_errors
 
 DAMAGED = 1
 
@@ -70,3 +73,26 @@ def verify_checkpoints(args: argparse.Namespace) -> int:
         damaged = damaged or outcome.problem not in (None, REMOVED)
         print(f"step {step:>{width},}  {outcome}", flush=True)
     return DAMAGED if damaged else 0
+
+
+def add_add_words_to_model_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `add-words`."""
+    add_work_dir_argument(parser, "work directory of a model with a WordPiece vocabulary")
+    words = "text file with one word per line; words that are already one token are left out"
+    parser.add_option("--words", "FILE", words, required=True)
+    parser.add_option("--output", "DIR", "work directory to create", required=True)
+
+
+def add_words_to_model(args: argparse.Namespace) -> int:
+    """Add words to a model's vocabulary, so that its tokenizer keeps each of them together.
+
+        bert-jax add-words models/base --words terms.txt --output models/base-terms
+
+    The words take the places of [unusedN] tokens first, and then new rows of the token table. Each
+    new embedding and output bias is the mean over the tokens that the word was split into before.
+    Prepare corpora again with the new tokenizer, and then continue the model's pretraining.
+    """
+    with renamed_in_errors({"words:": "--words:"}):
+        result = add_words(args.work_dir, read_words(args.words), args.output)
+    print("\n".join(result.lines()))
+    return 0
