@@ -34,13 +34,11 @@ def sentence_pairs_of(source: Path) -> SentencePairs:
       ValueError: see `read_model`.
     """
     model, origin = read_model(source)
-    match model.head:
-        case "pretraining" | "next_sentence":
-            recorded = origin.get(PAIRS)
-            kinds = (kind for kind in get_args(SentencePairs) if kind == recorded)
-            return next(kinds, "next_sentence")
-        case _:  # task kinds in other packages can register more heads
-            return "none"
+    if model.head not in ("pretraining", "next_sentence"):
+        return "none"
+    recorded = origin.get(PAIRS)
+    kinds = (kind for kind in get_args(SentencePairs) if kind == recorded)
+    return next(kinds, "next_sentence")
 
 
 def has_begun(work_dir: Path) -> bool:

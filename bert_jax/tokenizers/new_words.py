@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import assert_never
 
 import tokenizers
 
@@ -81,6 +82,8 @@ def with_words(tokenizer: Tokenizer, words: Iterable[str]) -> tuple[Tokenizer, l
                 "split according to its pieces' scores. A new word has no score that is comparable "
                 "with them. Train with the vocabulary as it is, or train a new tokenizer."
             )
+        case _:
+            assert_never(tokenizer.kind)
     chosen = _checked(tokenizer, words)
     pieces = tokenizer.encode_batch(chosen)
     state = json.loads(tokenizer._backend.to_str())
