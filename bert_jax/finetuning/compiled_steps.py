@@ -235,7 +235,7 @@ def check_memory(
         trained,
         moments=optimizer.optimizer.moments,
         # Clipping and accumulation need all gradients in memory at once.
-        all_gradients=optimizer.clip_norm > 0 or accumulation_steps > 1,
+        all_gradients=optimizer.clips_gradients or accumulation_steps > 1,
         keys=f"the model's size ({init_from}: {model_size_keys(model.encoder)})",
     )
     batch = batch_part(

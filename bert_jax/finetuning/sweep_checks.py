@@ -15,7 +15,7 @@ from bert_jax.finetuning.sweep_directory import Keep
 from bert_jax.finetuning.sweep_results import VariantFacts
 from bert_jax.finetuning.sweep_run import Sweep
 from bert_jax.finetuning.variants import Variant
-from bert_jax.training.optimizer import make_schedule
+from bert_jax.training.learning_rates import make_schedule
 
 
 @contextmanager

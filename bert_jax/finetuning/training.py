@@ -44,9 +44,9 @@ from bert_jax.training.distributed import (
     on_first_process,
 )
 from bert_jax.training.evaluation import EarlyStopping
+from bert_jax.training.learning_rates import LearningRates
 from bert_jax.training.loop import HostBatch, Phase, Trainer
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
-from bert_jax.training.optimizer import LearningRates
 from bert_jax.training.reporting import Reporter
 from bert_jax.training.reports import Message, OnReport
 from bert_jax.training.sharding import local_rows, make_mesh, parameter_shardings

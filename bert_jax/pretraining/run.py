@@ -52,8 +52,8 @@ from bert_jax.training import distributed
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import CheckpointConfig, identity_of, recover
 from bert_jax.training.distributed import StopRequest
+from bert_jax.training.learning_rates import LearningRates
 from bert_jax.training.loop import Intervals, StepProfiler, Trainer
-from bert_jax.training.optimizer import LearningRates
 from bert_jax.training.planning import state_bytes
 from bert_jax.training.preflight import check
 from bert_jax.training.reporting import Reporter

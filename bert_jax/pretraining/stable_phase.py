@@ -16,8 +16,8 @@ from bert_jax.runs.work_dir import CHECKPOINTS_NAME, read_model
 from bert_jax.training.checkpoint import load_state
 from bert_jax.training.checkpoint_files import identity_of, steps_in
 from bert_jax.training.distributed import agreed
+from bert_jax.training.learning_rates import LearningRates
 from bert_jax.training.metrics_log import LOG_NAME, copy_metrics, read_metrics
-from bert_jax.training.optimizer import LearningRates
 from bert_jax.training.state import TrainState, abstract_state
 from bert_jax.validation import differences
 

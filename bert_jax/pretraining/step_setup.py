@@ -185,7 +185,7 @@ class StepSetup:
           phase: the phase's config.
         """
         parameters = parameter_counts(self.model_config).total
-        clips = self.optimizer.clip_norm > 0 or self.accumulation_steps > 1
+        clips = self.optimizer.clips_gradients or self.accumulation_steps > 1
         state = state_parts(
             mesh,
             parameters,

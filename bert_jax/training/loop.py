@@ -31,7 +31,7 @@ from bert_jax.training.evaluation import (
     require_finite_state,
     to_the_end,
 )
-from bert_jax.training.optimizer import LearningRates
+from bert_jax.training.learning_rates import LearningRates
 from bert_jax.training.sharding import local_rows, to_global
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import StepInputs, TrainStep

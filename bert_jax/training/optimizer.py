@@ -1,4 +1,4 @@
-"""Define the optimizers, and compute learning rates from their schedules."""
+"""Define the optimizers and their settings."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import optax
 
 from bert_jax.training.schedules import (
@@ -21,14 +18,23 @@ from bert_jax.training.schedules import (
     WarmupStableDecay,
     require_finite,
 )
+from bert_jax.training.transformations import (
+    Rate,
+    clip_by_global_norm,
+    decay_mask,
+    is_hidden_matrix,
+    scale_by_muon,
+    scale_by_stable_adam,
+    with_learning_rate,
+)
 
-OptimizerName = Literal["adamw", "lamb"]
+OptimizerName = Literal["adamw", "lamb", "stable_adamw", "muon"]
 _Choice = TypeVar("_Choice")
-Rate = Callable[[str], float]
-MAX_STEPS = 2**31 - 1  # the training state's step counter is an int32
-_RATES_AT_ONCE = 1 << 16
 # Settings that earlier versions did not have. Runs that use their defaults resume unchanged.
-_ADDED_SETTINGS = ("decay_steps", "decay_fraction", "decay_shape")
+_ADDED_SETTINGS = (
+    *("decay_steps", "decay_fraction", "decay_shape"),
+    *("momentum", "adam_rate_factor"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,38 +48,50 @@ class _Decayed:
         gradients and of their squares.
       weight_decay: the decoupled weight decay for matrices and embedding tables. It does not apply
         to biases and LayerNorm.
-      clip_norm: the maximum global gradient norm; 0 disables clipping.
       moments: the number of parameter-sized arrays that the optimizer stores for each parameter.
     """
 
     beta1: float = 0.9
     beta2: float = 0.999
     weight_decay: float = 0.01
-    clip_norm: float = 1.0
     moments: ClassVar[int]
 
     def __post_init__(self) -> None:
-        for field in ("weight_decay", "clip_norm"):
-            require_finite(field, getattr(self, field))
+        require_finite("weight_decay", self.weight_decay)
         for field in ("beta1", "beta2"):
             if not 0 <= getattr(self, field) < 1:
                 raise ValueError(
                     f"optimizer.{field}={getattr(self, field)}: expected 0 <= {field} < 1"
                 )
 
+
+@dataclass(frozen=True, kw_only=True)
+class _Clipped(_Decayed):
+    """Settings shared by all optimizers that clip the gradient.
+
+    Attributes:
+      clip_norm: the maximum global gradient norm; 0 disables clipping.
+    """
+
+    clip_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_finite("clip_norm", self.clip_norm)
+
     def _with_decay(
         self, precondition: optax.GradientTransformation
     ) -> list[optax.GradientTransformation]:
         """Return the transformations before learning-rate scaling: clip, precondition, decay."""
-        parts = [_clip_by_global_norm(self.clip_norm)] if self.clip_norm else []
+        parts = [clip_by_global_norm(self.clip_norm)] if self.clip_norm else []
         parts.append(precondition)
         if self.weight_decay:
-            parts.append(optax.add_decayed_weights(self.weight_decay, mask=_decay_mask))
+            parts.append(optax.add_decayed_weights(self.weight_decay, mask=decay_mask))
         return parts
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Adam(_Decayed):
+class _Adam(_Clipped):
     """Settings shared by all optimizers derived from Adam.
 
     Attributes:
@@ -85,8 +103,7 @@ class _Adam(_Decayed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.epsilon < math.inf:
-            raise ValueError(f"optimizer.epsilon={self.epsilon}: must be positive and finite")
+        _check_epsilon(self.epsilon)
 
     def _adam(self) -> list[optax.GradientTransformation]:
         """Return AdamW's transformations up to, but not including, the learning-rate scaling."""
@@ -99,7 +116,7 @@ class AdamW(_Adam):
 
     def build(self, rate: Rate | None = None) -> optax.GradientTransformationExtraArgs:
         """Return the gradient transformation; see `make_optimizer`."""
-        return _with_learning_rate(self._adam(), rate)
+        return with_learning_rate(self._adam(), rate)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,12 +125,83 @@ class Lamb(_Adam):
 
     def build(self, rate: Rate | None = None) -> optax.GradientTransformationExtraArgs:
         """Return the gradient transformation; see `make_optimizer`."""
-        trust = optax.masked(optax.scale_by_trust_ratio(), _decay_mask)
-        return _with_learning_rate([*self._adam(), trust], rate)
+        trust = optax.masked(optax.scale_by_trust_ratio(), decay_mask)
+        return with_learning_rate([*self._adam(), trust], rate)
 
 
-Optimizer = AdamW | Lamb
-OPTIMIZERS: Mapping[OptimizerName, type[Optimizer]] = {"adamw": AdamW, "lamb": Lamb}
+@dataclass(frozen=True, kw_only=True)
+class StableAdamW(_Decayed):
+    """AdamW with update clipping, which replaces `clip_norm` (Wortsman et al. 2023, algorithm 2).
+
+    Attributes:
+      epsilon: the constant added to the square root of the mean squared gradient.
+    """
+
+    epsilon: float = _Adam.epsilon
+    moments: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_epsilon(self.epsilon)
+
+    def build(self, rate: Rate | None = None) -> optax.GradientTransformationExtraArgs:
+        """Return the gradient transformation; see `make_optimizer`."""
+        adam = scale_by_stable_adam(self.beta1, self.beta2, self.epsilon, self.weight_decay)
+        return with_learning_rate([adam], rate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Muon(_Adam):
+    """Muon for the matrices in encoder layers, and AdamW for all other parameters.
+
+    See `scale_by_muon`. The memory check counts one moment for each parameter, as for a matrix in a
+    layer; the other parameters have two.
+
+    Attributes:
+      momentum: the decay rate of Muon's running mean of the gradient.
+      adam_rate_factor: AdamW's learning rate, as a multiple of Muon's.
+    """
+
+    momentum: float = 0.95
+    adam_rate_factor: float = 1.0
+    moments: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_finite("adam_rate_factor", self.adam_rate_factor)
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"optimizer.momentum={self.momentum}: expected 0 <= momentum < 1")
+
+    def build(self, rate: Rate | None = None) -> optax.GradientTransformationExtraArgs:
+        """Return the gradient transformation; see `make_optimizer`."""
+
+        def mask(hidden: bool) -> Callable[[Mapping[str, Any]], dict[str, bool]]:
+            return lambda params: {name: is_hidden_matrix(name) is hidden for name in params}
+
+        def factor(name: str) -> float:
+            own = 1.0 if is_hidden_matrix(name) else self.adam_rate_factor
+            return own if rate is None else own * rate(name)
+
+        adam = optax.scale_by_adam(self.beta1, self.beta2, self.epsilon)
+        both = optax.chain(
+            optax.masked(scale_by_muon(self.momentum), mask(True)),
+            optax.masked(adam, mask(False)),
+        )
+        return with_learning_rate(self._with_decay(both), factor)
+
+
+def _check_epsilon(epsilon: float) -> None:
+    if not 0 < epsilon < math.inf:
+        raise ValueError(f"optimizer.epsilon={epsilon}: must be positive and finite")
+
+
+Optimizer = AdamW | Lamb | StableAdamW | Muon
+OPTIMIZERS: Mapping[OptimizerName, type[Optimizer]] = {
+    "adamw": AdamW,
+    "lamb": Lamb,
+    "stable_adamw": StableAdamW,
+    "muon": Muon,
+}
 
 
 @dataclass(frozen=True)
@@ -123,7 +211,10 @@ class OptimizerConfig:
     The defaults are from Devlin et al. 2019, appendix A.2.
 
     Attributes:
-      name: "adamw" (Loshchilov and Hutter 2019) or "lamb" (You et al. 2020, algorithm 2).
+      name: "adamw" (Loshchilov and Hutter 2019), "lamb" (You et al. 2020, algorithm 2),
+        "stable_adamw" (AdamW with update clipping, Wortsman et al. 2023, algorithm 2), or "muon"
+        (Jordan et al. 2024, scaled as in Liu et al. 2025), which uses AdamW for embeddings, heads,
+        biases and LayerNorm.
       peak_learning_rate: the learning rate after the warm-up.
       warmup_steps: the number of steps over which the rate rises linearly, starting at
         peak / (warmup_steps + 1) in the first step.
@@ -144,7 +235,11 @@ class OptimizerConfig:
       epsilon: the constant added to the square root of the mean squared gradient.
       weight_decay: the decoupled weight decay for matrices and embedding tables. It does not apply
         to biases and LayerNorm.
-      clip_norm: the maximum global gradient norm; 0 disables clipping.
+      clip_norm: the maximum global gradient norm; 0 disables clipping. "stable_adamw" does not
+        have this setting, since it clips updates instead.
+      momentum: the decay rate of the running mean of the gradient in "muon".
+      adam_rate_factor: the learning rate of the parameters that "muon" updates with AdamW, as a
+        multiple of the learning rate of the other parameters.
     """
 
     name: OptimizerName = "adamw"
@@ -161,6 +256,8 @@ class OptimizerConfig:
     epsilon: float = _Adam.epsilon
     weight_decay: float = _Adam.weight_decay
     clip_norm: float = _Adam.clip_norm
+    momentum: float = Muon.momentum
+    adam_rate_factor: float = Muon.adam_rate_factor
 
     def __post_init__(self) -> None:
         for field, choices in (
@@ -192,6 +289,11 @@ class OptimizerConfig:
         _refuse_unused(self, "name", self.name, OPTIMIZERS)
         _refuse_unused(self, "schedule", self.schedule, SCHEDULES)
         self.optimizer, self.decay  # noqa: B018 - each checks its own settings
+
+    @property
+    def clips_gradients(self) -> bool:
+        """Whether gradients are clipped by their global norm, which needs all of them at once."""
+        return "clip_norm" in _names(OPTIMIZERS[self.name]) and self.clip_norm > 0
 
     def identity(self) -> dict[str, object]:
         """Return the settings as plain values, without new settings that have their defaults."""
@@ -251,73 +353,6 @@ def _chosen(config: OptimizerConfig, kind: type[_Choice]) -> _Choice:
     return kind(**{name: getattr(config, name) for name in _names(kind)})
 
 
-def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
-    """Return the learning rate as a function of the step.
-
-    The steps of the decay are counted from the end of the warm-up.
-
-    Raises:
-      ValueError: the warm-up and the decay are longer than the run, or the run has more than
-        `MAX_STEPS` steps.
-    """
-    if total_steps > MAX_STEPS:
-        raise ValueError(
-            f"the run has {total_steps:,} steps; expected at most {MAX_STEPS:,}. Lower "
-            "phases.*.num_steps, or num_epochs for a fine-tuning run."
-        )
-    peak = config.peak_learning_rate
-    warmup = config.warmup_steps or math.ceil(config.warmup_fraction * total_steps)
-    if warmup > total_steps:
-        raise ValueError(
-            f"optimizer.warmup_steps={warmup} is more than the run's {total_steps} steps. "
-            "Lower it (10% of the steps is typical for short runs)."
-        )
-    after = config.decay.build(peak, warmup, max(total_steps - warmup, 1))
-    # The rate in step n of the warm-up is peak x (n + 1) / (warmup + 1), so it does not start at 0.
-    start = peak / (warmup + 1)
-    rise = optax.linear_schedule(start, peak, warmup)
-    return optax.join_schedules([rise, after], [warmup]) if warmup else after
-
-
-class LearningRates:
-    """The learning rate for every step of a run, computed in blocks of steps.
-
-    Storing the rates for all 2^31 steps of the longest possible run would take 8 GiB.
-    """
-
-    def __init__(self, config: OptimizerConfig, total_steps: int):
-        """Set up the schedule; see `make_schedule` for the ValueErrors that it may raise."""
-        self._compute = jax.jit(jax.vmap(make_schedule(config, total_steps)))
-        self._total_steps = total_steps
-        self._first, self._rates = 0, np.empty(0, np.float32)
-
-    def __len__(self) -> int:
-        return self._total_steps
-
-    def __getitem__(self, step: int) -> np.float32:
-        """Return the learning rate for a step; raise IndexError if the run has no such step."""
-        if not 0 <= step < self._total_steps:
-            raise IndexError(f"step {step} is not one of the run's {self._total_steps} steps")
-        if not self._first <= step < self._first + len(self._rates):
-            size = min(self._total_steps, _RATES_AT_ONCE)
-            self._first = step // size * size
-            steps = np.arange(self._first, self._first + size, dtype=np.int64)
-            self._rates = np.asarray(self._compute(np.minimum(steps, MAX_STEPS).astype(np.int32)))
-        return self._rates[step - self._first]
-
-
-def decays(name: str) -> bool:
-    """Return whether weight decay and LAMB's trust ratio apply to a parameter.
-
-    They do not apply to biases and LayerNorm.
-    """
-    return not name.endswith((".bias", ".scale"))
-
-
-def _decay_mask(parameters: Mapping[str, Any]) -> dict[str, bool]:
-    return {name: decays(name) for name in parameters}
-
-
 def make_optimizer(
     config: OptimizerConfig, rate: Rate | None = None
 ) -> optax.GradientTransformationExtraArgs:
@@ -332,39 +367,3 @@ def make_optimizer(
         factors are 1.
     """
     return config.optimizer.build(rate)
-
-
-def _with_learning_rate(
-    parts: list[optax.GradientTransformation], rate: Rate | None
-) -> optax.GradientTransformationExtraArgs:
-    return optax.with_extra_args_support(optax.chain(*parts, _scale_by_learning_rate(rate)))
-
-
-def _clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
-    """Clip gradients as `optax.clip_by_global_norm` does, but multiply instead of dividing.
-
-    XLA's CPU compiler recomputes a product for each of Adam's moments, but writes a quotient to
-    memory once for both. Avoiding this extra pass over the embeddings of 30,522 tokens shortens
-    BERT-mini's step on 32 sentences of 24 tokens from 64 to 60 ms (2 Xeon cores, 2026-11).
-    """
-
-    def update(updates: optax.Updates, params: optax.Params | None = None) -> optax.Updates:
-        factor = max_norm / jnp.maximum(optax.tree.norm(updates), max_norm)
-        return jax.tree.map(lambda update: update * factor.astype(update.dtype), updates)
-
-    return optax.stateless(update)
-
-
-def _scale_by_learning_rate(
-    rate: Rate | None,
-) -> optax.GradientTransformationExtraArgs:
-    def update(
-        updates: Any, state: Any, params: Any = None, *, learning_rate: Any, **others: Any
-    ) -> tuple[dict[str, Any], Any]:
-        scaled = {
-            name: -learning_rate * (1.0 if rate is None else rate(name)) * update
-            for name, update in updates.items()
-        }
-        return scaled, state
-
-    return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)

@@ -119,8 +119,14 @@ def abstract_state(
     shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
     replicated = NamedSharding(mesh, PartitionSpec())
 
-    def place(shape: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+    def place(shape: Any, sharding: NamedSharding) -> Any:
+        if is_masked(shape):
+            return shape
         return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
+
+    def is_masked(leaf: Any) -> bool:
+        """Return whether a part of the optimizer, such as Muon, skips this parameter."""
+        return isinstance(leaf, optax.MaskedNode)
 
     params = {name: place(shape, shardings[name]) for name, shape in definition.shapes.items()}
     opt_state = optax.tree.map_params(
@@ -129,6 +135,7 @@ def abstract_state(
         jax.eval_shape(optimizer.init, trainable_part(params, is_trainable)),
         trainable_part(shardings, is_trainable),
         transform_non_params=lambda shape: place(shape, replicated),
+        is_leaf=is_masked,
     )
     step = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated)
     return TrainState(cast(jax.Array, step), cast(Parameters, params), opt_state)

@@ -19,10 +19,11 @@ from bert_jax.models.heads import PretrainingModel, PretrainingOutput
 from bert_jax.models.model import ModelConfig
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tasks.task import total_loss
-from bert_jax.training.optimizer import OptimizerConfig, decays, make_optimizer
+from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
 from bert_jax.training.sharding import MeshConfig, make_mesh
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import StepInputs, make_train_step
+from bert_jax.training.transformations import decays
 
 SMALL = EncoderConfig(
     vocab_size=61,

@@ -16,16 +16,15 @@ from bert_jax.models.config import ComputeConfig
 from bert_jax.models.variants import variant
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training import optimizer
+from bert_jax.training.learning_rates import LearningRates, make_schedule
 from bert_jax.training.optimizer import (
     OPTIMIZERS,
-    LearningRates,
     OptimizerConfig,
     OptimizerName,
-    decays,
     make_optimizer,
-    make_schedule,
 )
 from bert_jax.training.schedules import Cosine
+from bert_jax.training.transformations import decays
 
 Tree = dict[str, np.ndarray]
 
@@ -195,7 +194,7 @@ def test_a_config_gives_its_optimizer_and_schedule() -> None:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_an_optimizer_stores_as_many_moments_as_it_states(name: OptimizerName) -> None:
     config = OptimizerConfig(name=name)
-    state = make_optimizer(config).init({"kernel": jnp.zeros((3, 5))})
+    state = make_optimizer(config).init({"encoder.layers.0.ffn.up.kernel": jnp.zeros((3, 5))})
     moments = [leaf for leaf in jax.tree.leaves(state) if leaf.shape == (3, 5)]
     assert len(moments) == config.optimizer.moments
 

@@ -12,7 +12,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tasks.task import Metrics
-from bert_jax.training.optimizer import LearningRates, OptimizerConfig, make_optimizer
+from bert_jax.training.learning_rates import LearningRates
+from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
 from bert_jax.training.sharding import MeshConfig, local_rows, make_mesh, to_global
 from bert_jax.training.state import TrainState, init_state
 from bert_jax.training.step import StepInputs, make_evaluation_step, make_train_step

@@ -1,0 +1,69 @@
+"""Compute the learning rate of every step of a run."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import numpy as np
+import optax
+
+from bert_jax.training.optimizer import OptimizerConfig
+
+MAX_STEPS = 2**31 - 1  # the training state's step counter is an int32
+_RATES_AT_ONCE = 1 << 16
+
+
+def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
+    """Return the learning rate as a function of the step.
+
+    The steps of the decay are counted from the end of the warm-up.
+
+    Raises:
+      ValueError: the warm-up and the decay are longer than the run, or the run has more than
+        `MAX_STEPS` steps.
+    """
+    if total_steps > MAX_STEPS:
+        raise ValueError(
+            f"the run has {total_steps:,} steps; expected at most {MAX_STEPS:,}. Lower "
+            "phases.*.num_steps, or num_epochs for a fine-tuning run."
+        )
+    peak = config.peak_learning_rate
+    warmup = config.warmup_steps or math.ceil(config.warmup_fraction * total_steps)
+    if warmup > total_steps:
+        raise ValueError(
+            f"optimizer.warmup_steps={warmup} is more than the run's {total_steps} steps. "
+            "Lower it (10% of the steps is typical for short runs)."
+        )
+    after = config.decay.build(peak, warmup, max(total_steps - warmup, 1))
+    # The rate in step n of the warm-up is peak x (n + 1) / (warmup + 1), so it does not start at 0.
+    start = peak / (warmup + 1)
+    rise = optax.linear_schedule(start, peak, warmup)
+    return optax.join_schedules([rise, after], [warmup]) if warmup else after
+
+
+class LearningRates:
+    """The learning rate for every step of a run, computed in blocks of steps.
+
+    Storing the rates for all 2^31 steps of the longest possible run would take 8 GiB.
+    """
+
+    def __init__(self, config: OptimizerConfig, total_steps: int):
+        """Set up the schedule; see `make_schedule` for the ValueErrors that it may raise."""
+        self._compute = jax.jit(jax.vmap(make_schedule(config, total_steps)))
+        self._total_steps = total_steps
+        self._first, self._rates = 0, np.empty(0, np.float32)
+
+    def __len__(self) -> int:
+        return self._total_steps
+
+    def __getitem__(self, step: int) -> np.float32:
+        """Return the learning rate for a step; raise IndexError if the run has no such step."""
+        if not 0 <= step < self._total_steps:
+            raise IndexError(f"step {step} is not one of the run's {self._total_steps} steps")
+        if not self._first <= step < self._first + len(self._rates):
+            size = min(self._total_steps, _RATES_AT_ONCE)
+            self._first = step // size * size
+            steps = np.arange(self._first, self._first + size, dtype=np.int64)
+            self._rates = np.asarray(self._compute(np.minimum(steps, MAX_STEPS).astype(np.int32)))
+        return self._rates[step - self._first]

@@ -1,0 +1,159 @@
+"""Define the gradient transformations that the optimizers are made of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+Rate = Callable[[str], float]
+_HIDDEN_MATRIX = re.compile(r"encoder\.layers\.\d+\..*\.kernel")
+# Jordan et al. 2024: the coefficients of the polynomial, and the number of times it is applied.
+_NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+_ITERATIONS = 5
+_SMALLEST_NORM = 1e-7
+_ADAMS_RMS = 0.2  # Liu et al. 2025, section 2.2: a typical RMS of AdamW's updates
+
+
+def decays(name: str) -> bool:
+    """Return whether weight decay and LAMB's trust ratio apply to a parameter.
+
+    They do not apply to biases and LayerNorm.
+    """
+    return not name.endswith((".bias", ".scale"))
+
+
+def decay_mask(parameters: Mapping[str, Any]) -> dict[str, bool]:
+    """Return whether each parameter decays; see `decays`."""
+    return {name: decays(name) for name in parameters}
+
+
+def with_learning_rate(
+    parts: list[optax.GradientTransformation], rate: Rate | None
+) -> optax.GradientTransformationExtraArgs:
+    """Chain transformations, and multiply the result by the learning rate and each factor.
+
+    The `update` of the result takes the `learning_rate` as an argument.
+
+    Args:
+      parts: the transformations.
+      rate: maps a parameter's name to the factor that multiplies its learning rate; if None, all
+        factors are 1.
+    """
+    return optax.with_extra_args_support(optax.chain(*parts, _scale_by_learning_rate(rate)))
+
+
+def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
+    """Clip gradients as `optax.clip_by_global_norm` does, but multiply instead of dividing.
+
+    XLA's CPU compiler recomputes a product for each of Adam's moments, but writes a quotient to
+    memory once for both. Avoiding this extra pass over the embeddings of 30,522 tokens shortens
+    BERT-mini's step on 32 sentences of 24 tokens from 64 to 60 ms (2 Xeon cores, 2026-11).
+    """
+
+    def update(updates: optax.Updates, params: optax.Params | None = None) -> optax.Updates:
+        factor = max_norm / jnp.maximum(optax.tree.norm(updates), max_norm)
+        return jax.tree.map(lambda update: update * factor.astype(update.dtype), updates)
+
+    return optax.stateless(update)
+
+
+def _scale_by_learning_rate(
+    rate: Rate | None,
+) -> optax.GradientTransformationExtraArgs:
+    def update(
+        updates: Any, state: Any, params: Any = None, *, learning_rate: Any, **others: Any
+    ) -> tuple[dict[str, Any], Any]:
+        scaled = {
+            name: -learning_rate * (1.0 if rate is None else rate(name)) * update
+            for name, update in updates.items()
+        }
+        return scaled, state
+
+    return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
+
+
+def is_hidden_matrix(name: str) -> bool:
+    """Return whether a parameter is a matrix in an encoder layer, which Muon updates."""
+    return _HIDDEN_MATRIX.fullmatch(name) is not None
+
+
+class MuonState(NamedTuple):
+    """The state of `scale_by_muon`.
+
+    Attributes:
+      momentum: the running mean of the gradient of each matrix.
+    """
+
+    momentum: Any
+
+
+def scale_by_muon(momentum: float) -> optax.GradientTransformation:
+    """Return Muon's transformation of matrices, with Nesterov momentum (Jordan et al. 2024).
+
+    The singular values of an update are about 1. The update is then scaled to the RMS of AdamW's
+    updates, 0.2, whatever the shape of the matrix (Liu et al. 2025, section 2.2), so that AdamW's
+    learning rate and weight decay suit Muon too. Every matrix is orthogonalized as a whole; if it
+    is split over devices, XLA inserts the communication that the products need.
+
+    Args:
+      momentum: the decay rate of the running mean of the gradient.
+    """
+
+    def init(params: Any) -> MuonState:
+        return MuonState(optax.tree.zeros_like(params))
+
+    def update(updates: Any, state: MuonState, params: Any = None) -> tuple[Any, MuonState]:
+        means = optax.tree.update_moment(updates, state.momentum, momentum, 1)
+        ahead = optax.tree.update_moment(updates, means, momentum, 1)
+        return jax.tree.map(_muon_update, ahead), MuonState(means)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _muon_update(momentum: jax.Array) -> jax.Array:
+    return _ADAMS_RMS * max(momentum.shape) ** 0.5 * orthogonalized(momentum)
+
+
+def orthogonalized(matrix: jax.Array) -> jax.Array:
+    """Return a matrix with the same singular vectors, and singular values between 0.7 and 1.2.
+
+    Very small singular values remain smaller. The Newton-Schulz iteration applies an odd polynomial
+    to the singular values five times (Jordan et al. 2024).
+    """
+    a, b, c = _NEWTON_SCHULZ
+    wide = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
+    wide = wide / jnp.maximum(jnp.linalg.norm(wide), _SMALLEST_NORM)
+    for _ in range(_ITERATIONS):
+        gram = wide @ wide.T
+        wide = a * wide + (b * gram + c * gram @ gram) @ wide
+    return wide.T if matrix.shape[0] > matrix.shape[1] else wide
+
+
+def scale_by_stable_adam(
+    beta1: float, beta2: float, epsilon: float, weight_decay: float
+) -> optax.GradientTransformation:
+    """Return AdamW's transformation with update clipping (Wortsman et al. 2023, algorithm 2).
+
+    The update of a parameter, including its weight decay, is divided by the RMS of g / sqrt(u), if
+    this is more than 1. Here, g is the gradient and u is the running mean of its square. If the
+    gradient suddenly grows, u lags behind, and the division prevents a large update.
+    """
+    adam = optax.scale_by_adam(beta1, beta2, epsilon)
+
+    def update(gradients: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        updates, state = adam.update(gradients, state)
+        squares = optax.tree.bias_correction(state.nu, beta2, state.count)
+        result = {}
+        for name, step in updates.items():
+            if weight_decay and decays(name):
+                step = step + weight_decay * params[name]
+            ratio = gradients[name] ** 2 / jnp.maximum(squares[name], epsilon**2)
+            result[name] = step / jnp.maximum(1.0, jnp.sqrt(jnp.mean(ratio)))
+        return result, state
+
+    return optax.GradientTransformation(adam.init, update)
