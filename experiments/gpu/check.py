@@ -7,6 +7,7 @@ The script prints one line of JSON per check:
   Face Transformers on the CPU;
 - attention: outputs and gradients of cuDNN's fused attention and of XLA's, both in bfloat16,
   compared with XLA's in float32;
+- local_attention: the same for attention over a sliding window;
 - resume: a run that is stopped and resumed, compared bit for bit with an uninterrupted run.
 """
 
@@ -32,6 +33,7 @@ import numpy as np  # noqa: E402
 from flax import nnx  # noqa: E402
 
 from bert_jax.interop.import_model import import_model  # noqa: E402
+from bert_jax.models import local_attention as local  # noqa: E402
 from bert_jax.models.attention import (  # noqa: E402
     cudnn_attention,
     scaled_scores,
@@ -78,23 +80,39 @@ def attention(_: Path) -> Iterator[dict[str, Any]]:
         *((128, 64, True), (128, 64, False), (512, 64, True)),
         *((512, 64, False), (500, 64, True), (512, 128, True), (512, 32, True)),
     ):
-        case = _AttentionCase(length, head_dim, packed)
-        expected = case.run("xla", jnp.float32)
-        errors = {
-            backend: {
-                name: round(float(np.linalg.norm(value - expected[name]) / norm), 5)
-                for name, value in case.run(backend, jnp.bfloat16).items()
-                if (norm := np.linalg.norm(expected[name]))
-            }
-            for backend in ("xla", "cudnn")
+        yield {"check": "attention"} | _compare(_AttentionCase(length, head_dim, packed))
+
+
+def local_attention(_: Path) -> Iterator[dict[str, Any]]:
+    """Compare the two implementations of local attention in bfloat16 with XLA's in float32."""
+    for length, head_dim, packed, window in (
+        *((8192, 64, True, 129), (8192, 64, False, 129), (1001, 64, True, 129)),
+        *((512, 128, True, 129), (512, 32, False, 65), (101, 64, True, 129)),
+    ):
+        case = _AttentionCase(length, head_dim, packed, window)
+        yield {"check": "local_attention"} | _compare(case)
+
+
+def _compare(case: _AttentionCase) -> dict[str, Any]:
+    """Return the case and the relative errors of both implementations."""
+    expected = case.run("xla", jnp.float32)
+    errors = {
+        backend: {
+            name: round(float(np.linalg.norm(value - expected[name]) / norm), 5)
+            for name, value in case.run(backend, jnp.bfloat16).items()
+            if (norm := np.linalg.norm(expected[name]))
         }
-        yield {"check": "attention", **case._asdict(), **errors}
+        for backend in ("xla", "cudnn")
+    }
+    shape = {name: value for name, value in case._asdict().items() if value is not None}
+    return shape | errors
 
 
 class _AttentionCase(NamedTuple):
     length: int
     head_dim: int
     packed: bool
+    window: int | None = None
 
     def run(self, backend: str, dtype: Any) -> dict[str, np.ndarray]:
         """Return the attention output, and the gradients of a random projection of this output."""
@@ -106,8 +124,13 @@ class _AttentionCase(NamedTuple):
 
         def loss(*inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
             query, key, value = (x.astype(dtype) for x in inputs)
-            if backend == "cudnn":
-                attended = cudnn_attention(query, key, value, documents, self.packed)
+            rows = (query, key, value, documents, self.packed)
+            if self.window is not None and backend == "cudnn":
+                attended = local.cudnn_local_attention(*rows, self.window)
+            elif self.window is not None:
+                attended = local.local_attention(*rows, self.window, 0.0, None)
+            elif backend == "cudnn":
+                attended = cudnn_attention(*rows)
             else:
                 scores = scaled_scores(query, key)
                 attended = xla_attention(scores, value, documents, self.packed, 0.0, None)
@@ -222,7 +245,12 @@ def main() -> None:
     arguments.work.mkdir(parents=True)
     device = jax.devices()[0]
     print(json.dumps({"device": device.device_kind, "jax": jax.__version__}), flush=True)
-    checks = {"parity": parity, "attention": attention, "resume": resume}
+    checks = {
+        "parity": parity,
+        "attention": attention,
+        "local_attention": local_attention,
+        "resume": resume,
+    }
     for name in arguments.checks:
         for row in checks[name](arguments.work):
             print(json.dumps(row), flush=True)
