@@ -19,7 +19,7 @@ from bert_jax.models.ops import attention_scores, dropout, weighted_values, with
 
 # Queries in a block, unless the window reaches farther. A smaller block computes fewer scores that
 # the mask then hides, but its matmuls are smaller.
-_BLOCK = 64
+BLOCK = 64
 # Block sizes are multiples of this number. cuDNN needs an even number of queries and keys.
 _MULTIPLE = 8
 _OUTSIDE = -1  # document id of the positions before and after a row
@@ -51,7 +51,7 @@ def cut(length: int, window: int, multiple: int = 1) -> Blocks:
     """
     assert window >= 1 and window % 2 == 1, window
     reach = window // 2
-    size = _round_up(max(_BLOCK, reach), _MULTIPLE)
+    size = _round_up(max(BLOCK, reach), _MULTIPLE)
     count = -(-length // size)
     single = _round_up(length, multiple)
     if single * single <= count * size * (size + 2 * reach):
