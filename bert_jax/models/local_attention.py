@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from bert_jax.models.config import Ops
 from bert_jax.models.ops import attention_scores, dropout, weighted_values, with_ops
 
-# Queries in a block, unless the window reaches farther. Sizes 64, 128 and 256 were equally fast on a
-# CPU, and 64 needed the least memory to train (experiments/local_attention).
+# Queries in a block, unless the window reaches farther. On a CPU, blocks of 64, 128 and 256 were
+# about equally fast, and 64 needed the least memory in training (experiments/local_attention).
 BLOCK = 64
 # Block sizes are multiples of this number. cuDNN needs an even number of queries and keys.
 _MULTIPLE = 8

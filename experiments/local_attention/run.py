@@ -1,15 +1,15 @@
-r"""Compare the time and memory of local attention with those of global attention.
+r"""Measure how much less time and memory local attention needs than global attention.
 
     python experiments/local_attention/run.py
 
 The script times the attention of one layer, from the projected queries, keys and values to the
-weighted values: `local_attention`, and the dense attention of `models/attention.py`. Dropout,
-packing and dtype are options. "Forward" is the pass used in evaluation, without dropout; "step" is
-the forward and backward pass. In every round, each program runs once, and a round's ratio is the
-time of local attention divided by that of global attention. The table shows the fastest run of each
-program and the median and range of the ratio. Memory is the size of the program's temporary buffers
-according to XLA's memory analysis. --blocks also times other block sizes. The script prints the
-table and writes results.json.
+weighted values: `local_attention`, and the dense attention of `models/attention.py`. "Forward" is
+the forward pass without dropout, as in evaluation; "step" is the forward and the backward pass. In
+every round, each program runs once, and a round's ratio is the time of local attention divided by
+the time of global attention. The table shows the fastest run of each program, and the median and
+range of the ratio. Memory is the size of the program's temporary buffers according to XLA's memory
+analysis. --blocks also times other block sizes. The script prints the table and writes
+results.json.
 """
 
 from __future__ import annotations
