@@ -29,6 +29,7 @@ def flops_table(
     length: int,
     batch_size: int,
     num_steps: int,
+    num_sequences: int,
     predictions: int,
     next_sentence: bool,
 ) -> list[str]:
@@ -40,6 +41,8 @@ def flops_table(
       length: the number of tokens in a sequence.
       batch_size: the number of sequences per step.
       num_steps: the number of steps in the phase.
+      num_sequences: the number of sequences in the phase, which is less than num_steps x batch_size
+        if the batch size has a warm-up.
       predictions: the number of masked positions per sequence.
       next_sentence: whether there is a sentence-pair head.
     """
@@ -58,7 +61,7 @@ def flops_table(
         f"forward and backward ({TRAINING_FACTOR} x)": parts.training,
         f"training step of {batch_size} sequences": parts.training * batch_size,
     }
-    total = parts.training * batch_size * num_steps
+    total = parts.training * num_sequences
     return [
         f"matmul FLOPs in {name}, for one sequence of {length} tokens",
         *(f"  {title:60s}{flops:24,d}" for title, flops in rows.items()),

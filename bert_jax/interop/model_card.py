@@ -136,6 +136,12 @@ def _run_lines(work_dir: Path, step: int, run: Mapping[str, Any]) -> list[str]:
             f"- {name}: {phase['num_steps']:,} steps of {phase['batch_size']} sequences of "
             f"{phase['sequence_length']} tokens"
         )
+        # Configs of earlier versions have no batch-size warm-up.
+        if sizes := phase.get("warmup_batch_sizes"):
+            lines.append(
+                f"  - batch-size warm-up: {phase['warmup_batch_steps']:,} steps with each of "
+                f"{', '.join(map(str, sizes))} sequences"
+            )
         manifest = work_dir / f"manifest-{name}.json"
         if manifest.is_file():
             with expecting_fields(manifest):
@@ -150,6 +156,8 @@ def _objective(run: Mapping[str, Any]) -> list[str]:
     masking = run["masking"]
     rate = f"{masking['rate']:g}"
     rate += f" to {masking['final_rate']:g}" if masking["final_rate"] else ""
+    # Configs of earlier versions have no later rates.
+    rate += "".join(f", then {later:g}" for later in masking.get("later_rates", ()))
     repetition = (
         f"{masking['num_maskings']} fixed maskings"
         if masking["num_maskings"]

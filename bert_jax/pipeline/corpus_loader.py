@@ -53,7 +53,7 @@ class CorpusLoader:
           corpus: a directory written by `prepare`, or the opened training split.
           batch_size: the number of rows in a batch, across all processes.
           num_steps: the total number of batches; None for no limit. It is required with
-            `masking.final_rate`, because the rate depends on the progress of the run.
+            a masking rate that changes, because the rate depends on the progress of the run.
           seed: the random seed for the order of records, the masks and the sentence pairs.
           sentence_pairs: "next_sentence", "sentence_order" or "none".
           masking: how tokens are masked; defaults to masking 15% of them, as in BERT.
@@ -69,9 +69,10 @@ class CorpusLoader:
         check_choice("sentence_pairs", sentence_pairs, get_args(SentencePairs))
         corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus, "train")
         masking = MaskingConfig() if masking is None else masking
-        if num_steps is None and masking.final_rate:
+        if num_steps is None and masking.changes:
+            key = "final_rate" if masking.final_rate else "later_rates"
             raise ValueError(
-                f"num_steps=None: masking.final_rate={masking.final_rate} applies at the last "
+                f"num_steps=None: masking.{key}={getattr(masking, key)} applies at the last "
                 "step, so the number of steps must be known. Set num_steps."
             )
         if batch_size < 1:
@@ -90,9 +91,9 @@ class CorpusLoader:
             "batch_size": batch_size,
             "seed": seed,
             "sentence_pairs": sentence_pairs,
-            "masking": vars(masking),
+            "masking": masking.identity,
             "join_documents": join_documents,
-            **({"num_steps": num_steps} if masking.final_rate else {}),
+            **({"num_steps": num_steps} if masking.changes else {}),
         }
 
     @property

@@ -1,4 +1,4 @@
-"""Make training examples as a pure function of (corpus, seed, epoch, index).
+"""Make training examples as a pure function of (corpus, seed, epoch, index, masking rate).
 
 A record becomes a row of fixed length. Each of its fragments becomes a document of the row, laid
 out as `[CLS] A [SEP] B [SEP]`, and padding follows the last document.
@@ -200,7 +200,7 @@ class ExampleSource:
         self,
         epoch: int,
         indices: NDArray[np.int64],
-        progress: float = 1.0,
+        masking_rate: float | None = None,
         stage_done: Callable[[str], None] = lambda stage: None,
     ) -> Batch:
         """Return the examples of `epoch` with these indices, one per row, in the given order.
@@ -208,7 +208,7 @@ class ExampleSource:
         Args:
           epoch: the epoch, counted from 0.
           indices: [B] at least one number from 0 to len(self) - 1. Indices may repeat.
-          progress: the completed fraction of the run, from 0 to 1, for masking rates that change.
+          masking_rate: the fraction of tokens to predict; if None, the rate of the last step.
           stage_done: called with "order", "read", "decode", "pair", "assemble" and "mask" at the
             end of the stage with that name.
 
@@ -234,7 +234,7 @@ class ExampleSource:
         slot = np.searchsorted(slots, indices)
         rows = self._assemble(pool, tokens, segments, slot)
         stage_done("assemble")
-        predictions = self._masker.mask(rows.token_ids, key[slot], progress)
+        predictions = self._masker.mask(rows.token_ids, key[slot], masking_rate)
         stage_done("mask")
         return _as_batch(rows, predictions)
 

@@ -27,9 +27,9 @@ logger = logging.getLogger(__name__)
 class BatchSource:
     """The batches of a run, indexed by step and restricted to one process's rows of a global batch.
 
-    Row r of step s is example (s * batch_size + r) in the endless sequence of epochs that starts
-    with `first_epoch`. A step therefore does not depend on earlier steps, and a process makes only
-    the rows that its devices need, regardless of the mesh's layout.
+    Row r of step s is example (first_example + s * batch_size + r) in the endless sequence of
+    epochs that starts with `first_epoch`. A step therefore does not depend on earlier steps, and a
+    process makes only the rows that its devices need, regardless of the mesh's layout.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class BatchSource:
         first_step: int = 0,
         run_steps: int | None = None,
         first_epoch: int = 0,
+        first_example: int = 0,
     ):
         """Define `num_steps` batches of `batch_size` rows each.
 
@@ -54,6 +55,8 @@ class BatchSource:
           first_step: the step of the whole run at which these batches begin.
           run_steps: the number of steps in the whole run; None if these are all of its steps.
           first_epoch: the first epoch; greater than 0 if earlier epochs have already been used.
+          first_example: the number of examples, from the start of `first_epoch`, that have already
+            been used in batches of another size.
 
         Raises:
           ValueError: `local_rows` does not contain ascending numbers from 0 to batch_size - 1.
@@ -69,7 +72,8 @@ class BatchSource:
         self.local_rows = rows
         self._first_step = first_step
         self._first_epoch = first_epoch
-        self._last_step = (num_steps if run_steps is None else run_steps) - 1
+        self._first_example = first_example
+        self._run_steps = first_step + num_steps if run_steps is None else run_steps
 
     def __len__(self) -> int:
         return self.num_steps
@@ -82,14 +86,15 @@ class BatchSource:
         """
         if not 0 <= step < self.num_steps:
             raise IndexError(f"step {step}: expected 0 to {self.num_steps - 1}")
-        positions = int(step) * self.batch_size + self.local_rows
+        positions = self._first_example + int(step) * self.batch_size + self.local_rows
         epochs, indices = np.divmod(positions, len(self.examples))
-        progress = (self._first_step + int(step)) / max(self._last_step, 1)
+        masking = self.examples.config.masking
+        rate = masking.rate_at(self._first_step + int(step), self._run_steps)
         # Row numbers ascend, so each epoch's rows are contiguous. A batch contains rows from
         # multiple epochs only at an epoch boundary, and rows from more than two epochs only if the
         # corpus is smaller than a batch.
         parts = [
-            self.examples.examples(self._first_epoch + epoch, indices[epochs == epoch], progress)
+            self.examples.examples(self._first_epoch + epoch, indices[epochs == epoch], rate)
             for epoch in np.unique(epochs).tolist()
         ]
         return _concatenate(parts)

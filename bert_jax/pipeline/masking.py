@@ -7,8 +7,8 @@ The tokens of a word, or of several consecutive words, can also be masked togeth
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal, assert_never, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Literal, assert_never, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,8 @@ class MaskingConfig:
     Attributes:
       rate: the fraction of non-special tokens to predict.
       final_rate: the rate at the last step of the run; the rate changes linearly from the first
-        step on. 0 for a constant rate. Held-out text is always masked as at the last step.
+        step on. 0 for a constant rate. Held-out text is masked as at the last step, unless
+        `evaluation.masking_rate` is set.
       mask_fraction: the fraction of predicted tokens that are replaced by [MASK].
       random_fraction: the fraction of predicted tokens that are replaced by a random token. The
         rest are left unchanged.
@@ -48,6 +49,10 @@ class MaskingConfig:
       num_maskings: 0 to mask every epoch differently (dynamic masking, Liu et al. 2019, section
         4.1); n to reuse the masks and pairs of the first n epochs, in a different order (static
         masking; BERT's release has a duplication factor of 10).
+      later_rates: the rates after `rate`, for a rate that changes in steps. Each rate applies to an
+        equal part of the run: rate=0.3 with later_rates=(0.15, 0.05) changes twice (Ankner et al.
+        2024, "Dynamic Masking Rate Schedules for MLM Pretraining"). Set either this or
+        `final_rate`.
     """
 
     rate: float = 0.15
@@ -59,6 +64,7 @@ class MaskingConfig:
     max_span: int = 10
     num_maskings: int = 0
     final_rate: float = 0.0
+    later_rates: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.unit not in get_args(MaskUnit):
@@ -88,6 +94,7 @@ class MaskingConfig:
                 f"masking.num_maskings={self.num_maskings}: masks cannot be reused while the rate "
                 f"changes (masking.final_rate={self.final_rate}). Set one of the two to 0."
             )
+        self._check_later_rates()
         if self.num_maskings < 0:
             raise ValueError(
                 f"masking.num_maskings={self.num_maskings}: expected 0 (dynamic masking) or more."
@@ -106,6 +113,42 @@ class MaskingConfig:
                 f"{self.random_fraction}: each must be at least 0, and their sum at most 1."
             )
 
+    def _check_later_rates(self) -> None:
+        if not self.later_rates:
+            return
+        if self.final_rate:
+            raise ValueError(
+                f"masking.later_rates={self.later_rates} and masking.final_rate={self.final_rate} "
+                "both change the rate. Set masking.later_rates=() or masking.final_rate=0."
+            )
+        if self.num_maskings:
+            raise ValueError(
+                f"masking.num_maskings={self.num_maskings}: masks cannot be reused while the rate "
+                f"changes (masking.later_rates={self.later_rates}). Set num_maskings to 0, or "
+                "later_rates to ()."
+            )
+        if not all(0 < rate <= 1 for rate in self.later_rates):
+            raise ValueError(
+                f"masking.later_rates={self.later_rates}: each rate must be above 0 and at most 1."
+            )
+
+    @property
+    def changes(self) -> bool:
+        """Whether the rate changes during the run, so that it depends on the number of steps."""
+        return self.final_rate > 0 or len(self.later_rates) > 0
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The values that, with the number of steps, determine the masks."""
+        values = dict(vars(self))
+        if not self.later_rates:  # checkpoints of earlier versions do not contain this key
+            del values["later_rates"]
+        return values
+
+    def constant(self, rate: float) -> MaskingConfig:
+        """Return these settings with a rate that does not change."""
+        return replace(self, rate=rate, final_rate=0.0, later_rates=())
+
     @property
     def is_span(self) -> bool:
         """Whether a run's words are all replaced in the same way and the last run is truncated."""
@@ -119,13 +162,21 @@ class MaskingConfig:
 
     def max_predictions(self, length: int) -> int:
         """Return K, the maximum number of predictions in a row of `length` positions."""
-        return math.ceil(max(self.rate, self.final_rate) * length)
+        return math.ceil(max(self.rate, self.final_rate, *self.later_rates) * length)
 
-    def rate_at(self, progress: float) -> float:
-        """Return the masking rate when the fraction `progress` of the run is complete."""
+    def rate_at(self, step: int, num_steps: int) -> float:
+        """Return the masking rate of a step of a run, counted from 0."""
+        if self.later_rates:
+            rates = (self.rate, *self.later_rates)
+            return rates[step * len(rates) // num_steps]
         if not self.final_rate:
             return self.rate
-        return self.rate + progress * (self.final_rate - self.rate)
+        return self.rate + step / max(num_steps - 1, 1) * (self.final_rate - self.rate)
+
+    @property
+    def last_rate(self) -> float:
+        """The masking rate of the last step, which is the default for held-out text."""
+        return self.later_rates[-1] if self.later_rates else self.rate_at(1, 2)
 
     def span_shares(self) -> NDArray[np.float64]:
         """Return the probabilities that an n-gram or span has 1, 2, ... words."""
@@ -170,7 +221,7 @@ class Masker:
         self._mask_below, self._random_below = np.round(thresholds * 2**32).astype(np.int64)
 
     def mask(
-        self, token_ids: NDArray[np.int32], row_key: NDArray[np.uint64], progress: float = 1.0
+        self, token_ids: NDArray[np.int32], row_key: NDArray[np.uint64], rate: float | None = None
     ) -> Predictions:
         """Mask tokens of `token_ids` in place and return the tokens to predict.
 
@@ -182,11 +233,12 @@ class Masker:
         Args:
           token_ids: [B, L] the tokens of each row.
           row_key: [B] a hash of everything that a row's random draws may depend on.
-          progress: the completed fraction of the run, from 0 to 1; the rate may depend on it.
+          rate: the fraction of non-special tokens to predict, at most the config's largest rate; if
+            None, the rate of the last step.
         """
         maskable = self._is_maskable.take(token_ids)
         num_maskable = np.count_nonzero(maskable, axis=1)
-        rate = self.config.rate_at(progress)
+        rate = self.config.last_rate if rate is None else rate
         count = np.floor(rate * num_maskable + 0.5).astype(np.int64)
         count = np.where(num_maskable > 0, np.maximum(count, 1), 0)
         match self.config.unit:

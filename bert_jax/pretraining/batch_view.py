@@ -11,11 +11,9 @@ from typing import Literal, assert_never
 import numpy as np
 
 from bert_jax.objectives import SentencePairs
-from bert_jax.pipeline.examples import Batch, ExampleConfig, ExampleSource
-from bert_jax.pipeline.loader import BatchSource
-from bert_jax.pretraining.phases import PhaseConfig, PhaseCorpus, open_corpora
+from bert_jax.pipeline.examples import Batch, ExampleConfig
+from bert_jax.pretraining.phases import PhaseConfig, PhaseCorpus, open_corpora, training_batches
 from bert_jax.terminal import Color, colored
-from bert_jax.tokenizers.special_tokens import Vocabulary
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 # What the masker did to a token; "context" tokens are not predicted.
@@ -178,22 +176,17 @@ def view_batch(
         for row in range(len(batch["token_ids"]))
     ]
     padding = int(np.count_nonzero(batch["document_ids"] == 0))
-    return BatchView(corpus.name, step, tuple(rows), corpus.config.batch_size, padding)
+    stage = corpus.config.stage_at(step - corpus.first_step)
+    return BatchView(corpus.name, step, tuple(rows), stage.batch_size, padding)
 
 
 def _rows_of(
     corpus: PhaseCorpus, examples: ExampleConfig, run_steps: int, step: int, num_rows: int
 ) -> Batch:
-    source = BatchSource(
-        ExampleSource(corpus.train, Vocabulary.of(corpus.tokenizer), examples),
-        batch_size=corpus.config.batch_size,
-        num_steps=corpus.config.num_steps,
-        local_rows=np.arange(min(num_rows, corpus.config.batch_size)),
-        first_step=corpus.first_step,
-        run_steps=run_steps,
-        first_epoch=corpus.first_epoch,
-    )
-    return source[step - corpus.first_step]
+    stage = corpus.config.stage_at(step - corpus.first_step)
+    rows = np.arange(min(num_rows, stage.batch_size))
+    source = training_batches(corpus, examples, stage, run_steps, rows)
+    return source[step - corpus.first_step - stage.first_step]
 
 
 def _documents(

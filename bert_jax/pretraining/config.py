@@ -259,7 +259,7 @@ class PretrainConfig:
         `phases_identity` returns the values that depend on the corpora and batch sizes.
         """
         # If the masking rate changes over the run, it depends on the total number of steps.
-        changing = {"total_steps": self.total_steps} if self.masking.final_rate else {}
+        changing = {"total_steps": self.total_steps} if self.masking.changes else {}
         pairs = {"pairs": _PAIRS_VERSION} if self.sentence_pairs != "none" else {}
         decay = {DECAY_IDENTITY: self.decay_from} if self.decay_from else {}
         return {
@@ -269,7 +269,7 @@ class PretrainConfig:
             "model": {**dataclasses.asdict(self.model), "sentence_pairs": self.sentence_pairs},
             "optimizer": self.optimizer.name,
             "seed": self.seed,
-            "masking": vars(self.masking),
+            "masking": self.masking.identity,
             "join_documents": self.join_documents,
         }
 

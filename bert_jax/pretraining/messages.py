@@ -72,14 +72,20 @@ def _describe_phase(
     setup: StepSetup, evaluation: EvaluationConfig, corpus: PhaseCorpus
 ) -> list[str]:
     phase, info = corpus.config, corpus.train.info
-    epochs = phase.num_steps * phase.batch_size / len(corpus.train)
+    epochs = phase.num_sequences / len(corpus.train)
     flops = setup.training_flops(phase, corpus.train.manifest.max_fragments)
     line = (
         f"{corpus.name:10s} {phase.num_steps:,} steps of {phase.batch_size} x "
         f"{phase.sequence_length} tokens, {flops:.3g} FLOPs per step; {phase.corpus}: "
         f"{info.num_tokens:,} tokens in {info.num_records:,} records, {epochs:.1f} epochs"
     )
-    return [line, *_describe_held_out(evaluation, corpus)]
+    lines = [line]
+    if phase.warmup_batch_sizes:
+        sizes = ", ".join(f"{size:,}" for size in phase.warmup_batch_sizes)
+        lines.append(
+            f"{'':10s} batch-size warm-up: {phase.warmup_batch_steps:,} steps with each of {sizes}"
+        )
+    return [*lines, *_describe_held_out(evaluation, corpus)]
 
 
 def _describe_held_out(evaluation: EvaluationConfig, corpus: PhaseCorpus) -> list[str]:

@@ -197,13 +197,18 @@ def total_lines(plans: Sequence[PhasePlan], devices: Sequence[jax.Device]) -> li
     bounds = [(plan, plan.roofline(devices)) for plan in plans]
     if any(bound is None for _, bound in bounds):
         return ["the run   fits"]
-    seconds = sum(bound.seconds * plan.phase.num_steps for plan, bound in bounds if bound)
+    seconds = sum(bound.seconds * _full_steps(plan.phase) for plan, bound in bounds if bound)
     return [
         f"the run   takes at least {duration(seconds)}: a lower bound, not a prediction. It "
         "assumes that every matrix multiplication runs at the",
         "          chip's peak and overlaps with memory and link traffic, and it ignores "
         "evaluations, checkpoints and pauses.",
     ]
+
+
+def _full_steps(phase: PhaseConfig) -> float:
+    """Return the number of full batches with as many sequences as the phase."""
+    return phase.num_sequences / phase.batch_size
 
 
 def _roofline_lines(plan: PhasePlan, devices: Sequence[jax.Device]) -> list[str]:
@@ -217,7 +222,7 @@ def _roofline_lines(plan: PhasePlan, devices: Sequence[jax.Device]) -> list[str]
     return [
         f"  roofline            at least {bound.seconds * 1e3:.2f} ms per step, by {bound.bound} "
         f"(compute {bound.compute * 1e3:.2f}, memory {bound.memory * 1e3:.2f}, "
-        f"links {bound.links * 1e3:.2f} ms); {duration(bound.seconds * plan.phase.num_steps)} "
+        f"links {bound.links * 1e3:.2f} ms); {duration(bound.seconds * _full_steps(plan.phase))} "
         "for the phase",
         f"                      memory counts only the necessary traffic; moving every operand of "
         f"every operation would take {busy * 1e3:.2f} ms",

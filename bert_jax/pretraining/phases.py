@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from jax.sharding import Mesh
+from numpy.typing import NDArray
 
 from bert_jax.corpus.corpus import Corpus
 from bert_jax.corpus.inputs import MAX_LENGTH
@@ -27,20 +29,43 @@ from bert_jax.validation import check_at_least
 
 
 @dataclass(frozen=True)
+class Stage:
+    """A part of a phase in which the batch size is constant.
+
+    Attributes:
+      first_step: the stage's first step, counted from the start of the phase.
+      num_steps: the number of steps in the stage.
+      batch_size: the global batch size.
+      first_sequence: the number of sequences in all earlier batches of the phase.
+    """
+
+    first_step: int
+    num_steps: int
+    batch_size: int
+    first_sequence: int
+
+
+@dataclass(frozen=True)
 class PhaseConfig:
-    """A stage of the run that uses one corpus, sequence length and batch size.
+    """A part of the run that uses one corpus and sequence length.
 
     Attributes:
       corpus: a directory made by `bert-jax prepare`.
       num_steps: the number of optimizer steps.
       sequence_length: the number of tokens per sequence, equal to the corpus's `--max-length`.
       batch_size: the global batch size: the number of sequences per step across all devices.
+      warmup_batch_sizes: smaller batch sizes at the start of the phase, in ascending order
+        (batch-size warm-up; Warner et al. 2024, "ModernBERT", section 2.2.2). Each size needs its
+        own compilation. () for a constant batch size.
+      warmup_batch_steps: the number of steps with each of these sizes.
     """
 
     corpus: LocalPath
     num_steps: int
     sequence_length: int = 128
     batch_size: int = 256
+    warmup_batch_sizes: tuple[int, ...] = ()
+    warmup_batch_steps: int = 0
 
     def __post_init__(self) -> None:
         check_at_least(1, "phase ", num_steps=self.num_steps, batch_size=self.batch_size)
@@ -50,6 +75,53 @@ class PhaseConfig:
                 f"phase sequence_length={self.sequence_length}: expected at most {MAX_LENGTH:,}, "
                 "the maximum length of a corpus record."
             )
+        self._check_warmup()
+
+    def _check_warmup(self) -> None:
+        sizes, steps = self.warmup_batch_sizes, self.warmup_batch_steps
+        check_at_least(0, "phase ", warmup_batch_steps=steps)
+        if bool(sizes) != bool(steps):
+            raise ValueError(
+                f"phase warmup_batch_sizes={sizes} with warmup_batch_steps={steps}: a batch-size "
+                "warm-up needs both. Set the other one too."
+            )
+        if sizes and (sizes[0] < 1 or list(self.batch_sizes) != sorted(set(self.batch_sizes))):
+            raise ValueError(
+                f"phase warmup_batch_sizes={sizes}: expected positive, ascending sizes below "
+                f"batch_size={self.batch_size}."
+            )
+        if len(sizes) * steps >= self.num_steps:
+            raise ValueError(
+                f"phase warmup_batch_steps={steps}: with {len(sizes)} warmup_batch_sizes, the "
+                f"warm-up takes {len(sizes) * steps} steps, but the phase has only "
+                f"{self.num_steps}. Lower warmup_batch_steps."
+            )
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """All batch sizes of the phase, in order."""
+        return (*self.warmup_batch_sizes, self.batch_size)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The parts of the phase in which the batch size is constant, in order."""
+        stages, first_step, sequences = [], 0, 0
+        for size in self.batch_sizes:
+            steps = self.warmup_batch_steps
+            if size == self.batch_size:
+                steps = self.num_steps - first_step
+            stages.append(Stage(first_step, steps, size, sequences))
+            first_step, sequences = first_step + steps, sequences + steps * size
+        return tuple(stages)
+
+    def stage_at(self, step: int) -> Stage:
+        """Return the stage of a step, counted from the start of the phase."""
+        return next(stage for stage in reversed(self.stages) if stage.first_step <= step)
+
+    @property
+    def num_sequences(self) -> int:
+        """The number of sequences in all batches of the phase."""
+        return sum(stage.num_steps * stage.batch_size for stage in self.stages)
 
 
 @dataclass(frozen=True)
@@ -63,15 +135,24 @@ class EvaluationConfig:
         step processes at once: the phase's batch_size divided by accumulation_steps.
       max_records: the maximum number of records to score. A larger split is sampled at random, and
         every evaluation uses the same sample. 0 scores all records.
+      masking_rate: the fraction of held-out tokens to predict; 0 for the training rate of the last
+        step. Losses measured at different rates are not comparable, so set this to compare runs
+        whose masking rates differ.
     """
 
     every_steps: int = 1_000
     batch_size: int = 0
     max_records: int = 0
+    masking_rate: float = 0.0
 
     def __post_init__(self) -> None:
         sizes = {"batch_size": self.batch_size, "max_records": self.max_records}
         check_at_least(0, "evaluation.", every_steps=self.every_steps, **sizes)
+        if not 0 <= self.masking_rate <= 1:
+            raise ValueError(
+                f"evaluation.masking_rate={self.masking_rate}: must be above 0 and at most 1, or 0 "
+                "for the training rate of the last step."
+            )
 
 
 @dataclass(frozen=True)
@@ -147,8 +228,8 @@ def open_corpora(
     for number, corpus in enumerate(corpora):
         fingerprint = corpus.train.manifest.fingerprint
         corpora[number] = dataclasses.replace(corpus, first_epoch=begun_epochs[fingerprint])
-        sequences = corpus.config.num_steps * corpus.config.batch_size
-        begun_epochs[fingerprint] += -(-sequences // max(len(corpus.train), 1))
+        num_epochs = -(-corpus.config.num_sequences // max(len(corpus.train), 1))
+        begun_epochs[fingerprint] += num_epochs
     return corpora
 
 
@@ -160,6 +241,7 @@ def facts(corpus: PhaseCorpus) -> PhaseFacts:
         corpus=corpus.config.corpus,
         sequence_length=corpus.config.sequence_length,
         batch_size=corpus.config.batch_size,
+        warmup_batch_sizes=corpus.config.warmup_batch_sizes,
         evaluation_batch_size=corpus.evaluation_batch_size,
         corpus_length=manifest.max_length,
         corpus_vocab_size=manifest.vocab_size,
@@ -184,9 +266,45 @@ def phases_identity(corpora: Sequence[PhaseCorpus]) -> dict[str, object]:
             "corpus": corpus.train.manifest.fingerprint,
             "tokenizer": corpus.train.manifest.tokenizer_fingerprint,
             **({"first_epoch": corpus.first_epoch} if corpus.first_epoch else {}),
+            **_warmup_identity(corpus.config),
         }
         for corpus in corpora
     }
+
+
+def _warmup_identity(phase: PhaseConfig) -> dict[str, object]:
+    if not phase.warmup_batch_sizes:  # checkpoints of earlier versions do not contain these keys
+        return {}
+    sizes, steps = list(phase.warmup_batch_sizes), phase.warmup_batch_steps
+    return {"warmup_batch_sizes": sizes, "warmup_batch_steps": steps}
+
+
+def training_batches(
+    corpus: PhaseCorpus,
+    examples: ExampleConfig,
+    stage: Stage,
+    run_steps: int,
+    rows: NDArray[np.int64],
+) -> BatchSource:
+    """Return the batches of a stage of a phase.
+
+    Args:
+      corpus: the phase's corpus.
+      examples: the settings that determine the examples.
+      stage: one of the phase's stages.
+      run_steps: the total number of steps in the run.
+      rows: the rows of each batch to make.
+    """
+    return BatchSource(
+        ExampleSource(corpus.train, Vocabulary.of(corpus.tokenizer), examples),
+        batch_size=stage.batch_size,
+        num_steps=stage.num_steps,
+        local_rows=rows,
+        first_step=corpus.first_step + stage.first_step,
+        run_steps=run_steps,
+        first_epoch=corpus.first_epoch,
+        first_example=stage.first_sequence,
+    )
 
 
 @dataclass(frozen=True)
@@ -207,39 +325,52 @@ class PhaseBatches:
     run_steps: int
     mesh: Mesh
 
-    def phase(
+    def phases(
         self,
         corpus: PhaseCorpus,
         evaluation_step: EvaluationStep,
         flops: int,
         while_waiting: Callable[[], None],
-    ) -> Phase:
-        """Return a phase for the trainer; no batches are read until the phase begins.
+    ) -> list[Phase]:
+        """Return the stages of a phase, which are phases for the trainer.
+
+        No batches are read until a stage begins.
 
         Args:
           corpus: the phase's corpus.
           evaluation_step: the compiled evaluation step.
-          flops: the model FLOPs per step.
+          flops: the model FLOPs per step with the phase's full batch size.
           while_waiting: called repeatedly while a batch is overdue; see `Loader`.
         """
-        phase = corpus.config
-        train = BatchSource(
-            ExampleSource(corpus.train, Vocabulary.of(corpus.tokenizer), self.examples),
-            batch_size=phase.batch_size,
-            num_steps=phase.num_steps,
-            local_rows=local_rows(self.mesh, phase.batch_size),
-            first_step=corpus.first_step,
-            run_steps=self.run_steps,
-            first_epoch=corpus.first_epoch,
-        )
         evaluate = None
         if self.evaluation.every_steps:
             evaluate = self._held_out_metrics(corpus, evaluation_step, while_waiting)
+        return [
+            self._stage(
+                corpus,
+                stage,
+                evaluate,
+                flops * stage.batch_size // corpus.config.batch_size,
+                while_waiting,
+            )
+            for stage in corpus.config.stages
+        ]
+
+    def _stage(
+        self,
+        corpus: PhaseCorpus,
+        stage: Stage,
+        evaluate: HeldOutMetrics | None,
+        flops: int,
+        while_waiting: Callable[[], None],
+    ) -> Phase:
+        rows = local_rows(self.mesh, stage.batch_size)
+        train = training_batches(corpus, self.examples, stage, self.run_steps, rows)
         return Phase(
             name=corpus.name,
-            first_step=corpus.first_step,
-            num_steps=phase.num_steps,
-            batch_size=phase.batch_size,
+            first_step=corpus.first_step + stage.first_step,
+            num_steps=stage.num_steps,
+            batch_size=stage.batch_size,
             batches=lambda start_step: Loader(
                 train,
                 start_step=start_step,
@@ -257,9 +388,11 @@ class PhaseBatches:
         evaluation_step: EvaluationStep,
         while_waiting: Callable[[], None],
     ) -> HeldOutMetrics:
-        size = corpus.evaluation_batch_size
+        size, examples = corpus.evaluation_batch_size, self.examples
+        if rate := self.evaluation.masking_rate:
+            examples = dataclasses.replace(examples, masking=examples.masking.constant(rate))
         source = EvaluationSource(
-            ExampleSource(corpus.held_out, Vocabulary.of(corpus.tokenizer), self.examples),
+            ExampleSource(corpus.held_out, Vocabulary.of(corpus.tokenizer), examples),
             batch_size=size,
             local_rows=local_rows(self.mesh, size),
             max_records=self.evaluation.max_records,

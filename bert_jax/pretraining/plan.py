@@ -126,7 +126,7 @@ def plan(
         mesh=config.mesh,
         remat=config.compute.remat,
         accumulation_steps=config.accumulation_steps,
-        batch_sizes=[phase.batch_size for _, phase in phases],
+        batch_sizes=[size for _, phase in phases for size in phase.batch_sizes],
     )
     changes = _search(failing, islice(candidates, tries), tries, limit, compiler.compile, report)
     return Plan(devices, plans, limit, changes)
@@ -269,6 +269,7 @@ def _facts(
         corpus=phase.corpus,
         sequence_length=phase.sequence_length,
         batch_size=phase.batch_size,
+        warmup_batch_sizes=phase.warmup_batch_sizes,
         evaluation_batch_size=evaluation_batch_size,
         corpus_length=phase.sequence_length,
         corpus_vocab_size=vocab_size,

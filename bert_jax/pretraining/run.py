@@ -309,10 +309,11 @@ class PretrainRun:
             ),
         )
         phases = [
-            self.batches.phase(
+            stage
+            for corpus in self.corpora
+            for stage in self.batches.phases(
                 corpus, evaluation_step, _step_flops(setup, corpus), stop.while_waiting
             )
-            for corpus in self.corpora
         ]
         state, finished = trainer.run(state, phases)
         checkpointer.close()  # if a save failed, this raises its error before the message below
@@ -398,7 +399,12 @@ class PretrainRun:
         peak = peak_flops(self.mesh.devices.flat[0].device_kind, setup.compute.dtype)
         reporter = Reporter(
             self.work_dir,
-            [(corpus.config.num_steps, _step_flops(setup, corpus)) for corpus in self.corpora],
+            [
+                (stage.num_steps, _step_flops(setup, corpus) * stage.batch_size / full_size)
+                for corpus in self.corpora
+                for full_size in (corpus.config.batch_size,)
+                for stage in corpus.config.stages
+            ],
             start_step=start_step,
             peak_flops=peak * self.mesh.size if peak else None,
             tensorboard=self.reporting.tensorboard,

@@ -79,6 +79,7 @@ def config_tables(
             length=phase.sequence_length,
             batch_size=phase.batch_size,
             num_steps=phase.num_steps,
+            num_sequences=phase.num_sequences,
             predictions=config.masking.max_predictions(phase.sequence_length),
             next_sentence=config.sentence_pairs != "none",
         )

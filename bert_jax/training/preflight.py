@@ -23,6 +23,7 @@ class PhaseFacts:
       corpus: the path of its corpus, for messages.
       sequence_length: the number of tokens per sequence.
       batch_size: the number of sequences per step.
+      warmup_batch_sizes: the smaller batch sizes at the start of the phase.
       evaluation_batch_size: the number of sequences per batch of held-out text.
       corpus_length: the maximum number of tokens per record.
       corpus_vocab_size: the size of the corpus's vocabulary.
@@ -42,6 +43,7 @@ class PhaseFacts:
     corpus: str
     sequence_length: int
     batch_size: int
+    warmup_batch_sizes: tuple[int, ...]
     evaluation_batch_size: int
     corpus_length: int
     corpus_vocab_size: int
@@ -148,6 +150,13 @@ def _phase_problems(
             f"({batch_extent(mesh)} parts of the mesh x accumulation_steps={accumulation_steps}). "
             f"Set it to a multiple of {parts}"
         )
+    problems += [
+        f"warmup_batch_sizes={phase.warmup_batch_sizes}: {size} is not divisible by {parts} "
+        f"({batch_extent(mesh)} parts of the mesh x accumulation_steps={accumulation_steps}). Use "
+        f"multiples of {parts}"
+        for size in phase.warmup_batch_sizes
+        if size % parts
+    ]
     if evaluates and phase.evaluation_batch_size % batch_extent(mesh):
         problems.append(
             f"evaluation batches of {phase.evaluation_batch_size} sequences are not divisible by "

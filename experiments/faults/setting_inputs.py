@@ -81,6 +81,7 @@ _PRETRAIN = (
         "masking.max_span": "count",
         "masking.num_maskings": "count or 0",
         "masking.final_rate": "share",
+        "evaluation.masking_rate": "share",
         "checkpoint.every_steps": "count",
         "checkpoint.keep_last": "count",
         "checkpoint.keep_every": "count or 0",

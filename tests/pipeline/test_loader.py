@@ -401,8 +401,17 @@ def test_workers_survive_signals_but_not_their_parent(prepared, tmp_path):
     wait_until(lambda: not members(process.pid))
 
 
-def test_a_masking_rate_changes_from_the_first_step_to_the_last(prepared, make_source):
-    masking = MaskingConfig(rate=0.4, final_rate=0.2)
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"final_rate": 0.2}, np.linspace(0.4, 0.2, 9)),
+        ({"later_rates": (0.3, 0.2)}, np.repeat([0.4, 0.3, 0.2], 3)),
+    ],
+)
+def test_a_masking_rate_changes_from_the_first_step_to_the_last(
+    prepared, make_source, change, expected
+):
+    masking = MaskingConfig(rate=0.4, **change)
     examples = make_source(prepared, sentence_pairs="none", masking=masking)
 
     def share(batch: Batch) -> float:
@@ -413,7 +422,16 @@ def test_a_masking_rate_changes_from_the_first_step_to_the_last(prepared, make_s
     first = BatchSource(examples, batch_size=16, num_steps=5, run_steps=9)
     second = BatchSource(examples, batch_size=16, num_steps=4, first_step=5, run_steps=9)
     shares = [share(source[step]) for source in (first, second) for step in range(len(source))]
-    np.testing.assert_allclose(shares, np.linspace(0.4, 0.2, 9), atol=0.01)
+    np.testing.assert_allclose(shares, expected, atol=0.01)
+    # Every step has room for the largest rate, so the shapes of the batches never change.
+    assert {source[3]["masked_positions"].shape for source in (first, second)} == {
+        (16, masking.max_predictions(examples.length))
+    }
+    # The rate is an explicit input: the same examples at a given rate do not depend on the step.
+    given = examples.examples(0, np.arange(16), masking.rate_at(0, 9))
+    assert_equal(first[0], given)
+    with Loader(second, start_step=2, num_workers=1, prefetch=1) as loader:
+        assert_equal(next(loader), second[2])
     held_out = EvaluationSource(examples, batch_size=16)[0]
     assert share(held_out) == pytest.approx(0.2, abs=0.01)
     assert held_out["masked_positions"].shape == first[0]["masked_positions"].shape

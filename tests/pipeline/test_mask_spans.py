@@ -276,6 +276,9 @@ def test_tokens_of_a_span_are_replaced_alike_and_tokens_of_an_ngram_independentl
         ),
         ({"unit": "ngram", "max_span": 4}, "max_span=4: only used with unit='span', but unit is"),
         ({"num_maskings": 2, "final_rate": 0.2}, "final_rate=0.2.. Set one of the two to 0"),
+        ({"later_rates": (0.1, 0.0)}, "masking.later_rates=.0.1, 0.0.: each rate must be above 0"),
+        ({"later_rates": (0.1,), "final_rate": 0.2}, "final_rate=0.2 both change the rate"),
+        ({"later_rates": (0.1,), "num_maskings": 2}, "num_maskings=2: masks cannot be reused"),
     ],
 )
 def test_contradictory_settings_are_refused(arguments, message):

@@ -6,14 +6,17 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.pretraining.run import pretrain
+from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.recipes.load import load_config
 from bert_jax.runs.checkpoints import load_model
 from bert_jax.training.distributed import StopRequest
+from bert_jax.training.metrics_log import read_metrics
 from bert_jax.training.reports import Report, TrainReport
 
 
@@ -61,6 +64,50 @@ def test_a_run_in_a_thread_is_silent_and_resumes(
     # A run that was not stopped ends with the same metrics.
     whole = pretrain(config_of(tiny_config, tmp_path / "whole"))
     assert whole.metrics == resumed.metrics
+
+
+def test_a_run_resumes_exactly_while_its_batch_size_and_masking_rate_change(
+    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[Any] = []
+    steps_of = StepSetup.steps
+
+    def recorded(*args: Any) -> Any:
+        compiled.append(steps_of(*args))
+        return compiled[-1]
+
+    monkeypatch.setattr(StepSetup, "steps", recorded)
+    words = ["phases.phase2=None", "phases.phase1.num_steps=7", "phases.phase1.batch_size=24"]
+    words += ["phases.phase1.warmup_batch_sizes=(8,16)", "phases.phase1.warmup_batch_steps=2"]
+    words += ["masking.rate=0.3", "masking.later_rates=(0.15,0.05)", "evaluation.every_steps=3"]
+    words += ["evaluation.masking_rate=0.15", "optimizer.warmup_steps=2", "model.num_layers=1"]
+
+    def config(name: str, *more: str) -> PretrainConfig:
+        directory = f"work_dir={tmp_path / name}"
+        changed = {word.partition("=")[0] for word in more}
+        kept = [word for word in words if word.partition("=")[0] not in changed]
+        return load_config(tiny_config, [*kept, directory, *more], kind="pretrain")
+
+    lines: list[str] = []
+    whole = pretrain(config("whole"), on_report=lambda report: lines.append(str(report)))
+    assert "           batch-size warm-up: 2 steps with each of 8, 16" in lines[0].splitlines()
+    train_step, evaluation_step = compiled[0]
+    assert train_step._cache_size() == 3 and evaluation_step._cache_size() == 1
+    stop = StopRequest()
+
+    def stop_at_step_3(report: Report) -> None:
+        if isinstance(report, TrainReport) and report.step == 3:
+            stop.request()
+
+    stopped = pretrain(config("split"), on_report=stop_at_step_3, stop=stop)
+    assert not stopped.finished and stopped.step < 6  # with 16 sequences per batch, or just after
+    resumed = pretrain(config("split"))
+    assert resumed.metrics == whole.metrics
+    logs = [read_metrics(tmp_path / name / "metrics.jsonl") for name in ("whole", "split")]
+    losses = [{x["step"]: x["mlm_loss"] for x in log if x["kind"] == "train"} for log in logs]
+    assert losses[0] == losses[1] and list(losses[0]) == list(range(1, 8))
+    with pytest.raises(ValueError, match="warmup_batch_steps: 2 -> 1"):
+        pretrain(config("split", "phases.phase1.warmup_batch_steps=1"))
 
 
 def test_print_as_the_callback_prints_every_line(

@@ -35,7 +35,7 @@ def batch_of_the_run(config, step: int, monkeypatch) -> dict[str, np.ndarray]:
         make_mesh(MeshConfig()),
     )
     corpus = corpora[-1]
-    batches.phase(corpus, None, 0, lambda: None).batches(0)
+    batches.phases(corpus, None, 0, lambda: None)[0].batches(0)
     return sources[0][step - corpus.first_step]
 
 

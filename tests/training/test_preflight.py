@@ -16,6 +16,7 @@ PHASE = PhaseFacts(
     corpus="data/a",
     sequence_length=128,
     batch_size=32,
+    warmup_batch_sizes=(),
     evaluation_batch_size=16,
     corpus_length=128,
     corpus_vocab_size=1000,
