@@ -118,8 +118,11 @@ def check_source(init_from: str, encoder: EncoderConfig, corpora: Sequence[Phase
 
 
 def _with_positions_of(encoder: EncoderConfig, source: EncoderConfig) -> EncoderConfig:
-    """Return the encoder, with at most as many learned positions as the source has."""
-    if encoder.positions != "learned" or encoder.max_positions <= source.max_positions:
+    """Return the encoder, with at most as many positions as the source has.
+
+    Positions that are computed, not learned, have no parameters, so there may be more of them.
+    """
+    if encoder.max_positions <= source.max_positions:
         return encoder
     return dataclasses.replace(encoder, max_positions=source.max_positions)
 
@@ -134,7 +137,7 @@ def _parameters_of(init_from: str, setup: StepSetup, mesh: Mesh) -> tuple[Parame
     larger = define_model(dataclasses.replace(model, encoder=setup.model), _ANY_COMPUTE)
     shardings = parameter_shardings(larger.shapes, larger.logical_axes, mesh)
     params = load_parameters(Path(init_from) / CHECKPOINTS_NAME, saved, shardings)
-    if saved_encoder != setup.model:
+    if saved_encoder != setup.model and _POSITIONS in params:
         positions = _repeated(params[_POSITIONS], setup.model, shardings[_POSITIONS])
         params = params | {_POSITIONS: positions}
         first_copy = model.encoder.max_positions

@@ -11,10 +11,15 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.pretraining.run import pretrain
 from bert_jax.recipes.command_line import pretrain_config
 from bert_jax.recipes.load import load_config
-from bert_jax.runs.checkpoints import load_model
+from bert_jax.runs.checkpoints import load_model, load_model_parameters
+from bert_jax.runs.work_dir import write_model
+from bert_jax.tokenizers.tokenizer import Tokenizer
+from bert_jax.training.checkpoint_parameters import save_parameters
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.metrics_log import read_metrics
 from bert_jax.training.reports import EvaluationReport, Report
@@ -151,6 +156,38 @@ def test_the_objective_comes_from_the_model_unless_the_config_sets_it(
     (tmp_path / "run/checkpoints/3").mkdir(parents=True)
     (tmp_path / "run/model.json").write_text(json.dumps(model), encoding="utf-8")
     assert pairs(None) == "sentence_order"
+
+
+def test_a_model_with_computed_positions_continues_on_longer_sequences(
+    tiny_config: Path, tmp_path: Path
+) -> None:
+    encoder = EncoderConfig(
+        vocab_size=300, hidden_dim=16, num_layers=1, num_heads=2, ffn_dim=32, max_positions=32,
+        positions="sinusoidal",
+    )  # fmt: skip
+    config = ModelConfig(encoder, "masked_lm")
+    definition = define_model(config, ComputeConfig(dtype="float32", attention="xla"))
+    initial = {name: np.asarray(x) for name, x in definition.init(jax.random.key(0)).items()}
+    save_parameters(tmp_path / "source/checkpoints", initial, {})
+    tokenizer = Tokenizer.load(tiny_config.parent / "tokenizer")
+    write_model(config, {}, tmp_path / "source", tokenizer=tokenizer)
+    tokenizer.save(tmp_path / "source/tokenizer")
+    words = options(
+        tmp_path / "run", "optimizer.peak_learning_rate=0.0", "evaluation.every_steps=0"
+    )
+    words = [word for word in words if "every_steps=3" not in word and "num_steps" not in word]
+    words += ["--config.checkpoint.keep_best=0", "--config.phases.phase1.num_steps=1"]
+    longer = [*words, "--config.model.max_positions=64"]
+    arguments = (str(tmp_path / "source"), corpus_of(tiny_config, 64))
+    with pytest.raises(ValueError, match="64 tokens, but the model has only 32 positions"):
+        pretrain_config(None, words, *arguments)
+    run = pretrain(pretrain_config(None, longer, *arguments))
+    assert run.finished and run.model.config.encoder.max_positions == 64
+    compute = ComputeConfig(dtype="float32", attention="xla")
+    parameters = load_model_parameters(tmp_path / "run", run.model.config, compute)
+    assert parameters.keys() == initial.keys()
+    for name, expected in initial.items():
+        np.testing.assert_array_equal(parameters[name], expected)
 
 
 def test_mistakes_are_refused_before_any_work(

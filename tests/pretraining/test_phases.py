@@ -8,9 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax.pretraining.phases import Stage, open_corpora, phases_identity, training_batches
+from bert_jax.pretraining.phases import (
+    PhaseBatches,
+    Stage,
+    open_corpora,
+    phases_identity,
+    training_batches,
+)
 from bert_jax.pretraining.run import pretrain
 from bert_jax.recipes.load import load_config
+from bert_jax.training.sharding import make_mesh
 
 
 def opened(tiny_config: Path, *words: str):
@@ -90,9 +97,27 @@ def test_warm_up_sizes_must_be_divisible_by_the_mesh_and_accumulation(tiny_confi
         pretrain(config)
     sizes = "phase phase1: warmup_batch_sizes=(8, 12)"
     for size in (8, 12):
-        assert f"{sizes}: {size} is not divisible by 16 (8 parts of the mesh x" in str(
-            refused.value
-        )
+        problem = f"{sizes}: {size} is not divisible by 16 (8 parts of the mesh x"
+        assert problem in str(refused.value)
+
+
+def test_held_out_text_can_be_masked_at_a_fixed_rate(tiny_config):
+    def held_out(*words: str) -> list[dict[str, np.ndarray]]:
+        config, corpora = opened(tiny_config, *words)
+        mesh = make_mesh(config.mesh)
+        settings = (config.examples, config.loader, config.evaluation, config.total_steps, mesh)
+        (phase,) = PhaseBatches(*settings).phases(corpora[0], None, 0, lambda: None)
+        return list(phase.evaluate.batches())
+
+    falling = ("masking.rate=0.4", "masking.later_rates=(0.2,)")
+    for words, same in (
+        ((*falling, "evaluation.masking_rate=0.1"), "masking.rate=0.1"),
+        (falling, "masking.rate=0.2"),
+    ):
+        for batch, expected in zip(held_out(*words), held_out(same), strict=True):
+            np.testing.assert_array_equal(batch["token_ids"], expected["token_ids"])
+    with pytest.raises(ValueError, match="evaluation.masking_rate=1.5: must be above 0"):
+        opened(tiny_config, "evaluation.masking_rate=1.5")
 
 
 def test_the_version_of_pairs_is_part_of_the_identity(tiny_config):
