@@ -9,6 +9,7 @@ from typing import assert_never
 import jax
 
 from bert_jax.models.config import EncoderConfig, NormPlacement
+from bert_jax.models.heads import GENERATOR
 from bert_jax.models.model import ClassifierHead, ModelConfig
 from bert_jax.models.parameters import count
 
@@ -128,8 +129,26 @@ def pretraining_flops(
     )
 
 
+def replaced_token_flops(
+    discriminator: EncoderConfig, generator: EncoderConfig, length: int, predictions: int
+) -> int:
+    """Return the FLOPs of the forward pass of ELECTRA's two models on one sequence.
+
+    Args:
+      discriminator: the discriminator's encoder.
+      generator: the generator's encoder.
+      length: the number of tokens, including padding.
+      predictions: the number of masked positions.
+    """
+    small = pretraining_flops(generator, length, predictions, next_sentence=False)
+    large = pretraining_flops(discriminator, length, 0, next_sentence=False)
+    dim = discriminator.hidden_dim
+    return small.forward + large.forward + 2 * length * (dim * dim + dim)
+
+
 # Substrings of parameter names, with the titles of the corresponding parts of a model. The first
 # match is used.
+_GENERATOR_TITLE = "generator, without the shared embeddings"
 PARTS: tuple[tuple[str, str], ...] = (
     ("encoder.embeddings.token", "token embedding"),
     ("encoder.embeddings.position", "position embedding"),
@@ -146,6 +165,7 @@ PARTS: tuple[tuple[str, str], ...] = (
     ("next_sentence", "sentence-pair head"),
     ("replaced_token", "replaced-token head"),
     ("classifier", "classifier"),
+    (GENERATOR, _GENERATOR_TITLE),
 )
 
 
@@ -160,6 +180,8 @@ def parameters_by_part(
     parts: dict[str, dict[str, jax.ShapeDtypeStruct]] = {title: {} for _, title in PARTS}
     for name, shape in shapes.items():
         titles = [title for substring, title in PARTS if substring in name]
+        if name.startswith(GENERATOR):
+            titles = [_GENERATOR_TITLE]
         if not titles:
             raise ValueError(f"parameter {name} does not belong to any known part of the model")
         parts[titles[0]][name] = shape
@@ -208,6 +230,15 @@ def parameter_counts(model: ModelConfig) -> ParameterCounts:
         case _:
             assert_never(model.head_kind)
     return ParameterCounts(_embeddings(encoder), _layers(encoder), above)
+
+
+def own_generator_parameters(generator: EncoderConfig) -> int:
+    """Return the number of parameters that ELECTRA's generator does not share."""
+    counts = parameter_counts(ModelConfig(generator, "masked_lm"))
+    projection = 0
+    if generator.embedding_dim is not None:
+        projection = _dense(generator.embedding_dim, generator.hidden_dim)
+    return projection + counts.layers + counts.above
 
 
 def _dense(inputs: int, outputs: int) -> int:

@@ -6,7 +6,13 @@ from collections.abc import Mapping
 
 import jax
 
-from bert_jax.analysis.counts import TRAINING_FACTOR, counts_by_part, layer_flops, pretraining_flops
+from bert_jax.analysis.counts import (
+    TRAINING_FACTOR,
+    counts_by_part,
+    layer_flops,
+    pretraining_flops,
+    replaced_token_flops,
+)
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.parameters import count
 
@@ -32,6 +38,7 @@ def flops_table(
     num_sequences: int,
     predictions: int,
     next_sentence: bool,
+    generator: EncoderConfig | None = None,
 ) -> list[str]:
     """Format each part's FLOPs for one sequence, and the FLOPs in a train step and in a phase.
 
@@ -45,9 +52,20 @@ def flops_table(
         if the batch size has a warm-up.
       predictions: the number of masked positions per sequence.
       next_sentence: whether there is a sentence-pair head.
+      generator: the generator of a model that detects replaced tokens; None for other models.
     """
     layer = layer_flops(encoder, length)
     parts = pretraining_flops(encoder, length, predictions, next_sentence=next_sentence)
+    forward = parts.forward
+    heads = {
+        f"masked-LM head at {predictions} positions": parts.masked_lm,
+        "pooler and sentence-pair head": parts.next_sentence,
+    }
+    if generator is not None:
+        small = pretraining_flops(generator, length, predictions, next_sentence=False).forward
+        forward = replaced_token_flops(encoder, generator, length, predictions)
+        head = forward - small - parts.projection - parts.layers
+        heads = {"replaced-token head": head, "generator": small}
     rows = {
         **({"embedding projection": parts.projection} if parts.projection else {}),
         "one layer: query, key and value projections": layer.projections,
@@ -55,13 +73,12 @@ def flops_table(
         "one layer: feed-forward": layer.ffn,
         "one layer": layer.total,
         f"all {encoder.num_layers} layers": parts.layers,
-        f"masked-LM head at {predictions} positions": parts.masked_lm,
-        "pooler and sentence-pair head": parts.next_sentence,
-        "forward": parts.forward,
-        f"forward and backward ({TRAINING_FACTOR} x)": parts.training,
-        f"training step of {batch_size} sequences": parts.training * batch_size,
+        **heads,
+        "forward": forward,
+        f"forward and backward ({TRAINING_FACTOR} x)": TRAINING_FACTOR * forward,
+        f"training step of {batch_size} sequences": TRAINING_FACTOR * forward * batch_size,
     }
-    total = parts.training * num_sequences
+    total = TRAINING_FACTOR * forward * num_sequences
     return [
         f"matmul FLOPs in {name}, for one sequence of {length} tokens",
         *(f"  {title:60s}{flops:24,d}" for title, flops in rows.items()),

@@ -27,6 +27,9 @@ def add_extract_checkpoint_arguments(parser: ArgumentParser) -> None:
         "best value of the held-out metric in the run's config",
         required=True,
     )
+    parser.add_flag(
+        "--generator", "extract ELECTRA's generator, which predicts masks, not the discriminator"
+    )
     parser.add_option("--output", "DIR", "work directory to create", required=True)
 
 
@@ -40,7 +43,8 @@ def extract_checkpoint(args: argparse.Namespace) -> int:
     and the run's config, log and manifests. A new run can start from this directory (`init_from`),
     but no run can resume in it.
     """
-    result = extract(args.work_dir, args.output, parse_step(args.step))
+    step = parse_step(args.step)
+    result = extract(args.work_dir, args.output, step, generator=args.generator)
     print(f"{args.output}: the parameters of {args.work_dir} at step {result.step:,}")
     return 0
 

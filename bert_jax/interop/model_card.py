@@ -166,6 +166,11 @@ def _objective(run: Mapping[str, Any]) -> list[str]:
     lines = [f"- masked: {rate} of the tokens, unit {masking['unit']}, {repetition}"]
     joined = ", documents joined" if run["join_documents"] else ""
     lines.append(f"- sentence pairs: {run['sentence_pairs']}{joined}")
+    if replaced := run.get("replaced_token"):
+        lines.append(
+            "- trained to detect tokens replaced by a generator of size "
+            f"{replaced['generator_size']:g}, with a loss weight of {replaced['weight']:g}"
+        )
     if run.get("distillation"):
         settings = dict(run["distillation"])
         teacher = Path(settings.pop("teacher")).name

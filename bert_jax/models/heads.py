@@ -302,8 +302,9 @@ class TokenClassifier(Classifier):
         return {"logits": self._logits(hidden, dropout_key)}
 
 
-# Parameters whose names start with this prefix are used only in training.
-TRAINING_ONLY = "to_teacher."
+GENERATOR = "generator."  # name prefix of the parameters that an ELECTRA generator does not share
+# Parameters whose names start with one of these prefixes are used only in training.
+TRAINING_ONLY = ("to_teacher.", GENERATOR)
 
 
 class ToTeacher(nnx.Module):

@@ -18,6 +18,7 @@ from bert_jax.pretraining.stable_phase import DECAY_IDENTITY
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.tasks.distillation import DistillationConfig
 from bert_jax.tasks.pretraining import metric_names
+from bert_jax.tasks.replaced_token import REPLACED_TOKEN_METRICS, ReplacedTokenConfig
 from bert_jax.training.checkpoint_files import CheckpointConfig
 from bert_jax.training.loop import Intervals
 from bert_jax.training.optimizer import OptimizerConfig
@@ -77,6 +78,8 @@ class PretrainConfig:
       vocabulary: the kind of vocabulary that the corpora must have: "wordpiece" (BERT), "byte_bpe"
         (RoBERTa), "sentencepiece" (ALBERT), or "any".
       distillation: the teacher and the distillation losses; None to train without a teacher.
+      replaced_token: the generator and the loss weight for training a model to detect replaced
+        tokens (ELECTRA); None to train it to predict masked tokens. Requires sentence_pairs="none".
       accumulation_steps: the number of parts that each batch is split into. They are processed one
         after the other, and their gradients are accumulated into one update.
       masking: how tokens are masked.
@@ -99,6 +102,7 @@ class PretrainConfig:
     join_documents: bool = False
     vocabulary: Vocabulary = "any"
     distillation: DistillationConfig | None = None
+    replaced_token: ReplacedTokenConfig | None = None
     accumulation_steps: int = 1
     masking: MaskingConfig = field(default_factory=MaskingConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
@@ -119,6 +123,7 @@ class PretrainConfig:
             raise ValueError("work_dir is empty: set it to the directory that the run writes to.")
         self._check_decay()
         self._check_distillation()
+        self._check_replaced_token()
         assert self.examples  # ExampleConfig rejects invalid combinations
         self._check_best_metric()
 
@@ -167,6 +172,20 @@ class PretrainConfig:
                 "no sentence pairs. Leave it at 1.0, or set sentence_pairs."
             )
 
+    def _check_replaced_token(self) -> None:
+        if self.replaced_token is None:
+            return
+        if self.sentence_pairs != "none":
+            raise ValueError(
+                f"sentence_pairs={self.sentence_pairs!r} with a replaced_token section: a model "
+                "that detects replaced tokens has no sentence-pair head. Set sentence_pairs='none'."
+            )
+        if self.distillation is not None:
+            raise ValueError(
+                "distillation and replaced_token: a run has either a teacher or a generator. Leave "
+                "out one of the two sections."
+            )
+
     def _check_best_metric(self) -> None:
         kept, metric = self.checkpoint.keep_best, self.checkpoint.best_metric
         if not kept:
@@ -176,7 +195,10 @@ class PretrainConfig:
                 f"checkpoint.keep_best={kept} with evaluation.every_steps=0: without evaluations, "
                 "the best checkpoint is unknown. Set checkpoint.keep_best=0."
             )
-        metrics = (*metric_names(self.sentence_pairs), "mlm_perplexity", *self.distillation_losses)
+        names = metric_names(self.sentence_pairs)
+        if self.replaced_token is not None:
+            names = REPLACED_TOKEN_METRICS
+        metrics = (*names, "mlm_perplexity", *self.distillation_losses)
         if metric not in metrics:
             raise ValueError(
                 f"checkpoint.best_metric={metric!r} is not a held-out metric of this run. Choose "
@@ -251,6 +273,7 @@ class PretrainConfig:
             optimizer=self.optimizer,
             accumulation_steps=self.accumulation_steps,
             distillation=self.distillation,
+            replaced_token=self.replaced_token,
         )
 
     def identity(self) -> dict[str, object]:
@@ -262,10 +285,13 @@ class PretrainConfig:
         changing = {"total_steps": self.total_steps} if self.masking.changes else {}
         pairs = {"pairs": _PAIRS_VERSION} if self.sentence_pairs != "none" else {}
         decay = {DECAY_IDENTITY: self.decay_from} if self.decay_from else {}
+        settings = self.replaced_token
+        replaced = {} if settings is None else {"replaced_token": dataclasses.asdict(settings)}
         return {
             **changing,
             **pairs,
             **decay,
+            **replaced,
             "model": {**dataclasses.asdict(self.model), "sentence_pairs": self.sentence_pairs},
             "optimizer": self.optimizer.name,
             "seed": self.seed,

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +17,10 @@ from bert_jax.models.config import (
     EncoderConfig,
     incompatible_fields,
 )
-from bert_jax.models.heads import PAIRS_HEAD
-from bert_jax.models.model import define_model
-from bert_jax.models.parameters import Parameters
+from bert_jax.models.heads import GENERATOR, PAIRS_HEAD
+from bert_jax.models.model import ModelConfig, define_model
+from bert_jax.models.parameters import ModelDefinition, Parameters, define
+from bert_jax.models.replaced_token import ReplacedTokenPair
 from bert_jax.models.sentence_embedding import SETTINGS_DROPPED
 from bert_jax.objectives import SentencePairs
 from bert_jax.pretraining.phases import PhaseCorpus
@@ -28,6 +30,7 @@ from bert_jax.runs.work_dir import (
     CHECKPOINTS_NAME,
     PAIRS,
     TOKENIZER_NAME,
+    read_generator,
     read_model,
     read_sentence_embedding,
     read_tokenizer,
@@ -132,9 +135,10 @@ def _parameters_of(init_from: str, setup: StepSetup, mesh: Mesh) -> tuple[Parame
     model, origin = read_model(Path(init_from))
     line = f"the parameters of {init_from}"
     saved_encoder = _with_positions_of(setup.model, model.encoder)
-    saved = define_model(dataclasses.replace(model, encoder=saved_encoder), _ANY_COMPUTE)
+    generator = _common_generator(Path(init_from), setup)
+    saved = _definition_on(saved_encoder, model, generator)
     # The position table is sharded like the run's own table, which may be longer.
-    larger = define_model(dataclasses.replace(model, encoder=setup.model), _ANY_COMPUTE)
+    larger = _definition_on(setup.model, model, generator)
     shardings = parameter_shardings(larger.shapes, larger.logical_axes, mesh)
     params = load_parameters(Path(init_from) / CHECKPOINTS_NAME, saved, shardings)
     if saved_encoder != setup.model and _POSITIONS in params:
@@ -151,13 +155,33 @@ def _parameters_of(init_from: str, setup: StepSetup, mesh: Mesh) -> tuple[Parame
         replaced = {name for name in definition.shapes if name.startswith(PAIRS_HEAD)}
     missing = sorted(definition.shapes.keys() - params.keys() - replaced)
     if missing:
-        line += f"; missing and therefore randomly initialized: {', '.join(missing)}"
+        listed = [name for name in missing if not name.startswith(GENERATOR)]
+        if len(listed) < len(missing):
+            listed.append("the generator")
+        line += f"; missing and therefore randomly initialized: {', '.join(listed)}"
     unused = sorted(params.keys() - definition.shapes.keys())
     if unused:
         line += f"; not trained in this run and therefore left out: {', '.join(unused)}"
     if read_sentence_embedding(Path(init_from)) is not None:
         line += f"; {SETTINGS_DROPPED}"
     return {name: params[name] for name in params.keys() & definition.shapes.keys()}, line
+
+
+def _common_generator(source: Path, setup: StepSetup) -> EncoderConfig | None:
+    """Return the run's generator if the source has one of the same size, otherwise None."""
+    saved, own = read_generator(source), setup.generator
+    if saved is None or own is None:
+        return None
+    return None if incompatible_fields(saved, _with_positions_of(own, saved)) else own
+
+
+def _definition_on(
+    encoder: EncoderConfig, model: ModelConfig, generator: EncoderConfig | None
+) -> ModelDefinition[Any]:
+    """Return the definition of `model` with another encoder, and with a generator if given."""
+    if generator is None:
+        return define_model(dataclasses.replace(model, encoder=encoder), _ANY_COMPUTE)
+    return define(lambda rngs: ReplacedTokenPair(encoder, generator, _ANY_COMPUTE, rngs))
 
 
 def _repeated(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import jax
 from jax.sharding import Mesh
 
 from bert_jax.corpus.corpus import unigram_cross_entropy
 from bert_jax.corpus.inputs import SPLIT_KEY
-from bert_jax.models.heads import TRAINING_ONLY
+from bert_jax.models.config import EncoderConfig
+from bert_jax.models.heads import GENERATOR, TRAINING_ONLY
 from bert_jax.models.parameters import count
 from bert_jax.objectives import SentencePairs
 from bert_jax.pretraining.phases import EvaluationConfig, PhaseConfig, PhaseCorpus
@@ -58,6 +60,8 @@ def describe(
         + (f" ({axes})" if axes else "")
         + f", {state_bytes / 2**20:,.0f} MiB of state on each",
     ]
+    if setup.generator is not None:
+        lines.insert(1, generator_line(setup.generator, definition.shapes))
     lines += dtype_hint(setup.requested_compute, mesh.devices.flat[0].platform)
     lines += [f"  {line}" for line in undivided(definition.shapes, definition.logical_axes, mesh)]
     for corpus in corpora:
@@ -66,6 +70,23 @@ def describe(
         lines += surplus_rows(corpora[0].tokenizer.vocab_size, setup.model.vocab_size)
     lines += [*few_pairs(setup.sentence_pairs, corpora), *leaks(corpora)]
     return lines + teacher_lines(setup, [(corpus.name, corpus.config) for corpus in corpora])
+
+
+def generator_line(
+    generator: EncoderConfig, shapes: Mapping[str, jax.ShapeDtypeStruct], width: int = 11
+) -> str:
+    """Describe the generator of a run that detects replaced tokens.
+
+    Args:
+      generator: the generator's encoder.
+      shapes: the shapes of the run's parameters.
+      width: the width of the label column.
+    """
+    own = count({name: shape for name, shape in shapes.items() if name.startswith(GENERATOR)})
+    return (
+        f"{'generator':{width}}{own:,} more parameters: {generator.num_layers} layers of "
+        f"{generator.hidden_dim} features, {generator.num_heads} heads"
+    )
 
 
 def _describe_phase(

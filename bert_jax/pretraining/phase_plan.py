@@ -12,7 +12,9 @@ from jax.sharding import Mesh
 
 from bert_jax.analysis.chips import Roofline, chip, peak_flops, roofline
 from bert_jax.analysis.collectives import collectives
+from bert_jax.models.heads import GENERATOR
 from bert_jax.models.parameters import count
+from bert_jax.pretraining.messages import generator_line
 from bert_jax.pretraining.phases import PhaseConfig
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.pretraining.step_timing import random_batch
@@ -143,12 +145,15 @@ def header(setup: StepSetup, mesh: Mesh) -> list[str]:
     """Describe the model and the devices of a plan."""
     definition, compute = setup.task.definition, setup.compute
     sizes = " x ".join(f"{size} {axis}" for axis, size in mesh.shape.items())
+    shapes = {n: s for n, s in definition.shapes.items() if not n.startswith(GENERATOR)}
     lines = [
-        f"model     {count(definition.shapes):,} parameters, {compute.dtype}, "
+        f"model     {count(shapes):,} parameters, {compute.dtype}, "
         f"{compute.attention} attention, remat {compute.remat}, "
         f"accumulation_steps {setup.accumulation_steps}",
         f"devices   {mesh.size} x {mesh.devices.flat[0].device_kind} ({sizes})",
     ]
+    if setup.generator is not None:
+        lines.insert(1, generator_line(setup.generator, definition.shapes, width=10))
     return lines + [
         f"  {line}" for line in undivided(definition.shapes, definition.logical_axes, mesh)
     ]

@@ -387,6 +387,7 @@ class PretrainRun:
             self.corpora,
             saved,
             finished=finished,
+            generator=self.setup.generator,
         ):
             report(Message(line))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from bert_jax.corpus.manifest import MANIFEST, TOKENIZER
 from bert_jax.files import temporary_beside, writing
 from bert_jax.json_files import read_json_object
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig
 from bert_jax.objectives import SentencePairs
 from bert_jax.pretraining.phases import PhaseCorpus
@@ -81,6 +82,7 @@ def write_run_files(
     step: int,
     *,
     finished: bool,
+    generator: EncoderConfig | None = None,
 ) -> list[str]:
     """Write the model's description, the config, the tokenizer and the manifests.
 
@@ -92,6 +94,7 @@ def write_run_files(
       corpora: the corpora of the run.
       step: the step of the checkpoint to resume from; 0 for a new run.
       finished: whether the run is finished, in which case its config is not replaced.
+      generator: the generator's encoder, in a run that detects replaced tokens.
 
     Returns:
       Messages about values that have changed in the config.
@@ -101,7 +104,7 @@ def write_run_files(
         discard_stale_metadata(work_dir, tokenizer)
     origin = {"command": "bert-jax pretrain", PAIRS: sentence_pairs}
     # The model description is written first, because it marks the directory as belonging to a run.
-    write_model(model, origin, work_dir, tokenizer=tokenizer)
+    write_model(model, origin, work_dir, tokenizer=tokenizer, generator=generator)
     lines = keep_config(config, work_dir, step, finished=finished)
     _copy_once(corpora[0].train.directory / TOKENIZER, work_dir / TOKENIZER_NAME)
     for corpus in corpora:

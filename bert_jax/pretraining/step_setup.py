@@ -11,9 +11,16 @@ import jax
 import optax
 from jax.sharding import Mesh
 
-from bert_jax.analysis.counts import TRAINING_FACTOR, parameter_counts, pretraining_flops
+from bert_jax.analysis.counts import (
+    TRAINING_FACTOR,
+    own_generator_parameters,
+    parameter_counts,
+    pretraining_flops,
+    replaced_token_flops,
+)
 from bert_jax.models.config import ComputeConfig, Device, EncoderConfig
 from bert_jax.models.model import ModelConfig, PretrainingHead
+from bert_jax.models.replaced_token import generator_of
 from bert_jax.objectives import SentencePairs
 from bert_jax.pipeline.masking import MaskingConfig
 from bert_jax.pretraining.phases import EvaluationConfig, LoaderConfig, PhaseConfig, PhaseCorpus
@@ -21,6 +28,7 @@ from bert_jax.pretraining.teacher import LoadedTeacher, TeacherSpec, describe_te
 from bert_jax.processes import check_workers
 from bert_jax.tasks.distillation import Distillation, DistillationConfig
 from bert_jax.tasks.pretraining import Pretraining
+from bert_jax.tasks.replaced_token import ReplacedToken, ReplacedTokenConfig
 from bert_jax.tasks.task import Task
 from bert_jax.training.memory import (
     PRETRAINING_ARRAYS,
@@ -49,6 +57,7 @@ class StepSetup:
       optimizer: the optimizer.
       accumulation_steps: the number of parts that each batch is split into.
       distillation: the distillation losses; None for a run without a teacher.
+      replaced_token: the settings of a run that detects replaced tokens; None for other runs.
       teacher: the description of the teacher; None until `with_teacher` has added it, and always
         None for a run without a teacher.
     """
@@ -61,6 +70,7 @@ class StepSetup:
     optimizer: OptimizerConfig
     accumulation_steps: int
     distillation: DistillationConfig | None
+    replaced_token: ReplacedTokenConfig | None = None
     teacher: TeacherSpec | None = None
 
     def with_teacher(self, device: Device, longest_sequence: int) -> StepSetup:
@@ -84,11 +94,26 @@ class StepSetup:
     def model_config(self) -> ModelConfig:
         """The encoder with the heads that the run trains."""
         head: PretrainingHead = "masked_lm" if self.sentence_pairs == "none" else "pretraining"
+        if self.replaced_token is not None:
+            head = "replaced_token"
         return ModelConfig(self.model, head)
 
+    @property
+    def generator(self) -> EncoderConfig | None:
+        """The generator's encoder, in a run that detects replaced tokens; otherwise None."""
+        if self.replaced_token is None:
+            return None
+        return generator_of(self.model, self.replaced_token.generator_size)
+
     @cached_property
-    def task(self) -> Pretraining:
+    def task(self) -> Pretraining | ReplacedToken:
         """The pretraining task, without distillation losses."""
+        if self.replaced_token is not None:
+            return ReplacedToken(self.model, self.compute, self.replaced_token)
+        return self._masked_lm
+
+    @cached_property
+    def _masked_lm(self) -> Pretraining:
         dim = None if self.teacher is None else self.teacher.model.encoder.hidden_dim
         maps = self.distillation is not None and self.distillation.hidden_weight > 0
         return Pretraining(
@@ -101,7 +126,9 @@ class StepSetup:
     @cached_property
     def trained_task(self) -> Task:
         """The task that the run trains on, with the distillation losses if there is a teacher."""
-        return self.task if self.teacher is None else Distillation(self.task, self.teacher.config)
+        if self.teacher is None:
+            return self.task
+        return Distillation(self._masked_lm, self.teacher.config)
 
     @cached_property
     def transformation(self) -> optax.GradientTransformation:
@@ -133,14 +160,18 @@ class StepSetup:
           phase: the phase's config.
           documents_per_row: the maximum number of documents in a row.
         """
-        flops = pretraining_flops(
+        length, predictions = phase.sequence_length, self.max_predictions(phase)
+        if self.generator is not None:
+            flops = replaced_token_flops(self.model, self.generator, length, predictions)
+            return TRAINING_FACTOR * phase.batch_size * flops
+        whole = pretraining_flops(
             self.model,
-            phase.sequence_length,
-            self.max_predictions(phase),
+            length,
+            predictions,
             documents_per_row=documents_per_row,
             next_sentence=self.sentence_pairs != "none",
         )
-        return phase.batch_size * flops.training + self._comparison_flops(phase)
+        return phase.batch_size * whole.training + self._comparison_flops(phase)
 
     def distillation_flops(self, phase: PhaseConfig) -> int:
         """Return the model FLOPs that the teacher adds to each step of `phase`."""
@@ -185,6 +216,8 @@ class StepSetup:
           phase: the phase's config.
         """
         parameters = parameter_counts(self.model_config).total
+        if self.generator is not None:
+            parameters += own_generator_parameters(self.generator)
         clips = self.optimizer.clips_gradients or self.accumulation_steps > 1
         state = state_parts(
             mesh,

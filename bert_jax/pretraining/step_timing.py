@@ -146,6 +146,8 @@ def _arguments(
 
 
 def _model_flops(setup: StepSetup, phase: PhaseConfig) -> int:
+    if setup.generator is not None:
+        return setup.training_flops(phase, documents_per_row=1)
     flops = pretraining_flops(
         setup.model,
         phase.sequence_length,

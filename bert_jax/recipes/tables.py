@@ -19,6 +19,8 @@ from bert_jax.runs.named_checkpoint import shortest_names
 from bert_jax.runs.summary import model_table
 from bert_jax.runs.work_dir import PAIRS, read_model
 from bert_jax.tasks.pretraining import Pretraining
+from bert_jax.tasks.replaced_token import ReplacedToken
+from bert_jax.tasks.task import Task
 
 # Parameter and FLOP counts do not depend on the dtype or the attention backend.
 _COMPUTE = ComputeConfig(dtype="float32", attention="xla")
@@ -69,7 +71,11 @@ def config_tables(
       ValueError: `load_config` fails.
     """
     config = load_config(source, overrides, kind="pretrain")
-    task = Pretraining(config.model, _COMPUTE, sentence_pairs=config.sentence_pairs)
+    task: Task = Pretraining(config.model, _COMPUTE, sentence_pairs=config.sentence_pairs)
+    generator = None
+    if config.replaced_token is not None:
+        task = pair = ReplacedToken(config.model, _COMPUTE, config.replaced_token)
+        generator = pair.generator
     yield from (shape_table if shapes else parameter_table)(task.definition.shapes)
     for name, _, phase in config.ordered_phases():
         yield ""
@@ -82,6 +88,7 @@ def config_tables(
             num_sequences=phase.num_sequences,
             predictions=config.masking.max_predictions(phase.sequence_length),
             next_sentence=config.sentence_pairs != "none",
+            generator=generator,
         )
 
 

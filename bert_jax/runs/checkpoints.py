@@ -14,7 +14,8 @@ from bert_jax.conversion import to_dataclass
 from bert_jax.json_files import expecting_fields, read_json_object
 from bert_jax.models.config import ComputeConfig, DTypeName
 from bert_jax.models.model import Model, ModelConfig, define_model, part_of
-from bert_jax.models.parameters import Parameters
+from bert_jax.models.parameters import Parameters, define
+from bert_jax.models.replaced_token import ReplacedTokenPair, pair_names
 from bert_jax.runs.outputs import new_directory
 from bert_jax.runs.ownership import RESOLVED_NAME
 from bert_jax.runs.work_dir import (
@@ -23,6 +24,7 @@ from bert_jax.runs.work_dir import (
     Comparison,
     named_step,
     read_comparison,
+    read_generator,
     read_inference_defaults,
     read_model,
     read_sentence_embedding,
@@ -113,6 +115,29 @@ def load_model_parameters(
     return load_parameters(work_dir / CHECKPOINTS_NAME, definition, shardings, step)
 
 
+def load_generator_parameters(
+    work_dir: Path, config: ModelConfig, compute: ComputeConfig, step: int
+) -> Parameters:
+    """Load the parameters of a run's generator onto this process's first device.
+
+    Args:
+      work_dir: the work directory.
+      config: the generator.
+      compute: the compute settings.
+      step: the checkpoint's step.
+
+    Raises:
+      ValueError: there is no such checkpoint, or it contains another model.
+    """
+    discriminator = read_model(work_dir)[0].encoder
+    pair = define(lambda rngs: ReplacedTokenPair(discriminator, config.encoder, compute, rngs))
+    mesh = make_mesh(MeshConfig(), jax.local_devices()[:1])
+    shardings = parameter_shardings(pair.shapes, pair.logical_axes, mesh)
+    both = load_parameters(work_dir / CHECKPOINTS_NAME, pair, shardings, step)
+    names = pair_names(define_model(config, compute).shapes)
+    return {name: both[stored] for name, stored in names.items()}
+
+
 def load_for_export(
     work_dir: Path, head: str | None
 ) -> tuple[ModelConfig, int, dict[str, jax.Array]]:
@@ -193,7 +218,11 @@ class ExtractResult:
 
 
 def extract(
-    work_dir: str | os.PathLike[str], output: str | os.PathLike[str], step: Step
+    work_dir: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    step: Step,
+    *,
+    generator: bool = False,
 ) -> ExtractResult:
     """Extract one of a run's checkpoints into a new work directory.
 
@@ -205,19 +234,25 @@ def extract(
       output: the work directory to create.
       step: the checkpoint's step, "newest", or "best", which is determined by the held-out metric
         in the run's config.
+      generator: whether to extract the generator of a run that detects replaced tokens, which has
+        a masked-LM head, instead of the discriminator.
 
     Raises:
-      ValueError: there is no such checkpoint or no best one, or `output` already exists.
+      ValueError: there is no such checkpoint or no best one, the run has no generator, or `output`
+        already exists.
       OSError: a file cannot be read or written.
     """
     work_dir, output = Path(work_dir), Path(output)
     config, origin = read_model(work_dir)
     tokenizer = read_tokenizer(work_dir, config.encoder)
+    if generator:
+        config = _generator(work_dir)
     number = _number(work_dir, step)
     identity = identity_of(work_dir / CHECKPOINTS_NAME, number)
     with new_directory(output) as target:
         compute = ComputeConfig(dtype="float32", attention="xla")
-        parameters = load_model_parameters(work_dir, config, compute, number)
+        load = load_generator_parameters if generator else load_model_parameters
+        parameters = load(work_dir, config, compute, number)
         # Change the identity, so that the run cannot resume here without its optimizer state.
         marked = {**identity, "parameters alone": f"those of step {number}"}
         save_parameters(target / CHECKPOINTS_NAME, jax.device_get(parameters), marked, number)
@@ -232,6 +267,16 @@ def extract(
             sentence_embedding=read_sentence_embedding(work_dir),
         )
     return ExtractResult(output, number)
+
+
+def _generator(work_dir: Path) -> ModelConfig:
+    encoder = read_generator(work_dir)
+    if encoder is None:
+        raise ValueError(
+            f"{work_dir}: has no generator. Only runs with a replaced_token section have one, and "
+            "an extracted checkpoint has either the discriminator or the generator."
+        )
+    return ModelConfig(encoder, "masked_lm")
 
 
 def _copy_records(work_dir: Path, target: Path, step: int) -> None:

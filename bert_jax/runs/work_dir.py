@@ -29,6 +29,7 @@ T = TypeVar("T")
 CHECKPOINTS_NAME = "checkpoints"
 TOKENIZER_NAME = "tokenizer"
 MODEL_NAME = "model.json"
+GENERATOR_KEY = "generator"  # the key for the encoder of a run's generator
 PAIRS = "sentence_pairs"  # the key for the kind of pairs in a pretrained model's origin
 
 
@@ -88,6 +89,7 @@ def write_model(
     work_dir: Path,
     *,
     tokenizer: Tokenizer,
+    generator: EncoderConfig | None = None,
     best_step: int | None = None,
     compared_by: Comparison | None = None,
     inference_defaults: InferenceDefaults | None = None,
@@ -101,6 +103,8 @@ def write_model(
       work_dir: the work directory.
       tokenizer: the model's tokenizer. The file records only its fingerprint; the caller saves the
         tokenizer itself next to the file.
+      generator: the encoder of the generator whose parameters are also in the checkpoints; None if
+        there is none.
       best_step: the step of the checkpoint to use. If None, the best existing checkpoint according
         to the log and `compared_by` is used, or the newest one if `compared_by` is None too.
       compared_by: the metric by which checkpoints are compared.
@@ -116,6 +120,7 @@ def write_model(
         "compared_by": to_plain(compared_by),
         "usage": to_plain(inference_defaults),
         "sentence_embedding": to_plain(sentence_embedding),
+        **({} if generator is None else {GENERATOR_KEY: to_plain(generator)}),
     }
     write_file(make_directory(work_dir) / MODEL_NAME, json.dumps(content, indent=2) + "\n")
 
@@ -158,6 +163,15 @@ def read_tokenizer(work_dir: Path, encoder: EncoderConfig) -> Tokenizer:
             "the model's tokenizer."
         )
     return tokenizer
+
+
+def read_generator(work_dir: Path) -> EncoderConfig | None:
+    """Return the encoder of the generator in a run's checkpoints, or None if there is none.
+
+    Raises:
+      ValueError: there is no `model.json`, or it is damaged.
+    """
+    return _read_section(work_dir, GENERATOR_KEY, EncoderConfig)
 
 
 def read_inference_defaults(work_dir: Path) -> InferenceDefaults | None:

@@ -42,8 +42,8 @@ def load_parameters(
 ) -> Parameters:
     """Load a checkpoint's parameters, for inference or to initialize a run.
 
-    All processes of a run must call this together. Parameters that are needed only to train a
-    student model (`TRAINING_ONLY`) are not loaded.
+    All processes of a run must call this together. Parameters that are needed only in training
+    (`TRAINING_ONLY`) are not loaded, unless the model has them.
 
     Args:
       directory: the directory that holds the checkpoints.
@@ -67,7 +67,8 @@ def load_parameters(
     require_intact_everywhere(directory, step, PARAMETERS)
     stored = stored_arrays(directory, step, PARAMETERS)
     try:
-        check_names([n for n in stored if not n.startswith(TRAINING_ONLY)], definition.shapes)
+        shapes = definition.shapes
+        check_names([n for n in stored if n in shapes or not n.startswith(TRAINING_ONLY)], shapes)
     except ValueError as error:
         raise ValueError(f"{directory / str(step)}: {error}") from error
     for name, expected in definition.shapes.items():

@@ -30,6 +30,10 @@ _TITLES = {
     "nsp_accuracy": "Next-sentence accuracy",
     "sop_loss": "Sentence-order loss (nats)",
     "sop_accuracy": "Sentence-order accuracy",
+    "replaced_loss": "Replaced-token loss (nats)",
+    "replaced_accuracy": "Replaced-token accuracy",
+    "replaced_precision": "Replaced-token precision",
+    "replaced_recall": "Replaced-token recall",
     "loss": "Loss (nats)",
     "accuracy": "Accuracy",
 }

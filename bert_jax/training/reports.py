@@ -12,6 +12,8 @@ _PROGRESS_METRICS = {
     "mlm_accuracy": "mlm",
     "nsp_accuracy": "nsp",
     "sop_accuracy": "sop",
+    "replaced_accuracy": "replaced",
+    "replaced_recall": "recall",
     "accuracy": "accuracy",
 }
 

@@ -27,7 +27,15 @@ from bert_jax.training.metrics_log import read_metrics
 CONFIGS = Path(__file__).parents[2] / "configs/pretrain"
 STORED = Path(__file__).parent / "losses"
 RECORDING = "BERT_JAX_WRITE_GOLDEN" in os.environ
-NAMES = ("bert_base", "bert_large", "roberta_base", "albert_base", "distilbert", "domain")
+NAMES = (
+    "bert_base",
+    "bert_large",
+    "roberta_base",
+    "albert_base",
+    "distilbert",
+    "electra_small",
+    "domain",
+)
 # Teachers precede their students, and models precede the runs that continue their pretraining.
 RECIPES = (*NAMES, "tinybert", *(f"small/{name}" for name in NAMES))
 KINDS = {"wordpiece": "wordpiece", "byte_bpe": "byte-bpe", "sentencepiece": "sentencepiece"}

@@ -14,6 +14,7 @@ from bert_jax.models.variants import variant
 from bert_jax.pretraining.config import EvaluationConfig, PhaseConfig, PretrainConfig
 from bert_jax.recipes.load import load_config
 from bert_jax.tasks.distillation import matched_layers
+from bert_jax.tasks.replaced_token import ReplacedTokenConfig
 from bert_jax.training.checkpoint_files import CheckpointConfig
 
 CONFIGS = Path(__file__).parents[2] / "configs/pretrain"
@@ -44,6 +45,7 @@ def test_every_recipe_loads(recipe: Path) -> None:
         ("roberta_base", "roberta-base"),
         ("albert_base", "albert-base-v1"),
         ("distilbert", "distilbert"),
+        ("electra_small", "electra-small"),
     ],
 )
 def test_recipes_have_the_published_sizes(name: str, size: str) -> None:
@@ -88,6 +90,19 @@ def test_the_original_recipe_has_a_million_steps_in_two_phases(name: str) -> Non
         "adamw", 1e-4, 10_000,
     )  # fmt: skip
     assert (optimizer.schedule, optimizer.weight_decay) == ("linear", 0.01)
+
+
+def test_the_recipe_of_electra_matches_its_paper() -> None:
+    # Clark et al. 2020, table 6 ("Small") and section 3.3.
+    (path,) = (path for path in RECIPES if path.stem == "electra_small")
+    config = load_config(path, kind="pretrain")
+    (_, _, phase), optimizer, masking = *config.ordered_phases(), config.optimizer, config.masking
+    assert (phase.num_steps, phase.batch_size, phase.sequence_length) == (1_000_000, 128, 128)
+    assert (optimizer.peak_learning_rate, optimizer.warmup_steps) == (5e-4, 10_000)
+    assert (optimizer.name, optimizer.schedule, optimizer.epsilon) == ("adamw", "linear", 1e-6)
+    assert (optimizer.beta1, optimizer.beta2, optimizer.weight_decay) == (0.9, 0.999, 0.01)
+    assert (masking.rate, masking.mask_fraction, masking.unit) == (0.15, 1.0, "token")
+    assert config.replaced_token == ReplacedTokenConfig(generator_size=0.25, weight=50.0)
 
 
 def test_the_recipes_of_other_families_match_their_papers() -> None:
