@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,6 +30,8 @@ from bert_jax.models.local_attention import (
     local_attention,
 )
 from bert_jax.training.sharding import MeshConfig, make_mesh, named_sharding
+
+from ..commands import REPOSITORY
 
 ROWS, HEADS, DIM = 2, 2, 8
 # An odd length, several blocks of which the last is incomplete, and padding beyond the window.
@@ -358,3 +365,27 @@ def test_memory_and_flops_are_linear_in_the_length() -> None:
     costs = [cost(length) for length in (1024, 2048, 4096, 8192)]
     for shorter, longer in zip(costs, costs[1:], strict=False):
         assert_allclose(longer / shorter, 2, rtol=0.02)
+
+
+@pytest.mark.slow
+def test_the_experiment_measures_both_passes(tmp_path: Path) -> None:
+    output = tmp_path / "results.json"
+    script = REPOSITORY / "experiments/local_attention/run.py"
+    words = [script, "--lengths", "300", "900", "--window", "33", "--rounds", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    printed = subprocess.run(
+        [sys.executable, *map(str, words), "--output", str(output)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert len(printed.splitlines()) == 2 + 2 * 2
+    rows = json.loads(output.read_text())["rows"]
+    assert [(row["pass"], row["length"]) for row in rows] == [
+        *(("forward", 300), ("forward", 900)),
+        *(("step", 300), ("step", 900)),
+    ]
+    for shorter, longer in ((rows[0], rows[1]), (rows[2], rows[3])):
+        growth = {x: longer[x]["memory"] / shorter[x]["memory"] for x in ("local 64", "global")}
+        assert growth["local 64"] < 4 < growth["global"]
