@@ -7,7 +7,7 @@ result.metrics["mlm_loss"], result.model
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -53,7 +53,7 @@ from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import CheckpointConfig, identity_of, recover
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.learning_rates import LearningRates
-from bert_jax.training.loop import Intervals, StepProfiler, Trainer
+from bert_jax.training.loop import Intervals, Phase, StepProfiler, Trainer
 from bert_jax.training.planning import state_bytes
 from bert_jax.training.preflight import check
 from bert_jax.training.reporting import Reporter
@@ -294,20 +294,6 @@ class PretrainRun:
         if stable is not None:
             stable.copy_log(self.work_dir)
         train_step, evaluation_step = setup.steps(self.mesh, teacher)
-        trainer = Trainer(
-            mesh=self.mesh,
-            train_step=train_step,
-            seed=self.seed,
-            learning_rates=self.learning_rates,
-            checkpointer=checkpointer,
-            reporter=self._open_reporter(setup, int(state.step), report, closing),
-            intervals=self.intervals,
-            stop=stop,
-            evaluate_first=bool(self.init_from),
-            profiler=closing.enter_context(
-                StepProfiler(self.work_dir / PROFILE_NAME, self.reporting.profile_steps)
-            ),
-        )
         phases = [
             stage
             for corpus in self.corpora
@@ -315,6 +301,20 @@ class PretrainRun:
                 corpus, evaluation_step, _step_flops(setup, corpus), stop.while_waiting
             )
         ]
+        trainer = Trainer(
+            mesh=self.mesh,
+            train_step=train_step,
+            seed=self.seed,
+            learning_rates=self.learning_rates,
+            checkpointer=checkpointer,
+            reporter=self._open_reporter(setup, phases, int(state.step), report, closing),
+            intervals=self.intervals,
+            stop=stop,
+            evaluate_first=bool(self.init_from),
+            profiler=closing.enter_context(
+                StepProfiler(self.work_dir / PROFILE_NAME, self.reporting.profile_steps)
+            ),
+        )
         state, finished = trainer.run(state, phases)
         checkpointer.close()  # if a save failed, this raises its error before the message below
         if not finished:
@@ -392,7 +392,12 @@ class PretrainRun:
             report(Message(line))
 
     def _open_reporter(
-        self, setup: StepSetup, start_step: int, report: OnReport, closing: ExitStack
+        self,
+        setup: StepSetup,
+        phases: Sequence[Phase],
+        start_step: int,
+        report: OnReport,
+        closing: ExitStack,
     ) -> Reporter | None:
         """Return a reporter that `closing` closes, or None on all processes except the first."""
         if jax.process_index() != 0:
@@ -400,12 +405,7 @@ class PretrainRun:
         peak = peak_flops(self.mesh.devices.flat[0].device_kind, setup.compute.dtype)
         reporter = Reporter(
             self.work_dir,
-            [
-                (stage.num_steps, _step_flops(setup, corpus) * stage.batch_size / full_size)
-                for corpus in self.corpora
-                for full_size in (corpus.config.batch_size,)
-                for stage in corpus.config.stages
-            ],
+            [(phase.num_steps, phase.flops({})) for phase in phases],
             start_step=start_step,
             peak_flops=peak * self.mesh.size if peak else None,
             tensorboard=self.reporting.tensorboard,

@@ -66,6 +66,10 @@ def test_a_batch_size_warm_up_uses_the_same_examples_in_the_same_order(tiny_conf
     )
     rows = [constant[step]["token_ids"] for step in range(65)]
     np.testing.assert_array_equal(np.concatenate(batches), np.concatenate(rows))
+    mesh = make_mesh(config.mesh)
+    settings = (config.examples, config.loader, config.evaluation, config.total_steps, mesh)
+    with pytest.raises(ValueError, match="not divisible"):  # 4 sequences on 8 devices
+        PhaseBatches(*settings).phases(first, None, 1600, lambda: None)
     identity = phases_identity([first, second])
     assert identity["phase1"]["warmup_batch_sizes"] == [4, 8]
     assert identity["phase2"].keys() == phases_identity(opened(tiny_config)[1])["phase2"].keys()

@@ -35,15 +35,30 @@ def batch_of_the_run(config, step: int, monkeypatch) -> dict[str, np.ndarray]:
         make_mesh(MeshConfig()),
     )
     corpus = corpora[-1]
-    batches.phases(corpus, None, 0, lambda: None)[0].batches(0)
-    return sources[0][step - corpus.first_step]
+    stages = batches.phases(corpus, None, 1600, lambda: None)
+    sizes = [stage.batch_size for stage in stages]
+    # The cost of a step, from which the time left is estimated, is proportional to its batch size.
+    assert [stage.flops({}) for stage in stages] == [1600 * size // sizes[-1] for size in sizes]
+    stage = next(stage for stage in stages if step < stage.end)
+    stage.batches(0)
+    return sources[0][step - stage.first_step]
 
 
-def test_the_rows_are_those_that_the_run_trains_on(config, tiny_config, monkeypatch):
-    step = 25  # in the second phase
-    batch = batch_of_the_run(config, step, monkeypatch)
-    view = show_batch(tiny_config, {"work_dir": "x"}, step=step, num_rows=3)
-    assert (view.phase, view.num_rows, len(view.rows)) == ("phase2", 8, 3)
+WARMUP = {"phases.phase2.warmup_batch_sizes": (8,), "phases.phase2.warmup_batch_steps": 3}
+WARMUP |= {"phases.phase2.batch_size": 16, "masking.later_rates": (0.3, 0.05)}
+
+
+@pytest.mark.parametrize(
+    ("step", "size", "changes"), [(25, 8, {}), (21, 8, WARMUP), (25, 16, WARMUP)]
+)
+def test_the_rows_are_those_that_the_run_trains_on(
+    tiny_config, monkeypatch, tmp_path, step, size, changes
+):
+    changes = {"work_dir": str(tmp_path / "run"), **changes}
+    config = load_config(tiny_config, changes, kind="pretrain")
+    batch = batch_of_the_run(config, step, monkeypatch)  # in the second phase
+    view = show_batch(tiny_config, changes, step=step, num_rows=3)
+    assert (view.phase, view.num_rows, len(view.rows)) == ("phase2", size, 3)
     from bert_jax.tokenizers.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(tiny_config.parent / "64" / "tokenizer")
