@@ -139,7 +139,7 @@ def _run_lines(work_dir: Path, step: int, run: Mapping[str, Any]) -> list[str]:
         # Configs of earlier versions have no batch-size warm-up.
         if sizes := phase.get("warmup_batch_sizes"):
             lines.append(
-                f"  - batch-size warm-up: {phase['warmup_batch_steps']:,} steps with each of "
+                f"  - batch-size warm-up: {phase['warmup_batch_steps']:,} steps each with "
                 f"{', '.join(map(str, sizes))} sequences"
             )
         manifest = work_dir / f"manifest-{name}.json"
