@@ -104,7 +104,8 @@ def _describe_phase(
     if phase.warmup_batch_sizes:
         sizes = ", ".join(f"{size:,}" for size in phase.warmup_batch_sizes)
         lines.append(
-            f"{'':10s} batch-size warm-up: {phase.warmup_batch_steps:,} steps each with {sizes} sequences"
+            f"{'':10s} batch-size warm-up: {phase.warmup_batch_steps:,} steps each with {sizes} "
+            "sequences"
         )
     return [*lines, *_describe_held_out(evaluation, corpus)]
 

@@ -101,10 +101,10 @@ def with_words(tokenizer: Tokenizer, words: Iterable[str]) -> tuple[Tokenizer, l
     backend = tokenizers.Tokenizer.from_str(json.dumps(state))
     add_special_tokens(backend)
     larger = Tokenizer(backend)
-    for word, ids in zip(added, larger.encode_batch(chosen), strict=True):
-        if ids != [word.token_id]:
+    for new, ids in zip(added, larger.encode_batch(chosen), strict=True):
+        if ids != [new.token_id]:
             raise ValueError(
-                f"words: {word.word!r} is not one token even after adding it, because the "
+                f"words: {new.word!r} is not one token even after adding it, because the "
                 "tokenizer's normalizer changes it again. Leave it out."
             )
     return larger, added

@@ -90,7 +90,7 @@ def test_a_run_resumes_exactly_while_its_batch_size_and_masking_rate_change(
 
     lines: list[str] = []
     whole = pretrain(config("whole"), on_report=lambda report: lines.append(str(report)))
-    assert "           batch-size warm-up: 2 steps each with 8, 16 sequences" in lines[0].splitlines()
+    assert "           batch-size warm-up: 2 steps each with 8, 16 sequences\n" in lines[0]
     train_step, evaluation_step = compiled[0]
     assert train_step._cache_size() == 3 and evaluation_step._cache_size() == 1
     stop = StopRequest()
