@@ -323,6 +323,7 @@ class Predictor:
         trained = load_model(os.fspath(work_dir), dtype, step)
         self.config = trained.config
         self.tokenizer = trained.tokenizer
+        self.model = trained.model
         shortest = self.tokenizer.specials_of_pair + 2  # one token for each text
         if max_length is not None and not shortest <= max_length <= positions:
             raise ValueError(

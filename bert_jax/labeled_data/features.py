@@ -246,15 +246,29 @@ class PlannedBatch(NamedTuple):
     length: int
 
 
-def choose_lengths(lengths: NDArray[np.int64], num_shapes: int) -> tuple[int, ...]:
+def choose_lengths(
+    lengths: NDArray[np.int64],
+    num_shapes: int,
+    *,
+    weights: NDArray[np.int64] | None = None,
+    multiple: int = MULTIPLE,
+) -> tuple[int, ...]:
     """Return at most `num_shapes` row lengths that minimize the total padding.
 
     Each example goes into the shortest row that fits it. The lengths are found by dynamic
-    programming over the multiples of 8 up to the longest example.
+    programming over the multiples of `multiple` up to the longest example.
+
+    Args:
+      lengths: [examples] token counts.
+      num_shapes: the maximum number of row lengths.
+      weights: [examples] the number of rows that each example takes; None for one row each.
+      multiple: a number that divides every row length.
     """
     assert len(lengths) and num_shapes >= 1
-    units = -(-np.asarray(lengths) // MULTIPLE)
+    units = -(-np.asarray(lengths) // multiple)
     count = np.bincount(units)
+    if weights is not None:
+        count = np.bincount(units, np.asarray(weights)).astype(np.int64)
     longest = len(count) - 1
     up_to = np.concatenate([[0], np.cumsum(count[1:])])  # number of examples with at most n units
     # cost[n]: the minimum padded size of all examples with at most n units, if the longest row has
@@ -270,7 +284,7 @@ def choose_lengths(lengths: NDArray[np.int64], num_shapes: int) -> tuple[int, ..
     chosen = [longest]
     for previous in reversed(best_previous):
         chosen.append(int(previous[chosen[-1]]))
-    return tuple(sorted({size * MULTIPLE for size in chosen if size}))
+    return tuple(sorted({size * multiple for size in chosen if size}))
 
 
 class ByLength:

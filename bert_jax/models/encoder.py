@@ -92,6 +92,7 @@ def apply_layer(
     dropout_key: jax.Array | None,
     *,
     return_scores: bool = False,
+    positions: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array | None]:
     """Apply attention and a feed-forward block, each with dropout and a residual connection.
 
@@ -109,14 +110,17 @@ def apply_layer(
     def attend(x: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         return attention(x, document_ids, packed, keys[0], return_scores=return_scores)
 
+    def only_at(x: jax.Array) -> jax.Array:
+        return x if positions is None else select_rows(x, positions)
+
     match config.norm:
         case "post":
             update, scores = attend(x)
-            x = attention_norm(x + dropout(update, rate, keys[1], ops))
+            x = only_at(attention_norm(x + dropout(update, rate, keys[1], ops)))
             return ffn_norm(x + dropout(ffn(x), rate, keys[2], ops)), scores
         case "pre":
             update, scores = attend(attention_norm(x))
-            x = x + dropout(update, rate, keys[1], ops)
+            x = only_at(x + dropout(update, rate, keys[1], ops))
             return x + dropout(ffn(ffn_norm(x)), rate, keys[2], ops), scores
         case _:
             assert_never(config.norm)
@@ -207,6 +211,7 @@ class Encoder(nnx.Module):
         dropout_key: jax.Array | None = None,
         return_hidden_states: bool = False,
         return_attention_scores: bool = False,
+        positions: jax.Array | None = None,
     ) -> EncoderOutput:
         """Encode a batch.
 
@@ -224,18 +229,25 @@ class Encoder(nnx.Module):
             are unrolled.
           return_attention_scores: whether to also return every layer's attention scores; if so, the
             layers are unrolled.
+          positions: [batch, count], the only positions whose output is needed, in evaluation; None
+            for all. The output then has the shape [batch, count, hidden_dim], and the last layer
+            does less work; the layers are unrolled.
         """
+        assert positions is None or (dropout_key is None and not return_hidden_states)
         count = self.config.num_layers + 1
         keys = None if dropout_key is None else jax.random.split(dropout_key, count)
         x = self.embeddings(token_ids, segment_ids, position_ids, None if keys is None else keys[0])
         x = constrain(x, "batch", None, None)
         states = [x]
         scores: list[jax.Array] = []
-        if self.compute.scan_layers and not (return_hidden_states or return_attention_scores):
+        unrolled = return_hidden_states or return_attention_scores or positions is not None
+        if self.compute.scan_layers and not unrolled:
             x = self._scan(x, document_ids, packed, None if keys is None else keys[1:])
         else:
             step = self._layer_step(document_ids, packed, return_attention_scores)
+            last = self._layer_step(document_ids, packed, return_attention_scores, positions)
             for number in range(self.config.num_layers):
+                step = last if number == self.config.num_layers - 1 else step
                 key = None if keys is None else keys[number + 1]
                 x, layer_scores = step(self.shared_layer(number), x, key)
                 states.append(x)
@@ -256,7 +268,11 @@ class Encoder(nnx.Module):
         return SharedLayer(self.layers[attention], self.layers[ffn])
 
     def _layer_step(
-        self, document_ids: jax.Array | None, packed: bool, return_scores: bool
+        self,
+        document_ids: jax.Array | None,
+        packed: bool,
+        return_scores: bool,
+        positions: jax.Array | None = None,
     ) -> LayerStep:
         """Return a function of (layer, x, key) that applies a layer as set in `compute.remat`."""
 
@@ -264,7 +280,14 @@ class Encoder(nnx.Module):
             layer: SharedLayer, x: jax.Array, key: jax.Array | None
         ) -> tuple[jax.Array, jax.Array | None]:
             x, scores = apply_layer(
-                self.config, layer, x, document_ids, packed, key, return_scores=return_scores
+                self.config,
+                layer,
+                x,
+                document_ids,
+                packed,
+                key,
+                return_scores=return_scores,
+                positions=positions,
             )
             return constrain(x, "batch", None, None), scores
 
