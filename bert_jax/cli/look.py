@@ -8,11 +8,11 @@ from typing import get_args
 
 from bert_jax.argument_parser import ArgumentParser, option_names
 from bert_jax.cli.arguments import add_config_argument, add_text_arguments, add_work_dir_argument
+from bert_jax.cli.output import report_result
 from bert_jax.interpretability.compare import compare
 from bert_jax.interpretability.head_pruning import prune_heads
 from bert_jax.interpretability.look import check_page_path, look
 from bert_jax.interpretability.probe import Target, probe
-from bert_jax.interpretability.result_files import PlottedResult
 from bert_jax.recipes.command_line import evaluation_config
 from bert_jax.recipes.show_batch import show_batch
 from bert_jax.runs.runtime import enable_compilation_cache
@@ -148,7 +148,7 @@ def compare_models(args: argparse.Namespace) -> int:
         compared = compare(
             args.work_dir, args.other, args.treebank, **options, on_progress=line.show_text
         )
-    return _report(compared, args, line)
+    return report_result(compared, args, line)
 
 
 def add_prune_model_arguments(parser: ArgumentParser) -> None:
@@ -176,20 +176,9 @@ def prune_model(args: argparse.Namespace) -> int:
     options = {"data": args.data, "set_name": args.set_name, "config": config}
     with renamed_in_errors(option_names("set_name")):
         pruning = prune_heads(args.work_dir, **options, on_progress=line.show_text)
-    return _report(pruning, args, line)
+    return report_result(pruning, args, line)
 
 
 def _add_result_arguments(parser: ArgumentParser, values: str) -> None:
     parser.add_output_file("--plot", f"PNG image of the {values}")
     parser.add_output_file("--output", f"JSON file for all {values}")
-
-
-def _report(result: PlottedResult, args: argparse.Namespace, line: ProgressLine) -> int:
-    """Print a result, and write the requested files."""
-    line.end()
-    print(result)
-    if args.plot:
-        result.plot(args.plot)
-    if args.output:
-        result.save(args.output)
-    return 0

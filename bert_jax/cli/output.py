@@ -1,11 +1,13 @@
-"""Print a run's reports to the console."""
+"""Print the reports of runs and the results of commands to the console."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from typing import assert_never
 
-from bert_jax.terminal import write_line
+from bert_jax.result_files import SavedResult, write_plot
+from bert_jax.terminal import ProgressLine, use_utf8, write_line
 from bert_jax.training.reports import EvaluationReport, Message, Report, TrainReport
 
 
@@ -18,3 +20,15 @@ def console_report(report: Report) -> None:
             write_line(str(report), sys.stderr)
         case _:
             assert_never(report)
+
+
+def report_result(result: SavedResult, args: argparse.Namespace, line: ProgressLine) -> int:
+    """Print a result after its progress line, and write the requested files."""
+    line.end()
+    use_utf8(sys.stdout)
+    print(result)
+    if args.plot:
+        write_plot(result, args.plot)
+    if args.output:
+        result.save(args.output)
+    return 0

@@ -34,7 +34,7 @@ from bert_jax.inference.input_lines import UnusableLine
 from bert_jax.inference.input_stream import FORMATS
 from bert_jax.inference.output_file import open_output, write_answers
 from bert_jax.inference.predict_tasks import result_lines
-from bert_jax.inference.requests import LineRequest, progress_texts
+from bert_jax.inference.requests import LineRequest, progress_texts, work_dir_and_sentences
 from bert_jax.models.config import DTypeName
 from bert_jax.runs.runtime import enable_compilation_cache
 from bert_jax.terminal import ProgressLine, use_utf8
@@ -181,7 +181,8 @@ def fill_mask(args: argparse.Namespace) -> int:
 
     bert-jax fill-mask runs/demo "The capital of France is [MASK]."
     """
-    work_dir, sentences = _work_dir_and_sentences(args)
+    words = [*([] if args.work_dir is None else [args.work_dir]), *args.sentence]
+    work_dir, sentences = work_dir_and_sentences(args.work_dir_option, words)
     fill = FillMask(
         work_dir, batch_size=args.batch_size, max_length=args.max_length, dtype=args.dtype
     )
@@ -190,16 +191,3 @@ def fill_mask(args: argparse.Namespace) -> int:
     for sentence, text in zip(sentences, filled, strict=True):
         print("\n".join(["", sentence, *(f"  {line}" for line in text.lines(fill.mask))]))
     return 0
-
-
-def _work_dir_and_sentences(args: argparse.Namespace) -> tuple[str, list[str]]:
-    """Return (work directory, sentences); the directory is the option or the first argument."""
-    words = [*([] if args.work_dir is None else [args.work_dir]), *args.sentence]
-    if args.work_dir_option is not None:
-        words.insert(0, args.work_dir_option)
-    if len(words) < 2:
-        raise ValueError(
-            "expected a work directory and at least one sentence: "
-            'bert-jax fill-mask WORKDIR "The [MASK] of the sea."'
-        )
-    return words[0], words[1:]

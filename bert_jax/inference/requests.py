@@ -194,3 +194,22 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
     return value.tolist() if hasattr(value, "tolist") else value
+
+
+def work_dir_and_sentences(option: str | None, words: Sequence[str]) -> tuple[str, list[str]]:
+    """Return a model's work directory and the sentences for `fill-mask`.
+
+    Args:
+      option: the work directory given as an option; None if it is the first word.
+      words: the positional arguments.
+
+    Raises:
+      ValueError: there is no sentence.
+    """
+    given = [*([] if option is None else [option]), *words]
+    if len(given) < 2:
+        raise ValueError(
+            "expected a work directory and at least one sentence: "
+            'bert-jax fill-mask WORKDIR "The [MASK] of the sea."'
+        )
+    return given[0], given[1:]

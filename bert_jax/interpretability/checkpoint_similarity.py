@@ -14,11 +14,11 @@ from bert_jax.interpretability.emergence import checkpoint_steps
 from bert_jax.interpretability.head_probe import OnProgress
 from bert_jax.interpretability.notebook import paragraph, shaded_table
 from bert_jax.interpretability.plots import heat_map
-from bert_jax.interpretability.result_files import write_json, write_result
 from bert_jax.interpretability.similarity import describe_words, linear_cka, vectors_by_sentence
 from bert_jax.interpretability.traced_text import FloatArray, layer_names
 from bert_jax.labeled_data.treebank import Treebank
 from bert_jax.plots import png_of
+from bert_jax.result_files import write_json, write_result
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,10 +21,10 @@ from bert_jax.interpretability.head_probe import (
     probe_heads,
 )
 from bert_jax.interpretability.notebook import Cell, Shaded, paragraph, picture, table
-from bert_jax.interpretability.result_files import write_json, write_result
 from bert_jax.interpretability.traced_text import COUNTED_FROM
 from bert_jax.labeled_data.treebank import Treebank
 from bert_jax.plots import plain, png_of
+from bert_jax.result_files import write_json, write_result
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, read_model
 from bert_jax.training.checkpoint_files import steps_in
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics

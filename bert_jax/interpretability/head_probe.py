@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_jax.interpretability.notebook import Cell, Shaded, paragraph, table
-from bert_jax.interpretability.result_files import write_json
 from bert_jax.interpretability.traced_text import COUNTED_FROM, FloatArray
 from bert_jax.interpretability.word_states import WordAttention, describe_skipped
 from bert_jax.labeled_data.treebank import ParsedSentence, Treebank
 from bert_jax.models.config import DTypeName
+from bert_jax.result_files import write_json
 
 Direction = Literal["dependent to head", "head to dependent"]
 DIRECTIONS: tuple[Direction, ...] = ("dependent to head", "head to dependent")

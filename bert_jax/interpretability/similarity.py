@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from bert_jax.interpretability.head_probe import OnProgress
 from bert_jax.interpretability.notebook import paragraph, shaded_table
 from bert_jax.interpretability.plots import heat_map
-from bert_jax.interpretability.result_files import write_json, write_result
 from bert_jax.interpretability.traced_text import FloatArray, layer_names
 from bert_jax.interpretability.word_states import WordStates, describe_skipped
 from bert_jax.labeled_data.treebank import ParsedSentence, Treebank
 from bert_jax.plots import png_of
+from bert_jax.result_files import write_json, write_result
 from bert_jax.runs.named_checkpoint import NamedCheckpoint, name_checkpoints
 
 

@@ -22,9 +22,9 @@ from bert_jax.interpretability.head_pruning import HeadPruning
 from bert_jax.interpretability.layer_guesses import MaskGuesses, TextGuesses
 from bert_jax.interpretability.layer_probe import CONDITIONS, LayerProbe
 from bert_jax.interpretability.notebook import Shaded, folded, paragraph, picture, table, words
-from bert_jax.interpretability.result_files import PlottedResult
 from bert_jax.interpretability.similarity import Similarity
 from bert_jax.labeled_data.tokenized_text import TextWord
+from bert_jax.result_files import PlottedResult
 from bert_jax.runs.named_checkpoint import NamedCheckpoint
 
 EVIL = '<script>alert("$1$")</script> $\\x$'

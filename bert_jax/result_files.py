@@ -5,23 +5,34 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from bert_jax.files import write_file
 from bert_jax.local_paths import make_directory
 
 
-class PlottedResult(Protocol):
-    """A result that prints as a table and can be plotted and saved."""
+class SavedResult(Protocol):
+    """A result that prints as a table and can be saved."""
 
     def __str__(self) -> str:
         """Return the lines of the table."""
 
+    def save(self, path: str | Path) -> None:
+        """Write the result to a JSON file."""
+
+
+@runtime_checkable
+class PlottedResult(SavedResult, Protocol):
+    """A result that can also be plotted."""
+
     def plot(self, path: str | Path) -> None:
         """Plot the result as a PNG image."""
 
-    def save(self, path: str | Path) -> None:
-        """Write the result to a JSON file."""
+
+def write_plot(result: SavedResult, path: str | Path) -> None:
+    """Plot a result as a PNG image; the result must be a `PlottedResult`."""
+    assert isinstance(result, PlottedResult)
+    result.plot(path)
 
 
 def write_result(path: str | Path, content: str | bytes) -> None:
