@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from bert_jax.interpretability.attention import Attention
     from bert_jax.interpretability.look import look
     from bert_jax.labeled_data.tokenized_text import tokenize
+    from bert_jax.language_scores.minimal_pairs import score_minimal_pairs
+    from bert_jax.language_scores.pseudo_likelihood import PseudoLikelihood
+    from bert_jax.language_scores.text_scores import score_text
     from bert_jax.models.config import ComputeConfig, EncoderConfig
     from bert_jax.models.encoder import Encoder
     from bert_jax.models.heads import PretrainingModel
@@ -76,6 +79,7 @@ __all__ = [
     "PretrainConfig",
     "Pretraining",
     "PretrainingModel",
+    "PseudoLikelihood",
     "StopRequest",
     "Tag",
     "Tokenizer",
@@ -96,6 +100,8 @@ __all__ = [
     "plan",
     "prepare",
     "pretrain",
+    "score_minimal_pairs",
+    "score_text",
     "show_batch",
     "small_model",
     "sweep",
@@ -129,6 +135,7 @@ _MODULES = {
     "PretrainConfig": "pretraining.config",
     "Pretraining": "tasks.pretraining",
     "PretrainingModel": "models.heads",
+    "PseudoLikelihood": "language_scores.pseudo_likelihood",
     "StopRequest": "training.distributed",
     "Tag": "inference.tag",
     "Tokenizer": "tokenizers.tokenizer",
@@ -148,6 +155,8 @@ _MODULES = {
     "plan": "pretraining.plan",
     "prepare": "corpus.prepare",
     "pretrain": "pretraining.run",
+    "score_minimal_pairs": "language_scores.minimal_pairs",
+    "score_text": "language_scores.text_scores",
     "show_batch": "recipes.show_batch",
     "small_model": "interop.small_models",
     "sweep": "finetuning.sweep",

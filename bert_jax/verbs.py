@@ -65,7 +65,7 @@ VERBS = {
         "fine-tune a pretrained model on a task", "bert_jax.cli.finetune", repeats=True
     ),
     "evaluate": Verb(
-        "score a fine-tuned model on its validation set or another file",
+        "score a model on its task, on text or on minimal pairs",
         "bert_jax.cli.evaluate",
         repeats=True,
     ),

@@ -30,6 +30,10 @@ MAY_IMPORT = {
         *("finetuning", "inference", "labeled_data", "models", "runs", "tasks", "tokenizers"),
         "training",
     },
+    "language_scores": {
+        *("corpus", "inference", "labeled_data", "models", "pipeline", "runs", "tasks", "text"),
+        *("tokenizers", "training"),
+    },
     "pretraining": {
         *("analysis", "corpus", "models", "pipeline", "runs", "tasks", "tokenizers", "training"),
     },

@@ -1,0 +1,1 @@
+"""Scores of pretrained models on text and on minimal pairs of sentences."""

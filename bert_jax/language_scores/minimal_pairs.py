@@ -1,0 +1,229 @@
+"""Score a pretrained model on minimal pairs of sentences, such as BLiMP.
+
+A pair is right if the model finds the acceptable sentence more probable. The accuracy of a set of
+paradigms is the mean of the paradigms' accuracies (Warstadt et al. 2020, "BLiMP", section 5).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from bert_jax.language_scores.pair_file import MinimalPair, read_minimal_pairs, sample_pairs
+from bert_jax.language_scores.progress import OnProgress, progress_line
+from bert_jax.language_scores.pseudo_likelihood import PseudoLikelihood
+from bert_jax.plots import plain, png_of
+from bert_jax.result_files import write_json, write_result
+from bert_jax.runs.named_checkpoint import NamedCheckpoint, name_checkpoints
+
+CHANCE = 0.5
+
+
+@dataclass(frozen=True)
+class ParadigmScore:
+    """A model's score on the pairs of one paradigm.
+
+    Attributes:
+      paradigm: the name of the paradigm.
+      phenomenon: the phenomenon that it tests.
+      pairs: the number of pairs.
+      right: the number of pairs whose acceptable sentence is more probable.
+    """
+
+    paradigm: str
+    phenomenon: str
+    pairs: int
+    right: int
+
+    @property
+    def accuracy(self) -> float:
+        """The fraction of pairs that are right."""
+        return self.right / self.pairs
+
+
+@dataclass(frozen=True, eq=False)
+class MinimalPairScores:
+    """A model's scores on minimal pairs, which print as a table.
+
+    Attributes:
+      checkpoint: the checkpoint.
+      data: the file, directory or pattern that contains the pairs.
+      whole_words: whether the rest of a word was masked along with each of its tokens.
+      paradigms: the score on each paradigm, in the order of the data.
+      pairs: the pairs.
+      log_likelihoods: float64 [pairs, 2], the pseudo-log-likelihood of the acceptable and of the
+        unacceptable sentence, in nats.
+    """
+
+    checkpoint: NamedCheckpoint
+    data: str
+    whole_words: bool
+    paradigms: tuple[ParadigmScore, ...]
+    pairs: Sequence[MinimalPair] = field(repr=False)
+    log_likelihoods: np.ndarray = field(repr=False)
+
+    @property
+    def accuracy(self) -> float:
+        """The mean accuracy over all paradigms."""
+        return _mean(self.paradigms)
+
+    @property
+    def num_ties(self) -> int:
+        """The number of pairs whose sentences have equal scores; such pairs are not right."""
+        return int((self.log_likelihoods[:, 0] == self.log_likelihoods[:, 1]).sum())
+
+    @property
+    def by_phenomenon(self) -> dict[str, float]:
+        """The mean accuracy over the paradigms of each phenomenon, keyed by its name."""
+        return {name: _mean(scores) for name, scores in self._phenomena().items()}
+
+    def _phenomena(self) -> dict[str, list[ParadigmScore]]:
+        phenomena: dict[str, list[ParadigmScore]] = {}
+        for score in self.paradigms:
+            phenomena.setdefault(score.phenomenon, []).append(score)
+        return dict(sorted(phenomena.items()))
+
+    def lines(self) -> Iterator[str]:
+        """Yield a table with a row for each phenomenon and, below it, for each of its paradigms."""
+        yield f"model      {self.checkpoint}"
+        yield f"data       {self.data}: {len(self.pairs):,} pairs, {len(self.paradigms)} paradigms"
+        masks = "tokens, with the rest of their word" if self.whole_words else "single tokens"
+        yield f"masked     {masks}"
+        if self.num_ties:
+            yield f"ties       {self.num_ties:,} pairs with equal scores, which count as wrong"
+        width = max(len(score.paradigm) for score in self.paradigms) + 2
+        yield f"{'':{width}}  accuracy   pairs"
+        for phenomenon, scores in self._phenomena().items():
+            pairs = sum(score.pairs for score in scores)
+            yield f"{phenomenon:{width}}  {_mean(scores):8.1%}  {pairs:6,}"
+            for score in scores:
+                name = f"  {score.paradigm}"
+                yield f"{name:{width}}  {score.accuracy:8.1%}  {score.pairs:6,}"
+        yield f"{'all paradigms':{width}}  {self.accuracy:8.1%}  {len(self.pairs):6,}"
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all accuracies as plain JSON values."""
+        return {
+            "checkpoint": self.checkpoint.to_json(),
+            "data": self.data,
+            "whole_words": self.whole_words,
+            "pairs": len(self.pairs),
+            "ties": self.num_ties,
+            "accuracy": self.accuracy,
+            "phenomena": self.by_phenomenon,
+            "paradigms": {
+                score.paradigm: {
+                    "phenomenon": score.phenomenon,
+                    "pairs": score.pairs,
+                    "accuracy": score.accuracy,
+                }
+                for score in self.paradigms
+            },
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write all accuracies to a JSON file."""
+        write_json(path, self.to_json())
+
+    def plot(self, path: str | Path) -> None:
+        """Plot the accuracy on each phenomenon (bars) and paradigm (dots), as a PNG image."""
+        phenomena = self._phenomena()
+        figure = Figure(figsize=(8, 1.5 + 0.34 * len(phenomena)), dpi=110, layout="constrained")
+        axes = figure.subplots()
+        names = sorted(phenomena, key=lambda name: _mean(phenomena[name]))
+        axes.barh(names, [_mean(phenomena[name]) for name in names], color="#9ecae1")
+        dots = [(score.accuracy, name) for name in names for score in phenomena[name]]
+        accuracies, rows = zip(*dots, strict=True)
+        axes.scatter(accuracies, rows, s=14, color="#08519c", zorder=3)
+        axes.axvline(CHANCE, color="#888888", linestyle=":", linewidth=1)
+        axes.set_yticks(range(len(names)), [plain(name.replace("_", " ")) for name in names])
+        axes.set_xlim(0, 1)
+        axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.set_xlabel("accuracy (dots: paradigms, dotted line: chance)")
+        axes.set_title(plain(f"{self.checkpoint.model}: {self.accuracy:.1%} over all paradigms"))
+        write_result(path, png_of(figure))
+
+
+def score_minimal_pairs(
+    work_dir: str | os.PathLike[str],
+    data: str | os.PathLike[str],
+    *,
+    whole_words: bool = False,
+    max_pairs: int | None = None,
+    step: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> MinimalPairScores:
+    """Compare the pseudo-log-likelihoods of the two sentences of each minimal pair.
+
+    Args:
+      work_dir: the work directory of a pretraining run or of `bert-jax import`.
+      data: a JSON Lines file with the fields of BLiMP (`sentence_good`, `sentence_bad`, `UID` and
+        `linguistics_term`), which may be compressed, a pattern, or a directory of such files.
+      whole_words: whether to mask, along with each token, the tokens that follow it in the same
+        word (Kauf and Ivanova 2023).
+      max_pairs: the maximum number of pairs from each paradigm, a fixed random sample; None for
+        all.
+      step: the step of the checkpoint; if None, the best or newest one.
+      on_progress: called with progress messages.
+
+    Raises:
+      ValueError: the model has no masked-LM head, or the data cannot be used: a field is missing,
+        every pair has equal sentences, or a sentence is longer than the model. This is checked
+        before any work is done.
+    """
+    if max_pairs is not None and max_pairs < 1:
+        raise ValueError(f"max_pairs={max_pairs}: expected 1 or more, or None for all pairs.")
+    pairs = sample_pairs(read_minimal_pairs(data), max_pairs)
+    model = PseudoLikelihood(work_dir, whole_words=whole_words, step=step)
+    (checkpoint,) = name_checkpoints([work_dir], [step])
+    scores = pair_log_likelihoods(pairs, model, on_progress)
+    return MinimalPairScores(
+        checkpoint, os.fspath(data), whole_words, paradigm_scores(pairs, scores), pairs, scores
+    )
+
+
+def pair_log_likelihoods(
+    pairs: Sequence[MinimalPair], model: PseudoLikelihood, on_progress: OnProgress | None = None
+) -> np.ndarray:
+    """Return the pseudo-log-likelihoods of the sentences of each pair, float64 [pairs, 2].
+
+    Raises:
+      ValueError: a sentence is longer than the model.
+    """
+    encoded = model.encode([text for pair in pairs for text in (pair.good, pair.bad)])
+    for index, sentence in enumerate(encoded):
+        if problem := model.problem(sentence):
+            raise ValueError(f"{pairs[index // 2].location}: {problem}.")
+    report = None if on_progress is None else progress_line("sentences", on_progress)
+    return model.score(encoded, report).reshape(-1, 2)
+
+
+def paradigm_scores(
+    pairs: Sequence[MinimalPair], log_likelihoods: np.ndarray
+) -> tuple[ParadigmScore, ...]:
+    """Count the right pairs of each paradigm, in the order in which the paradigms first occur."""
+    right = log_likelihoods[:, 0] > log_likelihoods[:, 1]
+    counts: dict[str, list[int]] = {}
+    phenomena: Mapping[str, str] = {pair.paradigm: pair.phenomenon for pair in pairs}
+    for pair, is_right in zip(pairs, right.tolist(), strict=True):
+        count = counts.setdefault(pair.paradigm, [0, 0])
+        count[0] += 1
+        count[1] += is_right
+    return tuple(
+        ParadigmScore(name, phenomena[name], total, correct)
+        for name, (total, correct) in counts.items()
+    )
+
+
+def _mean(scores: Sequence[ParadigmScore]) -> float:
+    return sum(score.accuracy for score in scores) / len(scores)

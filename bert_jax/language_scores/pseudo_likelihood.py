@@ -1,0 +1,258 @@
+"""Compute pseudo-log-likelihoods: how probable a masked language model finds each sentence.
+
+Every token is masked in turn, and the log-probabilities of the masked tokens are added (Salazar et
+al. 2020, "Masked language model scoring", section 2).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_jax.inference.predictor import Predictor, as_list, check_strings, refuse
+from bert_jax.labeled_data.features import MULTIPLE, choose_lengths
+from bert_jax.language_scores.masked_rows import (
+    EncodedSentence,
+    MaskedRows,
+    encode_sentences,
+    masked_rows,
+)
+from bert_jax.models.config import DTypeName
+from bert_jax.models.heads import PretrainingModel
+from bert_jax.tokenizers.tokenizer import Tokenizer
+
+# The maximum number of row lengths. Each one is compiled, which takes about as long as computing
+# a few thousand rows of BERT-mini, so few rows get few lengths.
+_MAX_LENGTHS, _ROWS_PER_LENGTH = 12, 2000
+# Up to this length, rows may have any number of tokens; beyond it, a multiple of 8.
+_LONGEST_EXACT = 512
+# The number of tokens in a batch on a CPU, where activations should fit in the caches, and on an
+# accelerator.
+_TOKENS_ON_A_CPU, _TOKENS_ELSEWHERE = 1024, 65_536
+_TOKENS_AT_ONCE = 1 << 18  # the tokens of the rows that are in memory at the same time
+
+OnSentences = Callable[[int, int], None]
+
+
+class SentenceScorer:
+    """Computes pseudo-log-likelihoods of encoded sentences on this process's first device.
+
+    Args:
+      model: a model with an encoder and a masked-LM head.
+      tokenizer: the model's tokenizer.
+    """
+
+    def __init__(self, model: PretrainingModel, tokenizer: Tokenizer):
+        self._model = model
+        self._tokenizer = tokenizer
+        on_cpu = jax.default_backend() == "cpu"
+        self._batch_tokens = _TOKENS_ON_A_CPU if on_cpu else _TOKENS_ELSEWHERE
+
+    def __call__(
+        self, sentences: Sequence[EncodedSentence], on_sentences: OnSentences | None = None
+    ) -> NDArray[np.float64]:
+        """Return the pseudo-log-likelihood of each sentence, in nats.
+
+        Rows with exactly the same masked input are computed only once, and only the logits of the
+        masked position are computed.
+
+        Args:
+          sentences: the sentences; one without tokens has the pseudo-log-likelihood 0.
+          on_sentences: called with the number of sentences that are done, and with their total,
+            which does not include repeated sentences.
+
+        Raises:
+          ValueError: a log-probability is not finite.
+        """
+        numbers: dict[tuple[bytes, bytes], int] = {}
+        each = np.array(
+            [
+                numbers.setdefault((ids.tobytes(), words.tobytes()), len(numbers))
+                for ids, words in sentences
+            ],
+            np.int64,
+        )
+        _, first = np.unique(each, return_index=True)
+        different = [sentences[index] for index in first]
+        scores = np.zeros(len(different))
+        done = sum(not len(sentence.token_ids) for sentence in different)
+        for indices, length in _plan(different):
+            part = [different[index] for index in indices]
+            rows = masked_rows(part, length, self._tokenizer)
+            found = self._log_probabilities(rows)[rows.row, rows.slot].astype(np.float64)
+            counts = np.array([len(sentence.token_ids) for sentence in part])
+            scores[indices] = np.add.reduceat(found, np.cumsum(counts) - counts)
+            done += len(part)
+            if on_sentences is not None:
+                on_sentences(done, len(different))
+        return scores[each]
+
+    def _log_probabilities(self, rows: MaskedRows) -> NDArray[np.float32]:
+        """Return the log-probability of every label, shaped like `rows.labels`."""
+        length = rows.token_ids.shape[1]
+        size = max(1, self._batch_tokens // length)
+        if len(rows.token_ids) < size:
+            size = 1 << (len(rows.token_ids) - 1).bit_length()
+        results = np.zeros(rows.labels.shape, np.float32)
+        pending: tuple[slice, jax.Array] | None = None
+        for start in range(0, len(rows.token_ids), size):
+            part = slice(start, start + size)
+            output = _log_probabilities(self._model, _batch(rows, part, size))
+            if pending is not None:
+                results[pending[0]] = _fetch(*pending)
+            pending = slice(start, min(start + size, len(results))), output
+        assert pending is not None
+        results[pending[0]] = _fetch(*pending)
+        return results
+
+
+def _plan(sentences: Sequence[EncodedSentence]) -> Iterator[tuple[NDArray[np.int64], int]]:
+    """Yield parts of the sentences, longest first, with the length of their rows."""
+    counts = np.array([len(sentence.token_ids) for sentence in sentences], np.int64)
+    filled = np.flatnonzero(counts)
+    if not len(filled):
+        return
+    # A sentence of n tokens has n rows of n + 2 positions.
+    multiple = 1 if counts.max() + 2 <= _LONGEST_EXACT else MULTIPLE
+    num_lengths = min(_MAX_LENGTHS, 2 + int(counts.sum()) // _ROWS_PER_LENGTH)
+    lengths = choose_lengths(
+        counts[filled] + 2, num_lengths, weights=counts[filled], multiple=multiple
+    )
+    bucket = np.searchsorted(lengths, counts + 2)
+    for number in reversed(range(len(lengths))):
+        members = filled[bucket[filled] == number]
+        part = (np.cumsum(counts[members]) - counts[members]) * lengths[number] // _TOKENS_AT_ONCE
+        for each in np.unique(part):
+            yield members[part == each], lengths[number]
+
+
+def _batch(rows: MaskedRows, part: slice, size: int) -> Mapping[str, NDArray[np.int32]]:
+    """Return a batch of `size` rows; the last row is repeated where no rows are left."""
+    index = np.minimum(np.arange(part.start, part.start + size), len(rows.token_ids) - 1)
+    return {
+        "token_ids": rows.token_ids[index],
+        "lengths": rows.lengths[index],
+        "positions": rows.positions[index],
+        "labels": rows.labels[index],
+    }
+
+
+@jax.jit
+def _log_probabilities(model: PretrainingModel, batch: Mapping[str, jax.Array]) -> jax.Array:
+    """Return the log-probabilities of `labels` [rows, labels] at `positions` [rows]."""
+    token_ids = batch["token_ids"]
+    mask = (jnp.arange(token_ids.shape[1]) < batch["lengths"][:, None]).astype(jnp.int32)
+    segment_ids, positions = jnp.zeros_like(token_ids), batch["positions"][:, None]
+    encoded = model.encoder(token_ids, segment_ids, None, mask, packed=False, positions=positions)
+    logits = model.masked_lm(encoded.hidden, model.encoder.embeddings)[:, 0]
+    chosen = jnp.take_along_axis(logits, batch["labels"], axis=-1)
+    highest = jnp.max(logits, axis=-1, keepdims=True)
+    total = jnp.sum(jnp.exp(logits - highest), axis=-1, keepdims=True)
+    return (chosen - highest) - jnp.log(total)
+
+
+def _fetch(part: slice, output: jax.Array) -> NDArray[np.float32]:
+    values = np.asarray(output)[: part.stop - part.start]
+    if not np.isfinite(values).all():
+        raise ValueError(
+            "the model's log-probabilities are not all finite. Check whether its training diverged"
+        )
+    return values
+
+
+class PseudoLikelihood(Predictor):
+    """Computes the pseudo-log-likelihood of sentences, in nats.
+
+    >>> score = PseudoLikelihood("runs/mine")                                 # doctest: +SKIP
+    >>> score(["The cats sleep.", "The cats sleeps."])                        # doctest: +SKIP
+    [-19.4, -27.9]
+    """
+
+    heads = ("pretraining", "masked_lm")
+    made_by = "`bert-jax pretrain`"
+
+    def __init__(
+        self,
+        work_dir: str | os.PathLike[str],
+        *,
+        whole_words: bool = False,
+        max_length: int | None = None,
+        dtype: DTypeName = "float32",
+        step: int | None = None,
+    ):
+        """Load the newest checkpoint of a work directory.
+
+        Args:
+          work_dir: the work directory of a run or of `bert-jax import`.
+          whole_words: whether the tokens that follow a masked token in the same word are masked
+            too. Otherwise, they reveal the token, and rare words that are split into many pieces
+            get too high a score (Kauf and Ivanova 2023).
+          max_length: the maximum number of tokens in a sentence, including special tokens;
+            defaults to the model's number of positions.
+          dtype: the dtype to compute in; see `Predictor`.
+          step: the step of the checkpoint; if None, the best or newest one.
+
+        Raises:
+          ValueError: there is no such model, or it has no masked-LM head.
+        """
+        super().__init__(work_dir, max_length=max_length, dtype=dtype, step=step)
+        self.whole_words = whole_words
+        assert isinstance(self.model, PretrainingModel), "a model with a masked-LM head"
+        self.masked_lm: PretrainingModel = self.model
+        self._scorer = SentenceScorer(self.masked_lm, self.tokenizer)
+
+    @overload
+    def __call__(self, text: str) -> float: ...
+    @overload
+    def __call__(self, text: list[str]) -> list[float]: ...
+    def __call__(self, text: str | list[str]) -> float | list[float]:
+        """Return the pseudo-log-likelihood of a sentence, or of each sentence in a list.
+
+        Args:
+          text: a sentence or a list of sentences.
+
+        Raises:
+          ValueError: `text` is neither a string nor a list.
+          UnusableText: a sentence is not valid Unicode, has no tokens, or is longer than the model.
+        """
+        texts = [text] if isinstance(text, str) else as_list(text)
+        check_strings([[each] for each in texts])
+        encoded = self.encode(texts)
+        refuse(
+            {
+                index: problem
+                for index, sentence in enumerate(encoded)
+                if (problem := self.problem(sentence))
+            },
+            len(texts),
+        )
+        scores = self.score(encoded).tolist()
+        return scores[0] if isinstance(text, str) else scores
+
+    def encode(self, texts: Sequence[str]) -> list[EncodedSentence]:
+        """Encode sentences for `score`."""
+        return encode_sentences(self.tokenizer, texts, whole_words=self.whole_words)
+
+    def problem(self, sentence: EncodedSentence) -> str:
+        """Return why a sentence cannot be scored, or "" if it can."""
+        count = len(sentence.token_ids)
+        if not count:
+            return "the sentence has no tokens. Write at least one word"
+        if count + 2 > self.max_length:
+            return (
+                f"the sentence has {count + 2:,} tokens, but the model reads at most "
+                f"{self.max_length:,}. Shorten or split it"
+            )
+        return ""
+
+    def score(
+        self, sentences: Sequence[EncodedSentence], on_sentences: OnSentences | None = None
+    ) -> NDArray[np.float64]:
+        """Return the pseudo-log-likelihood of each encoded sentence; see `SentenceScorer`."""
+        return self._scorer(sentences, on_sentences)
