@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from bert_jax.pretraining.run import pretrain
     from bert_jax.recipes.load import load_config
     from bert_jax.recipes.show_batch import show_batch
-    from bert_jax.runs.checkpoints import extract, load_model
+    from bert_jax.runs.checkpoints import load_model
+    from bert_jax.runs.extraction import extract
     from bert_jax.runs.new_words import add_words
     from bert_jax.runs.trainer import Trainer
     from bert_jax.tasks.custom import CustomTask
@@ -146,7 +147,7 @@ _MODULES = {
     "evaluate": "finetuning.evaluation",
     "export": "interop.export",
     "add_words": "runs.new_words",
-    "extract": "runs.checkpoints",
+    "extract": "runs.extraction",
     "finetune": "finetuning.training",
     "import_model": "interop.import_model",
     "load_config": "recipes.load",

@@ -6,7 +6,8 @@ import argparse
 
 from bert_jax.argument_parser import ArgumentParser
 from bert_jax.cli.arguments import add_work_dir_argument
-from bert_jax.runs.checkpoints import BEST, NEWEST, checkpoints_at, extract, parse_step
+from bert_jax.runs.checkpoints import BEST, NEWEST, checkpoints_at, parse_step
+from bert_jax.runs.extraction import extract
 from bert_jax.runs.new_words import add_words
 from bert_jax.tokenizers.new_words import read_words
 from bert_jax.training.checkpoint_checksums import REMOVED, verify
@@ -25,7 +26,18 @@ def add_extract_checkpoint_arguments(parser: ArgumentParser) -> None:
         "N",
         f"step of the checkpoint, or '{NEWEST}', or '{BEST}' for the saved checkpoint with the "
         "best value of the held-out metric in the run's config",
-        required=True,
+        default=NEWEST,
+    )
+    parser.add_number(
+        "--average",
+        "number of checkpoints whose parameters are averaged: the one at --step and earlier ones",
+        1,
+        minimum=1,
+    )
+    parser.add_argument(
+        "--ema",
+        action="store_true",
+        help="extract the moving average of the parameters (averaging.ema_decay) instead",
     )
     parser.add_flag(
         "--generator", "extract ELECTRA's generator, which predicts masks, not the discriminator"
@@ -38,14 +50,20 @@ def extract_checkpoint(args: argparse.Namespace) -> int:
 
         bert-jax extract runs/mine --step best --output models/best
         bert-jax extract runs/mine --step 400000 --output models/400k
+        bert-jax extract runs/mine --average 5 --output models/mean
 
     The new directory contains the parameters, which are a third of the size of an AdamW checkpoint,
     and the run's config, log and manifests. A new run can start from this directory (`init_from`),
     but no run can resume in it.
     """
     step = parse_step(args.step)
-    result = extract(args.work_dir, args.output, step, generator=args.generator)
-    print(f"{args.output}: the parameters of {args.work_dir} at step {result.step:,}")
+    choices = {"average": args.average, "ema": args.ema, "generator": args.generator}
+    result = extract(args.work_dir, args.output, step, **choices)
+    steps = ", ".join(f"{step:,}" for step in result.averaged)
+    what = "moving average" if args.ema else "mean" if args.average > 1 else ""
+    what = f"{what} of the parameters" if what else "parameters"
+    plural = "s" if args.average > 1 else ""
+    print(f"{args.output}: the {what} of {args.work_dir} at step{plural} {steps}")
     return 0
 
 

@@ -19,6 +19,7 @@ from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.tasks.distillation import DistillationConfig
 from bert_jax.tasks.pretraining import metric_names
 from bert_jax.tasks.replaced_token import REPLACED_TOKEN_METRICS, ReplacedTokenConfig
+from bert_jax.training.averaging import AVERAGE_PREFIX, AveragingConfig
 from bert_jax.training.checkpoint_files import CheckpointConfig
 from bert_jax.training.loop import Intervals
 from bert_jax.training.optimizer import OptimizerConfig
@@ -85,6 +86,7 @@ class PretrainConfig:
       masking: how tokens are masked.
       compute: the dtype and the implementation of the model.
       optimizer: the optimizer and its learning-rate schedule.
+      averaging: the average of the parameters over the steps of the run.
       mesh: the number of devices on each mesh axis.
       checkpoint: how often to save checkpoints and how many to keep.
       evaluation: the evaluation on held-out text.
@@ -107,6 +109,7 @@ class PretrainConfig:
     masking: MaskingConfig = field(default_factory=MaskingConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    averaging: AveragingConfig = field(default_factory=AveragingConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
@@ -199,12 +202,14 @@ class PretrainConfig:
         if self.replaced_token is not None:
             names = REPLACED_TOKEN_METRICS
         metrics = (*names, "mlm_perplexity", *self.distillation_losses)
+        if self.averaging.ema_decay:
+            metrics += tuple(f"{AVERAGE_PREFIX}{name}" for name in metrics)
         if metric not in metrics:
             raise ValueError(
                 f"checkpoint.best_metric={metric!r} is not a held-out metric of this run. Choose "
                 f"one of {', '.join(metrics)}, or set checkpoint.keep_best=0."
             )
-        if metric.startswith("mlm_") and not self.trains_masked_lm:
+        if metric.removeprefix(AVERAGE_PREFIX).startswith("mlm_") and not (self.trains_masked_lm):
             raise ValueError(
                 f"checkpoint.best_metric={metric!r} measures the masked-LM head, which is not "
                 "trained if distillation.mlm_weight=0 and soft_weight=0. Set it to one of "
@@ -274,6 +279,7 @@ class PretrainConfig:
             accumulation_steps=self.accumulation_steps,
             distillation=self.distillation,
             replaced_token=self.replaced_token,
+            averaging=self.averaging,
         )
 
     def identity(self) -> dict[str, object]:

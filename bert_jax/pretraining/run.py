@@ -49,6 +49,7 @@ from bert_jax.runs.ownership import ResolvedConfig, only_writer
 from bert_jax.runs.runtime import versions
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME
 from bert_jax.training import distributed
+from bert_jax.training.averaging import with_new_average
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import CheckpointConfig, identity_of, recover
 from bert_jax.training.distributed import StopRequest
@@ -289,6 +290,8 @@ class PretrainRun:
                 init_from=self.init_from,
                 teacher=teacher,
             )
+            if not saved:
+                state = with_new_average(state)
         report(Message(f"start      {origin}"))
         self._write_files(saved, report, finished=False)
         if stable is not None:

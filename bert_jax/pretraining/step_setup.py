@@ -30,6 +30,7 @@ from bert_jax.tasks.distillation import Distillation, DistillationConfig
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tasks.replaced_token import ReplacedToken, ReplacedTokenConfig
 from bert_jax.tasks.task import Task
+from bert_jax.training.averaging import AveragingConfig, averaged
 from bert_jax.training.memory import (
     PRETRAINING_ARRAYS,
     Part,
@@ -58,6 +59,7 @@ class StepSetup:
       accumulation_steps: the number of parts that each batch is split into.
       distillation: the distillation losses; None for a run without a teacher.
       replaced_token: the settings of a run that detects replaced tokens; None for other runs.
+      averaging: the average of the parameters.
       teacher: the description of the teacher; None until `with_teacher` has added it, and always
         None for a run without a teacher.
     """
@@ -71,6 +73,7 @@ class StepSetup:
     accumulation_steps: int
     distillation: DistillationConfig | None
     replaced_token: ReplacedTokenConfig | None = None
+    averaging: AveragingConfig = AveragingConfig()
     teacher: TeacherSpec | None = None
 
     def with_teacher(self, device: Device, longest_sequence: int) -> StepSetup:
@@ -133,7 +136,7 @@ class StepSetup:
     @cached_property
     def transformation(self) -> optax.GradientTransformation:
         """The optimizer as an optax gradient transformation."""
-        return make_optimizer(self.optimizer)
+        return averaged(make_optimizer(self.optimizer), self.averaging)
 
     def steps(self, mesh: Mesh, teacher: LoadedTeacher | None) -> tuple[TrainStep, EvaluationStep]:
         """Return the train and evaluation steps, with the teacher's parameters bound to them."""
@@ -223,7 +226,7 @@ class StepSetup:
             mesh,
             parameters,
             parameters,
-            moments=self.optimizer.optimizer.moments,
+            moments=self.optimizer.optimizer.moments + (self.averaging.ema_decay > 0),
             all_gradients=clips,
             keys=model_size_keys(self.model),
         )

@@ -1,9 +1,8 @@
-"""Select, load and extract the checkpoints in a work directory."""
+"""Select and load the checkpoints in a work directory."""
 
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,26 +15,21 @@ from bert_jax.models.config import ComputeConfig, DTypeName
 from bert_jax.models.model import Model, ModelConfig, define_model, part_of
 from bert_jax.models.parameters import Parameters, define
 from bert_jax.models.replaced_token import ReplacedTokenPair, pair_names
-from bert_jax.runs.outputs import new_directory
 from bert_jax.runs.ownership import RESOLVED_NAME
 from bert_jax.runs.work_dir import (
     CHECKPOINTS_NAME,
-    TOKENIZER_NAME,
     Comparison,
     named_step,
     read_comparison,
-    read_generator,
-    read_inference_defaults,
     read_model,
-    read_sentence_embedding,
     read_tokenizer,
-    write_model,
 )
 from bert_jax.tokenizers.tokenizer import Tokenizer
-from bert_jax.training.checkpoint_files import identity_of, newest_step, require_step, steps_in
-from bert_jax.training.checkpoint_parameters import load_parameters, save_parameters
+from bert_jax.training.checkpoint_checksums import PARAMETERS
+from bert_jax.training.checkpoint_files import newest_step, require_step, steps_in
+from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.distributed import agreed
-from bert_jax.training.metrics_log import LOG_NAME, copy_metrics, read_metrics
+from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_shardings
 
 BEST: Literal["best"] = "best"
@@ -95,7 +89,11 @@ def best_so_far(work_dir: Path, comparison: Comparison) -> int | None:
 
 
 def load_model_parameters(
-    work_dir: Path, config: ModelConfig, compute: ComputeConfig, step: int | None = None
+    work_dir: Path,
+    config: ModelConfig,
+    compute: ComputeConfig,
+    step: int | None = None,
+    part: str = PARAMETERS,
 ) -> Parameters:
     """Load a checkpoint's parameters onto this process's first device.
 
@@ -104,6 +102,7 @@ def load_model_parameters(
       config: the checkpoint's model.
       compute: the compute settings.
       step: the checkpoint's step; if None, `default_checkpoint_step`.
+      part: see `load_parameters`.
 
     Raises:
       ValueError: there is no complete checkpoint, or it contains another model.
@@ -112,11 +111,11 @@ def load_model_parameters(
     step = default_checkpoint_step(work_dir) if step is None else step
     mesh = make_mesh(MeshConfig(), jax.local_devices()[:1])
     shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
-    return load_parameters(work_dir / CHECKPOINTS_NAME, definition, shardings, step)
+    return load_parameters(work_dir / CHECKPOINTS_NAME, definition, shardings, step, part)
 
 
 def load_generator_parameters(
-    work_dir: Path, config: ModelConfig, compute: ComputeConfig, step: int
+    work_dir: Path, config: ModelConfig, compute: ComputeConfig, step: int, part: str = PARAMETERS
 ) -> Parameters:
     """Load the parameters of a run's generator onto this process's first device.
 
@@ -125,6 +124,7 @@ def load_generator_parameters(
       config: the generator.
       compute: the compute settings.
       step: the checkpoint's step.
+      part: see `load_parameters`.
 
     Raises:
       ValueError: there is no such checkpoint, or it contains another model.
@@ -133,7 +133,7 @@ def load_generator_parameters(
     pair = define(lambda rngs: ReplacedTokenPair(discriminator, config.encoder, compute, rngs))
     mesh = make_mesh(MeshConfig(), jax.local_devices()[:1])
     shardings = parameter_shardings(pair.shapes, pair.logical_axes, mesh)
-    both = load_parameters(work_dir / CHECKPOINTS_NAME, pair, shardings, step)
+    both = load_parameters(work_dir / CHECKPOINTS_NAME, pair, shardings, step, part)
     names = pair_names(define_model(config, compute).shapes)
     return {name: both[stored] for name, stored in names.items()}
 
@@ -204,92 +204,12 @@ def load_model(
     return TrainedModel(config, tokenizer, define_model(config, compute).module(params))
 
 
-@dataclass(frozen=True)
-class ExtractResult:
-    """An extracted checkpoint.
-
-    Attributes:
-      work_dir: the new work directory.
-      step: the checkpoint's step.
-    """
-
-    work_dir: Path
-    step: int
-
-
-def extract(
-    work_dir: str | os.PathLike[str],
-    output: str | os.PathLike[str],
-    step: Step,
-    *,
-    generator: bool = False,
-) -> ExtractResult:
-    """Extract one of a run's checkpoints into a new work directory.
-
-    The new directory has the parameters, the tokenizer and the run's config, log and manifests, but
-    no optimizer state. A new run can start from the directory, but no run can be resumed in it.
-
-    Args:
-      work_dir: the work directory of a pretraining or fine-tuning run, which may be in progress.
-      output: the work directory to create.
-      step: the checkpoint's step, "newest", or "best", which is determined by the held-out metric
-        in the run's config.
-      generator: whether to extract the generator of a run that detects replaced tokens, which has
-        a masked-LM head, instead of the discriminator.
+def step_number(work_dir: Path, step: Step) -> int:
+    """Return the step number for a step that is specified as a number or by name.
 
     Raises:
-      ValueError: there is no such checkpoint or no best one, the run has no generator, or `output`
-        already exists.
-      OSError: a file cannot be read or written.
+      ValueError: the name is unknown, there is no checkpoint, or the best one is unknown.
     """
-    work_dir, output = Path(work_dir), Path(output)
-    config, origin = read_model(work_dir)
-    tokenizer = read_tokenizer(work_dir, config.encoder)
-    if generator:
-        config = _generator(work_dir)
-    number = _number(work_dir, step)
-    identity = identity_of(work_dir / CHECKPOINTS_NAME, number)
-    with new_directory(output) as target:
-        compute = ComputeConfig(dtype="float32", attention="xla")
-        load = load_generator_parameters if generator else load_model_parameters
-        parameters = load(work_dir, config, compute, number)
-        # Change the identity, so that the run cannot resume here without its optimizer state.
-        marked = {**identity, "parameters alone": f"those of step {number}"}
-        save_parameters(target / CHECKPOINTS_NAME, jax.device_get(parameters), marked, number)
-        _copy_records(work_dir, target, number)
-        tokenizer.save(target / TOKENIZER_NAME)
-        write_model(
-            config,
-            origin,
-            target,
-            tokenizer=tokenizer,
-            inference_defaults=read_inference_defaults(work_dir),
-            sentence_embedding=read_sentence_embedding(work_dir),
-        )
-    return ExtractResult(output, number)
-
-
-def _generator(work_dir: Path) -> ModelConfig:
-    encoder = read_generator(work_dir)
-    if encoder is None:
-        raise ValueError(
-            f"{work_dir}: has no generator. Only runs with a replaced_token section have one, and "
-            "an extracted checkpoint has either the discriminator or the generator."
-        )
-    return ModelConfig(encoder, "masked_lm")
-
-
-def _copy_records(work_dir: Path, target: Path, step: int) -> None:
-    """Copy a run's config and manifests, and its log up to `step`."""
-    for file in (work_dir / RESOLVED_NAME, *work_dir.glob("manifest-*.json")):
-        if file.is_file():
-            shutil.copyfile(file, target / file.name)
-    if (log := work_dir / LOG_NAME).is_file():
-        copy_metrics(log, target / LOG_NAME, up_to=step)
-
-
-def _number(work_dir: Path, step: Step) -> int:
-    """Return the step number for a step that is specified as a number or by name."""
     if isinstance(step, int):
         return step
     if step == NEWEST:

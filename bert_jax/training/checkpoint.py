@@ -12,7 +12,8 @@ import jax
 from orbax.checkpoint import v1 as ocp
 
 from bert_jax.local_paths import local_path
-from bert_jax.training.checkpoint_checksums import CHECKSUMS_MARK, PARAMETERS, flush
+from bert_jax.training.averaging import AveragedState, average_of, with_new_average
+from bert_jax.training.checkpoint_checksums import AVERAGE, CHECKSUMS_MARK, PARAMETERS, flush
 from bert_jax.training.checkpoint_files import (
     CheckpointConfig,
     EvaluatedLater,
@@ -148,8 +149,10 @@ class Checkpointer:
         context = saving_context(self._directory, step, metadata)
         context.array.saving.min_slice_bytes_for_replica_parallel = _PART_BYTES
         parts: dict[str, Any] = {PARAMETERS: state.params}
-        if optimizer := _as_tree(state.opt_state):  # Orbax cannot save an empty part
+        if optimizer := _as_tree(_optimizer_of(state)):  # Orbax cannot save an empty part
             parts[_OPTIMIZER] = optimizer
+        if average := average_of(state):
+            parts[AVERAGE] = average
         try:
             with context:
                 self._save.response = self._checkpointer.save_checkpointables_async(
@@ -276,21 +279,35 @@ def load_state(directory: Path, step: int, abstract: TrainState) -> TrainState:
 def _restored(directory: Path, step: int, abstract: TrainState) -> TrainState:
     """Return the state in a checkpoint whose files have been verified."""
     checkpoint = directory / str(step)
-    optimizer = _as_tree(abstract.opt_state)
+    optimizer, average = _as_tree(_optimizer_of(abstract)), average_of(abstract)
     has_optimizer = (checkpoint / _OPTIMIZER).is_dir()
     stored = stored_arrays(directory, step, _OPTIMIZER) if has_optimizer else {}
     _check_optimizer(directory, stored, optimizer)
     parts: dict[str, Any] = {PARAMETERS: abstract.params}
     if optimizer:
         parts[_OPTIMIZER] = optimizer
+    if average and (checkpoint / AVERAGE).is_dir():
+        parts[AVERAGE] = average
     try:
         loaded = ocp.load_checkpointables(checkpoint, parts)
     except Exception as error:
         raise not_loaded(directory, step, error) from error
-    structure = jax.tree.structure(abstract.opt_state)
+    structure = jax.tree.structure(_optimizer_of(abstract))
     opt_state = jax.tree.unflatten(structure, jax.tree.leaves(loaded.get(_OPTIMIZER)))
     number = jax.device_put(jax.numpy.asarray(step, abstract.step.dtype), abstract.step.sharding)
-    return TrainState(number, loaded[PARAMETERS], opt_state)
+    if average is None:
+        return TrainState(number, loaded[PARAMETERS], opt_state)
+    state = TrainState(
+        number, loaded[PARAMETERS], AveragedState(opt_state, loaded.get(AVERAGE, {}))
+    )
+    # A run that did not keep an average before starts one here.
+    return state if AVERAGE in parts else with_new_average(state)
+
+
+def _optimizer_of(state: TrainState) -> Any:
+    """Return the optimizer's own state, without the average of the parameters."""
+    opt_state = state.opt_state
+    return opt_state.optimizer if isinstance(opt_state, AveragedState) else opt_state
 
 
 def _check_optimizer(

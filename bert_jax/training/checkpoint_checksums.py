@@ -19,6 +19,7 @@ CHECKSUMS_NAME = "checksums.json"
 # file. Checkpoints saved by earlier versions have neither the key nor the file.
 CHECKSUMS_MARK = "checksums"
 PARAMETERS = "params"
+AVERAGE = "average"
 REMOVED = "it was removed during the check; a run removes older checkpoints when it saves"
 _METADATA_NAME = "_CHECKPOINT_METADATA"
 _READ_BYTES = 1 << 20

@@ -39,6 +39,7 @@ def load_parameters(
     definition: ModelDefinition[Any],
     shardings: Mapping[str, Any],
     step: int | None = None,
+    part: str = PARAMETERS,
 ) -> Parameters:
     """Load a checkpoint's parameters, for inference or to initialize a run.
 
@@ -50,6 +51,7 @@ def load_parameters(
       definition: the model.
       shardings: a dict from parameter name to sharding.
       step: the checkpoint's step; if None, the newest.
+      part: the part of the checkpoint: `PARAMETERS`, or `AVERAGE` for their moving average.
 
     Raises:
       DamagedCheckpoint: a file differs from what was saved; the message lists the intact steps.
@@ -64,8 +66,13 @@ def load_parameters(
     # All processes must use the same step, even if another job saves a checkpoint in the meantime.
     step = agreed(newest_step(directory) if step is None else step)
     require_step(directory, step)
-    require_intact_everywhere(directory, step, PARAMETERS)
-    stored = stored_arrays(directory, step, PARAMETERS)
+    if part != PARAMETERS and not (directory / str(step) / part).is_dir():
+        raise ValueError(
+            f"{directory / str(step)}: the checkpoint has no moving average of the parameters, "
+            "which a run keeps if averaging.ema_decay is not 0. Use its parameters."
+        )
+    require_intact_everywhere(directory, step, part)
+    stored = stored_arrays(directory, step, part)
     try:
         shapes = definition.shapes
         check_names([n for n in stored if n in shapes or not n.startswith(TRAINING_ONLY)], shapes)
@@ -86,10 +93,10 @@ def load_parameters(
     try:
         with context:
             path = directory.absolute() / str(step)  # Orbax does not accept relative paths
-            loaded = ocp.load_checkpointables(path, {PARAMETERS: abstract})
+            loaded = ocp.load_checkpointables(path, {part: abstract})
     except Exception as error:
         raise not_loaded(directory, step, error) from error
-    parameters: Parameters = loaded[PARAMETERS]
+    parameters: Parameters = loaded[part]
     return parameters
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.models.parameters import Parameters
+from bert_jax.training.averaging import AVERAGE_PREFIX, average_of
 from bert_jax.training.checkpoint import Checkpointer, CheckpointNotSaved
 from bert_jax.training.distributed import StopRequest, StopRequested
 from bert_jax.training.evaluation import (
@@ -367,9 +368,11 @@ class Trainer:
             the evaluation when it resumes.
         """
         assert phase.evaluate is not None
-        metrics = dict(
-            phase.evaluate(state.params, self.stop.raise_if_stopping if stoppable else to_the_end)
-        )
+        after_batch = self.stop.raise_if_stopping if stoppable else to_the_end
+        metrics = dict(phase.evaluate(state.params, after_batch))
+        if average := average_of(state):
+            of_average = phase.evaluate(average, after_batch)
+            metrics |= {f"{AVERAGE_PREFIX}{name}": value for name, value in of_average.items()}
         require_finite_metrics(step, {f"held-out {name}": value for name, value in metrics.items()})
         if self.reporter:
             self.reporter.evaluation(step, metrics)

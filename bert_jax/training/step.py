@@ -125,7 +125,11 @@ def make_train_step(
                 parts = _split(batch, accumulation_steps, mesh)
                 grads, metrics = _accumulate(gradient, parts, key)
             updates, opt_state = optax.with_extra_args_support(optimizer).update(
-                grads, state.opt_state, learning, learning_rate=inputs.learning_rate
+                grads,
+                state.opt_state,
+                learning,
+                learning_rate=inputs.learning_rate,
+                step=state.step,
             )
             params = frozen | cast(Parameters, optax.apply_updates(learning, updates))
             one = jnp.ones(())

@@ -13,7 +13,8 @@ import transformers
 from bert_jax.interop.export import export
 from bert_jax.interop.import_model import import_model
 from bert_jax.interop.verify import verify
-from bert_jax.runs.checkpoints import checkpoints_at, extract
+from bert_jax.runs.checkpoints import checkpoints_at
+from bert_jax.runs.extraction import extract
 from bert_jax.runs.work_dir import read_model
 
 from .conftest import change_tensors, make, tensors_of

@@ -1,0 +1,168 @@
+"""Extract one checkpoint of a run, or an average of its parameters, into a new work directory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from bert_jax.models.config import ComputeConfig
+from bert_jax.models.model import ModelConfig
+from bert_jax.models.parameters import Parameters
+from bert_jax.runs.checkpoints import (
+    Step,
+    load_generator_parameters,
+    load_model_parameters,
+    step_number,
+)
+from bert_jax.runs.outputs import new_directory
+from bert_jax.runs.ownership import RESOLVED_NAME
+from bert_jax.runs.work_dir import (
+    CHECKPOINTS_NAME,
+    TOKENIZER_NAME,
+    read_generator,
+    read_inference_defaults,
+    read_model,
+    read_sentence_embedding,
+    read_tokenizer,
+    write_model,
+)
+from bert_jax.training.checkpoint_checksums import AVERAGE, PARAMETERS
+from bert_jax.training.checkpoint_files import identity_of, require_step, steps_in
+from bert_jax.training.checkpoint_parameters import save_parameters
+from bert_jax.training.metrics_log import LOG_NAME, copy_metrics
+
+_COMPUTE = ComputeConfig(dtype="float32", attention="xla")
+
+
+@dataclass(frozen=True)
+class ExtractResult:
+    """An extracted checkpoint.
+
+    Attributes:
+      work_dir: the new work directory.
+      step: the checkpoint's step.
+      averaged: the steps of all checkpoints whose parameters were averaged, in ascending order;
+        only `step` unless `extract` was called with `average`.
+    """
+
+    work_dir: Path
+    step: int
+    averaged: tuple[int, ...]
+
+
+def extract(
+    work_dir: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    step: Step,
+    *,
+    average: int = 1,
+    ema: bool = False,
+    generator: bool = False,
+) -> ExtractResult:
+    """Extract one of a run's checkpoints into a new work directory.
+
+    The new directory has the parameters, the tokenizer and the run's config, log and manifests, but
+    no optimizer state. A new run can start from the directory, but no run can be resumed in it.
+
+    Args:
+      work_dir: the work directory of a pretraining or fine-tuning run, which may be in progress.
+      output: the work directory to create.
+      step: the checkpoint's step, "newest", or "best", which is determined by the held-out metric
+        in the run's config.
+      average: the number of checkpoints whose parameters are averaged: the one at `step` and the
+        ones saved before it (Izmailov et al. 2018, "Averaging weights leads to wider optima").
+      ema: whether to extract the moving average of the parameters, which a run keeps if
+        `averaging.ema_decay` is not 0, instead of the parameters.
+      generator: whether to extract the generator of a run that detects replaced tokens, which has
+        a masked-LM head, instead of the discriminator.
+
+    Raises:
+      ValueError: there is no such checkpoint or no best one, there are fewer than `average`
+        checkpoints or no moving average, the run has no generator, or `output` already exists.
+      OSError: a file cannot be read or written.
+    """
+    work_dir, output = Path(work_dir), Path(output)
+    config, origin = read_model(work_dir)
+    tokenizer = read_tokenizer(work_dir, config.encoder)
+    if generator:
+        config = _generator(work_dir)
+    number = step_number(work_dir, step)
+    identity = identity_of(work_dir / CHECKPOINTS_NAME, number)
+    steps = _averaged_steps(work_dir, number, average, ema=ema)
+    with new_directory(output) as target:
+        load = load_generator_parameters if generator else load_model_parameters
+        part = AVERAGE if ema else PARAMETERS
+        parameters = _mean(load(work_dir, config, _COMPUTE, step, part) for step in steps)
+        # Change the identity, so that the run cannot resume here without its optimizer state.
+        marked = {**identity, "parameters alone": f"those of step {', '.join(map(str, steps))}"}
+        save_parameters(target / CHECKPOINTS_NAME, parameters, marked, number)
+        _copy_records(work_dir, target, number)
+        tokenizer.save(target / TOKENIZER_NAME)
+        write_model(
+            config,
+            origin,
+            target,
+            tokenizer=tokenizer,
+            inference_defaults=read_inference_defaults(work_dir),
+            sentence_embedding=read_sentence_embedding(work_dir),
+        )
+    return ExtractResult(output, number, steps)
+
+
+def _averaged_steps(work_dir: Path, number: int, average: int, *, ema: bool) -> tuple[int, ...]:
+    """Return the steps of the last `average` checkpoints up to `number`.
+
+    Raises:
+      ValueError: there are too few checkpoints, or `average` does not fit the other settings.
+    """
+    if average < 1:
+        raise ValueError(f"average={average}: expected at least 1 checkpoint.")
+    if ema and average > 1:
+        raise ValueError(
+            f"average={average} with ema=True: the moving average already covers many steps. Use "
+            "only one of them."
+        )
+    require_step(work_dir / CHECKPOINTS_NAME, number)
+    steps = [step for step in steps_in(work_dir / CHECKPOINTS_NAME) if step <= number]
+    if len(steps) < average:
+        raise ValueError(
+            f"average={average}: {work_dir} has only {len(steps)} checkpoints up to step {number} "
+            f"({', '.join(map(str, steps))}). A run keeps more of them with checkpoint.keep_last "
+            "or keep_every."
+        )
+    return tuple(steps[-average:])
+
+
+def _mean(checkpoints: Iterable[Parameters]) -> dict[str, np.ndarray]:
+    """Return the mean of the parameters in checkpoints, computed in float64."""
+    total: dict[str, np.ndarray] = {}
+    count = 0
+    for count, parameters in enumerate(checkpoints, start=1):
+        for name, value in jax.device_get(parameters).items():
+            total[name] = total.get(name, 0) + value.astype(np.float64)
+    return {name: (value / count).astype(np.float32) for name, value in total.items()}
+
+
+def _generator(work_dir: Path) -> ModelConfig:
+    encoder = read_generator(work_dir)
+    if encoder is None:
+        raise ValueError(
+            f"{work_dir}: has no generator. Only runs with a replaced_token section have one, and "
+            "an extracted checkpoint has either the discriminator or the generator."
+        )
+    return ModelConfig(encoder, "masked_lm")
+
+
+def _copy_records(work_dir: Path, target: Path, step: int) -> None:
+    """Copy a run's config and manifests, and its log up to `step`."""
+    for file in (work_dir / RESOLVED_NAME, *work_dir.glob("manifest-*.json")):
+        if file.is_file():
+            shutil.copyfile(file, target / file.name)
+    if (log := work_dir / LOG_NAME).is_file():
+        copy_metrics(log, target / LOG_NAME, up_to=step)
