@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,7 +98,7 @@ def extract(
     with new_directory(output) as target:
         load = load_generator_parameters if generator else load_model_parameters
         part = AVERAGE if ema else PARAMETERS
-        parameters = _mean(load(work_dir, config, _COMPUTE, step, part) for step in steps)
+        parameters = _mean(lambda step: load(work_dir, config, _COMPUTE, step, part), steps)
         # Change the identity, so that the run cannot resume here without its optimizer state.
         marked = {**identity, "parameters alone": f"those of step {', '.join(map(str, steps))}"}
         save_parameters(target / CHECKPOINTS_NAME, parameters, marked, number)
@@ -139,14 +139,15 @@ def _averaged_steps(work_dir: Path, number: int, average: int, *, ema: bool) -> 
     return tuple(steps[-average:])
 
 
-def _mean(checkpoints: Iterable[Parameters]) -> dict[str, np.ndarray]:
-    """Return the mean of the parameters in checkpoints, computed in float64."""
+def _mean(load: Callable[[int], Parameters], steps: Sequence[int]) -> dict[str, np.ndarray]:
+    """Return the mean of the parameters at several steps, computed in float64."""
+    if len(steps) == 1:
+        return dict(jax.device_get(load(steps[0])))
     total: dict[str, np.ndarray] = {}
-    count = 0
-    for count, parameters in enumerate(checkpoints, start=1):
-        for name, value in jax.device_get(parameters).items():
+    for step in steps:
+        for name, value in jax.device_get(load(step)).items():
             total[name] = total.get(name, 0) + value.astype(np.float64)
-    return {name: (value / count).astype(np.float32) for name, value in total.items()}
+    return {name: (value / len(steps)).astype(np.float32) for name, value in total.items()}
 
 
 def _generator(work_dir: Path) -> ModelConfig:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 Rate = Callable[[str], float]
-_HIDDEN_MATRIX = re.compile(r"encoder\.layers\.\d+\..*\.kernel")
+_HIDDEN_MATRIX = re.compile(r"(.*\.)?encoder\.layers\.\d+\..*\.kernel")
 # Jordan et al. 2024: the coefficients of the polynomial, and the number of times it is applied.
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
