@@ -100,7 +100,7 @@ def extract(
         part = AVERAGE if ema else PARAMETERS
         parameters = _mean(lambda step: load(work_dir, config, _COMPUTE, step, part), steps)
         # Change the identity, so that the run cannot resume here without its optimizer state.
-        marked = {**identity, "parameters alone": f"those of step {', '.join(map(str, steps))}"}
+        marked = {**identity, "parameters alone": f"from step {', '.join(map(str, steps))}"}
         save_parameters(target / CHECKPOINTS_NAME, parameters, marked, number)
         _copy_records(work_dir, target, number)
         tokenizer.save(target / TOKENIZER_NAME)
