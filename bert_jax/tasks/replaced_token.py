@@ -61,7 +61,7 @@ class ReplacedToken:
     gradient flows through the sampling, so the generator learns only from the masked-LM loss.
 
     The samples depend only on the dropout key. In an evaluation, which has no such key, they depend
-    only on the masked tokens. The batches are those of `Pretraining` without sentence pairs.
+    only on the masked tokens. Batches are the same as for `Pretraining` without sentence pairs.
 
     Source: Clark et al. 2020, section 2.
 

@@ -31,10 +31,12 @@ from bert_jax.tasks.replaced_token import (
     sample,
 )
 from bert_jax.tasks.task import Metrics, total_loss
-from bert_jax.training.optimizer import LearningRates, OptimizerConfig, make_optimizer
+from bert_jax.training.learning_rates import LearningRates
+from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
 from bert_jax.training.sharding import MeshConfig, local_rows, make_mesh, to_global
 from bert_jax.training.state import init_state
 from bert_jax.training.step import StepInputs, make_train_step
+from bert_jax.training.transformations import is_hidden_matrix
 
 VOCABULARY, LENGTH, STEPS = 48, 12, 3
 CONFIG = EncoderConfig(
@@ -96,6 +98,14 @@ def test_a_generator_of_the_same_size_needs_no_projection() -> None:
     assert generator_of(wide, 1.0) == wide
     assert generator_of(wide, 0.5).embedding_dim == 16
     assert generator_of(dataclasses.replace(CONFIG, embedding_dim=8), 0.5).embedding_dim is None
+
+
+def test_muon_updates_the_matrices_in_the_layers_of_both_models() -> None:
+    task = ReplacedToken(CONFIG, COMPUTE, SETTINGS)
+    chosen = {name for name in task.definition.shapes if is_hidden_matrix(name)}
+    kernels = {name for name in task.definition.shapes if name.endswith(".kernel")}
+    assert chosen == {name for name in kernels if ".layers." in name}
+    assert any(name.startswith("generator.") for name in chosen)
 
 
 def theirs_of(params: dict[str, Any], encoder: EncoderConfig, head: str) -> Any:
