@@ -49,12 +49,16 @@ def parameters(work_dir: Path, step: int | None = None, part: str = PARAMETERS) 
     return load_model_parameters(work_dir, read_model(work_dir)[0], COMPUTE, step, part)
 
 
-def test_both_are_evaluated_and_a_resumed_run_ends_the_same(
-    tiny_config: Path, run: PretrainResult, tmp_path: Path
-) -> None:
+def test_the_parameters_and_their_average_are_evaluated(run: PretrainResult) -> None:
     names = {"mlm_loss", "mlm_perplexity", "nsp_accuracy"}
     assert run.metrics.keys() >= names | {f"average_{name}" for name in names}
     assert run.metrics["average_mlm_loss"] != run.metrics["mlm_loss"]
+
+
+@pytest.mark.slow
+def test_a_resumed_run_ends_with_the_same_average(
+    tiny_config: Path, run: PretrainResult, tmp_path: Path
+) -> None:
     stop = StopRequest()
 
     def stop_at_step_3(report: Report) -> None:
@@ -99,6 +103,7 @@ def test_extract_takes_an_average(
     assert refused.code == 2 and "has no moving average of the parameters" in refused.errors
 
 
+@pytest.mark.slow
 def test_another_run_starts_from_the_average(
     tiny_config: Path, run: PretrainResult, bert_jax_here: Callable[..., Finished], tmp_path: Path
 ) -> None:

@@ -212,7 +212,7 @@ def test_muon_is_the_same_on_any_mesh(
         assert [leaf.addressable_shards[0].data.shape for leaf in momentum] == [(4, 32)]
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", ["muon", pytest.param("stable_adamw", marks=pytest.mark.slow)])
 def test_a_restored_state_continues_exactly(
     name: OptimizerName, batches: list[Tree], on_one_device: dict[str, Training], tmp_path: Path
 ) -> None:
