@@ -94,7 +94,7 @@ def choices_without_match(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def test_literal_fields_and_choices_are_detected() -> None:
-    assert FIELDS["positions"] == {frozenset({"learned", "sinusoidal"})}
+    assert FIELDS["positions"] == {frozenset({"learned", "sinusoidal", "rotary"})}
     assert len(FIELDS) >= 15, sorted(FIELDS)
     tree = ast.parse('x = 1 if config.norm == "post" else 2\nif config.norm == "pre":\n  y()')
     assert list(choices_without_match(tree)) == [(1, "config.norm == 'post'")]

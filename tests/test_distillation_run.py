@@ -23,6 +23,8 @@ from bert_jax.training.checkpoint_checksums import custom_metadata, write_checks
 from bert_jax.training.checkpoint_files import newest_step, saved_run
 from bert_jax.training.metrics_log import read_metrics
 
+pytestmark = pytest.mark.slow
+
 COMPUTE = ComputeConfig(dtype="float32", attention="xla")
 
 STUDENT = """

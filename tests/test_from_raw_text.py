@@ -21,6 +21,8 @@ from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.checkpoint_files import steps_in
 from bert_jax.training.metrics_log import read_metrics
 
+pytestmark = pytest.mark.slow
+
 # The model learns both MLM and sentence pairs in 600 steps. Its initializer range is ten times
 # BERT's 0.02, which is meant for a hidden dimension of 768.
 LEARNING_CONFIG = """

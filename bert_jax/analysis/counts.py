@@ -25,7 +25,7 @@ class LayerFlops:
     Attributes:
       projections: the query, key and value projections.
       attention: the attention scores, the weighted sum and the output projection.
-      ffn: both dense layers of the feed-forward network.
+      ffn: all dense layers of the feed-forward network.
     """
 
     projections: int
@@ -38,23 +38,34 @@ class LayerFlops:
         return self.projections + self.attention + self.ffn
 
 
-def layer_flops(config: EncoderConfig, length: int) -> LayerFlops:
+def layer_flops(config: EncoderConfig, length: int, layer: int = 0) -> LayerFlops:
     """Return one layer's FLOPs in the forward pass on one sequence.
 
-    Element-wise operations (softmax, LayerNorm, GELU) are not counted.
+    Element-wise operations (softmax, LayerNorm, GELU) are not counted, and neither are pairs of
+    tokens that do not see each other because of the layer's window.
 
     Args:
       config: the encoder's architecture.
       length: the number of tokens, including padding.
+      layer: the number of the layer, counted from 0.
     """
     dim = config.hidden_dim
     dense = 2 * length * dim * dim
-    mixing = 2 * length * length * dim
+    mixing = 2 * _visible_pairs(length, config.window_of(layer)) * dim
     return LayerFlops(
         projections=3 * dense,
         attention=2 * mixing + dense,
-        ffn=2 * (2 * length * dim * config.ffn_dim),
+        ffn=(3 if config.gated_ffn else 2) * (2 * length * dim * config.ffn_dim),
     )
+
+
+def _visible_pairs(length: int, window: int | None) -> int:
+    """Return the number of pairs of tokens in a sequence that see each other."""
+    if window is None:
+        return length * length
+    side = min(window // 2, length - 1)
+    # Close to the ends of the sequence, a token sees fewer than `side` tokens on one side.
+    return length * (2 * side + 1) - side * (side + 1)
 
 
 def encoder_training_flops(config: EncoderConfig, length: int, trainable_layers: int) -> int:
@@ -67,8 +78,9 @@ def encoder_training_flops(config: EncoderConfig, length: int, trainable_layers:
         If the embeddings are trainable, all layers have one.
     """
     assert 0 <= trainable_layers <= config.num_layers
-    passes = config.num_layers + (TRAINING_FACTOR - 1) * trainable_layers
-    return passes * layer_flops(config, length).total
+    flops = [layer_flops(config, length, layer).total for layer in range(config.num_layers)]
+    trainable = flops[config.num_layers - trainable_layers :]
+    return sum(flops) + (TRAINING_FACTOR - 1) * sum(trainable)
 
 
 @dataclass(frozen=True)
@@ -119,12 +131,13 @@ def pretraining_flops(
       next_sentence: whether there is a sentence-pair head.
     """
     dim, table_dim = config.hidden_dim, config.table_dim
+    transform = dim if config.head_transform else 0
     projection = 0 if config.embedding_dim is None else 2 * length * table_dim * dim
     pairs = 2 * documents_per_row * (dim * dim + 2 * dim) if next_sentence else 0
     return PretrainingFlops(
         projection=projection,
-        layers=config.num_layers * layer_flops(config, length).total,
-        masked_lm=2 * predictions * table_dim * (dim + config.vocab_size),
+        layers=encoder_training_flops(config, length, trainable_layers=0),
+        masked_lm=2 * predictions * table_dim * (transform + config.vocab_size),
         next_sentence=pairs,
     )
 
@@ -161,7 +174,9 @@ PARTS: tuple[tuple[str, str], ...] = (
     (".ffn_norm.", "feed-forward LayerNorm"),
     ("encoder.final_norm", "final LayerNorm"),
     ("pooler", "pooler"),
+    ("masked_lm.output", "masked-LM output layer"),
     ("masked_lm", "masked-LM head (output tied to the token embedding)"),
+    ("prediction", "prediction head"),
     ("next_sentence", "sentence-pair head"),
     ("replaced_token", "replaced-token head"),
     ("classifier", "classifier"),
@@ -211,7 +226,7 @@ def parameter_counts(model: ModelConfig) -> ParameterCounts:
     """Compute a model's parameter counts from its config, without calling `define_model`."""
     encoder = model.encoder
     hidden = encoder.hidden_dim
-    final_norm: dict[NormPlacement, int] = {"post": 0, "pre": 2 * hidden}
+    final_norm: dict[NormPlacement, int] = {"post": 0, "pre": _norm(encoder, hidden)}
     above = final_norm[encoder.norm]
     pooler = _dense(hidden, hidden)
     match model.head_kind:
@@ -226,7 +241,8 @@ def parameter_counts(model: ModelConfig) -> ParameterCounts:
         case "replaced_token":
             above += _dense(hidden, hidden) + _dense(hidden, 1)
         case ClassifierHead():
-            above += (pooler if model.has_pooler else 0) + _dense(hidden, len(model.scores))
+            above += pooler if model.has_pooler else _prediction(model)
+            above += _dense(hidden, len(model.scores))
         case _:
             assert_never(model.head_kind)
     return ParameterCounts(_embeddings(encoder), _layers(encoder), above)
@@ -237,12 +253,31 @@ def own_generator_parameters(generator: EncoderConfig) -> int:
     counts = parameter_counts(ModelConfig(generator, "masked_lm"))
     projection = 0
     if generator.embedding_dim is not None:
-        projection = _dense(generator.embedding_dim, generator.hidden_dim)
+        projection = _dense(
+            generator.embedding_dim, generator.hidden_dim, bias=generator.dense_bias
+        )
     return projection + counts.layers + counts.above
 
 
-def _dense(inputs: int, outputs: int) -> int:
-    return inputs * outputs + outputs
+def _dense(inputs: int, outputs: int, *, bias: bool = True) -> int:
+    return inputs * outputs + (outputs if bias else 0)
+
+
+def _norm(encoder: EncoderConfig, dim: int) -> int:
+    return 2 * dim if encoder.norm_bias else dim
+
+
+def _prediction(model: ModelConfig) -> int:
+    """Return the number of parameters in a classifier's prediction head, if it has one."""
+    encoder = model.encoder
+    match encoder.classifier_transform:
+        case "pooler":
+            return 0
+        case "prediction":
+            dim = encoder.hidden_dim
+            return _dense(dim, dim, bias=encoder.dense_bias) + _norm(encoder, dim)
+        case _:
+            assert_never(encoder.classifier_transform)
 
 
 def _embeddings(encoder: EncoderConfig) -> int:
@@ -251,21 +286,27 @@ def _embeddings(encoder: EncoderConfig) -> int:
     match encoder.positions:
         case "learned":
             rows += encoder.position_offset + encoder.max_positions
-        case "sinusoidal":
+        case "sinusoidal" | "rotary":
             pass
         case _:
             assert_never(encoder.positions)
-    projection = 0 if encoder.embedding_dim is None else _dense(dim, encoder.hidden_dim)
-    return rows * dim + 2 * dim + projection
+    count = rows * dim
+    if encoder.embedding_norm:
+        count += _norm(encoder, dim)
+    if encoder.embedding_dim is not None:
+        count += _dense(dim, encoder.hidden_dim, bias=encoder.dense_bias)
+    return count
 
 
 def _layers(encoder: EncoderConfig) -> int:
     hidden, layers, groups = encoder.hidden_dim, encoder.num_layers, encoder.num_groups
-    attention = 4 * _dense(hidden, hidden) + 2 * hidden
-    ffn = _dense(hidden, encoder.ffn_dim) + _dense(encoder.ffn_dim, hidden) + 2 * hidden
+    bias, norm = encoder.dense_bias, _norm(encoder, hidden)
+    attention = 4 * _dense(hidden, hidden, bias=bias) + norm
+    inner = (2 if encoder.gated_ffn else 1) * _dense(hidden, encoder.ffn_dim, bias=bias)
+    ffn = inner + _dense(encoder.ffn_dim, hidden, bias=bias) + norm
     match encoder.sharing:
         case "none":
-            return layers * (attention + ffn)
+            return layers * (attention + ffn) - (0 if encoder.first_norm else norm)
         case "all":
             return groups * (attention + ffn)
         case "attention":
@@ -277,5 +318,7 @@ def _layers(encoder: EncoderConfig) -> int:
 
 
 def _masked_lm(encoder: EncoderConfig) -> int:
-    dim = encoder.table_dim
-    return _dense(encoder.hidden_dim, dim) + 2 * dim + encoder.vocab_size
+    dim, count = encoder.table_dim, encoder.vocab_size
+    if encoder.head_transform:
+        count += _dense(encoder.hidden_dim, dim, bias=encoder.dense_bias) + _norm(encoder, dim)
+    return count if encoder.tied_output else count + encoder.vocab_size * dim

@@ -244,7 +244,7 @@ class FinetuneRun:
         """Return the values that must match for this run to be able to resume from a checkpoint."""
         assert self.data.train is not None
         return {
-            "model": dataclasses.asdict(self.model),
+            "model": {**dataclasses.asdict(self.model), "encoder": self.model.encoder.identity},
             "optimizer": self.optimizer.identity(),
             "tuning": dataclasses.asdict(self.compiled.tuning.config),
             "seed": self.hyperparameters.seed,

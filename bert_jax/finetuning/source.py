@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.heads import FROM_MASKED_LM
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import Parameters
 from bert_jax.models.sentence_embedding import SETTINGS_DROPPED
@@ -169,12 +170,19 @@ def state_from_source(
 ) -> tuple[TrainState, str]:
     """Return `state` with the source's parameters, and a description of their origin.
 
-    The source's classifier is kept only if its task and labels are the same.
+    The source's classifier is kept only if its task and labels are the same. A prediction head
+    (see `EncoderConfig.classifier_transform`) starts with the parameters of the masked-LM head.
     """
     params = source.parameters()
     heads = [(each.head, each.labels, each.problem) for each in (model, source.model)]
     if heads[0] != heads[1]:
         params = {name: x for name, x in params.items() if not name.startswith("classifier.")}
+    for ours, other in FROM_MASKED_LM.items():
+        params |= {
+            ours + name.removeprefix(other): x
+            for name, x in params.items()
+            if name.startswith(other) and ours + name.removeprefix(other) not in params
+        }
     kept = {name: params[name] for name in state.params if name in params}
     fresh = sorted(state.params.keys() - kept.keys())
     origin = f"the parameters of {source.init_from}"

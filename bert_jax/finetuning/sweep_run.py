@@ -214,7 +214,7 @@ class Sweep:
                 remove_model(self.directory(hyperparameters))
 
     def _train(self, hyperparameters: Hyperparameters, stop: StopRequest, report: OnReport) -> bool:
-        """Train a run; return False if stopped before its end."""
+        """Train a run; return False if it was stopped early."""
         directory = self.directory(hyperparameters)
         make_directory(directory)
         resumed, start = has_model(directory), time.monotonic()

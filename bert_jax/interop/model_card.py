@@ -65,7 +65,7 @@ def model_card(
     )
     lines += ["", "```python", usage.strip(), "```"]
     lines += ["", "## Model", "", "| | |", "|---|---|"]
-    lines += [f"| {name} | {value} |" for name, value in vars(config.encoder).items()]
+    lines += [f"| {name} | {value} |" for name, value in config.encoder.identity.items()]
     if config.labels:
         labels = ", ".join(config.labels).replace("|", "\\|").replace("\n", " ")
         lines.append(f"| labels | {labels} |")

@@ -100,7 +100,12 @@ def _outputs(
     rows_dim = "batch_times_choices" if scores_choices(config.head) else "batch"
     every_token = [rows_dim, "sequence"]
     outputs: _Outputs = {}
-    pooled = onnx_graph.pooled(graph, hidden) if config.has_pooler else None
+    pooled = None
+    if config.classifier is not None:
+        vectors = onnx_graph.scored_vectors(graph, hidden, attention_mask)
+        pooled = vectors if config.classifier.pools else None
+    elif config.has_pooler:
+        pooled = onnx_graph.pooled(graph, hidden)
     if config.head == "encoder":
         # Create a separate value, since the last hidden state may also be returned on its own.
         last = graph.op("Identity", hidden)
@@ -109,21 +114,8 @@ def _outputs(
             outputs["pooler_output"] = pooled, [rows_dim, encoder.hidden_dim]
     outputs |= _pretraining_outputs(graph, hidden, pooled)
     if config.classifier is not None:
-        scores = graph.dense(hidden if pooled is None else pooled, "classifier")
-        names = score_outputs(config.head)
-        match config.classifier.scored:
-            case "sequence":
-                outputs["logits"] = scores, [rows_dim, len(config.scores)]
-            case "choices":
-                outputs["logits"] = graph.op("Reshape", scores, choices), ["batch", "choices"]
-            case "tokens" if len(names) == 1:
-                outputs["logits"] = scores, [*every_token, len(config.scores)]
-            case "tokens":
-                for number, name in enumerate(names):
-                    score = graph.op("Gather", scores, graph.constant(number), axis=2)
-                    outputs[name] = score, [*every_token]
-            case _:
-                assert_never(config.classifier.scored)
+        scores = graph.dense(vectors, "classifier")
+        outputs |= _scores(graph, scores, choices if scores_choices(config.head) else None)
     if hidden_states:
         if pooled is not None:
             outputs["pooler_output"] = pooled, [rows_dim, encoder.hidden_dim]
@@ -152,6 +144,37 @@ def _pretraining_outputs(
         scores = onnx_graph.replaced_token_logits(graph, hidden)
         outputs["logits"] = scores, ["batch", "sequence"]
     return outputs
+
+
+def _scores(graph: onnx_graph.GraphBuilder, scores: ir.Value, choices: ir.Value | None) -> _Outputs:
+    """Return a classifier's outputs and their shapes, keyed by name.
+
+    Args:
+      graph: the graph.
+      scores: the output of the classifier's last layer.
+      choices: the shape [batch, choices], for multiple choice.
+    """
+    config = graph.config
+    assert config.classifier is not None
+    names = score_outputs(config.head)
+    match config.classifier.scored:
+        case "sequence":
+            return {"logits": (scores, ["batch", len(config.scores)])}
+        case "choices":
+            assert choices is not None
+            return {"logits": (graph.op("Reshape", scores, choices), ["batch", "choices"])}
+        case "tokens" if len(names) == 1:
+            return {"logits": (scores, ["batch", "sequence", len(config.scores)])}
+        case "tokens":
+            return {
+                name: (
+                    graph.op("Gather", scores, graph.constant(number), axis=2),
+                    ["batch", "sequence"],
+                )
+                for number, name in enumerate(names)
+            }
+        case _:
+            assert_never(config.classifier.scored)
 
 
 class OnnxModel:

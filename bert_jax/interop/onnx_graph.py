@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from bert_jax.models.config import Activation, PoolerActivation
+from bert_jax.models.config import PoolerActivation
 from bert_jax.models.embeddings import sinusoidal_positions
 from bert_jax.models.model import ModelConfig
+from bert_jax.models.rotary import frequencies
 
 OPSET = 20  # the first opset with Gelu (ONNX 1.15, November 2023); LayerNormalization needs 17
 _MASKED = float(np.finfo(np.float32).min)
@@ -76,18 +77,47 @@ class GraphBuilder:
     def dense(self, x: ir.Value, name: str) -> ir.Value:
         """Apply the dense layer `name` to `x`."""
         product = self.op("MatMul", x, self.weight(f"{name}.kernel"))
+        # Only the encoder and the transforms of the heads can lack biases.
+        parts = ("encoder.", "masked_lm.transform", "prediction.dense")
+        if name.startswith(parts) and not self.config.encoder.dense_bias:
+            return product
         return self.op("Add", product, self.weight(f"{name}.bias"))
 
     def norm(self, x: ir.Value, name: str) -> ir.Value:
-        """Apply the LayerNorm `name` to the last dim of `x`."""
-        scale, bias = self.weight(f"{name}.scale"), self.weight(f"{name}.bias")
-        epsilon = self.config.encoder.layer_norm_epsilon
-        return self.op("LayerNormalization", x, scale, bias, axis=-1, epsilon=epsilon)
+        """Apply the norm `name` to the last dim of `x`."""
+        encoder, scale = self.config.encoder, self.weight(f"{name}.scale")
+        epsilon = encoder.layer_norm_epsilon
+        match encoder.norm_kind:
+            case "layer":
+                bias = [self.weight(f"{name}.bias")] if encoder.norm_bias else []
+                return self.op("LayerNormalization", x, scale, *bias, axis=-1, epsilon=epsilon)
+            case "rms":
+                # The operator RMSNormalization exists only since opset 23.
+                square = self.op("ReduceMean", self.op("Mul", x, x), self.constant([-1]))
+                shifted = self.op("Add", square, self.constant(epsilon, np.float32))
+                return self.op("Mul", self.op("Div", x, self.op("Sqrt", shifted)), scale)
+            case _:
+                assert_never(encoder.norm_kind)
 
     def activation(self, x: ir.Value) -> ir.Value:
-        """Apply the config's variant of GELU to `x`."""
-        approximate: dict[Activation, str] = {"gelu": "none", "gelu_tanh": "tanh"}
-        return self.op("Gelu", x, approximate=approximate[self.config.encoder.activation])
+        """Apply the config's activation function to `x`."""
+        activation = self.config.encoder.activation
+        match activation:
+            case "gelu":
+                return self.op("Gelu", x, approximate="none")
+            case "gelu_tanh":
+                return self.op("Gelu", x, approximate="tanh")
+            case "relu":
+                return self.op("Relu", x)
+            case "tanh":
+                return self.op("Tanh", x)
+            case "silu":
+                return self.op("Mul", x, self.op("Sigmoid", x))
+            case "quick_gelu":
+                scaled = self.op("Mul", x, self.constant(1.702, np.float32))
+                return self.op("Mul", x, self.op("Sigmoid", scaled))
+            case _:
+                assert_never(activation)
 
 
 def embeddings(graph: GraphBuilder, token_ids: ir.Value, segment_ids: ir.Value) -> ir.Value:
@@ -97,70 +127,164 @@ def embeddings(graph: GraphBuilder, token_ids: ir.Value, segment_ids: ir.Value) 
     match encoder.positions:
         case "learned":
             table = graph.weight(f"{prefix}.position")
+            rows = _first_rows(graph, table, token_ids, encoder.position_offset)
+            x = graph.op("Add", x, rows)
         case "sinusoidal":
             values = sinusoidal_positions(encoder.max_positions, encoder.table_dim)
             table = graph.table(f"{prefix}.position", values.astype(np.float32))
+            x = graph.op("Add", x, _first_rows(graph, table, token_ids))
+        case "rotary":
+            pass  # attention rotates queries and keys instead
         case _:
             assert_never(encoder.positions)
-    begin = graph.constant([encoder.position_offset])
-    end = graph.op("Shape", token_ids, start=1, end=2)
-    if encoder.position_offset:
-        end = graph.op("Add", end, begin)
-    rows = graph.op("Slice", table, begin, end, graph.constant([0]))
-    x = graph.op("Add", x, rows)
     if encoder.num_segments:
         # With a single segment, add its embedding to all tokens regardless of the segment ids.
         ids = graph.constant([[0]]) if encoder.num_segments == 1 else segment_ids
         x = graph.op("Add", x, graph.op("Gather", graph.weight(f"{prefix}.segment"), ids))
-    x = graph.norm(x, f"{prefix}.norm")
+    if encoder.embedding_norm:
+        x = graph.norm(x, f"{prefix}.norm")
     return x if encoder.embedding_dim is None else graph.dense(x, f"{prefix}.projection")
 
 
-def mask_bias(graph: GraphBuilder, attention_mask: ir.Value) -> ir.Value:
-    """Turn a 0/1 mask [batch, length] into a bias [batch, 1, 1, length] for attention scores."""
+def _first_rows(
+    graph: GraphBuilder, table: ir.Value, token_ids: ir.Value, offset: int = 0
+) -> ir.Value:
+    """Return one row of a table for each column of `token_ids`, starting with row `offset`."""
+    begin, end = graph.constant([offset]), graph.op("Shape", token_ids, start=1, end=2)
+    if offset:
+        end = graph.op("Add", end, begin)
+    return graph.op("Slice", table, begin, end, graph.constant([0]))
+
+
+class View(NamedTuple):
+    """What the tokens attend to in one layer.
+
+    Attributes:
+      bias: the bias of the attention scores, broadcastable to [batch, num_heads, from, to].
+      rotation: the cosines and sines of the rotary angles [length, 1, head_dim / 2]; None without
+        rotary positions.
+    """
+
+    bias: ir.Value
+    rotation: tuple[ir.Value, ir.Value] | None
+
+
+def views(graph: GraphBuilder, token_ids: ir.Value, attention_mask: ir.Value) -> list[View]:
+    """Return what the tokens attend to in each layer."""
+    encoder = graph.config.encoder
     mask = graph.op("Cast", attention_mask, to=ir.DataType.FLOAT)
     padding = graph.op("Sub", graph.constant(1.0, np.float32), mask)
     bias = graph.op("Mul", padding, graph.constant(_MASKED, np.float32))
-    return graph.op("Unsqueeze", bias, graph.constant([1, 2]))
+    unlimited = graph.op("Unsqueeze", bias, graph.constant([1, 2]))
+    biases: dict[int | None, ir.Value] = {None: unlimited}
+    rotations: dict[float, tuple[ir.Value, ir.Value]] = {}
+    result = []
+    for number in range(encoder.num_layers):
+        window, theta = encoder.window_of(number), encoder.theta_of(number)
+        if window not in biases:
+            biases[window] = _window_bias(graph, unlimited, token_ids, window)
+        match encoder.positions:
+            case "learned" | "sinusoidal":
+                result.append(View(biases[window], None))
+            case "rotary":
+                if theta not in rotations:
+                    rotations[theta] = _rotation(graph, token_ids, theta)
+                result.append(View(biases[window], rotations[theta]))
+            case _:
+                assert_never(encoder.positions)
+    return result
 
 
-def attention(graph: GraphBuilder, x: ir.Value, bias: ir.Value, name: str) -> ir.Value:
+def _window_bias(
+    graph: GraphBuilder, bias: ir.Value, token_ids: ir.Value, window: int | None
+) -> ir.Value:
+    """Extend a bias so that tokens attend only to tokens that are close to them."""
+    assert window is not None
+    length = graph.op("Shape", token_ids, start=1, end=2)
+    scalar = graph.op("Squeeze", length)
+    columns = graph.op("Range", graph.constant(0), scalar, graph.constant(1))
+    rows = graph.op("Unsqueeze", columns, graph.constant([1]))
+    distance = graph.op("Abs", graph.op("Sub", rows, columns))
+    far = graph.op("Greater", distance, graph.constant(window // 2))
+    masked = graph.constant(_MASKED, np.float32)
+    return graph.op("Where", far, masked, bias)
+
+
+def _rotation(graph: GraphBuilder, token_ids: ir.Value, theta: float) -> tuple[ir.Value, ir.Value]:
+    """Return the cosines and sines of the rotary angles of every column."""
+    encoder = graph.config.encoder
+    positions = np.arange(encoder.max_positions, dtype=np.float32)
+    angles = positions[:, None] * frequencies(encoder.head_dim, theta)
+    tables = {"cosine": np.cos(angles), "sine": np.sin(angles)}
+    cosine, sine = (
+        _first_rows(graph, graph.table(f"rotary.{theta}.{name}", table[:, None]), token_ids)
+        for name, table in tables.items()
+    )
+    return cosine, sine
+
+
+def _rotate(graph: GraphBuilder, x: ir.Value, by: tuple[ir.Value, ir.Value]) -> ir.Value:
+    """Rotate queries or keys [batch, length, num_heads, head_dim]."""
+    cosine, sine = by
+    half, dim = graph.config.encoder.head_dim // 2, graph.config.encoder.head_dim
+
+    def features(begin: int, end: int) -> ir.Value:
+        ends = (graph.constant([begin]), graph.constant([end]), graph.constant([-1]))
+        return graph.op("Slice", x, *ends)
+
+    first, second = features(0, half), features(half, dim)
+    turned = (
+        graph.op("Sub", graph.op("Mul", first, cosine), graph.op("Mul", second, sine)),
+        graph.op("Add", graph.op("Mul", second, cosine), graph.op("Mul", first, sine)),
+    )
+    return graph.op("Concat", *turned, axis=-1)
+
+
+def attention(graph: GraphBuilder, x: ir.Value, view: View, name: str) -> ir.Value:
     """Add multi-head self-attention, as in `bert_jax.models.attention`."""
     encoder = graph.config.encoder
     split = graph.constant([0, 0, encoder.num_heads, encoder.head_dim])
 
     def heads(part: str, order: list[int]) -> ir.Value:
         projected = graph.op("Reshape", graph.dense(x, f"{name}.{part}"), split)
+        if view.rotation is not None and part != "value":
+            projected = _rotate(graph, projected, view.rotation)
         return graph.op("Transpose", projected, perm=order)
 
     query, key = heads("query", [0, 2, 1, 3]), heads("key", [0, 2, 3, 1])
     scale = graph.constant(math.sqrt(encoder.head_dim), np.float32)
     scores = graph.op("Div", graph.op("MatMul", query, key), scale)
-    probabilities = graph.op("Softmax", graph.op("Add", scores, bias), axis=-1)
+    probabilities = graph.op("Softmax", graph.op("Add", scores, view.bias), axis=-1)
     attended = graph.op("MatMul", probabilities, heads("value", [0, 2, 1, 3]))
     joined = graph.op("Transpose", attended, perm=[0, 2, 1, 3])
     merged = graph.op("Reshape", joined, graph.constant([0, 0, encoder.hidden_dim]))
     return graph.dense(merged, f"{name}.output")
 
 
-def layer(graph: GraphBuilder, x: ir.Value, bias: ir.Value, number: int) -> ir.Value:
+def layer(graph: GraphBuilder, x: ir.Value, view: View, number: int) -> ir.Value:
     """Add a post-norm or pre-norm layer, as in `bert_jax.models.encoder`."""
-    first, second = (f"encoder.layers.{n}" for n in graph.config.encoder.parameter_owners(number))
+    encoder = graph.config.encoder
+    first, second = (f"encoder.layers.{n}" for n in encoder.parameter_owners(number))
 
     def ffn(y: ir.Value) -> ir.Value:
         up = graph.dense(y, f"{second}.ffn.up")
+        if encoder.gated_ffn:
+            gate = graph.activation(graph.dense(y, f"{second}.ffn.gate"))
+            return graph.dense(graph.op("Mul", gate, up), f"{second}.ffn.down")
         return graph.dense(graph.activation(up), f"{second}.ffn.down")
 
     attention_name, norms = f"{first}.attention", (f"{first}.attention_norm", f"{second}.ffn_norm")
-    match graph.config.encoder.norm:
+    match encoder.norm:
         case "post":
-            x = graph.norm(graph.op("Add", attention(graph, x, bias, attention_name), x), norms[0])
+            x = graph.norm(graph.op("Add", attention(graph, x, view, attention_name), x), norms[0])
             return graph.norm(graph.op("Add", ffn(x), x), norms[1])
         case "pre":
-            x = graph.op("Add", x, attention(graph, graph.norm(x, norms[0]), bias, attention_name))
+            has_norm = number > 0 or encoder.first_norm
+            attended = graph.norm(x, norms[0]) if has_norm else x
+            x = graph.op("Add", x, attention(graph, attended, view, attention_name))
             return graph.op("Add", x, ffn(graph.norm(x, norms[1])))
         case _:
-            assert_never(graph.config.encoder.norm)
+            assert_never(encoder.norm)
 
 
 def hidden_states(
@@ -168,9 +292,8 @@ def hidden_states(
 ) -> list[ir.Value]:
     """Add the encoder, and return the embeddings followed by every layer's output."""
     states = [embeddings(graph, token_ids, segment_ids)]
-    bias = mask_bias(graph, attention_mask)
-    for number in range(graph.config.encoder.num_layers):
-        states.append(layer(graph, states[-1], bias, number))
+    for number, view in enumerate(views(graph, token_ids, attention_mask)):
+        states.append(layer(graph, states[-1], view, number))
     match graph.config.encoder.norm:
         case "post":
             pass
@@ -183,10 +306,60 @@ def hidden_states(
 
 def pooled(graph: GraphBuilder, hidden: ir.Value) -> ir.Value:
     """Add the pooler, which applies a dense layer and an activation to the first token's vector."""
-    first = graph.op("Gather", hidden, graph.constant(0), axis=1)
+    return _pooler(graph, _first_token(graph, hidden))
+
+
+def scored_vectors(graph: GraphBuilder, hidden: ir.Value, attention_mask: ir.Value) -> ir.Value:
+    """Add the layers of a classifier in front of its last layer.
+
+    Args:
+      graph: the graph of a model with a classifier.
+      hidden: the last layer's output [batch, length, hidden_dim].
+      attention_mask: [batch, length].
+
+    Returns:
+      The vectors to score: [batch, length, hidden_dim] if the classifier scores tokens, otherwise
+      [batch, hidden_dim].
+    """
+    encoder, classifier = graph.config.encoder, graph.config.classifier
+    assert classifier is not None
+    scores_tokens = classifier.scored == "tokens"
+    x = hidden if scores_tokens else _sequence(graph, hidden, attention_mask)
+    match encoder.classifier_transform:
+        case "pooler":
+            return x if scores_tokens else _pooler(graph, x)
+        case "prediction":
+            return graph.norm(
+                graph.activation(graph.dense(x, "prediction.dense")), "prediction.norm"
+            )
+        case _:
+            assert_never(encoder.classifier_transform)
+
+
+def _first_token(graph: GraphBuilder, hidden: ir.Value) -> ir.Value:
+    return graph.op("Gather", hidden, graph.constant(0), axis=1)
+
+
+def _pooler(graph: GraphBuilder, x: ir.Value) -> ir.Value:
     operators: dict[PoolerActivation, str] = {"tanh": "Tanh", "relu": "Relu", "gelu": "Gelu"}
     operator = operators[graph.config.encoder.pooler_activation]
-    return graph.op(operator, graph.dense(first, "pooler.dense"))
+    return graph.op(operator, graph.dense(x, "pooler.dense"))
+
+
+def _sequence(graph: GraphBuilder, hidden: ir.Value, attention_mask: ir.Value) -> ir.Value:
+    """Return the vector of each sequence, as in `bert_jax.models.heads.pool`."""
+    match graph.config.encoder.pooling:
+        case "cls":
+            return _first_token(graph, hidden)
+        case "mean":
+            mask = graph.op("Cast", attention_mask, to=ir.DataType.FLOAT)
+            weights = graph.op("Unsqueeze", mask, graph.constant([-1]))
+            axis = graph.constant([1])
+            total = graph.op("ReduceSum", graph.op("Mul", hidden, weights), axis, keepdims=0)
+            count = graph.op("ReduceSum", weights, axis, keepdims=0)
+            return graph.op("Div", total, graph.op("Max", count, graph.constant(1.0, np.float32)))
+        case _:
+            assert_never(graph.config.encoder.pooling)
 
 
 def replaced_token_logits(graph: GraphBuilder, hidden: ir.Value) -> ir.Value:
@@ -198,6 +371,10 @@ def replaced_token_logits(graph: GraphBuilder, hidden: ir.Value) -> ir.Value:
 
 def token_logits(graph: GraphBuilder, hidden: ir.Value) -> ir.Value:
     """Add the masked-LM head, and return its logits at every position."""
-    x = graph.norm(graph.activation(graph.dense(hidden, "masked_lm.transform")), "masked_lm.norm")
-    table = graph.op("Transpose", graph.weight("encoder.embeddings.token"), perm=[1, 0])
+    encoder, x = graph.config.encoder, hidden
+    if encoder.head_transform:
+        x = graph.activation(graph.dense(x, "masked_lm.transform"))
+        x = graph.norm(x, "masked_lm.norm")
+    name = "encoder.embeddings.token" if encoder.tied_output else "masked_lm.output"
+    table = graph.op("Transpose", graph.weight(name), perm=[1, 0])
     return graph.op("Add", graph.op("MatMul", x, table), graph.weight("masked_lm.bias"))

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_jax.interop.huggingface.config import ImportOptions, read_encoder
-from bert_jax.interop.huggingface.families import family_of
 from bert_jax.interop.huggingface.load import ForeignModel, load_tokenizer, resolve_directory
 from bert_jax.interop.huggingface.weights import NewestNames
 from bert_jax.json_files import read_json_object
@@ -140,7 +139,7 @@ def open_checkpoint(
     model = resolve_directory(
         content,
         encoder,
-        NewestNames(variables, family_of(encoder)),
+        NewestNames(variables, encoder),
         load_tokenizer(tokenizer, prefix.parent),
         prefix,
         options,

@@ -34,19 +34,36 @@ class Origin:
       name: the name of the tensor.
       transposed: whether the parameter is the transpose of the tensor.
       rows: the number of rows to keep, counted from the first; None keeps all of them.
+      block: (index, number) if the tensor consists of a number of blocks of rows with the same
+        size, and the parameter is only one of them.
     """
 
     name: str
     transposed: bool = False
     rows: int | None = None
+    block: tuple[int, int] = (0, 1)
 
     def parameter_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the parameter's shape, given the shape of its foreign tensor."""
+        """Return the parameter's shape, given the shape of its foreign tensor.
+
+        If the rows cannot be divided into blocks, the shape has -1 rows, which no parameter has.
+        """
+        number = self.block[1]
+        if number > 1:
+            shape = (-1 if shape[0] % number else shape[0] // number, *shape[1:])
         shape = shape[::-1] if self.transposed else shape
         return shape if self.rows is None else (min(self.rows, shape[0]), *shape[1:])
 
+    def tensor_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the foreign tensor, given the parameter's shape."""
+        shape = shape[::-1] if self.transposed else shape
+        return (self.block[1] * shape[0], *shape[1:])
+
     def parameter_values(self, values: NDArray[np.generic]) -> NDArray[np.generic]:
         """Return the parameter's values, given the values of its foreign tensor."""
+        index, number = self.block
+        size = len(values) // number
+        values = values[index * size : (index + 1) * size]
         return (values.T if self.transposed else values)[: self.rows]
 
 
@@ -118,7 +135,7 @@ def match_tensors(
         elif shape is None:
             account.missing.append(f"{name} (source: {origin.name}) {list(shapes[name])}")
         elif origin.parameter_shape(shape) != shapes[name]:
-            expected = origin.parameter_shape(shapes[name])
+            expected = origin.tensor_shape(shapes[name])
             account.misshapen.append(
                 f"{origin.name}: {list(shape)} in the source, but its config implies "
                 f"{list(expected)}"

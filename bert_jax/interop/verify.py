@@ -264,7 +264,7 @@ def same_ids(first: Tokenizer, second: Tokenizer) -> bool:
 
 
 def tokenization_difference(model: HuggingFaceModel, tokenizer: Tokenizer) -> str:
-    """Describe how the tokenization by transformers differs; return "" if it is the same.
+    """Describe how transformers tokenizes the texts differently; return "" if it does not.
 
     The result begins with "ids" if the token ids differ, and with "segments" if only the segment
     ids differ.

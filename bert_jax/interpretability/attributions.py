@@ -107,7 +107,7 @@ def attribute_label(model: Model, batch: Batch, *, problem: Problem, steps: int)
     """
 
     def score(hidden: jax.Array) -> jax.Array:
-        logits = model.read_out(hidden)["logits"][0]
+        logits = model.read_out(hidden, batch["attention_mask"])["logits"][0]
         match problem:
             case "single_label":
                 scores = jax.nn.softmax(logits)

@@ -6,14 +6,14 @@ the attention backend, which may be a fused kernel that never stores the probabi
 
 from __future__ import annotations
 
-from typing import Any, assert_never
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from bert_jax.inference.predictor import Outputs, Row
 from bert_jax.interpretability.traced_text import EmbeddingSum
-from bert_jax.models.attention import attention_probabilities, scaled_scores
+from bert_jax.models.attention import View, attention_probabilities, scaled_scores
 from bert_jax.models.encoder import Encoder, SharedLayer
 from bert_jax.models.model import Model, infer
 from bert_jax.models.ops import weighted_values
@@ -38,7 +38,8 @@ def trace(model: Model, batch: Batch) -> Outputs:
         queries, keys, values: [batch, num_layers, num_heads, length, head_dim].
         head_outputs: the values weighted by the attention probabilities, shaped like `values`.
         token, position, segment: [batch, length, table_dim], the parts of the input embedding.
-          `segment` is left out if the model has no segments.
+          `position` is left out if positions are rotary, and `segment` if the model has no
+          segments.
     """
     token_ids, segment_ids = batch["token_ids"], batch["segment_ids"]
     mask = batch["attention_mask"]
@@ -48,8 +49,8 @@ def trace(model: Model, batch: Batch) -> Outputs:
     ).hidden_states
     assert states is not None
     layers = [
-        _trace_layer(encoder, encoder.shared_layer(number), states[number], mask)
-        for number in range(encoder.config.num_layers)
+        _trace_layer(encoder, encoder.shared_layer(number), states[number], view)
+        for number, view in enumerate(encoder.views(mask, False, None, token_ids.shape[1]))
     ]
     parts = encoder.embeddings.parts(token_ids, segment_ids, None)._asdict()
     stacked = {name: jnp.stack([layer[name] for layer in layers], axis=1) for name in layers[0]}
@@ -81,18 +82,12 @@ def head_outputs(model: Model, batch: Batch) -> Outputs:
 
 
 def _trace_layer(
-    encoder: Encoder, layer: SharedLayer, x: jax.Array, mask: jax.Array
+    encoder: Encoder, layer: SharedLayer, x: jax.Array, view: View
 ) -> dict[str, jax.Array]:
     """Return the intermediate results of a layer's attention, given the layer's input `x`."""
-    match encoder.config.norm:
-        case "post":
-            pass
-        case "pre":
-            x = layer.attention.attention_norm(x)
-        case _:
-            assert_never(encoder.config.norm)
-    query, key, value = layer.attention.attention.project(x)
-    probabilities = attention_probabilities(scaled_scores(query, key), mask, packed=False)
+    x = layer.attention_input(x, encoder.config)
+    query, key, value = layer.attention.attention.project(x, view.rotation)
+    probabilities = attention_probabilities(scaled_scores(query, key), view)
     attended = weighted_values(probabilities.astype(value.dtype), value)
     by_head = {"queries": query, "keys": key, "values": value, "head_outputs": attended}
     return {
@@ -104,12 +99,10 @@ def _trace_layer(
 def traced_arrays(row: Row, length: int) -> dict[str, Any]:
     """Return one row's traced arrays, cut to `length` tokens to remove the padding."""
     by_head = ("queries", "keys", "values", "head_outputs")
-    segment = row["segment"][:length].copy() if "segment" in row else None
+    parts = {name: row[name][:length].copy() for name in EmbeddingSum._fields if name in row}
     return {
         "attention": row["attention"][:, :, :length, :length].copy(),
         **{name: row[name][:, :, :length].copy() for name in by_head},
-        "embedding": EmbeddingSum(
-            row["token"][:length].copy(), row["position"][:length].copy(), segment
-        ),
+        "embedding": EmbeddingSum(**parts),
         "hidden_states": row["hidden_states"][:, :length].copy(),
     }

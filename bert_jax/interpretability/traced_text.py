@@ -17,12 +17,12 @@ FloatArray = NDArray[np.float32]
 class EmbeddingSum(NamedTuple):
     """The embeddings that a model adds up to form its input, each float32 [tokens, table_dim].
 
-    `segment` is None for a model without segments.
+    `position` is None for rotary positions, and `segment` for a model without segments.
     """
 
     token: FloatArray
-    position: FloatArray
-    segment: FloatArray | None
+    position: FloatArray | None = None
+    segment: FloatArray | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -86,7 +86,8 @@ def detect_columns(
     if is_tfds(path):
         raise ValueError(
             f"{path}: columns are detected only in files, not in TensorFlow datasets. Set "
-            f"{KEYS}first, second, label and labels (labels to the names of the dataset's labels)"
+            f"{KEYS}first, second, label and labels (for labels, list the names of the dataset's "
+            "labels)"
         )
     table = _Table(path, column_profiles(path, files.form), files)
     label: str | None = files.label

@@ -10,7 +10,33 @@ from flax import nnx
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig, Ops
 from bert_jax.models.layers import constrain, dense
+from bert_jax.models.local_attention import cudnn_local_attention, local_attention
 from bert_jax.models.ops import attention_scores, dropout, weighted_values, with_ops
+from bert_jax.models.rotary import Rotation, rotate
+
+
+class View(NamedTuple):
+    """What the tokens of a batch attend to in one layer.
+
+    Attributes:
+      document_ids: [batch, length]; 0 for padding, and the same positive number for all tokens of a
+        document. An ordinary 0/1 attention mask is the special case in which each row holds one
+        document followed by padding. None to let every token attend to every token.
+      packed: whether a row may contain multiple documents.
+      window: the number of tokens around and including a token to which it attends; None for all.
+      rotation: the rotation of queries and keys; None without rotary positions.
+    """
+
+    document_ids: jax.Array | None
+    packed: bool
+    window: int | None = None
+    rotation: Rotation | None = None
+
+
+def window_mask(length: int, window: int) -> jax.Array:
+    """Return the mask [1, 1, length, length] of pairs of tokens that are close to each other."""
+    columns = jnp.arange(length)
+    return (jnp.abs(columns[:, None] - columns) <= window // 2)[None, None]
 
 
 def document_mask(document_ids: jax.Array) -> jax.Array:
@@ -37,24 +63,39 @@ def scaled_scores(query: jax.Array, key: jax.Array, ops: Ops = "fast") -> jax.Ar
     return with_ops(attention_scores, ops)(scaled, key)
 
 
-def attention_probabilities(
-    scores: jax.Array, document_ids: jax.Array | None, packed: bool
-) -> jax.Array:
+def visible_tokens(view: View, length: int) -> jax.Array | None:
+    """Return the mask of visible tokens, broadcastable to [batch, num_heads, from, to].
+
+    If every token attends to every token, the result is None.
+    """
+    visible = None
+    if view.document_ids is not None:
+        # In a row with one document, padding attends to the tokens, as it does in cuDNN's kernel
+        # and in other BERT implementations. This matters because the softmax over span positions
+        # includes padding.
+        ids = view.document_ids
+        visible = document_mask(ids) if view.packed else (ids != 0)[:, None, None, :]
+    if view.window is None:
+        return visible
+    near = window_mask(length, view.window)
+    return near if visible is None else visible & near
+
+
+def attention_probabilities(scores: jax.Array, view: View) -> jax.Array:
     """Take the softmax of the scores over the tokens to which each token may attend.
+
+    Padding that is too far from its row's tokens to attend to any of them attends evenly to
+    everything.
 
     Args:
       scores: see `scaled_scores`.
-      document_ids: [batch, length], or None to let every token attend to every token.
-      packed: see `SelfAttention.__call__`.
+      view: what the tokens attend to.
 
     Returns:
       float32 [batch, num_heads, from, to].
     """
-    if document_ids is not None:
-        # In a row with one document, padding attends to the tokens, as it does in cuDNN's kernel
-        # and in other BERT implementations. This matters because the softmax over span positions
-        # includes padding.
-        visible = document_mask(document_ids) if packed else (document_ids != 0)[:, None, None, :]
+    visible = visible_tokens(view, scores.shape[-1])
+    if visible is not None:
         scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
     return jax.nn.softmax(scores, axis=-1)
 
@@ -62,8 +103,7 @@ def attention_probabilities(
 def xla_attention(
     scores: jax.Array,
     value: jax.Array,
-    document_ids: jax.Array | None,
-    packed: bool,
+    view: View,
     dropout_rate: float,
     dropout_key: jax.Array | None,
     ops: Ops = "fast",
@@ -73,8 +113,7 @@ def xla_attention(
     Args:
       scores: see `scaled_scores`.
       value: [batch, length, num_heads, head_dim].
-      document_ids: [batch, length], or None to let every token attend to every token.
-      packed: see `SelfAttention.__call__`.
+      view: what the tokens attend to.
       dropout_rate: dropout rate for the attention probabilities.
       dropout_key: None during evaluation.
       ops: see `ComputeConfig`.
@@ -82,31 +121,28 @@ def xla_attention(
     Returns:
       [batch, length, num_heads, head_dim] in the dtype of `value`.
     """
-    probabilities = attention_probabilities(scores, document_ids, packed).astype(value.dtype)
+    probabilities = attention_probabilities(scores, view).astype(value.dtype)
     probabilities = dropout(probabilities, dropout_rate, dropout_key, ops)
     return with_ops(weighted_values, ops)(probabilities, value)
 
 
-def cudnn_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    document_ids: jax.Array | None,
-    packed: bool,
-) -> jax.Array:
+def cudnn_attention(query: jax.Array, key: jax.Array, value: jax.Array, view: View) -> jax.Array:
     """Compute attention with cuDNN's fused kernel, without dropout.
 
-    For a row with one document, the kernel needs only the row's length; for a `packed` row, it
-    needs the full mask. For the shapes, see `xla_attention`; `query` and `key` have the same shape
-    as `value`.
+    For a row with one document, the kernel needs only the row's length; for a packed row, it needs
+    the full mask. For the shapes, see `xla_attention`; `query` and `key` have the same shape as
+    `value`.
     """
-    if document_ids is None:
+    ids = view.document_ids
+    if view.window is not None:
+        return cudnn_local_attention(query, key, value, ids, view.packed, view.window)
+    if ids is None:
         return jax.nn.dot_product_attention(query, key, value, implementation="cudnn")
-    if packed:
-        mask = document_mask(document_ids)
+    if view.packed:
+        mask = document_mask(ids)
         return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
     # Keep at least one key even in an empty row: the softmax over an empty set is NaN.
-    lengths = jnp.maximum(jnp.sum(document_ids != 0, axis=1, dtype=jnp.int32), 1)
+    lengths = jnp.maximum(jnp.sum(ids != 0, axis=1, dtype=jnp.int32), 1)
     return jax.nn.dot_product_attention(
         query, key, value, key_value_seq_lengths=lengths, implementation="cudnn"
     )
@@ -127,17 +163,16 @@ class SelfAttention(nnx.Module):
         self.config = config
         self.backend = compute.attention
         self.ops = compute.ops
-        dim = config.hidden_dim
-        self.query = dense(dim, dim, ("embed", "heads"), config, compute, rngs)
-        self.key = dense(dim, dim, ("embed", "heads"), config, compute, rngs)
-        self.value = dense(dim, dim, ("embed", "heads"), config, compute, rngs)
-        self.output = dense(dim, dim, ("heads", "embed"), config, compute, rngs)
+        dim, bias = config.hidden_dim, config.dense_bias
+        self.query = dense(dim, dim, ("embed", "heads"), config, compute, rngs, bias=bias)
+        self.key = dense(dim, dim, ("embed", "heads"), config, compute, rngs, bias=bias)
+        self.value = dense(dim, dim, ("embed", "heads"), config, compute, rngs, bias=bias)
+        self.output = dense(dim, dim, ("heads", "embed"), config, compute, rngs, bias=bias)
 
     def __call__(
         self,
         x: jax.Array,
-        document_ids: jax.Array | None,
-        packed: bool,
+        view: View,
         dropout_key: jax.Array | None,
         *,
         return_scores: bool = False,
@@ -146,33 +181,38 @@ class SelfAttention(nnx.Module):
 
         Args:
           x: [batch, length, hidden_dim].
-          document_ids: [batch, length]; 0 for padding, and the same positive number for all tokens
-            of a document. An ordinary 0/1 attention mask is the special case in which each row
-            holds one document followed by padding.
-          packed: whether a row may contain multiple documents.
+          view: what the tokens attend to.
           dropout_key: None during evaluation.
           return_scores: whether to also return the attention scores.
 
         Returns:
           The output, which has the shape of `x`, and the `scaled_scores` (None unless requested).
         """
-        query, key, value = self.project(x)
+        projections = self.project(x, view.rotation)
+        # A row of unknown length, in an exported program, cannot be cut into blocks.
+        in_blocks = view.window is not None and isinstance(x.shape[1], int)
         scores = None
-        if self.backend == "xla" or return_scores:
-            scores = scaled_scores(query, key, self.ops)
+        if return_scores or (self.backend == "xla" and not in_blocks):
+            scores = scaled_scores(projections.query, projections.key, self.ops)
         match self.backend:
             case "cudnn":
-                attended = cudnn_attention(query, key, value, document_ids, packed)
-            case "xla":
-                assert scores is not None
-                attended = xla_attention(
-                    scores,
-                    value,
-                    document_ids,
-                    packed,
+                attended = cudnn_attention(*projections, view)
+            case "xla" if in_blocks:
+                assert view.window is not None
+                attended = local_attention(
+                    *projections,
+                    view.document_ids,
+                    view.packed,
+                    view.window,
                     self.config.attention_dropout,
                     dropout_key,
                     self.ops,
+                )
+            case "xla":
+                assert scores is not None
+                rate = self.config.attention_dropout
+                attended = xla_attention(
+                    scores, projections.value, view, rate, dropout_key, self.ops
                 )
             case "auto":
                 raise ValueError(
@@ -183,12 +223,16 @@ class SelfAttention(nnx.Module):
                 assert_never(self.backend)
         return self.output(attended.reshape(x.shape)), scores if return_scores else None
 
-    def project(self, x: jax.Array) -> Projections:
-        """Project `x` [batch, length, hidden_dim] to queries, keys and values for all heads."""
+    def project(self, x: jax.Array, rotation: Rotation | None = None) -> Projections:
+        """Project `x` [batch, length, hidden_dim] to queries, keys and values for all heads.
+
+        Queries and keys are rotated by `rotation`.
+        """
         heads = (*x.shape[:-1], self.config.num_heads, self.config.head_dim)
         axes = ("batch", None, "heads", None)
-        return Projections(
-            constrain(self.query(x).reshape(heads), *axes),
-            constrain(self.key(x).reshape(heads), *axes),
-            constrain(self.value(x).reshape(heads), *axes),
-        )
+        query = constrain(self.query(x).reshape(heads), *axes)
+        key = constrain(self.key(x).reshape(heads), *axes)
+        value = constrain(self.value(x).reshape(heads), *axes)
+        if rotation is not None:
+            query, key = rotate(query, rotation), rotate(key, rotation)
+        return Projections(query, key, value)

@@ -9,11 +9,14 @@ from typing import Any, Literal, Protocol, assert_never, get_args
 
 from bert_jax.validation import differences
 
-Activation = Literal["gelu", "gelu_tanh"]
-PositionKind = Literal["learned", "sinusoidal"]
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh", "quick_gelu"]
+PositionKind = Literal["learned", "sinusoidal", "rotary"]
 NormPlacement = Literal["post", "pre"]
+NormKind = Literal["layer", "rms"]
 Sharing = Literal["none", "all", "attention", "ffn"]
 PoolerActivation = Literal["tanh", "relu", "gelu"]
+ClassifierTransform = Literal["pooler", "prediction"]
+Pooling = Literal["cls", "mean"]
 DTypeName = Literal["auto", "float32", "bfloat16"]
 AttentionBackend = Literal["auto", "xla", "cudnn"]
 Remat = Literal["none", "dots", "layer"]
@@ -36,6 +39,10 @@ class Device(Protocol):
         """The platform: "cpu", "gpu" or "tpu"."""
 
 
+# The number of fields in version 0.1.0; see `EncoderConfig.identity`.
+_FIELDS_OF_0_1 = 20
+
+
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise ValueError(message)
@@ -53,7 +60,7 @@ class EncoderConfig:
     """The architecture of a BERT-family encoder, which determines every parameter's shape.
 
     The defaults describe BERT-base (Devlin et al. 2019, section 3 and appendix A.2). RoBERTa,
-    ALBERT, DistilBERT and ELECTRA differ only in these values.
+    ALBERT, DistilBERT, ELECTRA, ModernBERT and NeoBERT differ only in these values.
 
     Attributes:
       vocab_size: number of tokens in the vocabulary.
@@ -66,12 +73,15 @@ class EncoderConfig:
         added to every token regardless of its segment id (as in RoBERTa's release).
       hidden_dropout: dropout rate for the embeddings and for the output of every block in a layer.
       attention_dropout: dropout rate for the attention probabilities.
-      activation: activation function in the feed-forward blocks and the masked-LM head.
-      layer_norm_epsilon: constant that LayerNorm adds to the variance.
+      activation: activation function in the feed-forward blocks and the masked-LM head: "gelu", its
+        approximation "gelu_tanh", "relu", "silu", "tanh" or "quick_gelu" (x times the sigmoid of
+        1.702 x).
+      layer_norm_epsilon: constant that a norm adds to the variance, or to the mean square.
       initializer_range: standard deviation of the truncated normal initializer, before truncation.
-      positions: "learned" or "sinusoidal" position vectors.
-      norm: "post" for LayerNorm after each residual addition (BERT), or "pre" for LayerNorm before
-        each block in a layer.
+      positions: "learned" or "sinusoidal" position vectors, or "rotary" to rotate queries and keys
+        by angles that grow with the position (Su et al. 2021, section 3.4).
+      norm: "post" for a norm after each residual addition (BERT), or "pre" for a norm before each
+        block in a layer and one after the last layer.
       embedding_dim: dimension of the three embedding tables and of the masked-LM head's transform;
         a dense layer projects the embeddings to `hidden_dim` (Lan et al. 2020, section 3.1,
         "factorized embedding parameterization"). If None, it is `hidden_dim` and there is no
@@ -87,10 +97,37 @@ class EncoderConfig:
         "tanh", "relu" in DistilBERT, or exact "gelu" in ELECTRA.
       pooler_dropout: whether a sequence classifier also applies dropout to the pooler's input
         (RoBERTa's release).
+      rotary_theta: base of the rotary angles (Su et al. 2021, section 3.2.2). A larger base suits
+        longer sequences.
+      local_rotary_theta: base of the rotary angles in layers with local attention; None for
+        `rotary_theta`.
+      attention_window: number of tokens, including itself, to which a token attends in a layer with
+        local attention (Beltagy et al. 2020, "Longformer", section 3.1). It is odd, since a token
+        sees equally many tokens on both sides. None for global attention in all layers.
+      global_every: distance between layers with global attention; the first layer is one of them.
+        All other layers have local attention.
+      norm_kind: "layer" for LayerNorm (Ba et al. 2016), or "rms" for RMSNorm, which only divides by
+        the root mean square (Zhang and Sennrich 2019).
+      norm_bias: whether norms have a bias.
+      first_norm: whether the first layer's attention has a norm; norm="post" requires it. Without
+        it, the norm of the embeddings takes its place (Warner et al. 2024, "ModernBERT", section
+        2.1.1).
+      embedding_norm: whether the embeddings have a norm.
+      dense_bias: whether the dense layers in the encoder and in the transforms of the heads have a
+        bias.
+      gated_ffn: whether a third dense layer gates the feed-forward block (Shazeer 2020, "GLU
+        Variants Improve Transformer"): GeGLU with "gelu", and SwiGLU with "silu".
+      head_transform: whether the masked-LM head has a dense layer, an activation and a norm before
+        its output layer.
+      tied_output: whether the masked-LM head's output layer is the token table.
+      classifier_transform: what a classifier applies before its last layer: "pooler", a dense layer
+        and `pooler_activation`, for sequences only; or "prediction", a dense layer, `activation`
+        and a norm, for sequences and for tokens (ModernBERT).
+      pooling: the vector of a sequence that a classifier scores: "cls" for the first token's, or
+        "mean" for the mean over all tokens.
 
     Raises:
-      ValueError: a value is out of range, `hidden_dim` is not divisible by `num_heads`, or
-        `num_layers` is not divisible by `num_groups`.
+      ValueError: a value is out of range, does not fit the other values, or would have no effect.
     """
 
     vocab_size: int = 30_522
@@ -113,6 +150,20 @@ class EncoderConfig:
     num_groups: int = 1
     pooler_activation: PoolerActivation = "tanh"
     pooler_dropout: bool = False
+    rotary_theta: float = 10_000.0
+    local_rotary_theta: float | None = None
+    attention_window: int | None = None
+    global_every: int = 1
+    norm_kind: NormKind = "layer"
+    norm_bias: bool = True
+    first_norm: bool = True
+    embedding_norm: bool = True
+    dense_bias: bool = True
+    gated_ffn: bool = False
+    head_transform: bool = True
+    tied_output: bool = True
+    classifier_transform: ClassifierTransform = "pooler"
+    pooling: Pooling = "cls"
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_dim", "num_layers", "num_heads", "ffn_dim"):
@@ -130,7 +181,7 @@ class EncoderConfig:
                 0.0 <= getattr(self, name) < 1.0,
                 f"{name}={getattr(self, name)}: a dropout rate must be in [0, 1)",
             )
-        for name in ("layer_norm_epsilon", "initializer_range"):
+        for name in ("layer_norm_epsilon", "initializer_range", "rotary_theta"):
             _require(
                 0.0 < getattr(self, name) < math.inf,
                 f"{name}={getattr(self, name)}: must be positive and finite",
@@ -140,6 +191,9 @@ class EncoderConfig:
         _require_choice("norm", self.norm, NormPlacement)
         _require_choice("sharing", self.sharing, Sharing)
         _require_choice("pooler_activation", self.pooler_activation, PoolerActivation)
+        _require_choice("norm_kind", self.norm_kind, NormKind)
+        _require_choice("classifier_transform", self.classifier_transform, ClassifierTransform)
+        _require_choice("pooling", self.pooling, Pooling)
         _require(
             self.embedding_dim is None or self.embedding_dim >= 1,
             f"embedding_dim={self.embedding_dim}: must be at least 1, or None for hidden_dim",
@@ -155,6 +209,82 @@ class EncoderConfig:
             "positions='learned'",
         )
         self._check_groups()
+        self._check_rotary()
+        self._check_window()
+        self._check_norms()
+        _require(
+            self.head_transform or self.embedding_dim is None,
+            f"head_transform=False: with embedding_dim={self.embedding_dim}, the masked-LM head "
+            "needs its transform to map to that dimension. Set head_transform=True",
+        )
+
+    def _check_rotary(self) -> None:
+        theta = self.local_rotary_theta
+        match self.positions:
+            case "rotary":
+                self._check_angles(theta)
+            case "learned" | "sinusoidal":
+                for name, default in (("rotary_theta", 10_000.0), ("local_rotary_theta", None)):
+                    value = getattr(self, name)
+                    _require(
+                        value == default,
+                        f"{name}={value}: has no effect with positions={self.positions!r}. Set "
+                        f"positions='rotary', or leave it at {default}",
+                    )
+            case _:
+                assert_never(self.positions)
+
+    def _check_angles(self, theta: float | None) -> None:
+        _require(
+            self.head_dim % 2 == 0,
+            f"num_heads={self.num_heads}: rotary positions rotate pairs of features, but "
+            f"hidden_dim / num_heads is {self.head_dim}. Make it even",
+        )
+        _require(
+            theta is None or 0.0 < theta < math.inf,
+            f"local_rotary_theta={theta}: must be positive and finite",
+        )
+        _require(
+            theta is None or self.attention_window is not None,
+            f"local_rotary_theta={theta}: has no effect without layers with local attention. "
+            "Set attention_window, or leave it at None",
+        )
+
+    def _check_window(self) -> None:
+        window, every = self.attention_window, self.global_every
+        _require(every >= 1, f"global_every={every}: must be at least 1")
+        if window is None:
+            _require(
+                every == 1,
+                f"global_every={every}: has no effect without local attention. Set "
+                "attention_window, or leave it at 1",
+            )
+            return
+        _require(
+            window >= 1 and window % 2 == 1,
+            f"attention_window={window}: must be odd and positive, because a token sees equally "
+            f"many tokens on both sides. Use {max(window, 0) + 1 - max(window, 0) % 2}",
+        )
+        _require(
+            every >= 2,
+            f"attention_window={window}: has no effect if every layer has global attention. Set "
+            "global_every to 2 or more",
+        )
+
+    def _check_norms(self) -> None:
+        _require(
+            self.norm_kind != "rms" or not self.norm_bias,
+            "norm_bias=True: RMSNorm has no bias. Set norm_bias=False or norm_kind='layer'",
+        )
+        _require(
+            self.first_norm or self.norm == "pre",
+            f"first_norm=False: only supported by norm='pre', not {self.norm!r}. Set it to True",
+        )
+        _require(
+            self.first_norm or self.sharing == "none",
+            f"first_norm=False: the first layer shares its norm with others (sharing="
+            f"{self.sharing!r}). Set it to True, or sharing to 'none'",
+        )
 
     def _check_limits(self) -> None:
         for name, most, why in (
@@ -183,6 +313,33 @@ class EncoderConfig:
 
     def _divisors(self) -> list[int]:
         return [n for n in range(1, self.num_layers + 1) if self.num_layers % n == 0]
+
+    def window_of(self, layer: int) -> int | None:
+        """Return the window of a layer's attention, or None if its attention is global.
+
+        Layers are numbered from 0.
+        """
+        return None if layer % self.global_every == 0 else self.attention_window
+
+    def theta_of(self, layer: int) -> float:
+        """Return the base of a layer's rotary angles."""
+        local = self.window_of(layer) is not None and self.local_rotary_theta is not None
+        theta = self.local_rotary_theta if local else self.rotary_theta
+        assert theta is not None
+        return theta
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The values that identify the architecture in checkpoints.
+
+        Fields that earlier versions did not have are left out while they have their defaults, so
+        that earlier runs can be resumed.
+        """
+        values = dataclasses.asdict(self)
+        for field in dataclasses.fields(self)[_FIELDS_OF_0_1:]:
+            if values[field.name] == field.default:
+                del values[field.name]
+        return values
 
     @property
     def table_dim(self) -> int:

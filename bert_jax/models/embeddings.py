@@ -18,7 +18,7 @@ from bert_jax.models.layers import (
     dense,
     embedding_table,
     gather,
-    layer_norm,
+    norm_layer,
 )
 from bert_jax.models.ops import affine_float32, dropout, with_ops
 
@@ -143,11 +143,11 @@ select_segments.defvjp(_select_forward, _select_backward)
 class EmbeddingParts(NamedTuple):
     """The token, position and segment embeddings of a batch, each [batch, length, table_dim].
 
-    `segment` is None for a model without segments.
+    `position` is None for rotary positions, and `segment` for a model without segments.
     """
 
     token: jax.Array
-    position: jax.Array
+    position: jax.Array | None
     segment: jax.Array | None
 
 
@@ -172,10 +172,13 @@ class Embeddings(nnx.Module):
             )
         if config.num_segments:
             self.segment = embedding_table(config.num_segments, dim, (None, "embed"), config, rngs)
-        self.norm = layer_norm(dim, config, compute, rngs)
+        if config.embedding_norm:
+            self.norm = norm_layer(dim, config, compute, rngs)
         if config.embedding_dim is not None:
             axes = ("embed", None)
-            self.projection = dense(dim, config.hidden_dim, axes, config, compute, rngs)
+            self.projection = dense(
+                dim, config.hidden_dim, axes, config, compute, rngs, bias=config.dense_bias
+            )
 
     def __call__(
         self,
@@ -197,13 +200,15 @@ class Embeddings(nnx.Module):
           [batch, length, hidden_dim] in the compute dtype.
 
         Raises:
-          ValueError: the sequence is longer than the position table.
+          ValueError: the sequence is longer than `max_positions`.
         """
-        token, position, segment = self.parts(token_ids, segment_ids, position_ids)
-        x = token + position
-        if segment is not None:
-            x = x + segment
-        x = dropout(self.norm(x), self.config.hidden_dropout, dropout_key, self.ops)
+        x, *others = self.parts(token_ids, segment_ids, position_ids)
+        for part in others:
+            if part is not None:
+                x = x + part
+        if self.config.embedding_norm:
+            x = self.norm(x)
+        x = dropout(x, self.config.hidden_dropout, dropout_key, self.ops)
         return x if self.config.embedding_dim is None else self.projection(x)
 
     def parts(
@@ -220,28 +225,39 @@ class Embeddings(nnx.Module):
             self._segments(segment_ids, token_ids.shape) if self.config.num_segments else None,
         )
 
-    def attend(self, x: jax.Array, bias: jax.Array) -> jax.Array:
+    def attend(self, x: jax.Array, bias: jax.Array, table: jax.Array | None = None) -> jax.Array:
         """Return the dot products of `x` [..., table_dim] with all token embeddings, plus `bias`.
 
-        `bias` has the shape [vocab_size], and the result is float32 [..., vocab_size].
+        Args:
+          x: the vectors, in the compute dtype.
+          bias: [vocab_size].
+          table: float32 [vocab_size, table_dim], used in place of the token table; None for the
+            token table.
+
+        Returns:
+          float32 [..., vocab_size].
         """
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-        logits = with_ops(affine_float32, self.ops)(rows, self._token_table(), bias)
-        return logits.reshape(*x.shape[:-1], logits.shape[-1])
-
-    def _token_table(self) -> jax.Array:
         # Every device needs whole rows: if the table were split by feature, every lookup would move
         # the embedded batch, which is larger than the table, between devices.
-        return with_ops(gather, self.ops)(self.token[...].astype(self.dtype), _USED, _STORED)
+        used = (self.token[...] if table is None else table).astype(self.dtype)
+        used = with_ops(gather, self.ops)(used, _USED, _STORED)
+        logits = with_ops(affine_float32, self.ops)(rows, used, bias)
+        return logits.reshape(*x.shape[:-1], logits.shape[-1])
 
-    def _positions(self, position_ids: jax.Array | None, shape: tuple[int, ...]) -> jax.Array:
+    def _positions(
+        self, position_ids: jax.Array | None, shape: tuple[int, ...]
+    ) -> jax.Array | None:
         length = shape[1]
         if length > self.config.max_positions:
             raise ValueError(
                 f"model.max_positions={self.config.max_positions}: too small for sequences of "
                 f"{length} tokens. Shorten the sequences or raise max_positions"
             )
-        table = self._position_table()[:length]
+        table = self._position_table()
+        if table is None:
+            return None
+        table = table[:length]
         if position_ids is None:
             return self._spread(table, shape)
         table = table.astype(self.dtype)
@@ -250,14 +266,16 @@ class Embeddings(nnx.Module):
         # HIGHEST keeps float32 rows exact, as in `select_rows`.
         return jnp.einsum("blp,pd->bld", one_hot, table, precision=jax.lax.Precision.HIGHEST)
 
-    def _position_table(self) -> jax.Array:
-        """Return the float32 embeddings of all positions, [max_positions, table_dim]."""
+    def _position_table(self) -> jax.Array | None:
+        """Return the float32 embeddings [max_positions, table_dim]; None for rotary positions."""
         match self.config.positions:
             case "learned":
                 return self.position[...][self.config.position_offset :]
             case "sinusoidal":
                 fixed = sinusoidal_positions(self.config.max_positions, self.config.table_dim)
                 return jnp.asarray(fixed, dtype=jnp.float32)
+            case "rotary":
+                return None
             case _:
                 assert_never(self.config.positions)
 

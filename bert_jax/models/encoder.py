@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bert_jax.models.attention import SelfAttention
+from bert_jax.models.attention import SelfAttention, View
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.embeddings import Embeddings
-from bert_jax.models.layers import DENSE, constrain, dense, layer_norm, select_rows
+from bert_jax.models.layers import DENSE, constrain, dense, norm_layer, select_rows
 from bert_jax.models.ops import activation_function, dropout
+from bert_jax.models.rotary import Rotation, rotation
 
 
 class EncoderOutput(NamedTuple):
@@ -33,23 +34,32 @@ class EncoderOutput(NamedTuple):
 
 
 class FeedForward(nnx.Module):
-    """Two dense layers with an activation between them (Vaswani et al. 2017, section 3.3)."""
+    """Two dense layers with an activation between them (Vaswani et al. 2017, section 3.3).
+
+    If the config sets `gated_ffn`, the activation is applied to a third dense layer, which
+    multiplies the output of the first (Shazeer 2020, equation 5, without biases).
+    """
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
         self.activation = activation_function(config.activation, compute.ops)
-        self.up = dense(config.hidden_dim, config.ffn_dim, ("embed", "ffn"), config, compute, rngs)
-        self.down = dense(
-            config.ffn_dim, config.hidden_dim, ("ffn", "embed"), config, compute, rngs
-        )
+        self.gated = config.gated_ffn
+        hidden, inner, bias = config.hidden_dim, config.ffn_dim, config.dense_bias
+        if self.gated:
+            self.gate = dense(hidden, inner, ("embed", "ffn"), config, compute, rngs, bias=bias)
+        self.up = dense(hidden, inner, ("embed", "ffn"), config, compute, rngs, bias=bias)
+        self.down = dense(inner, hidden, ("ffn", "embed"), config, compute, rngs, bias=bias)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Transform every position of `x` [batch, length, hidden_dim]."""
-        x = constrain(self.up(x), "batch", None, "ffn")
-        return self.down(self.activation(x))
+        up = constrain(self.up(x), "batch", None, "ffn")
+        if not self.gated:
+            return self.down(self.activation(up))
+        gate = constrain(self.gate(x), "batch", None, "ffn")
+        return self.down(self.activation(gate) * up)
 
 
 class Layer(nnx.Module):
-    """The modules that a layer owns: attention and a feed-forward block, each with a LayerNorm.
+    """The modules that a layer owns: attention and a feed-forward block, each with a norm.
 
     Args:
       config: the architecture.
@@ -57,6 +67,7 @@ class Layer(nnx.Module):
       rngs: the keys for randomly initialized parameters.
       attention: whether the layer has its own attention. If not, it uses another layer's.
       ffn: whether the layer has its own feed-forward block. If not, it uses another layer's.
+      norm: whether the layer's attention has a norm.
     """
 
     def __init__(
@@ -67,28 +78,44 @@ class Layer(nnx.Module):
         *,
         attention: bool,
         ffn: bool,
+        norm: bool = True,
     ):
+        self.has_attention_norm = norm
         if attention:
             self.attention = SelfAttention(config, compute, rngs)
-            self.attention_norm = layer_norm(config.hidden_dim, config, compute, rngs)
+            if norm:
+                self.attention_norm = norm_layer(config.hidden_dim, config, compute, rngs)
         if ffn:
             self.ffn = FeedForward(config, compute, rngs)
-            self.ffn_norm = layer_norm(config.hidden_dim, config, compute, rngs)
+            self.ffn_norm = norm_layer(config.hidden_dim, config, compute, rngs)
 
 
 class SharedLayer(NamedTuple):
-    """The layers that own the attention and the feed-forward block used by a layer."""
+    """The layers whose attention and feed-forward modules a layer uses.
+
+    A layer without shared parameters uses its own.
+    """
 
     attention: Layer
     ffn: Layer
+
+    def attention_input(self, x: jax.Array, config: EncoderConfig) -> jax.Array:
+        """Return the input of the attention for a layer's input `x`."""
+        match config.norm:
+            case "post":
+                return x
+            case "pre":
+                owner = self.attention
+                return owner.attention_norm(x) if owner.has_attention_norm else x
+            case _:
+                assert_never(config.norm)
 
 
 def apply_layer(
     config: EncoderConfig,
     layer: SharedLayer,
     x: jax.Array,
-    document_ids: jax.Array | None,
-    packed: bool,
+    view: View,
     dropout_key: jax.Array | None,
     *,
     return_scores: bool = False,
@@ -104,23 +131,21 @@ def apply_layer(
     """
     keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
     rate, ops = config.hidden_dropout, layer.attention.attention.ops
-    attention, attention_norm = layer.attention.attention, layer.attention.attention_norm
-    ffn, ffn_norm = layer.ffn.ffn, layer.ffn.ffn_norm
-
-    def attend(x: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        return attention(x, document_ids, packed, keys[0], return_scores=return_scores)
+    attention, ffn, ffn_norm = layer.attention.attention, layer.ffn.ffn, layer.ffn.ffn_norm
 
     def only_at(x: jax.Array) -> jax.Array:
         return x if positions is None else select_rows(x, positions)
 
+    update, scores = attention(
+        layer.attention_input(x, config), view, keys[0], return_scores=return_scores
+    )
+    x = x + dropout(update, rate, keys[1], ops)
     match config.norm:
         case "post":
-            update, scores = attend(x)
-            x = only_at(attention_norm(x + dropout(update, rate, keys[1], ops)))
+            x = only_at(layer.attention.attention_norm(x))
             return ffn_norm(x + dropout(ffn(x), rate, keys[2], ops)), scores
         case "pre":
-            update, scores = attend(attention_norm(x))
-            x = only_at(x + dropout(update, rate, keys[1], ops))
+            x = only_at(x)
             return x + dropout(ffn(ffn_norm(x)), rate, keys[2], ops), scores
         case _:
             assert_never(config.norm)
@@ -151,7 +176,11 @@ class Pooler(nnx.Module):
           [batch, count, hidden_dim], or [batch, hidden_dim] if `cls_positions` is None.
         """
         cls = hidden[:, 0] if cls_positions is None else select_rows(hidden, cls_positions)
-        return self.activation(self.dense(cls))
+        return self.transform(cls)
+
+    def transform(self, x: jax.Array) -> jax.Array:
+        """Apply the dense layer and the activation to the last dim of `x` [..., hidden_dim]."""
+        return self.activation(self.dense(x))
 
 
 def _pooler_activation(
@@ -168,6 +197,20 @@ def _pooler_activation(
             assert_never(config.pooler_activation)
 
 
+def _difference_of_layers(config: EncoderConfig) -> str:
+    """Return the setting that makes the layers differ, or "" if they are all alike."""
+    match config.sharing:
+        case "attention" | "ffn":
+            return f"sharing={config.sharing!r}"
+        case "none" | "all":
+            pass
+        case _:
+            assert_never(config.sharing)
+    if config.attention_window is not None:
+        return f"attention_window={config.attention_window}"
+    return "" if config.first_norm else "first_norm=False"
+
+
 class Encoder(nnx.Module):
     """Embeddings followed by `num_layers` layers, without a pooler or a head.
 
@@ -178,11 +221,10 @@ class Encoder(nnx.Module):
     """
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
-        if compute.scan_layers and config.sharing in ("attention", "ffn"):
+        if compute.scan_layers and (difference := _difference_of_layers(config)):
             raise ValueError(
-                f"compute.scan_layers=True: model.sharing={config.sharing!r} gives the "
-                "layers different parameters, so they cannot be scanned. Set "
-                "compute.scan_layers=False"
+                f"compute.scan_layers=True: with model.{difference}, the layers differ, so they "
+                "cannot be scanned. Set compute.scan_layers=False"
             )
         self.config = config
         self.compute = compute
@@ -190,13 +232,14 @@ class Encoder(nnx.Module):
         layers = []
         for number in range(config.num_layers):
             attention, ffn = (owner == number for owner in config.parameter_owners(number))
-            layers.append(Layer(config, compute, rngs, attention=attention, ffn=ffn))
+            norm = number > 0 or config.first_norm
+            layers.append(Layer(config, compute, rngs, attention=attention, ffn=ffn, norm=norm))
         self.layers = nnx.List(layers)
         match config.norm:
             case "post":
                 pass
             case "pre":
-                self.final_norm = layer_norm(config.hidden_dim, config, compute, rngs)
+                self.final_norm = norm_layer(config.hidden_dim, config, compute, rngs)
             case _:
                 assert_never(config.norm)
 
@@ -238,16 +281,16 @@ class Encoder(nnx.Module):
         keys = None if dropout_key is None else jax.random.split(dropout_key, count)
         x = self.embeddings(token_ids, segment_ids, position_ids, None if keys is None else keys[0])
         x = constrain(x, "batch", None, None)
+        views = self.views(document_ids, packed, position_ids, token_ids.shape[1])
         states = [x]
         scores: list[jax.Array] = []
         unrolled = return_hidden_states or return_attention_scores or positions is not None
         if self.compute.scan_layers and not unrolled:
-            x = self._scan(x, document_ids, packed, None if keys is None else keys[1:])
+            x = self._scan(x, views[0], None if keys is None else keys[1:])
         else:
-            step = self._layer_step(document_ids, packed, return_attention_scores)
-            last = self._layer_step(document_ids, packed, return_attention_scores, positions)
-            for number in range(self.config.num_layers):
-                step = last if number == self.config.num_layers - 1 else step
+            for number, view in enumerate(views):
+                rows = positions if number == self.config.num_layers - 1 else None
+                step = self._layer_step(view, return_attention_scores, rows)
                 key = None if keys is None else keys[number + 1]
                 x, layer_scores = step(self.shared_layer(number), x, key)
                 states.append(x)
@@ -262,17 +305,39 @@ class Encoder(nnx.Module):
             tuple(scores) if return_attention_scores else None,
         )
 
+    def views(
+        self,
+        document_ids: jax.Array | None,
+        packed: bool,
+        position_ids: jax.Array | None,
+        length: int,
+    ) -> list[View]:
+        """Return what the tokens attend to in each layer; see `__call__` for the arguments."""
+        config = self.config
+        windows = [config.window_of(number) for number in range(config.num_layers)]
+        match config.positions:
+            case "learned" | "sinusoidal":
+                return [View(document_ids, packed, window) for window in windows]
+            case "rotary":
+                thetas = [config.theta_of(number) for number in range(config.num_layers)]
+                rotations: dict[float, Rotation] = {
+                    theta: rotation(position_ids, length, config.head_dim, theta)
+                    for theta in sorted(set(thetas))
+                }
+                return [
+                    View(document_ids, packed, window, rotations[theta])
+                    for window, theta in zip(windows, thetas, strict=True)
+                ]
+            case _:
+                assert_never(config.positions)
+
     def shared_layer(self, number: int) -> SharedLayer:
         """Return the layers that own the parameters of layer `number`, counted from 0."""
         attention, ffn = self.config.parameter_owners(number)
         return SharedLayer(self.layers[attention], self.layers[ffn])
 
     def _layer_step(
-        self,
-        document_ids: jax.Array | None,
-        packed: bool,
-        return_scores: bool,
-        positions: jax.Array | None = None,
+        self, view: View, return_scores: bool, positions: jax.Array | None = None
     ) -> LayerStep:
         """Return a function of (layer, x, key) that applies a layer as set in `compute.remat`."""
 
@@ -280,14 +345,7 @@ class Encoder(nnx.Module):
             layer: SharedLayer, x: jax.Array, key: jax.Array | None
         ) -> tuple[jax.Array, jax.Array | None]:
             x, scores = apply_layer(
-                self.config,
-                layer,
-                x,
-                document_ids,
-                packed,
-                key,
-                return_scores=return_scores,
-                positions=positions,
+                self.config, layer, x, view, key, return_scores=return_scores, positions=positions
             )
             return constrain(x, "batch", None, None), scores
 
@@ -302,18 +360,12 @@ class Encoder(nnx.Module):
             case _:
                 assert_never(self.compute.remat)
 
-    def _scan(
-        self,
-        x: jax.Array,
-        document_ids: jax.Array | None,
-        packed: bool,
-        keys: jax.Array | None,
-    ) -> jax.Array:
+    def _scan(self, x: jax.Array, view: View, keys: jax.Array | None) -> jax.Array:
         """Run the layers as one `lax.scan` over their stacked parameters.
 
         If a group of layers shares its parameters, an inner scan applies that layer repeatedly.
         """
-        step = self._layer_step(document_ids, packed, return_scores=False)
+        step = self._layer_step(view, return_scores=False)
         owners = sorted({self.config.parameter_owners(n)[0] for n in range(self.config.num_layers)})
         layers = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[self.layers[n] for n in owners])
         repeats = self.config.num_layers // len(owners)

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.config import ComputeConfig, EncoderConfig, Pooling
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.encoder import Encoder, EncoderOutput, Pooler
-from bert_jax.models.layers import constrain, dense, layer_norm, scores_of, select_rows
+from bert_jax.models.layers import (
+    constrain,
+    dense,
+    embedding_table,
+    norm_layer,
+    scores_of,
+    select_rows,
+)
 from bert_jax.models.ops import activation_function, dropout
 
 PAIRS_HEAD = "next_sentence."  # name prefix of the sentence-pair head's parameters
@@ -23,21 +30,52 @@ class MaskedLMHead(nnx.Module):
     """A transform, followed by dot products with the token embeddings, plus a bias.
 
     As in the code released with Devlin et al. 2019, the transform consists of a dense layer that
-    maps to the dimension of the token table, an activation and a LayerNorm.
+    maps to the dimension of the token table, an activation and a norm. The config can leave out the
+    transform (`head_transform`), and give the output layer a table of its own (`tied_output`).
     """
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
-        self.activation = activation_function(config.activation, compute.ops)
+        self.transforms, self.tied = config.head_transform, config.tied_output
         dim = config.table_dim
-        self.transform = dense(config.hidden_dim, dim, ("embed", None), config, compute, rngs)
-        self.norm = layer_norm(dim, config, compute, rngs)
+        if self.transforms:
+            self.activation = activation_function(config.activation, compute.ops)
+            self.transform = dense(
+                *(config.hidden_dim, dim, ("embed", None), config, compute, rngs),
+                bias=config.dense_bias,
+            )
+            self.norm = norm_layer(dim, config, compute, rngs)
+        if not self.tied:
+            axes = ("vocab", "embed")
+            self.output = embedding_table(config.vocab_size, dim, axes, config, rngs)
         self.bias = nnx.Param(jnp.zeros((config.vocab_size,)), logical_axes=("vocab",))
 
     def __call__(self, x: jax.Array, embeddings: Embeddings) -> jax.Array:
         """Return float32 logits [batch, count, vocab_size] for `x` [batch, count, hidden_dim]."""
-        x = self.activation(self.transform(x))
-        logits = embeddings.attend(self.norm(x), self.bias[...])
-        return constrain(logits, "batch", None, "vocab")
+        if self.transforms:
+            x = self.norm(self.activation(self.transform(x)))
+        table = None if self.tied else self.output[...]
+        return constrain(embeddings.attend(x, self.bias[...], table), "batch", None, "vocab")
+
+
+# A classifier's prediction head starts with the parameters of the masked-LM head's transform.
+FROM_MASKED_LM = {
+    "prediction.dense.": "masked_lm.transform.",
+    "prediction.norm.": "masked_lm.norm.",
+}
+
+
+class PredictionHead(nnx.Module):
+    """A dense layer, an activation and a norm in front of a classifier (ModernBERT's release)."""
+
+    def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
+        self.activation = activation_function(config.activation, compute.ops)
+        dim = config.hidden_dim
+        self.dense = dense(dim, dim, ("embed", None), config, compute, rngs, bias=config.dense_bias)
+        self.norm = norm_layer(dim, config, compute, rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Transform the last dim of `x` [..., hidden_dim]."""
+        return self.norm(self.activation(self.dense(x)))
 
 
 class PretrainingOutput(NamedTuple):
@@ -129,8 +167,12 @@ class PretrainingModel(nnx.Module):
         pooled = self.pooler(hidden, cls_positions)
         return PretrainingOutput(token_logits, scores_of(self.next_sentence, pooled), encoded)
 
-    def read_out(self, hidden: jax.Array) -> dict[str, jax.Array]:
+    def read_out(
+        self, hidden: jax.Array, attention_mask: jax.Array | None = None
+    ) -> dict[str, jax.Array]:
         """Apply the heads to the last layer's output `hidden` [batch, length, hidden_dim].
+
+        The heads do not depend on the `attention_mask`.
 
         Returns:
           A dict with `token_logits` [batch, length, vocab_size] and, if the model has a
@@ -151,7 +193,9 @@ class NextSentenceModel(nnx.Module):
         self.pooler = Pooler(config, compute, rngs)
         self.next_sentence = dense(config.hidden_dim, 2, ("embed", None), config, compute, rngs)
 
-    def read_out(self, hidden: jax.Array) -> dict[str, jax.Array]:
+    def read_out(
+        self, hidden: jax.Array, attention_mask: jax.Array | None = None
+    ) -> dict[str, jax.Array]:
         """Return a dict with `pooled` [batch, hidden_dim] and `next_sentence_logits` [batch, 2]."""
         pooled = self.pooler(hidden)
         return {"pooled": pooled, "next_sentence_logits": scores_of(self.next_sentence, pooled)}
@@ -181,7 +225,9 @@ class ReplacedTokenModel(nnx.Module):
         self.encoder = Encoder(config, compute, rngs)
         self.replaced_token = ReplacedTokenHead(config, compute, rngs)
 
-    def read_out(self, hidden: jax.Array) -> dict[str, jax.Array]:
+    def read_out(
+        self, hidden: jax.Array, attention_mask: jax.Array | None = None
+    ) -> dict[str, jax.Array]:
         """Return a dict with `replaced_token_logits` [batch, length]."""
         return {"replaced_token_logits": self.replaced_token(hidden)}
 
@@ -197,7 +243,9 @@ class EncoderModel(nnx.Module):
         if pooler:
             self.pooler = Pooler(config, compute, rngs)
 
-    def read_out(self, hidden: jax.Array) -> dict[str, jax.Array]:
+    def read_out(
+        self, hidden: jax.Array, attention_mask: jax.Array | None = None
+    ) -> dict[str, jax.Array]:
         """Return a dict with `pooled` [batch, hidden_dim], or {} if there is no pooler."""
         return {"pooled": self.pooler(hidden)} if self.has_pooler else {}
 
@@ -240,16 +288,20 @@ class Classifier(nnx.Module, abc.ABC):
         output = self.encoder(
             token_ids, segment_ids, None, attention_mask, packed=False, dropout_key=keys[0]
         )
-        return self.read_out(output.hidden, keys[1])["logits"]
+        return self.read_out(output.hidden, attention_mask, keys[1])["logits"]
 
     @abc.abstractmethod
     def read_out(
-        self, hidden: jax.Array, dropout_key: jax.Array | None = None
+        self,
+        hidden: jax.Array,
+        attention_mask: jax.Array | None = None,
+        dropout_key: jax.Array | None = None,
     ) -> dict[str, jax.Array]:
         """Apply the head to the last layer's output and return a dict of outputs.
 
         Args:
           hidden: [batch, length, hidden_dim].
+          attention_mask: see `__call__`.
           dropout_key: None during evaluation.
         """
 
@@ -258,7 +310,7 @@ class Classifier(nnx.Module, abc.ABC):
 
 
 class SentenceClassifier(Classifier):
-    """A classifier that scores a sequence's pooled `[CLS]` vector.
+    """A classifier that scores a sequence's pooled vector, which is normally that of `[CLS]`.
 
     In multiple choice, each choice is a sequence with one score.
 
@@ -275,18 +327,57 @@ class SentenceClassifier(Classifier):
         dropout: float,
     ):
         super().__init__(config, compute, rngs, scores=scores, dropout=dropout)
-        self.pooler = Pooler(config, compute, rngs)
+        self.transforms, self.pooling = config.classifier_transform, config.pooling
+        match self.transforms:
+            case "pooler":
+                self.pooler = Pooler(config, compute, rngs)
+            case "prediction":
+                self.prediction = PredictionHead(config, compute, rngs)
+            case _:
+                assert_never(self.transforms)
         self.drops_pooler_input = config.pooler_dropout
 
     def read_out(
-        self, hidden: jax.Array, dropout_key: jax.Array | None = None
+        self,
+        hidden: jax.Array,
+        attention_mask: jax.Array | None = None,
+        dropout_key: jax.Array | None = None,
     ) -> dict[str, jax.Array]:
         """Return a dict with `pooled` [batch, hidden_dim] and float32 `logits` [batch, scores]."""
+        x = pool(hidden, attention_mask, self.pooling)
         if self.drops_pooler_input and dropout_key is not None:
             first, dropout_key = jax.random.split(dropout_key)
-            hidden = dropout(hidden[:, :1], self.dropout, first, self.ops)
-        pooled = self.pooler(hidden)
+            x = dropout(x[:, None], self.dropout, first, self.ops)[:, 0]
+        match self.transforms:
+            case "pooler":
+                pooled = self.pooler.transform(x)
+            case "prediction":
+                pooled = self.prediction(x)
+            case _:
+                assert_never(self.transforms)
         return {"pooled": pooled, "logits": self._logits(pooled, dropout_key)}
+
+
+def pool(hidden: jax.Array, attention_mask: jax.Array | None, pooling: Pooling) -> jax.Array:
+    """Return one vector [batch, hidden_dim] for each sequence.
+
+    Args:
+      hidden: [batch, length, hidden_dim].
+      attention_mask: [batch, length], 1 for tokens and 0 for padding; None if there is no padding.
+      pooling: "cls" for the first token's vector, or "mean" for the mean of all tokens, which is
+        computed in float32.
+    """
+    match pooling:
+        case "cls":
+            return hidden[:, 0]
+        case "mean":
+            if attention_mask is None:
+                return jnp.mean(hidden, axis=1, dtype=jnp.float32).astype(hidden.dtype)
+            weights = attention_mask.astype(jnp.float32)[..., None]
+            total = jnp.sum(hidden.astype(jnp.float32) * weights, axis=1)
+            return (total / jnp.maximum(jnp.sum(weights, axis=1), 1.0)).astype(hidden.dtype)
+        case _:
+            assert_never(pooling)
 
 
 class TokenClassifier(Classifier):
@@ -295,11 +386,34 @@ class TokenClassifier(Classifier):
     Source: Devlin et al. 2019, sections 5.3 (tags) and 4.2 (spans).
     """
 
+    def __init__(
+        self,
+        config: EncoderConfig,
+        compute: ComputeConfig,
+        rngs: nnx.Rngs,
+        *,
+        scores: int,
+        dropout: float,
+    ):
+        super().__init__(config, compute, rngs, scores=scores, dropout=dropout)
+        match config.classifier_transform:
+            case "pooler":
+                self.has_prediction = False
+            case "prediction":
+                self.has_prediction = True
+                self.prediction = PredictionHead(config, compute, rngs)
+            case _:
+                assert_never(config.classifier_transform)
+
     def read_out(
-        self, hidden: jax.Array, dropout_key: jax.Array | None = None
+        self,
+        hidden: jax.Array,
+        attention_mask: jax.Array | None = None,
+        dropout_key: jax.Array | None = None,
     ) -> dict[str, jax.Array]:
         """Return a dict with float32 `logits` [batch, length, scores]."""
-        return {"logits": self._logits(hidden, dropout_key)}
+        x = self.prediction(hidden) if self.has_prediction else hidden
+        return {"logits": self._logits(x, dropout_key)}
 
 
 GENERATOR = "generator."  # name prefix of the parameters that an ELECTRA generator does not share

@@ -7,7 +7,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -99,9 +99,10 @@ class Dense(nnx.Linear):
 
         The result has the compute dtype.
         """
-        assert self.bias is not None and out_sharding is None
+        assert out_sharding is None
         compute = with_ops(affine, self.ops)
-        result = compute(inputs.astype(self.dtype), self.kernel[...], self.bias[...])
+        bias = None if self.bias is None else self.bias[...]
+        result = compute(inputs.astype(self.dtype), self.kernel[...], bias)
         return checkpoint_name(result, DENSE)
 
 
@@ -112,11 +113,14 @@ def dense(
     config: EncoderConfig,
     compute: ComputeConfig,
     rngs: nnx.Rngs,
+    *,
+    bias: bool = True,
 ) -> Dense:
     """Return a dense layer with a kernel [in_dim, out_dim] whose logical axes are `axes`."""
     return Dense(
         in_dim,
         out_dim,
+        use_bias=bias,
         ops=compute.ops,
         dtype=compute_dtype(compute),
         kernel_init=initializer(config),
@@ -138,20 +142,35 @@ def scores_of(layer: Dense, x: jax.Array) -> jax.Array:
     return scores.reshape(*x.shape[:-1], scores.shape[-1])
 
 
-def layer_norm(
-    dim: int, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs
-) -> nnx.LayerNorm:
-    """Return layer normalization over the last dim, with float32 statistics (Ba et al. 2016)."""
-    return nnx.LayerNorm(
-        dim,
-        epsilon=config.layer_norm_epsilon,
-        dtype=compute_dtype(compute),
-        # Compute E[(x - E[x])^2]: E[x^2] - E[x]^2 loses precision if |mean| >> standard deviation.
-        use_fast_variance=False,
-        scale_metadata={"logical_axes": ("norm",)},
-        bias_metadata={"logical_axes": ("norm",)},
-        rngs=rngs,
-    )
+Norm = nnx.LayerNorm | nnx.RMSNorm
+
+
+def norm_layer(dim: int, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs) -> Norm:
+    """Return normalization over the last dim, with float32 statistics (see `norm_kind`)."""
+    match config.norm_kind:
+        case "layer":
+            return nnx.LayerNorm(
+                dim,
+                epsilon=config.layer_norm_epsilon,
+                dtype=compute_dtype(compute),
+                use_bias=config.norm_bias,
+                # Compute E[(x - E[x])^2]: E[x^2] - E[x]^2 loses precision if |mean| >> standard
+                # deviation.
+                use_fast_variance=False,
+                scale_metadata={"logical_axes": ("norm",)},
+                bias_metadata={"logical_axes": ("norm",)},
+                rngs=rngs,
+            )
+        case "rms":
+            return nnx.RMSNorm(
+                dim,
+                epsilon=config.layer_norm_epsilon,
+                dtype=compute_dtype(compute),
+                scale_metadata={"logical_axes": ("norm",)},
+                rngs=rngs,
+            )
+        case _:
+            assert_never(config.norm_kind)
 
 
 def embedding_table(

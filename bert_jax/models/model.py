@@ -62,6 +62,17 @@ class ClassifierHead:
         if self.scored == "choices" and (self.labels is None or len(self.labels) != 1):
             raise ValueError(f"labels={self.labels}: a choice has one score. Expected one label")
 
+    @property
+    def pools(self) -> bool:
+        """Whether the head scores one vector for a whole sequence."""
+        match self.scored:
+            case "sequence" | "choices":
+                return True
+            case "tokens":
+                return False
+            case _:
+                assert_never(self.scored)
+
 
 CLASSIFICATION = ClassifierHead("classification", "sequence", problems=get_args(Problem))
 MULTIPLE_CHOICE = ClassifierHead("multiple_choice", "choices", ("score",))
@@ -185,7 +196,7 @@ class ModelConfig:
 
     @property
     def has_pooler(self) -> bool:
-        """Whether the model applies a pooler to its `[CLS]` vector."""
+        """Whether the model has a pooler, a dense layer for the vector of a sequence."""
         match self.head_kind:
             case "encoder":
                 return self.pooler
@@ -194,7 +205,8 @@ class ModelConfig:
             case "masked_lm" | "replaced_token":
                 return False
             case ClassifierHead() as head:
-                return head.scored != "tokens"
+                pooler = self.encoder.classifier_transform == "pooler"
+                return pooler and head.scored != "tokens"
             case _:
                 assert_never(self.head_kind)
 
@@ -302,7 +314,7 @@ def infer(
         packed=False,
         return_hidden_states=hidden_states,
     )
-    outputs = {"hidden": output.hidden, **model.read_out(output.hidden)}
+    outputs = {"hidden": output.hidden, **model.read_out(output.hidden, attention_mask)}
     if choices:
         outputs["logits"] = outputs["logits"].reshape(choices)
     for number, states in enumerate(output.hidden_states or ()):

@@ -65,8 +65,10 @@ def product(
 
 
 @jax.custom_vjp
-def affine(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+def affine(x: jax.Array, kernel: jax.Array, bias: jax.Array | None) -> jax.Array:
     """Multiply `x` [rows, in] or [batch, length, in] by `kernel` [in, out] and add `bias` [out].
+
+    If `bias` is None, nothing is added.
 
     Parameters are rounded to the dtype of `x`, which is also the dtype of the result. Each gradient
     has the dtype of its parameter; the bias gradient is summed in float32.
@@ -74,7 +76,8 @@ def affine(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
     rows = _rows(x)
     leading = _LEADING[rows.ndim]
     mapped = product(f"{leading}i,io->{leading}o", rows, kernel.astype(x.dtype))
-    return mapped.reshape(*x.shape[:-1], kernel.shape[1]) + bias.astype(x.dtype)
+    mapped = mapped.reshape(*x.shape[:-1], kernel.shape[1])
+    return mapped if bias is None else mapped + bias.astype(x.dtype)
 
 
 _LEADING = {2: "r", 3: "bl"}
@@ -91,20 +94,23 @@ def _rows(x: jax.Array) -> jax.Array:
     return x if x.dtype == jnp.bfloat16 else x.reshape(-1, x.shape[-1])
 
 
+_Affine = tuple[jax.Array, jax.Array, jax.Array | None]  # the operands, or their gradients
+
+
 def _affine_forward(
-    x: jax.Array, kernel: jax.Array, bias: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
+    x: jax.Array, kernel: jax.Array, bias: jax.Array | None
+) -> tuple[jax.Array, _Affine]:
     return affine(x, kernel, bias), (x, kernel, bias)
 
 
-def _affine_backward(
-    operands: tuple[jax.Array, jax.Array, jax.Array], cotangent: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _affine_backward(operands: _Affine, cotangent: jax.Array) -> _Affine:
     x, kernel, bias = operands
     outer = _rows(cotangent)
     leading = _LEADING[outer.ndim]
     to_x = product(f"{leading}o,io->{leading}i", outer, kernel.astype(x.dtype)).reshape(x.shape)
     to_kernel = product(f"{leading}i,{leading}o->io", _rows(x), outer, kernel.dtype)
+    if bias is None:
+        return to_x, to_kernel, None
     to_bias = jnp.sum(cotangent, axis=range(cotangent.ndim - 1), dtype=jnp.float32)
     return to_x, to_kernel, to_bias.astype(bias.dtype)
 
@@ -215,12 +221,24 @@ affine_float32.defvjp(_affine_float32_forward, _affine_float32_backward)
 
 
 def activation_function(name: Activation, ops: Ops = "fast") -> Callable[[jax.Array], jax.Array]:
-    """Return exact (erf) GELU or its tanh approximation (Hendrycks and Gimpel 2016, section 2)."""
+    """Return an activation function.
+
+    "gelu" is the exact (erf) GELU, and "gelu_tanh" and "quick_gelu" approximate it (Hendrycks and
+    Gimpel 2016, section 2).
+    """
     match name:
         case "gelu":
             return with_ops(gelu, ops)
         case "gelu_tanh":
             return with_ops(gelu_tanh, ops)
+        case "relu":
+            return jax.nn.relu
+        case "silu":
+            return jax.nn.silu
+        case "tanh":
+            return jnp.tanh
+        case "quick_gelu":
+            return quick_gelu
         case _:
             assert_never(name)
 
@@ -275,6 +293,11 @@ def _gelu_tanh_backward(x: jax.Array, cotangent: jax.Array) -> tuple[jax.Array]:
 
 
 gelu_tanh.defvjp(_gelu_tanh_forward, _gelu_tanh_backward)
+
+
+def quick_gelu(x: jax.Array) -> jax.Array:
+    """Return x times the sigmoid of 1.702 x."""
+    return x * jax.nn.sigmoid(1.702 * x)
 
 
 # Multipliers from Wellons' "lowbias32" integer hash (2018), the least biased pair that he found.

@@ -30,12 +30,51 @@ _ALBERT_2 = _ALBERT | dict(activation="gelu_tanh", hidden_dropout=0.0, attention
 _DISTILBERT: dict[str, Any] = dict(num_segments=0, pooler_activation="relu")
 # Except in the small models, the embeddings are as wide as the discriminator.
 _ELECTRA: dict[str, Any] = dict(pooler_activation="gelu", pooler_dropout=True)
+_MODERNBERT: dict[str, Any] = dict(
+    vocab_size=50_368,
+    max_positions=8192,
+    num_segments=0,
+    hidden_dropout=0.0,
+    attention_dropout=0.0,
+    layer_norm_epsilon=1e-5,
+    positions="rotary",
+    rotary_theta=160_000.0,
+    local_rotary_theta=10_000.0,
+    attention_window=129,
+    global_every=3,
+    norm="pre",
+    norm_bias=False,
+    first_norm=False,
+    dense_bias=False,
+    gated_ffn=True,
+    classifier_transform="prediction",
+)
+_NEOBERT: dict[str, Any] = dict(
+    vocab_size=30_522,
+    max_positions=4096,
+    num_segments=0,
+    hidden_dropout=0.0,
+    attention_dropout=0.0,
+    activation="silu",
+    layer_norm_epsilon=1e-5,
+    positions="rotary",
+    norm="pre",
+    norm_kind="rms",
+    norm_bias=False,
+    embedding_norm=False,
+    dense_bias=False,
+    gated_ffn=True,
+    head_transform=False,
+    tied_output=False,
+)
 
 # tiny, mini, small and medium: Turc et al. 2019, "Well-Read Students Learn Better", table 1.
 # base and large: Devlin et al. 2019, section 3. roberta: Liu et al. 2019, "RoBERTa", section 3.1
 # and appendix A. albert: Lan et al. 2020, "ALBERT", table 1. distilbert: Sanh et al. 2019,
 # "DistilBERT", section 3. electra: Clark et al. 2020, "ELECTRA", table 6; the small generator has
-# the sizes of the released model, which is as large as its discriminator.
+# the sizes of the released model, which is as large as its discriminator. modernbert: Warner et al.
+# 2024, "Smarter, Better, Faster, Longer", appendix A; its window of 128 tokens does not count the
+# token itself. neobert: Le Breton et al. 2025, "NeoBERT", table 1 and its release.
 VARIANTS: dict[str, dict[str, Any]] = {
     "tiny": _sizes(2, 128, 2),
     "mini": _sizes(4, 256, 4),
@@ -62,6 +101,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "electra-small-generator": _sizes(12, 256, 4) | _ELECTRA | dict(embedding_dim=128),
     "electra-base-generator": _sizes(12, 256, 4) | _ELECTRA | dict(embedding_dim=768),
     "electra-large-generator": _sizes(24, 256, 4) | _ELECTRA | dict(embedding_dim=1024),
+    "modernbert-base": _sizes(22, 768, 12) | _MODERNBERT | dict(ffn_dim=1152),
+    "modernbert-large": _sizes(28, 1024, 16) | _MODERNBERT | dict(ffn_dim=2624),
+    "neobert": _sizes(28, 768, 12) | _NEOBERT | dict(ffn_dim=2048),
 }
 
 

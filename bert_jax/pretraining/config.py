@@ -156,8 +156,8 @@ class PretrainConfig:
             fix = f"optimizer.decay_steps={total - self.decay_from} and decay_fraction=0, or change"
             fix = fix if total > self.decay_from else "a larger"
             raise ValueError(
-                f"decay_from={self.decay_from}: the decay begins at step {begin}, since the run "
-                f"has {total} steps and the last {total - begin} are the decay. Set {fix} "
+                f"decay_from={self.decay_from}: expected {begin}, the step at which the decay of "
+                f"this run begins: it takes the last {total - begin} of {total} steps. Set {fix} "
                 f"phases.{self.ordered_phases()[-1][0]}.num_steps."
             )
 
@@ -298,7 +298,7 @@ class PretrainConfig:
             **pairs,
             **decay,
             **replaced,
-            "model": {**dataclasses.asdict(self.model), "sentence_pairs": self.sentence_pairs},
+            "model": {**self.model.identity, "sentence_pairs": self.sentence_pairs},
             "optimizer": self.optimizer.name,
             "seed": self.seed,
             "masking": self.masking.identity,

@@ -214,5 +214,5 @@ def teacher_identity(
     if teacher is not None:
         values["step"] = teacher.step
         values["parameters"] = fingerprint(teacher.params)
-        values["encoder"] = dataclasses.asdict(teacher.spec.model.encoder)
+        values["encoder"] = teacher.spec.model.encoder.identity
     return {TEACHER_IDENTITY: values}

@@ -19,7 +19,7 @@ def model_table(work_dir: Path) -> list[str]:
     defaults = read_inference_defaults(work_dir)
     rows = {"step": f"{default_checkpoint_step(work_dir):,}", "head": model.head}
     rows |= {"labels": ", ".join(model.labels)} if model.labels else {}
-    rows |= vars(model.encoder) | (vars(defaults) if defaults is not None else {})
+    rows |= model.encoder.identity | (vars(defaults) if defaults is not None else {})
     lines = _table("model", rows)
     settings = read_sentence_embedding(work_dir)
     if settings is not None:

@@ -1,4 +1,4 @@
-"""Define the protocols for tasks and teachers, metrics as weighted means, and cross-entropies."""
+"""Define the protocols for tasks and teachers, weighted metrics, and cross-entropy losses."""
 
 from __future__ import annotations
 

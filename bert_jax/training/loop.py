@@ -259,7 +259,7 @@ class Trainer:
                     self.checkpointer.raise_if_failed()
                     step += 1
                     self._window.dispatched(step, metrics, phase.flops(local))
-                    # Between two steps, evaluate, save, and stop if requested, in this order. The
+                    # Between two steps, evaluate, save, and stop if requested, in that order. The
                     # state has been trained on every batch before `step` exactly once.
                     if self._between_steps(state, step, phase, total):
                         return state, False

@@ -35,6 +35,7 @@ from flax import nnx  # noqa: E402
 from bert_jax.interop.import_model import import_model  # noqa: E402
 from bert_jax.models import local_attention as local  # noqa: E402
 from bert_jax.models.attention import (  # noqa: E402
+    View,
     cudnn_attention,
     scaled_scores,
     xla_attention,
@@ -121,6 +122,7 @@ class _AttentionCase(NamedTuple):
             for key in jax.random.split(jax.random.key(self.length + self.head_dim), 4)
         )
         documents = (_packed if self.packed else _single)(8, self.length)
+        view = View(documents, self.packed)
 
         def loss(*inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
             query, key, value = (x.astype(dtype) for x in inputs)
@@ -130,10 +132,10 @@ class _AttentionCase(NamedTuple):
             elif self.window is not None:
                 attended = local.local_attention(*rows, self.window, 0.0, None)
             elif backend == "cudnn":
-                attended = cudnn_attention(*rows)
+                attended = cudnn_attention(query, key, value, view)
             else:
                 scores = scaled_scores(query, key)
-                attended = xla_attention(scores, value, documents, self.packed, 0.0, None)
+                attended = xla_attention(scores, value, view, 0.0, None)
             attended = jnp.where((documents != 0)[:, :, None, None], attended, 0)
             attended = attended.astype(jnp.float32)
             return (attended * weights).sum(), attended

@@ -11,6 +11,7 @@ from bert_jax.analysis.counts import (
     parameters_by_part,
     pretraining_flops,
 )
+from bert_jax.models.attention import View
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.encoder import Encoder, Layer, SharedLayer, apply_layer
 from bert_jax.models.model import ModelConfig, define_model, infer
@@ -56,7 +57,7 @@ def test_flops_of_a_layer_match_the_program() -> None:
 
     def forward(params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
         layer = definition.module(params)
-        return apply_layer(config, SharedLayer(layer, layer), x, None, False, None)[0]
+        return apply_layer(config, SharedLayer(layer, layer), x, View(None, packed=False), None)[0]
 
     text = jax.jit(forward).lower(definition.shapes, x).as_text()
     assert products_of(text) == layer_flops(config, 128).total

@@ -8,6 +8,8 @@ import pytest
 
 from ..finetuning.conftest import history, make_source, scores, source, toy  # noqa: F401
 
+pytestmark = pytest.mark.slow
+
 COMPARED = ("loss", "accuracy", "gradient_norm")
 
 

@@ -1,4 +1,4 @@
-"""Compare guesses for masks with those from Hugging Face's pipeline."""
+"""Compare predictions for masked tokens with those from Hugging Face's pipeline."""
 
 from __future__ import annotations
 

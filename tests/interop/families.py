@@ -1,4 +1,4 @@
-"""Build tiny Hugging Face RoBERTa, ALBERT, DistilBERT and ELECTRA models with random weights."""
+"""Build tiny models of Hugging Face families other than BERT, with random weights."""
 
 from __future__ import annotations
 
@@ -47,6 +47,9 @@ CONFIGS = {
         initializer_range=0.1,
     ),
     "Electra": transformers.ElectraConfig(**SIZES, embedding_size=16),
+    "ModernBert": transformers.ModernBertConfig(
+        **SIZES, pad_token_id=0, local_attention=8, global_attn_every_n_layers=2
+    ),
 }
 # The heads of the classes called `ForPreTraining`: ALBERT's has both pretraining heads, and
 # ELECTRA's is the discriminator.
@@ -84,6 +87,9 @@ def make(
         vocabulary = {piece: number for number, piece in enumerate(BYTES)}
         (directory / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
         (directory / "merges.txt").write_text("#version: 0.2\n")
+    elif family == "ModernBert":  # this class has no tokenizer of its own
+        vocabulary = {word: number for number, word in enumerate(WORDS)}
+        transformers.BertTokenizer(vocab=vocabulary).save_pretrained(directory)
     else:
         (directory / "vocab.txt").write_text("".join(f"{w}\n" for w in WORDS), encoding="utf-8")
     return model

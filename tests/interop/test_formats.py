@@ -74,11 +74,28 @@ def test_all_heads_at_several_lengths(form, head, exported):
     "encoder",
     [
         dict(norm="pre"),
+        dict(
+            positions="rotary",
+            attention_window=5,
+            global_every=2,
+            local_rotary_theta=100.0,
+            norm="pre",
+            norm_kind="rms",
+            norm_bias=False,
+            first_norm=False,
+            embedding_norm=False,
+            dense_bias=False,
+            gated_ffn=True,
+            activation="silu",
+            head_transform=False,
+            tied_output=False,
+        ),
+        dict(activation="quick_gelu", positions="rotary"),
         dict(positions="sinusoidal"),
         dict(num_segments=0),
         dict(activation="gelu_tanh", layer_norm_epsilon=1e-3, num_heads=1),
     ],
-    ids=lambda changes: "-".join(changes),
+    ids=lambda changes: "-".join(changes)[:40],
 )
 def test_models_without_a_hugging_face_class(form, encoder, tmp_path, make_bert, bert_jax_here):
     import jax

@@ -119,7 +119,7 @@ def test_a_wrong_number_of_positions_is_refused(rows, make_bert, refused):
 
 REFUSED_CONFIGS = {
     "another architecture": (dict(model_type="xlnet"), "model_type is 'xlnet'"),
-    "another activation": (dict(hidden_act="relu"), "hidden_act is 'relu'; expected one of gelu"),
+    "another activation": (dict(hidden_act="elu"), "hidden_act is 'elu'; expected one of gelu"),
     "relative positions": (
         dict(position_embedding_type="relative_key"),
         "position_embedding_type is 'relative_key'; only 'absolute'",

@@ -17,6 +17,8 @@ from bert_jax.interpretability.similarity import compare_layers
 from bert_jax.labeled_data.treebank import read_treebank
 from bert_jax.training.metrics_log import read_metrics
 
+pytestmark = pytest.mark.slow
+
 SENTENCE = [
     "1\tthe\t_\tDET\t_\t_\t2\tdet\t_\t_",
     "2\train\t_\tNOUN\t_\t_\t3\tnsubj\t_\t_",

@@ -31,8 +31,11 @@ from bert_jax.tasks.pretraining import Pretraining
         ({"layer_norm_epsilon": 0.0}, "layer_norm_epsilon=0.0: must be positive and finite"),
         ({"layer_norm_epsilon": float("inf")}, "layer_norm_epsilon=inf: must be positive"),
         ({"initializer_range": 0.0}, "initializer_range=0.0: must be positive"),
-        ({"activation": "relu"}, "activation='relu': expected one of 'gelu', 'gelu_tanh'"),
-        ({"positions": "rotary"}, "positions='rotary': expected one of 'learned', 'sinusoidal'"),
+        ({"activation": "elu"}, "activation='elu': expected one of 'gelu', 'gelu_tanh', 'relu'"),
+        (
+            {"positions": "alibi"},
+            "positions='alibi': expected one of 'learned', 'sinusoidal', 'rot",
+        ),
         ({"norm": "rms"}, "norm='rms': expected one of 'post', 'pre'"),
         (
             {"hidden_dim": 9, "num_heads": 3, "positions": "sinusoidal"},
@@ -56,6 +59,40 @@ from bert_jax.tasks.pretraining import Pretraining
             "Use one of 1, 2, 3, 4, 6, 12",
         ),
         ({"sharing": "ffn", "num_groups": 24}, "num_groups=24: does not divide num_layers=12"),
+        ({"positions": "rotary", "num_heads": 256}, "num_heads=256: rotary positions rotate pairs"),
+        ({"rotary_theta": 1e5}, "rotary_theta=100000.0: has no effect with positions='learned'"),
+        ({"rotary_theta": 0.0}, "rotary_theta=0.0: must be positive and finite"),
+        ({"local_rotary_theta": 1.0}, "local_rotary_theta=1.0: has no effect with positions='lear"),
+        (
+            {"positions": "rotary", "local_rotary_theta": 1e4},
+            "local_rotary_theta=10000.0: has no effect without layers with local attention",
+        ),
+        (
+            {"positions": "rotary", "local_rotary_theta": -1.0, "attention_window": 3},
+            "local_rotary_theta=-1.0: must be positive and finite",
+        ),
+        ({"global_every": 3}, "global_every=3: has no effect without local attention"),
+        ({"global_every": 0}, "global_every=0: must be at least 1"),
+        (
+            {"attention_window": 128, "global_every": 3},
+            "attention_window=128: must be odd and positive, because a token sees equally many "
+            "tokens on both sides. Use 129",
+        ),
+        ({"attention_window": -2, "global_every": 3}, "must be odd and positive"),
+        ({"attention_window": 5}, "attention_window=5: has no effect if every layer has global"),
+        ({"norm_kind": "batch"}, "norm_kind='batch': expected one of 'layer', 'rms'"),
+        ({"norm_kind": "rms"}, "norm_bias=True: RMSNorm has no bias"),
+        ({"first_norm": False}, "first_norm=False: only supported by norm='pre', not 'post'"),
+        (
+            {"first_norm": False, "norm": "pre", "sharing": "all"},
+            "first_norm=False: the first layer shares its norm with others (sharing='all')",
+        ),
+        (
+            {"head_transform": False, "embedding_dim": 128},
+            "head_transform=False: with embedding_dim=128, the masked-LM head needs its transform",
+        ),
+        ({"classifier_transform": "none"}, "classifier_transform='none': expected one of 'pooler'"),
+        ({"pooling": "max"}, "pooling='max': expected one of 'cls', 'mean'"),
         ({"pooler_activation": "silu"}, "pooler_activation='silu': expected one of 'tanh', 'relu'"),
     ],
 )
@@ -97,6 +134,10 @@ def test_variants_have_the_published_shapes() -> None:
         "electra-small-generator": (12, 256, 4, 1024),
         "electra-base-generator": (12, 256, 4, 1024),
         "electra-large-generator": (24, 256, 4, 1024),
+        # From Warner et al. 2024, table 4, and Le Breton et al. 2025, table 1.
+        "modernbert-base": (22, 768, 12, 1152),
+        "modernbert-large": (28, 1024, 16, 2624),
+        "neobert": (28, 768, 12, 2048),
     }
     assert published.keys() == VARIANTS.keys()
     for name, shape in published.items():

@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal
 from scipy.stats import chi2
 
 from bert_jax.models import attention, embeddings, encoder
-from bert_jax.models.attention import xla_attention
+from bert_jax.models.attention import View, xla_attention
 from bert_jax.models.config import ComputeConfig, Ops
 from bert_jax.models.ops import dropout, keep_mask
 from bert_jax.models.variants import variant
@@ -182,7 +182,8 @@ def test_attention_dropout_depends_only_on_the_key() -> None:
     scores = jnp.zeros((batch, heads, length, length))
     # If all scores are zero and the values are one-hot, the output is the attention probabilities.
     values = jnp.broadcast_to(jnp.eye(length)[None, :, None], (batch, length, heads, length))
-    attend = jax.jit(lambda key: xla_attention(scores, values, None, True, 0.25, key))
+    view = View(None, packed=True)
+    attend = jax.jit(lambda key: xla_attention(scores, values, view, 0.25, key))
     first, repeated, next_step = (np.asarray(attend(key_of(4, step))) for step in (0, 0, 1))
     assert_array_equal(first, repeated)
     assert set(np.unique(first)) == {0.0, np.float32(1 / length / 0.75)}
@@ -190,7 +191,7 @@ def test_attention_dropout_depends_only_on_the_key() -> None:
     assert both == pytest.approx(0.75**2, abs=0.03)
     per_head = np.moveaxis(first, 2, 1).reshape(batch * heads, -1) > 0
     assert len(np.unique(per_head, axis=0)) == batch * heads
-    undropped = xla_attention(scores, values, None, True, 0.25, None)
+    undropped = xla_attention(scores, values, view, 0.25, None)
     np.testing.assert_allclose(undropped, 1 / length, rtol=1e-6)
 
 

@@ -74,6 +74,11 @@ def theirs_of(name: str, config: EncoderConfig) -> tuple[torch.nn.Module, torch.
             transformers.ElectraForMaskedLM if is_generator else transformers.ElectraForPreTraining
         )
         return transformers.ElectraModel(electra), whole(electra)
+    if name.startswith("modernbert"):
+        modernbert = transformers.ModernBertConfig(**sizes)
+        return transformers.ModernBertModel(modernbert), transformers.ModernBertForMaskedLM(
+            modernbert
+        )
     distilbert = transformers.DistilBertConfig(
         vocab_size=config.vocab_size,
         dim=config.hidden_dim,
@@ -89,7 +94,8 @@ def theirs_of(name: str, config: EncoderConfig) -> tuple[torch.nn.Module, torch.
 
 # Exact parameter counts for the bare models, including a pooler if there is one. The papers give
 # rounded numbers: "125M" and "355M" in Liu et al. 2019, "12M", "18M", "60M" and "235M" in Lan et
-# al. 2020, "66M" in Sanh et al. 2019, and "14M", "110M" and "335M" in Clark et al. 2020.
+# al. 2020, "66M" in Sanh et al. 2019, "14M", "110M" and "335M" in Clark et al. 2020, and "149M" and
+# "395M" in Warner et al. 2024.
 PUBLISHED = {
     "roberta-base": 124_645_632,
     "roberta-large": 355_359_744,
@@ -108,6 +114,8 @@ PUBLISHED = {
     "electra-small-generator": 13_483_008,
     "electra-base-generator": 33_511_168,
     "electra-large-generator": 50_999_552,
+    "modernbert-base": 149_014_272,
+    "modernbert-large": 394_781_696,
 }
 
 
@@ -116,14 +124,22 @@ def test_parameter_counts_of_other_families_match_hugging_face(name: str) -> Non
     config = variant(name)
     with torch.device("meta"):
         bare, whole = theirs_of(name, config)
-    has_pooler = not name.startswith(("distilbert", "electra"))
+    has_pooler = not name.startswith(("distilbert", "electra", "modernbert"))
     encoder = define_model(ModelConfig(config, "encoder", pooler=has_pooler), FLOAT32)
-    assert PUBLISHED.keys() == VARIANTS.keys() - BERTS
+    assert PUBLISHED.keys() == VARIANTS.keys() - {*BERTS, "neobert"}
     assert count(encoder.shapes) == bare.num_parameters() == PUBLISHED[name]
     head = "pretraining" if name.startswith("albert") else "masked_lm"
     if name.startswith("electra") and not name.endswith("generator"):
         head = "replaced_token"
     assert count(define_model(ModelConfig(config, head), FLOAT32).shapes) == whole.num_parameters()
+
+
+def test_neobert_has_the_parameters_that_its_configuration_implies() -> None:
+    # Le Breton et al. 2025, table 1, gives 250M. In its release, the gated feed-forward layers have
+    # 2/3 x 4 x 768 = 2,048 inner features, and only the output layer has a bias.
+    table, layer = 30_522 * 768, 4 * 768 * 768 + 3 * 768 * 2048 + 2 * 768
+    model = define_model(ModelConfig(variant("neobert"), "masked_lm"), FLOAT32)
+    assert count(model.shapes) == 2 * table + 30_522 + 28 * layer + 768
 
 
 def test_base_and_large_have_the_published_totals() -> None:

@@ -92,6 +92,23 @@ MODELS: dict[str, Model] = {
         ),
         "multiple_choice",
     ),
+    "modernbert": (
+        transformers.ModernBertForMaskedLM,
+        transformers.ModernBertConfig(
+            **SIZES, max_position_embeddings=20, pad_token_id=0, local_attention=4,
+            global_attn_every_n_layers=2, norm_bias=True,
+        ),
+        "masked_lm",
+    ),
+    "modernbert-classifier": (
+        transformers.ModernBertForSequenceClassification,
+        transformers.ModernBertConfig(
+            **SIZES, max_position_embeddings=20, pad_token_id=0, local_attention=8,
+            classifier_pooling="mean", hidden_activation="silu", classifier_activation="silu",
+            attention_bias=True, mlp_bias=True, classifier_bias=True,
+        ),
+        "classification",
+    ),
 }  # fmt: skip
 
 

@@ -34,6 +34,11 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+    "quick_gelu": "quick_gelu",
 }
 # A dict from Hugging Face's names for problem types to ours. A problem type says what the scores
 # mean.
@@ -74,7 +79,16 @@ def read_encoder(content: Mapping[str, Any], where: str) -> EncoderConfig:
     values = {
         name: _number(content, hf_name, name, where) for name, hf_name in family.fields.items()
     }
-    values |= {**family.constants, "activation": ACTIVATIONS[activation]}
+    if family.head_activation and content[family.head_activation] != activation:
+        raise ValueError(
+            f"{where}: {family.head_activation} is {content[family.head_activation]!r}; only the "
+            f"value of {family.activation}, {activation!r}, is supported"
+        )
+    values |= {
+        **family.constants,
+        "activation": ACTIVATIONS[activation],
+        "tied_output": content.get("tie_word_embeddings") is not False,
+    }
     try:
         return EncoderConfig(**values | family.read(content))
     except (ValueError, TypeError) as error:
@@ -209,9 +223,9 @@ def write_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
         "architectures": [architecture_of(config)],
         "model_type": family.model_type,
         **{hf_name: getattr(encoder, name) for name, hf_name in family.fields.items()},
-        family.activation: _HIDDEN_ACT[encoder.activation],
+        **{key: _HIDDEN_ACT[encoder.activation] for key in family.activation_keys},
         "pad_token_id": pad_id,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": encoder.tied_output,
         "dtype": "float32",
         **family.write(encoder),
     }
@@ -233,17 +247,25 @@ def _classifier_head(name: str) -> ClassifierHead | None:
     return next((head for head in classifier_heads() if head.name == name), None)
 
 
-def _classifier_names() -> list[str]:
+def _classifier_names(family: Family) -> list[str]:
     """Return the heads whose dense layer Hugging Face calls `classifier`."""
     named = {
         kind.head.name: None
         for kind in task_kinds()
-        if kind.huggingface is not None and kind.huggingface.classifier == "classifier"
+        if kind.huggingface is not None
+        and (family.classifier or kind.huggingface.classifier) == "classifier"
     }
     return list(named)
 
 
-_HIDDEN_ACT: dict[Activation, str] = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
+_HIDDEN_ACT: dict[Activation, str] = {
+    "gelu": "gelu",
+    "gelu_tanh": "gelu_pytorch_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "tanh": "tanh",
+    "quick_gelu": "quick_gelu",
+}
 # The last layer of a classifier; RoBERTa's sequence classifier has two layers.
 _CLASSIFIERS = ("classifier.weight", "classifier.out_proj.weight")
 
@@ -377,7 +399,7 @@ def classifier_fits(
 ) -> bool:
     """Return whether `config` can use the source's classifier; True if the source has none."""
     scores = classifier_shape(shapes)
-    if scores is None or config.head not in _classifier_names():
+    if scores is None or config.head not in _classifier_names(family_of(config.encoder)):
         return True
     family = family_of(config.encoder)
     return not _another_task(content, config.head, family) and scores[0] == len(config.scores)
@@ -385,7 +407,7 @@ def classifier_fits(
 
 def _another_task(content: Mapping[str, Any], head: str, family: Family) -> bool:
     """Return whether config.json names a kind of classifier other than `head`."""
-    kinds = map(family.architectures.get, _classifier_names())
+    kinds = map(family.architectures.get, _classifier_names(family))
     named = set(classes_of(content)).intersection(kinds)
     return bool(named) and family.architectures.get(head) not in named
 
@@ -415,9 +437,9 @@ def _head_of(
         return "encoder"
     heads = heads_of(family)
     for architecture in architectures:
-        if heads.get(architecture) in _classifier_names():
+        if heads.get(architecture) in _classifier_names(family):
             return heads[architecture]
     raise ValueError(
         f"{directory}: config.json does not specify the kind of classifier (architectures: "
-        f"{architectures}). Set --head to one of {', '.join(_classifier_names())}"
+        f"{architectures}). Set --head to one of {', '.join(_classifier_names(family))}"
     )

@@ -9,11 +9,12 @@ from bert_jax.interop.huggingface.albert import ALBERT
 from bert_jax.interop.huggingface.bert import BERT, DISTILBERT, ROBERTA
 from bert_jax.interop.huggingface.electra import ELECTRA
 from bert_jax.interop.huggingface.family import Family
+from bert_jax.interop.huggingface.modernbert import MODERNBERT
 from bert_jax.interop.tensors import Origin
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig
 
-FAMILIES = (BERT, ROBERTA, ALBERT, DISTILBERT, ELECTRA)
+FAMILIES = (BERT, ROBERTA, ALBERT, DISTILBERT, ELECTRA, MODERNBERT)
 # Model types that are equivalent to one of the families. Each is mapped to the prefix of its class
 # names and to the equivalent family. Equivalent models compute the same function from tensors with
 # the same names.
@@ -25,6 +26,13 @@ OTHER_NAMES: Mapping[str, tuple[str, Family]] = {
 
 def family_of(encoder: EncoderConfig) -> Family:
     """Return the family that an encoder belongs to or resembles most closely."""
+    match encoder.positions:
+        case "rotary":
+            return MODERNBERT
+        case "learned" | "sinusoidal":
+            pass
+        case _:
+            assert_never(encoder.positions)
     match encoder.pooler_activation:
         case "gelu":
             return ELECTRA
@@ -103,11 +111,20 @@ def origins(config: ModelConfig) -> dict[str, Origin]:
     """Return the origin of each parameter in a model of the class `architecture_of(config)`.
 
     The names of the encoder's tensors begin with the family's prefix, which bare models omit. Only
-    kernels are transposed: ours are [in, out], and Hugging Face's are [out, in].
+    kernels are transposed: ours are [in, out], and Hugging Face's are [out, in]. Several parameters
+    may come from blocks of the same tensor.
 
     Raises:
       ValueError: Hugging Face's library has no class for the model.
     """
     architecture_of(config)
-    names = family_of(config.encoder).names(config)
-    return {name: Origin(hf_name, name.endswith(".kernel")) for name, hf_name in names.items()}
+    family = family_of(config.encoder)
+    names = family.names(config)
+    if config.head in ("pretraining", "masked_lm") and not config.encoder.tied_output:
+        names["masked_lm.output"] = family.output_table
+        unused = family.unused_in(config.encoder)
+        names["masked_lm.bias"] = unused.get(names["masked_lm.bias"], names["masked_lm.bias"])
+    return {
+        name: Origin(hf_name, name.endswith(".kernel"), block=family.block_of(name))
+        for name, hf_name in names.items()
+    }

@@ -44,11 +44,16 @@ class Family:
       pairs_are: the task that the sentence-pair head is trained on.
       names_bounds: whether config.json contains the ids of the first and last token of a sequence.
       activation: HF's key for the activation.
+      head_activation: HF's key for the activation in the heads, if it has one of its own.
       classifier_dropout: HF's key for the dropout rate before a classifier.
       tagger_dropout: HF's key for the dropout rate before a token classifier, if it differs.
       choice_dropout: HF's key for the dropout rate before a classifier of choices, if it differs.
       constants: values of our config fields that config.json has no key for.
       only: for each key where HF's class supports several values, the only one that we support.
+      blocks: a dict from the names of our modules to (index, number): their parameters are one of
+        several blocks of rows in one of HF's tensors.
+      classifier: HF's name for the last layer of every classifier, if all have the same name.
+      token_name: the name of the token embedding tensor, without `prefix`.
       read: a function that returns additional fields for our config from a parsed config.json.
       write: a function that returns additional keys to write to config.json.
     """
@@ -70,11 +75,15 @@ class Family:
     replaced_token: str = ""
     names_bounds: bool = False
     activation: str = "hidden_act"
+    head_activation: str = ""
     classifier_dropout: str = "classifier_dropout"
     tagger_dropout: str = ""
     choice_dropout: str = ""
     constants: Mapping[str, Any] = field(default_factory=dict)
     only: Mapping[str, Any] = field(default_factory=dict)
+    blocks: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    classifier: str = ""
+    token_name: str = "embeddings.word_embeddings.weight"
     read: Callable[[Mapping[str, Any]], dict[str, Any]] = _nothing
     write: Callable[[EncoderConfig], dict[str, Any]] = lambda encoder: {}
 
@@ -89,9 +98,38 @@ class Family:
         }
 
     @property
+    def activation_keys(self) -> tuple[str, ...]:
+        """HF's keys for the activation."""
+        return tuple(filter(None, (self.activation, self.head_activation)))
+
+    @property
     def token_table(self) -> str:
         """The name of the token embedding tensor."""
-        return f"{self.prefix}embeddings.word_embeddings.weight"
+        return self.prefix + self.token_name
+
+    @property
+    def output_table(self) -> str:
+        """The name of the masked-LM head's output table, which most models tie to `token_table`."""
+        return next(copy for copy, original in self.tied.items() if original == self.token_table)
+
+    def block_of(self, name: str) -> tuple[int, int]:
+        """Return (index, number) of a parameter's block in its tensor, (0, 1) for all of it."""
+        module = name.rpartition(".")[0]
+        return next((b for key, b in self.blocks.items() if module.endswith(f".{key}")), (0, 1))
+
+    def tied_in(self, encoder: EncoderConfig) -> dict[str, str]:
+        """Return a dict from the name of each tied tensor in a model to that of its original."""
+        return dict(self.tied) if encoder.tied_output else {}
+
+    def unused_in(self, encoder: EncoderConfig) -> dict[str, str]:
+        """Return a dict from tensors that a model does not use to those that it uses instead.
+
+        If the output layer is not tied, it has a bias of its own, but HF's classes still contain
+        the bias that they would otherwise use.
+        """
+        if encoder.tied_output:
+            return {}
+        return {old: new for new, old in self.tied.items() if old != self.token_table}
 
     @property
     def position_table(self) -> str:
@@ -155,8 +193,25 @@ def classifier(config: ModelConfig) -> dict[str, str]:
 
 def odd_encoder(config: ModelConfig) -> Refusal | None:
     """Return an encoder setting that no family supports, or None if there is no such setting."""
-    for name, supported in (("norm", "post"), ("positions", "learned")):
-        value = getattr(config.encoder, name)
+    for name in _RARE:
+        value, supported = getattr(config.encoder, name), getattr(EncoderConfig, name)
         if value != supported:
             return f"model.{name}={value!r}", f"supports only {supported!r}"
     return None
+
+
+# Fields whose defaults are the only values that BERT, RoBERTa, ALBERT and DistilBERT support.
+_RARE = (
+    "norm",
+    "positions",
+    "attention_window",
+    "norm_kind",
+    "norm_bias",
+    "first_norm",
+    "embedding_norm",
+    "dense_bias",
+    "gated_ffn",
+    "head_transform",
+    "classifier_transform",
+    "pooling",
+)

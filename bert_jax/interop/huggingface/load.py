@@ -23,7 +23,6 @@ from bert_jax.interop.huggingface.config import (
     with_table_sizes,
 )
 from bert_jax.interop.huggingface.families import family_of, origins
-from bert_jax.interop.huggingface.family import Family
 from bert_jax.interop.huggingface.sentence_transformers import read_sentence_model, within
 from bert_jax.interop.huggingface.weights import NewestNames, open_weights
 from bert_jax.interop.tensors import Account, ForeignTensors, Origin, match_tensors, read
@@ -146,7 +145,7 @@ def open_directory(
     model = resolve_directory(
         content,
         encoder,
-        NewestNames(open_weights(directory), family_of(encoder)),
+        NewestNames(open_weights(directory), encoder),
         loaded.lowercased() if sentences.lowercase else loaded,
         directory,
         options,
@@ -192,7 +191,7 @@ def resolve_directory(
     source: Path,
     options: ImportOptions,
 ) -> ForeignModel:
-    """Combine a config, tensors with Hugging Face's names and a tokenizer into a model.
+    """Combine a config, a tokenizer, and tensors with Hugging Face's names into a model.
 
     Args:
       content: the parsed config.json.
@@ -236,7 +235,7 @@ def resolve_directory(
         new_classifier=not fits,
     )
     if config.head in MASKED_LM_HEADS:
-        _check_tied(tensors, family_of(encoder), source)
+        _check_tied(tensors, encoder, source)
     try:
         pairs = read_pairs(content, family_of(encoder))
     except ValueError as error:
@@ -266,17 +265,21 @@ def match_model(
     places, family = origins(config), family_of(config.encoder)
     if new_classifier:
         places |= {f"classifier.{name}": Origin(f"(new).{name}") for name in ("kernel", "bias")}
-    rows = None if positions is None else config.encoder.position_offset + positions
-    places["encoder.embeddings.position"] = Origin(family.position_table, rows=rows)
+    if "encoder.embeddings.position" in places:
+        rows = None if positions is None else config.encoder.position_offset + positions
+        places["encoder.embeddings.position"] = Origin(family.position_table, rows=rows)
     shapes = {name: shape.shape for name, shape in _definition(config).shapes.items()}
 
+    tied, unused = family.tied_in(config.encoder), family.unused_in(config.encoder)
     kept = {family.part_of(place.name) for place in places.values()}
 
     def why_left_out(name: str) -> str | None:
         if name.endswith(BUFFERS):
             return "because it is a buffer, not a weight"
-        if name in family.tied and config.head in MASKED_LM_HEADS:
-            return f"because it is the same as {family.tied[name]}"
+        if name in tied and config.head in MASKED_LM_HEADS:
+            return f"because it is the same as {tied[name]}"
+        if name in unused and config.head in MASKED_LM_HEADS:
+            return f"because the model uses {unused[name]} instead"
         part = family.part_of(name)
         if new_classifier and part == "classifier.":
             return "because the classifier is replaced with a randomly initialized one"
@@ -311,14 +314,15 @@ def check_vocabulary(tokenizer: Tokenizer, encoder: EncoderConfig) -> None:
         )
 
 
-def _check_tied(tensors: ForeignTensors, family: Family, source: Path) -> None:
-    for copy, original in family.tied.items():
+def _check_tied(tensors: ForeignTensors, encoder: EncoderConfig, source: Path) -> None:
+    for copy, original in family_of(encoder).tied_in(encoder).items():
         if copy in tensors.shapes and original in tensors.shapes:
             if not np.array_equal(tensors.read(copy), tensors.read(original)):
                 raise ValueError(
-                    f"{source}: {copy} differs from {original}, because the model was trained with "
-                    "a separate output layer, which is not supported. Import only the encoder with "
-                    "--head encoder"
+                    f"{source}: {copy} differs from {original}, although they are the same layer "
+                    "according to config.json. If the model was trained with a separate output "
+                    'layer, set "tie_word_embeddings" to false there. Otherwise, import only the '
+                    "encoder with --head encoder"
                 )
 
 

@@ -73,16 +73,24 @@ def write_directory(
         raise ValueError(f"{refusal}. The formats onnx and stablehlo support every model")
     stored = write_config(config, tokenizer) | {"dtype": dtype}
     content = json.dumps(stored, indent=2) + "\n"
-    tensors = {}
+    blocks: dict[str, dict[int, NDArray[np.floating]]] = {}
     for name, origin in origins(config).items():
         values = np.asarray(parameters.pop(name))
         hf_name = origin.name
         if config.head == "encoder":
             hf_name = hf_name.removeprefix(family_of(config.encoder).prefix)
         values = np.ascontiguousarray(values.T if origin.transposed else values)
-        tensors[hf_name] = _rounded(values, dtype, name)
+        blocks.setdefault(hf_name, {})[origin.block[0]] = _rounded(values, dtype, name)
         del values
+    tensors = {}
+    for hf_name in list(blocks):
+        parts = blocks.pop(hf_name)
+        ordered = [parts[index] for index in sorted(parts)]
+        tensors[hf_name] = ordered[0] if len(ordered) == 1 else np.concatenate(ordered)
     assert not parameters, f"not exported: {sorted(parameters)}"
+    for unused, used in family_of(config.encoder).unused_in(config.encoder).items():
+        if used in tensors:  # transformers warns if a tensor that its class has is missing
+            tensors[unused] = tensors[used].copy()
     save_file(tensors, target / SAFETENSORS, metadata={"format": "pt"})
     # The tokenizer must return segment ids only if the model has more than one segment. BERT's
     # tokenizer returns them by default, but ALBERT's does so only if configured to. If the model

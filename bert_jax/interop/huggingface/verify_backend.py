@@ -12,9 +12,9 @@ from bert_jax.finetuning.registry import kind_of_head, score_outputs
 from bert_jax.interop.comparison import Outputs, ProbeInput, Sizes
 from bert_jax.interop.huggingface.config import read_encoder
 from bert_jax.interop.huggingface.families import classes_of, family_of, heads_of
-from bert_jax.interop.huggingface.family import Family
 from bert_jax.interop.huggingface.weights import NewestNames, open_weights
 from bert_jax.json_files import read_json_object
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import PretrainingHead, scores_choices
 
 # For each head, a dict from the names of its scores in transformers to the names in `infer`.
@@ -74,7 +74,7 @@ class HuggingFaceModel:
         self._head = heads[architecture]
         self._torch, self.directory = torch, directory
         # By default, a bare model has a pooler if its family has poolers.
-        bare = self._head == "encoder" and family.pooler and not _has_pooler(directory, family)
+        bare = self._head == "encoder" and family.pooler and not _has_pooler(directory, encoder)
         options = {"add_pooling_layer": False} if bare else {}
         try:
             self._model, loading = getattr(transformers, named).from_pretrained(
@@ -149,12 +149,22 @@ class HuggingFaceModel:
         if self.sizes is not None and not self.sizes.num_segments:
             del inputs["token_type_ids"]
         with self._torch.no_grad():
-            outputs = self._renamed(self._model(**inputs, output_hidden_states=True))
+            outputs = self._model(**inputs, output_hidden_states=True)
+            mask = inputs["attention_mask"].reshape(len(probe.token_ids), -1)
+            outputs = self._renamed(outputs, mask)
         return {name: tensor.numpy().astype(np.float32) for name, tensor in outputs.items()}
 
-    def _pooled(self, hidden: Any) -> Any:
+    def _pooled(self, hidden: Any, attention_mask: Any) -> Any:
         """Find the pooler, which is stored differently in each class, and return its output."""
         model, first = self._model, hidden[:, 0]
+        pooling = getattr(model.config, "classifier_pooling", None)
+        if pooling is not None:  # ModernBERT
+            kind = kind_of_head(self._head)
+            if kind is None or not kind.head.pools:
+                return None
+            weights = attention_mask[..., None]
+            mean = (hidden * weights).sum(1) / weights.sum(1)
+            return model.head(first if pooling == "cls" else mean)
         if hasattr(model, "pre_classifier"):
             return self._torch.relu(model.pre_classifier(first))
         if hasattr(model, "sequence_summary"):
@@ -169,11 +179,11 @@ class HuggingFaceModel:
             return None if pooler is None else self._torch.tanh(pooler(first))
         return pooler(hidden)
 
-    def _renamed(self, outputs: Any) -> dict[str, Any]:
+    def _renamed(self, outputs: Any, attention_mask: Any) -> dict[str, Any]:
         """Return the outputs from transformers, renamed to match `infer`."""
         result = {f"hidden_{n}": states for n, states in enumerate(outputs.hidden_states)}
         result["hidden"] = outputs.hidden_states[-1]
-        pooled = self._pooled(outputs.hidden_states[-1])
+        pooled = self._pooled(outputs.hidden_states[-1], attention_mask)
         if pooled is not None:
             result["pooled"] = pooled
         for hf_name, name in LOGITS.get(cast(PretrainingHead, self._head), {}).items():
@@ -185,11 +195,11 @@ class HuggingFaceModel:
         return result
 
 
-def _has_pooler(directory: Path, family: Family) -> bool:
+def _has_pooler(directory: Path, encoder: EncoderConfig) -> bool:
     """Return whether a directory's weights include a pooler.
 
     Raises:
       ValueError: the weights are missing or cannot be read.
     """
-    names = NewestNames(open_weights(directory), family).shapes
-    return any(name.startswith(family.pooler) for name in names)
+    names = NewestNames(open_weights(directory), encoder).shapes
+    return any(name.startswith(family_of(encoder).pooler) for name in names)

@@ -17,9 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from bert_jax.interop.huggingface.families import family_of
 from bert_jax.interop.huggingface.family import Family
 from bert_jax.interop.tensors import ForeignTensors
 from bert_jax.json_files import read_json
+from bert_jax.models.config import EncoderConfig
 
 SAFETENSORS = "model.safetensors"
 PICKLE = "pytorch_model.bin"
@@ -209,7 +211,8 @@ class NewestNames:
 
     shapes: Mapping[str, tuple[int, ...]]
 
-    def __init__(self, tensors: ForeignTensors, family: Family):
+    def __init__(self, tensors: ForeignTensors, encoder: EncoderConfig):
+        family = family_of(encoder)
         self._tensors = tensors
         self._stored_names: dict[str, str] = {}
         for name in tensors.shapes:
@@ -220,7 +223,7 @@ class NewestNames:
                     "Remove one of them"
                 )
             self._stored_names[newest] = name
-        for copy, original in family.tied.items():  # some files contain only the copy
+        for copy, original in family.tied_in(encoder).items():  # some files contain only the copy
             if copy in self._stored_names and original not in self._stored_names:
                 self._stored_names[original] = self._stored_names.pop(copy)
         self.shapes = {name: tensors.shapes[stored] for name, stored in self._stored_names.items()}
@@ -234,5 +237,13 @@ def _newest(name: str, family: Family) -> str:
     if name.endswith(("LayerNorm.gamma", "LayerNorm.beta")):  # TensorFlow's names, used until 2019
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
         name = name.replace("LayerNorm.beta", "LayerNorm.bias")
-    bare = ("embeddings.", "embeddings_project.", "encoder.", "pooler.", "transformer.")
+    bare = (
+        "embeddings.",
+        "embeddings_project.",
+        "encoder.",
+        "pooler.",
+        "transformer.",
+        "layers.",
+        "final_norm.",
+    )
     return family.prefix + name if name.startswith(bare) else name
