@@ -37,7 +37,7 @@ import numpy as np  # noqa: E402
 
 from bert_jax.files import write_file  # noqa: E402
 from bert_jax.models import local_attention as local  # noqa: E402
-from bert_jax.models.attention import scaled_scores, xla_attention  # noqa: E402
+from bert_jax.models.attention import View, scaled_scores, xla_attention  # noqa: E402
 from bert_jax.processes import tune_malloc_for_training  # noqa: E402
 
 GLOBAL, PASSES = "global", ("forward", "step")
@@ -70,7 +70,7 @@ def attend(
     """Compute local attention with this block size, or global attention if it is None."""
     if block is None:
         scores = scaled_scores(query, key)
-        return xla_attention(scores, value, ids, True, rate, dropout_key)
+        return xla_attention(scores, value, View(ids, packed=True), rate, dropout_key)
     # The library reads the block size while JAX traces this function.
     local.BLOCK = block
     return local.local_attention(query, key, value, ids, True, window, rate, dropout_key)
