@@ -204,7 +204,7 @@ def pair_log_likelihoods(
     for index, sentence in enumerate(encoded):
         if problem := model.problem(sentence):
             raise ValueError(f"{pairs[index // 2].location}: {problem}.")
-    report = None if on_progress is None else progress_line("sentences", on_progress)
+    report = None if on_progress is None else progress_line("tokens", on_progress)
     return model.score(encoded, report).reshape(-1, 2)
 
 

@@ -11,10 +11,10 @@ OnProgress = Callable[[str], None]
 
 
 def progress_line(unit: str, on_progress: OnProgress) -> Callable[[int, int], None]:
-    """Return a function of (done, total) that reports a line such as "10 of 40 sentences".
+    """Return a function of (done, total) that reports a line such as "10 of 40 tokens".
 
     Args:
-      unit: the things that are counted, such as "sentences".
+      unit: the things that are counted, such as "tokens".
       on_progress: called with each line.
     """
     began = time.monotonic()

@@ -37,7 +37,7 @@ _LONGEST_EXACT = 512
 _TOKENS_ON_A_CPU, _TOKENS_ELSEWHERE = 1024, 65_536
 _TOKENS_AT_ONCE = 1 << 18  # the tokens of the rows that are in memory at the same time
 
-OnSentences = Callable[[int, int], None]
+OnTokens = Callable[[int, int], None]
 
 
 class SentenceScorer:
@@ -55,7 +55,7 @@ class SentenceScorer:
         self._batch_tokens = _TOKENS_ON_A_CPU if on_cpu else _TOKENS_ELSEWHERE
 
     def __call__(
-        self, sentences: Sequence[EncodedSentence], on_sentences: OnSentences | None = None
+        self, sentences: Sequence[EncodedSentence], on_tokens: OnTokens | None = None
     ) -> NDArray[np.float64]:
         """Return the pseudo-log-likelihood of each sentence, in nats.
 
@@ -64,8 +64,8 @@ class SentenceScorer:
 
         Args:
           sentences: the sentences; one without tokens has the pseudo-log-likelihood 0.
-          on_sentences: called with the number of sentences that are done, and with their total,
-            which does not include repeated sentences.
+          on_tokens: called with the number of tokens that are done, and with their total, in which
+            repeated sentences count once.
 
         Raises:
           ValueError: a log-probability is not finite.
@@ -81,16 +81,16 @@ class SentenceScorer:
         _, first = np.unique(each, return_index=True)
         different = [sentences[index] for index in first]
         scores = np.zeros(len(different))
-        done = sum(not len(sentence.token_ids) for sentence in different)
+        done, total = 0, sum(len(sentence.token_ids) for sentence in different)
         for indices, length in _plan(different):
             part = [different[index] for index in indices]
             rows = masked_rows(part, length, self._tokenizer)
             found = self._log_probabilities(rows)[rows.row, rows.slot].astype(np.float64)
             counts = np.array([len(sentence.token_ids) for sentence in part])
             scores[indices] = np.add.reduceat(found, np.cumsum(counts) - counts)
-            done += len(part)
-            if on_sentences is not None:
-                on_sentences(done, len(different))
+            done += int(counts.sum())
+            if on_tokens is not None:
+                on_tokens(done, total)
         return scores[each]
 
     def _log_probabilities(self, rows: MaskedRows) -> NDArray[np.float32]:
@@ -252,7 +252,7 @@ class PseudoLikelihood(Predictor):
         return ""
 
     def score(
-        self, sentences: Sequence[EncodedSentence], on_sentences: OnSentences | None = None
+        self, sentences: Sequence[EncodedSentence], on_tokens: OnTokens | None = None
     ) -> NDArray[np.float64]:
         """Return the pseudo-log-likelihood of each encoded sentence; see `SentenceScorer`."""
-        return self._scorer(sentences, on_sentences)
+        return self._scorer(sentences, on_tokens)

@@ -218,7 +218,7 @@ def text_metrics(
             report(done, len(rows.fragments))
     if not np.isfinite(totals).all():
         raise ValueError("the model's loss is not finite. Check whether its training diverged")
-    report = None if on_progress is None else progress_line("sentences", on_progress)
+    report = None if on_progress is None else progress_line("tokens", on_progress)
     likelihoods = SentenceScorer(model, tokenizer)(rows.sentences, report)
     loss, correct, weight = totals.tolist()
     return {

@@ -127,6 +127,22 @@ def test_returned_hidden_states_match_a_scan(params: Parameters, batch: Batch) -
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("scan", [False, True])
+def test_the_last_layer_can_be_computed_at_a_few_positions(
+    scan: bool, norm: Any, batch: Batch
+) -> None:
+    config = dataclasses.replace(CONFIG, norm=norm)
+    compute = dataclasses.replace(PLAIN, scan_layers=scan)
+    definition = Pretraining(config, compute).definition
+    model = definition.module(definition.init(jax.random.key(2)))
+    inputs = [batch[f"{name}_ids"] for name in ("token", "segment", "position", "document")]
+    positions = np.array([[3, 0], [11, 3], [5, 5]])
+    whole = model.encoder(*inputs).hidden
+    few = model.encoder(*inputs, positions=jnp.asarray(positions)).hidden
+    assert_allclose(few, np.take_along_axis(np.asarray(whole), positions[..., None], 1), atol=1e-6)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
 def test_compute_options_do_not_change_attention_scores(norm: str, batch: Batch) -> None:
     """Also test the gradients that flow through the scores, since distillation needs them."""
     config = dataclasses.replace(CONFIG, norm=norm, sharing="all", num_groups=CONFIG.num_layers)
