@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from bert_jax.argument_parser import ArgumentParser
 from bert_jax.validation import nearest
+from bert_jax.version import __version__
 
 AddArguments = Callable[[ArgumentParser], None]
 RunCommand = Callable[[argparse.Namespace], int]
@@ -196,3 +197,30 @@ def _import_command(verb: Verb) -> tuple[str | None, AddArguments, RunCommand]:
         return module.__doc__, module.add_arguments, module.run
     run = getattr(module, verb.function)
     return inspect.getdoc(run), getattr(module, f"add_{verb.function}_arguments"), run
+
+
+def select_verb(
+    program: str, words: list[str], verbs: Mapping[str, Verb]
+) -> tuple[Verb, str] | str:
+    """Return the verb that a command line names, and the program's name with that verb.
+
+    If no verb is selected, the result is the text to print: the version or an overview.
+
+    Args:
+      program: the program's name.
+      words: the command-line arguments; the names of verbs are removed.
+      verbs: the verbs, keyed by name.
+
+    Raises:
+      ValueError: there is no such verb.
+    """
+    while words and words[0] not in ("-h", "--help"):
+        if words[0] == "--version":
+            return f"bert-jax {__version__}"
+        name = words.pop(0)
+        verb = find_verb(name, verbs, program)
+        program = f"{program} {name}"
+        if verb.module:
+            return verb, program
+        verbs = verb.verbs
+    return overview(program, verbs)

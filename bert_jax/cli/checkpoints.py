@@ -34,11 +34,8 @@ def add_extract_checkpoint_arguments(parser: ArgumentParser) -> None:
         1,
         minimum=1,
     )
-    parser.add_argument(
-        "--ema",
-        action="store_true",
-        help="extract the moving average of the parameters (averaging.ema_decay) instead",
-    )
+    average = "extract the moving average of the parameters (averaging.ema_decay) instead"
+    parser.add_flag("--ema", average)
     parser.add_flag(
         "--generator", "extract ELECTRA's generator, which predicts masks, not the discriminator"
     )
@@ -59,11 +56,7 @@ def extract_checkpoint(args: argparse.Namespace) -> int:
     step = parse_step(args.step)
     choices = {"average": args.average, "ema": args.ema, "generator": args.generator}
     result = extract(args.work_dir, args.output, step, **choices)
-    steps = ", ".join(f"{step:,}" for step in result.averaged)
-    what = "moving average" if args.ema else "mean" if args.average > 1 else ""
-    what = f"{what} of the parameters" if what else "parameters"
-    plural = "s" if args.average > 1 else ""
-    print(f"{args.output}: the {what} of {args.work_dir} at step{plural} {steps}")
+    print(f"{args.output}: {result.description(args.work_dir, ema=args.ema)}")
     return 0
 
 

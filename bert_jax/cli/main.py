@@ -14,8 +14,7 @@ from bert_jax.interop.small_models import replace_short_names
 from bert_jax.processes import return_freed_memory, tune_malloc_for_training
 from bert_jax.terminal import discard_output, log_to
 from bert_jax.uncaught import ignore_closed_loops, raise_lost_interrupts
-from bert_jax.verbs import VERBS, Verb, find_verb, make_parser, overview, run_function
-from bert_jax.version import __version__
+from bert_jax.verbs import VERBS, Verb, make_parser, run_function, select_verb
 
 USER_MISTAKE = 2
 INTERRUPTED = 130  # the code that shells report after SIGINT, also used by runs that saved first
@@ -99,20 +98,11 @@ def _lost_process(error: BaseException) -> str | None:
 
 
 def _dispatch(words: list[str], own_process: bool) -> int:
-    program, verbs = "bert-jax", VERBS
-    while True:
-        if not words or words[0] in ("-h", "--help"):
-            print(overview(program, verbs))
-            return 0 if words else USER_MISTAKE
-        if words[0] == "--version":
-            print(f"bert-jax {__version__}")
-            return 0
-        name = words.pop(0)
-        verb = find_verb(name, verbs, program)
-        program = f"{program} {name}"
-        if verb.module:
-            return _run(verb, program, words, own_process)
-        verbs = dict(verb.verbs)
+    selected = select_verb("bert-jax", words, VERBS)
+    if isinstance(selected, str):
+        print(selected)
+        return 0 if words else USER_MISTAKE
+    return _run(*selected, words, own_process)
 
 
 def _run(verb: Verb, program: str, words: Sequence[str], own_process: bool) -> int:

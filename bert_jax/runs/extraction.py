@@ -55,6 +55,13 @@ class ExtractResult:
     step: int
     averaged: tuple[int, ...]
 
+    def description(self, source: str | os.PathLike[str], *, ema: bool) -> str:
+        """Return a phrase that says which parameters of the run `source` were extracted."""
+        steps = ", ".join(f"{step:,}" for step in self.averaged)
+        many = len(self.averaged) > 1
+        mean = "moving average of the " if ema else "mean of the " if many else ""
+        return f"the {mean}parameters of {os.fspath(source)} at step{'s' if many else ''} {steps}"
+
 
 def extract(
     work_dir: str | os.PathLike[str],
