@@ -58,6 +58,8 @@ def test_a_small_recipe_differs_from_its_large_one_only_in_sizes(recipe: Path) -
     large, small = (load_config(path, kind="pretrain") for path in (CONFIGS / recipe.name, recipe))
     sizes = ("vocab_size", "hidden_dim", "num_layers", "num_heads", "ffn_dim", "max_positions")
     sizes += ("embedding_dim", "initializer_range")
+    if small.init_from:  # a run that continues another model keeps that model's dropout
+        sizes += ("hidden_dropout", "attention_dropout")
     same_model = {name: getattr(large.model, name) for name in sizes}
     assert replace(small.model, **same_model) == large.model
     assert (small.model.embedding_dim is None) == (large.model.embedding_dim is None)
