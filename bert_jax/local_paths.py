@@ -16,7 +16,7 @@ from bert_jax.conversion import values_of
 LocalPath = Annotated[str, "local path"]
 
 # The short names of the small models that come with a checkout; see `small_model`.
-SMALL_MODELS = ("mini-bert", "mini-albert", "mini-sentiment", "mini-ner")
+SMALL_MODELS = ("mini-bert", "mini-albert", "mini-sentiment", "mini-ner", "mini-qa")
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 # Path turns gs://x into gs:/x. In this form, recognize only well-known schemes, since a directory

@@ -24,9 +24,9 @@ _FOLDERS = {
 def small_model(name: str) -> Path:
     """Return the work directory of a small model that comes with a checkout of bert_jax.
 
-    "mini-bert" and "mini-albert" are pretrained. "mini-sentiment" classifies reviews, and
-    "mini-ner" finds entities. The first call imports the model into the user's cache directory. No
-    network is needed.
+    "mini-bert" and "mini-albert" are pretrained. "mini-sentiment" classifies reviews, "mini-ner"
+    finds entities, and "mini-qa" answers questions about a short passage. The first call imports
+    the model into the user's cache directory. No network is needed.
 
     Args:
       name: one of `SMALL_MODELS`.

@@ -1,4 +1,4 @@
-r"""Fine-tune pretrained models on SST-2, WNUT-17 and SQuAD, and export the results in float16.
+r"""Fine-tune small models on SST-2, WNUT-17 and SQuAD, and export the results in float16.
 
     bert-jax import experiments/finetuning/bert-mini --output models/mini
     python experiments/small_models/run.py models/mini --data DATA --work runs/small_models

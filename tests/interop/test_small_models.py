@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from transformers import (
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     AutoTokenizer,
@@ -76,6 +77,19 @@ def test_the_entity_model_computes_what_transformers_computes() -> None:
     expected = [model.config.id2label[labels[position]] for position in first]
     result = bj.Tag(small_model("mini-ner"))(tuple(words))
     assert [word.tag for word in result.words] == expected
+
+
+def test_the_question_model_computes_what_transformers_computes() -> None:
+    source = REPOSITORY / small_models._FOLDERS["mini-qa"]
+    model = AutoModelForQuestionAnswering.from_pretrained(source, dtype=torch.float32).eval()
+    question, passage = "Where was Matt born?", "Matt was born in Canada in 1950."
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    inputs = tokenizer(question, passage, return_tensors="pt")
+    with torch.no_grad():
+        output = model(**inputs)
+    start, end = int(output.start_logits[0].argmax()), int(output.end_logits[0].argmax())
+    answer = bj.AnswerQuestion(small_model("mini-qa"))(question, passage)
+    assert answer.text.lower() == tokenizer.decode(inputs.input_ids[0, start : end + 1])
 
 
 def test_commands_accept_short_names(bert_jax_here: Run, tmp_path: Path) -> None:
