@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
 from bert_jax.corpus.manifest import read_manifest
 from bert_jax.models.config import TRAINING_KEYS
 from bert_jax.objectives import SentencePairs
-from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, PAIRS, read_model
 from bert_jax.training.checkpoint_files import steps_in
 
@@ -46,36 +46,40 @@ def has_begun(work_dir: Path) -> bool:
     return bool(steps_in(work_dir / CHECKPOINTS_NAME))
 
 
-def corpus_values(config: PretrainConfig, corpus: str) -> dict[str, object]:
+def corpus_values(phases: Sequence[str], corpus: str) -> dict[str, object]:
     """Return the config values, keyed by dotted key, with which a run's phase uses a corpus.
 
     Args:
-      config: the config of a run with one phase.
+      phases: the names of the run's phases, of which there must be only one.
       corpus: a directory made by `prepare`.
 
     Raises:
       ValueError: the run has multiple phases, or the corpus is missing, unfinished or damaged.
     """
-    if len(config.phases) != 1:
-        names = ", ".join(f"--config.phases.{name}.corpus" for name, *_ in config.ordered_phases())
+    if len(phases) != 1:
+        names = ", ".join(f"--config.phases.{name}.corpus" for name in phases)
         raise ValueError(
-            f"--corpus={corpus}: the config has {len(config.phases)} phases, each with its own "
-            f"corpus. Set {names} instead."
+            f"--corpus={corpus}: the config has {len(phases)} phases, each with its own corpus. "
+            f"Set {names} instead."
         )
-    (name,) = config.phases
+    (name,) = phases
     return {
         f"phases.{name}.corpus": corpus,
         f"phases.{name}.sequence_length": read_manifest(corpus).max_length,
     }
 
 
-def check_positions(config: PretrainConfig, corpus: str) -> None:
+def check_positions(length: int, positions: int, corpus: str) -> None:
     """Reject a corpus whose sequences are longer than the model.
+
+    Args:
+      length: the number of tokens in the corpus's sequences.
+      positions: the model's number of positions.
+      corpus: the corpus, for the error message.
 
     Raises:
       ValueError: the model has fewer positions than the sequences have tokens.
     """
-    length, positions = config.longest_sequence, config.model.max_positions
     if length > positions:
         raise ValueError(
             f"--corpus={corpus}: its sequences have {length:,} tokens, but the model has only "

@@ -71,11 +71,12 @@ def pretrain_config(
         overrides = _with_values_of_model(config, overrides, Path(init))
     if not corpus:
         return load_config(config, overrides, kind="pretrain")
-    values = corpus_values(load_config(config, overrides, kind="pretrain"), corpus)
+    phases = load_config(config, overrides, kind="pretrain").ordered_phases()
+    values = corpus_values([name for name, *_ in phases], corpus)
     (key, _), *rest = values.items()
     overrides = add_override(overrides, key, corpus, "--corpus")
     loaded = load_config(config, _with_defaults(overrides, dict(rest)), kind="pretrain")
-    check_positions(loaded, corpus)
+    check_positions(loaded.longest_sequence, loaded.model.max_positions, corpus)
     return loaded
 
 
