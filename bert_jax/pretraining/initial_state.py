@@ -110,31 +110,36 @@ def check_source(init_from: str, encoder: EncoderConfig, corpora: Sequence[Phase
             "tokenizer, so this model's token embeddings belong to other tokens. Prepare the "
             f"corpus with --tokenizer {init_from}/{TOKENIZER_NAME}."
         )
-    lines = incompatible_fields(model.encoder, _with_positions_of(encoder, model.encoder))
+    lines = incompatible_fields(model.encoder, with_positions_of(encoder, model.encoder))
     if lines:
         raise ValueError(
             f"init_from={init_from}: this model differs from the config (model's value -> value in "
             "the config):\n  " + "\n  ".join(lines) + "\n"
-            "Set model.* to the model's values (max_positions may be larger)."
+            "Set model.* to the model's values (max_positions may be larger, and rotary_theta may "
+            "differ)."
         )
     newest_step(source / CHECKPOINTS_NAME)
 
 
-def _with_positions_of(encoder: EncoderConfig, source: EncoderConfig) -> EncoderConfig:
-    """Return the encoder, with at most as many positions as the source has.
+def with_positions_of(encoder: EncoderConfig, source: EncoderConfig) -> EncoderConfig:
+    """Return the encoder, with the source's rotary angles and at most as many positions.
 
-    Positions that are computed, not learned, have no parameters, so there may be more of them.
+    Positions that are computed, not learned, have no parameters, so there may be more of them, and
+    their angles may change (Warner et al. 2024, "ModernBERT", section 2.2).
     """
-    if encoder.max_positions <= source.max_positions:
+    if encoder.max_positions > source.max_positions:
+        encoder = dataclasses.replace(encoder, max_positions=source.max_positions)
+    if encoder.positions != source.positions or encoder.attention_window != source.attention_window:
         return encoder
-    return dataclasses.replace(encoder, max_positions=source.max_positions)
+    angles = {name: getattr(source, name) for name in ("rotary_theta", "local_rotary_theta")}
+    return dataclasses.replace(encoder, **angles)
 
 
 def _parameters_of(init_from: str, setup: StepSetup, mesh: Mesh) -> tuple[Parameters, str]:
     """Return the parameters in `init_from` that the run can use, and a line that describes them."""
     model, origin = read_model(Path(init_from))
     line = f"the parameters of {init_from}"
-    saved_encoder = _with_positions_of(setup.model, model.encoder)
+    saved_encoder = with_positions_of(setup.model, model.encoder)
     generator = _common_generator(Path(init_from), setup)
     saved = _definition_on(saved_encoder, model, generator)
     # The position table is sharded like the run's own table, which may be longer.
@@ -172,7 +177,7 @@ def _common_generator(source: Path, setup: StepSetup) -> EncoderConfig | None:
     saved, own = read_generator(source), setup.generator
     if saved is None or own is None:
         return None
-    return None if incompatible_fields(saved, _with_positions_of(own, saved)) else own
+    return None if incompatible_fields(saved, with_positions_of(own, saved)) else own
 
 
 def _definition_on(
