@@ -14,6 +14,8 @@ import bert_jax as bj
 
 from ..commands import REPOSITORY
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 
 

@@ -18,6 +18,8 @@ from bert_jax.training.reporting import Reporter
 
 from .conftest import WHOLE, history, parameters, scores
 
+pytestmark = pytest.mark.slow
+
 TOTAL = 36
 
 

@@ -32,6 +32,8 @@ from bert_jax.training.reports import Report
 
 from .conftest import Toy
 
+pytestmark = pytest.mark.slow
+
 RATES = (1e-2, 2e-2)
 GRID = ["--batch-sizes", "16", "--epochs", "1", "--seeds", "1", "--learning-rates", "1e-2", "2e-2"]
 KEY = "tuning.top_layers"

@@ -24,7 +24,7 @@ from bert_jax.interpretability.layer_probe import CONDITIONS, LayerProbe
 from bert_jax.interpretability.notebook import Shaded, folded, paragraph, picture, table, words
 from bert_jax.interpretability.similarity import Similarity
 from bert_jax.labeled_data.tokenized_text import TextWord
-from bert_jax.result_files import PlottedResult
+from bert_jax.result_files import PlottedResult, SavedResult
 from bert_jax.runs.named_checkpoint import NamedCheckpoint
 
 EVIL = '<script>alert("$1$")</script> $\\x$'
@@ -218,7 +218,10 @@ def test_plots_and_values_are_written_to_new_directories(make, tmp_path):
 
 @pytest.mark.parametrize("make", PLOTTED)
 def test_plotted_results_have_the_methods_that_commands_use(make):
-    declared = {name for name, value in vars(PlottedResult).items() if inspect.isfunction(value)}
+    protocols = (SavedResult, PlottedResult)
+    declared = {
+        name for kind in protocols for name, f in vars(kind).items() if inspect.isfunction(f)
+    }
     assert {"__str__", "plot", "save"} <= declared
     assert {"__str__", "plot", "save"} <= vars(type(make())).keys()
 

@@ -124,7 +124,7 @@ def test_columns_are_detected_by_name_and_then_by_content(tmp_path: Path, rows, 
             reviews(label="good"),
             "every label in the label column 'label' is 'good', but at least two",
         ),
-        (reviews(label=lambda n: f"id-{n}"), "40 distinct values in 40 rows, too many for cl"),
+        (reviews(label=lambda n: f"id-{n}"), "40 distinct values in 40 rows, too many to be cl"),
         (
             reviews(label=lambda n: f"{n % 9},{n}"),
             "as '0,0', seem to be numbers with decimal com",
