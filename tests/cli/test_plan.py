@@ -97,6 +97,7 @@ def test_a_plan_for_eight_absent_devices(config_file: Path) -> None:
     assert not Path("never-written").exists()
 
 
+@pytest.mark.slow
 def test_a_plan_suggests_changes_for_a_run_that_does_not_fit(config_file: Path) -> None:
     # The activations of 32 rows per device need about 17 MiB, and the state needs 1 MiB.
     words = ["--topology", "cpu:2", "--config.phases.phase1.batch_size=64", "--hbm", "0.01"]

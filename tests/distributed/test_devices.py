@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax
 import pytest
 
+pytestmark = pytest.mark.slow
+
 MESHES = {
     "data": {"data": 8},
     "fsdp": {"data": 1, "fsdp": 8},

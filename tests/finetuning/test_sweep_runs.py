@@ -18,6 +18,8 @@ from bert_jax.finetuning.sweep_checks import make_sweep
 from bert_jax.finetuning.sweep_run import Sweep
 from bert_jax.training.reporting import Reporter
 
+pytestmark = pytest.mark.slow
+
 GRID = ["--batch-sizes", "8", "16", "--learning-rates", "1e-2", "--epochs", "1", "--seeds", "2"]
 ONE = ["--batch-sizes", "16", "--epochs", "1", "--seeds", "1", "--learning-rates"]
 

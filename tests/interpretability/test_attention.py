@@ -16,7 +16,7 @@ from bert_jax.interpretability.traced_text import TracedText
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 HEAD = "classification"
-FAMILIES = ["Bert", "Roberta", "Albert", "DistilBert"]
+FAMILIES = ["Bert", "Roberta", "Albert", "DistilBert", "Electra", "ModernBert"]
 TEXTS = [("I love my pet Python, python", None), ("wet roads", "it rains, it pours!"), ("", None)]
 
 
@@ -73,6 +73,8 @@ def test_the_parts_of_the_embedding_are_rows_of_the_tables(import_pair):
     np.testing.assert_array_equal(trace.embedding.position, position[: len(trace.tokens)])
     distil = Attention(import_pair("DistilBert", HEAD)[1])("wet roads")
     assert distil.embedding.segment is None
+    modern = Attention(import_pair("ModernBert", HEAD)[1])("wet roads")
+    assert modern.embedding.position is None
 
 
 def test_words_contain_all_tokens_in_order(import_pair):
