@@ -133,7 +133,9 @@ def _with_values_of_model(config: str, overrides: Sequence[str], init: Path) -> 
     A run that has already started no longer needs the initial model, because its own work directory
     contains the same model config. Its `sentence_pairs` never change.
     """
-    work_dir = Path(load_config(config, overrides, kind="pretrain").work_dir)
+    # Without the model's values, its other keys may be invalid, such as angles of rotary positions.
+    others = [word for word in overrides if not word.startswith("--config.model.")]
+    work_dir = Path(load_config(config, others, kind="pretrain").work_dir)
     own = (work_dir / MODEL_NAME).is_file()
     source = work_dir if own and not (init / MODEL_NAME).is_file() else init
     values = {f"model.{key}": value for key, value in sorted(model_values(source).items())}
