@@ -159,9 +159,11 @@ def replaced_token_flops(
     return small.forward + large.forward + 2 * length * (dim * dim + dim)
 
 
+_GENERATOR_TITLE = "generator, without the shared embeddings"
+_OUTPUT_TABLE = "masked_lm.output"
+_TIED_HEAD = "masked-LM head (output tied to the token embedding)"
 # Substrings of parameter names, with the titles of the corresponding parts of a model. The first
 # match is used.
-_GENERATOR_TITLE = "generator, without the shared embeddings"
 PARTS: tuple[tuple[str, str], ...] = (
     ("encoder.embeddings.token", "token embedding"),
     ("encoder.embeddings.position", "position embedding"),
@@ -174,8 +176,8 @@ PARTS: tuple[tuple[str, str], ...] = (
     (".ffn_norm.", "feed-forward LayerNorm"),
     ("encoder.final_norm", "final LayerNorm"),
     ("pooler", "pooler"),
-    ("masked_lm.output", "masked-LM output layer"),
-    ("masked_lm", "masked-LM head (output tied to the token embedding)"),
+    (_OUTPUT_TABLE, "masked-LM output layer"),
+    ("masked_lm", _TIED_HEAD),
     ("prediction", "prediction head"),
     ("next_sentence", "sentence-pair head"),
     ("replaced_token", "replaced-token head"),
@@ -200,6 +202,11 @@ def parameters_by_part(
         if not titles:
             raise ValueError(f"parameter {name} does not belong to any known part of the model")
         parts[titles[0]][name] = shape
+    if _OUTPUT_TABLE in shapes:
+        parts = {
+            "masked-LM head" if title == _TIED_HEAD else title: part
+            for title, part in parts.items()
+        }
     return {title: parameters for title, parameters in parts.items() if parameters}
 
 

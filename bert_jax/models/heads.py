@@ -266,6 +266,14 @@ class Classifier(nnx.Module, abc.ABC):
         self.ops = compute.ops
         self.encoder = Encoder(config, compute, rngs)
         self.classifier = dense(config.hidden_dim, scores, ("embed", None), config, compute, rngs)
+        match config.classifier_transform:
+            case "pooler":
+                self.has_prediction = False
+            case "prediction":
+                self.has_prediction = True
+                self.prediction = PredictionHead(config, compute, rngs)
+            case _:
+                assert_never(config.classifier_transform)
 
     def __call__(
         self,
@@ -327,14 +335,9 @@ class SentenceClassifier(Classifier):
         dropout: float,
     ):
         super().__init__(config, compute, rngs, scores=scores, dropout=dropout)
-        self.transforms, self.pooling = config.classifier_transform, config.pooling
-        match self.transforms:
-            case "pooler":
-                self.pooler = Pooler(config, compute, rngs)
-            case "prediction":
-                self.prediction = PredictionHead(config, compute, rngs)
-            case _:
-                assert_never(self.transforms)
+        self.pooling = config.pooling
+        if not self.has_prediction:
+            self.pooler = Pooler(config, compute, rngs)
         self.drops_pooler_input = config.pooler_dropout
 
     def read_out(
@@ -348,13 +351,7 @@ class SentenceClassifier(Classifier):
         if self.drops_pooler_input and dropout_key is not None:
             first, dropout_key = jax.random.split(dropout_key)
             x = dropout(x[:, None], self.dropout, first, self.ops)[:, 0]
-        match self.transforms:
-            case "pooler":
-                pooled = self.pooler.transform(x)
-            case "prediction":
-                pooled = self.prediction(x)
-            case _:
-                assert_never(self.transforms)
+        pooled = self.prediction(x) if self.has_prediction else self.pooler.transform(x)
         return {"pooled": pooled, "logits": self._logits(pooled, dropout_key)}
 
 
@@ -385,25 +382,6 @@ class TokenClassifier(Classifier):
 
     Source: Devlin et al. 2019, sections 5.3 (tags) and 4.2 (spans).
     """
-
-    def __init__(
-        self,
-        config: EncoderConfig,
-        compute: ComputeConfig,
-        rngs: nnx.Rngs,
-        *,
-        scores: int,
-        dropout: float,
-    ):
-        super().__init__(config, compute, rngs, scores=scores, dropout=dropout)
-        match config.classifier_transform:
-            case "pooler":
-                self.has_prediction = False
-            case "prediction":
-                self.has_prediction = True
-                self.prediction = PredictionHead(config, compute, rngs)
-            case _:
-                assert_never(config.classifier_transform)
 
     def read_out(
         self,

@@ -11,7 +11,7 @@ from bert_jax.analysis.counts import (
     parameters_by_part,
     pretraining_flops,
 )
-from bert_jax.models.attention import View
+from bert_jax.models.attention import View, window_mask
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.encoder import Encoder, Layer, SharedLayer, apply_layer
 from bert_jax.models.model import ModelConfig, define_model, infer
@@ -141,3 +141,30 @@ def test_unknown_parameters_are_rejected() -> None:
         ValueError, match="parameter encoder.mystery does not belong to any known part"
     ):
         parameters_by_part({**shapes, "encoder.mystery": next(iter(shapes.values()))})
+
+
+@pytest.mark.parametrize(("length", "window"), [(12, 5), (3, 9), (7, 1)])
+def test_a_local_layer_counts_only_the_pairs_in_its_window(length: int, window: int) -> None:
+    config = variant(
+        "mini", positions="rotary", attention_window=window, global_every=2, gated_ffn=True
+    )
+    dim, pairs = config.hidden_dim, int(window_mask(length, window).sum())
+    layer = layer_flops(config, length, 1)
+    assert layer.attention == 2 * 2 * pairs * dim + 2 * length * dim * dim
+    assert layer.ffn == 3 * 2 * length * dim * config.ffn_dim
+    whole = layer_flops(config, length, 0).total
+    assert (
+        encoder_training_flops(config, length, 1) == 2 * whole + 2 * layer.total + 2 * layer.total
+    )
+
+
+def test_the_masked_lm_head_is_not_called_tied_if_it_has_its_own_output_layer() -> None:
+    for tied, title in (
+        (True, "masked-LM head (output tied to the token embedding)"),
+        (False, "masked-LM head"),
+    ):
+        config = variant("tiny", vocab_size=50, tied_output=tied)
+        shapes = define_model(ModelConfig(config, "masked_lm"), PLAIN).shapes
+        counts = counts_by_part(shapes)
+        assert title in counts
+        assert ("masked-LM output layer" in counts) is not tied

@@ -278,3 +278,18 @@ def test_a_run_resumes_without_its_source_and_with_a_moved_source(
     assert "belongs to another run" in other.errors and "init_from.parameters: '" in other.errors
     nothing = bert_jax_here(*words(1, tmp_path / "nowhere", tmp_path / "new"))
     assert nothing.code == 2 and "nowhere: contains no model.json" in nothing.errors
+
+
+@pytest.mark.parametrize("task", ["glue", "tags"])
+def test_a_prediction_head_starts_from_the_masked_lm_head(begun, make_source, task):
+    source = make_source(
+        head="masked_lm", positions="rotary", num_segments=0, classifier_transform="prediction"
+    )
+    found, told = begun(task, init=source)
+    assert told.endswith("randomly initialized: classifier.bias, classifier.kernel")
+    expected = parameters(source)
+    for part, other in (
+        ("prediction.dense.kernel", "masked_lm.transform.kernel"),
+        ("prediction.norm.scale", "masked_lm.norm.scale"),
+    ):
+        np.testing.assert_array_equal(found[part], expected[other])

@@ -48,7 +48,11 @@ CONFIGS = {
     ),
     "Electra": transformers.ElectraConfig(**SIZES, embedding_size=16),
     "ModernBert": transformers.ModernBertConfig(
-        **SIZES, pad_token_id=0, local_attention=8, global_attn_every_n_layers=2
+        **SIZES,
+        pad_token_id=0,
+        local_attention=8,
+        global_attn_every_n_layers=2,
+        classifier_pooling="mean",
     ),
 }
 # The heads of the classes called `ForPreTraining`: ALBERT's has both pretraining heads, and

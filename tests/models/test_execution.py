@@ -394,3 +394,17 @@ def load_torch(stack: torch.nn.TransformerEncoder, params: dict[str, np.ndarray]
         if stack.norm is not None:
             copy(stack.norm.weight, "encoder.final_norm.scale")
             copy(stack.norm.bias, "encoder.final_norm.bias")
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        ({"sharing": "ffn"}, "sharing='ffn'"),
+        ({"attention_window": 5, "global_every": 2}, "attention_window=5"),
+        ({"norm": "pre", "first_norm": False}, "first_norm=False"),
+    ],
+)
+def test_layers_that_differ_cannot_be_scanned(changes: dict[str, Any], difference: str) -> None:
+    compute = ComputeConfig(dtype="float32", attention="xla", scan_layers=True)
+    with pytest.raises(ValueError, match=f"with model.{difference}, the layers differ"):
+        Pretraining(dataclasses.replace(CONFIG, **changes), compute)

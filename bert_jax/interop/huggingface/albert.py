@@ -88,7 +88,8 @@ ALBERT = Family(
     masked_lm="predictions.dense.",
     pairs="sop_classifier.",
     pairs_are="sentence_order",
-    names_bounds=True,
+    first_keys=("bos_token_id",),
+    last_keys=("eos_token_id",),
     parts=("albert.pooler.", "predictions.", "sop_classifier.", "classifier.", "qa_outputs."),
     tied={
         "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",

@@ -207,7 +207,8 @@ ROBERTA = Family(
     only=ONLY,
     read=_roberta_positions,
     write=_write_roberta,
-    names_bounds=True,
+    first_keys=("bos_token_id",),
+    last_keys=("eos_token_id",),
     refusal=lambda config: _refuses_roberta(config),
 )
 

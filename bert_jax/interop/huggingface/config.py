@@ -229,8 +229,8 @@ def write_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
         "dtype": "float32",
         **family.write(encoder),
     }
-    if family.names_bounds:
-        content |= {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
+    content |= dict.fromkeys(family.first_keys, tokenizer.cls_id)
+    content |= dict.fromkeys(family.last_keys, tokenizer.sep_id)
     if config.labels:
         content["id2label"] = {str(number): name for number, name in enumerate(config.labels)}
         content["label2id"] = {name: number for number, name in enumerate(config.labels)}

@@ -42,7 +42,8 @@ class Family:
       refusal: a function that returns an unsupported setting and the reason, or None if the family
         supports the model.
       pairs_are: the task that the sentence-pair head is trained on.
-      names_bounds: whether config.json contains the ids of the first and last token of a sequence.
+      first_keys: HF's keys for the id of the first token of a sequence.
+      last_keys: HF's keys for the id of the last token of a sequence.
       activation: HF's key for the activation.
       head_activation: HF's key for the activation in the heads, if it has one of its own.
       classifier_dropout: HF's key for the dropout rate before a classifier.
@@ -73,7 +74,8 @@ class Family:
     refusal: Callable[[ModelConfig], Refusal | None]
     pairs_are: SentencePairs = "next_sentence"
     replaced_token: str = ""
-    names_bounds: bool = False
+    first_keys: tuple[str, ...] = ()
+    last_keys: tuple[str, ...] = ()
     activation: str = "hidden_act"
     head_activation: str = ""
     classifier_dropout: str = "classifier_dropout"

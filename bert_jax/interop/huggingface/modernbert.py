@@ -199,6 +199,8 @@ MODERNBERT = Family(
     },
     constants=CONSTANTS,
     only={"decoder_bias": True},
+    first_keys=("bos_token_id", "cls_token_id"),
+    last_keys=("eos_token_id", "sep_token_id"),
     blocks={
         "attention.query": (0, 3),
         "attention.key": (1, 3),
