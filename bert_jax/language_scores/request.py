@@ -80,7 +80,7 @@ def score_pretrained(
             work_dir,
             text,
             max_length=max_length,
-            max_sentences=max_sentences or MAX_SENTENCES,
+            max_sentences=MAX_SENTENCES if max_sentences is None else max_sentences,
             step=step,
             sources=SourceOptions(text_field=text_field) if text_field else None,
             on_progress=on_progress,
