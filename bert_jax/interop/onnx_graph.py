@@ -157,7 +157,7 @@ def _first_rows(
 
 
 class View(NamedTuple):
-    """What the tokens attend to in one layer.
+    """The tokens that a token attends to in one layer.
 
     Attributes:
       bias: the bias of the attention scores, broadcastable to [batch, num_heads, from, to].
@@ -170,7 +170,7 @@ class View(NamedTuple):
 
 
 def views(graph: GraphBuilder, token_ids: ir.Value, attention_mask: ir.Value) -> list[View]:
-    """Return what the tokens attend to in each layer."""
+    """Return a `View` for each layer."""
     encoder = graph.config.encoder
     mask = graph.op("Cast", attention_mask, to=ir.DataType.FLOAT)
     padding = graph.op("Sub", graph.constant(1.0, np.float32), mask)

@@ -16,7 +16,7 @@ from bert_jax.models.rotary import Rotation, rotate
 
 
 class View(NamedTuple):
-    """What the tokens of a batch attend to in one layer.
+    """The tokens that a token attends to in one layer.
 
     Attributes:
       document_ids: [batch, length]; 0 for padding, and the same positive number for all tokens of a
@@ -89,7 +89,7 @@ def attention_probabilities(scores: jax.Array, view: View) -> jax.Array:
 
     Args:
       scores: see `scaled_scores`.
-      view: what the tokens attend to.
+      view: the tokens that each token attends to.
 
     Returns:
       float32 [batch, num_heads, from, to].
@@ -113,7 +113,7 @@ def xla_attention(
     Args:
       scores: see `scaled_scores`.
       value: [batch, length, num_heads, head_dim].
-      view: what the tokens attend to.
+      view: the tokens that each token attends to.
       dropout_rate: dropout rate for the attention probabilities.
       dropout_key: None during evaluation.
       ops: see `ComputeConfig`.
@@ -181,7 +181,7 @@ class SelfAttention(nnx.Module):
 
         Args:
           x: [batch, length, hidden_dim].
-          view: what the tokens attend to.
+          view: the tokens that each token attends to.
           dropout_key: None during evaluation.
           return_scores: whether to also return the attention scores.
 

@@ -312,7 +312,7 @@ class Encoder(nnx.Module):
         position_ids: jax.Array | None,
         length: int,
     ) -> list[View]:
-        """Return what the tokens attend to in each layer; see `__call__` for the arguments."""
+        """Return a `View` for each layer; see `__call__` for the arguments."""
         config = self.config
         windows = [config.window_of(number) for number in range(config.num_layers)]
         match config.positions:
