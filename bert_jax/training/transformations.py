@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 
 Rate = Callable[[str], float]
 _HIDDEN_MATRIX = re.compile(r"(.*\.)?encoder\.layers\.\d+\..*\.kernel")
-# Jordan et al. 2024: the coefficients of the polynomial, and the number of times it is applied.
-_NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-_ITERATIONS = 5
-_SMALLEST_NORM = 1e-7
 _ADAMS_RMS = 0.2  # Liu et al. 2025, section 2.2: a typical RMS of AdamW's updates
 
 
@@ -82,56 +79,26 @@ def is_hidden_matrix(name: str) -> bool:
     return _HIDDEN_MATRIX.fullmatch(name) is not None
 
 
-class MuonState(NamedTuple):
-    """The state of `scale_by_muon`.
-
-    Attributes:
-      momentum: the running mean of the gradient of each matrix.
-    """
-
-    momentum: Any
-
-
 def scale_by_muon(momentum: float) -> optax.GradientTransformation:
     """Return Muon's transformation of matrices, with Nesterov momentum (Jordan et al. 2024).
 
-    The singular values of an update are about 1. The update is then scaled to the RMS of AdamW's
-    updates, 0.2, whatever the shape of the matrix (Liu et al. 2025, section 2.2), so that AdamW's
-    learning rate and weight decay suit Muon too. Every matrix is orthogonalized as a whole; if it
-    is split over devices, XLA inserts the communication that the products need.
+    The singular values of optax's updates are about 1. An update is then scaled to the RMS of
+    AdamW's updates, 0.2, whatever the shape of the matrix (Liu et al. 2025, section 2.2), so that
+    AdamW's learning rate and weight decay suit Muon too. Every matrix is orthogonalized as a whole;
+    if it is split over devices, XLA inserts the communication that the products need.
 
     Args:
       momentum: the decay rate of the running mean of the gradient.
     """
 
-    def init(params: Any) -> MuonState:
-        return MuonState(optax.tree.zeros_like(params))
+    def rescale(updates: optax.Updates, params: optax.Params | None = None) -> optax.Updates:
+        return jax.tree.map(lambda x: _ADAMS_RMS * max(x.shape) ** 0.5 * x, updates)
 
-    def update(updates: Any, state: MuonState, params: Any = None) -> tuple[Any, MuonState]:
-        means = optax.tree.update_moment(updates, state.momentum, momentum, 1)
-        ahead = optax.tree.update_moment(updates, means, momentum, 1)
-        return jax.tree.map(_muon_update, ahead), MuonState(means)
+    def dimensions(updates: optax.Updates) -> Any:
+        return jax.tree.map(lambda _: optax.contrib.MuonDimensionNumbers(), updates)
 
-    return optax.GradientTransformation(init, update)
-
-
-def _muon_update(momentum: jax.Array) -> jax.Array:
-    return _ADAMS_RMS * max(momentum.shape) ** 0.5 * orthogonalized(momentum)
-
-
-def orthogonalized(matrix: jax.Array) -> jax.Array:
-    """Return a matrix with the same singular vectors, and singular values between 0.7 and 1.2.
-
-    Very small singular values remain smaller. The Newton-Schulz iteration applies an odd polynomial
-    to the singular values five times (Jordan et al. 2024).
-    """
-    a, b, c = _NEWTON_SCHULZ
-    wide = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
-    wide = wide / jnp.maximum(jnp.linalg.norm(wide), _SMALLEST_NORM)
-    for _ in range(_ITERATIONS):
-        gram = wide @ wide.T
-        wide = a * wide + (b * gram + c * gram @ gram) @ wide
-    return wide.T if matrix.shape[0] > matrix.shape[1] else wide
+    muon = optax.contrib.scale_by_muon(beta=momentum, weight_dimension_numbers=dimensions)
+    return optax.chain(muon, optax.stateless(rescale))
 
 
 def scale_by_stable_adam(

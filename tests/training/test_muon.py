@@ -20,7 +20,7 @@ from bert_jax.training.optimizer import OptimizerConfig, OptimizerName, make_opt
 from bert_jax.training.sharding import MeshConfig, local_rows, make_mesh, to_global
 from bert_jax.training.state import TrainState, abstract_state, init_state
 from bert_jax.training.step import StepInputs, make_train_step
-from bert_jax.training.transformations import decays, is_hidden_matrix, orthogonalized
+from bert_jax.training.transformations import decays, is_hidden_matrix, scale_by_muon
 
 Tree = dict[str, np.ndarray]
 SHAPES = {
@@ -41,13 +41,13 @@ def draw(seed: int, deviation: float = 1.0) -> Tree:
     }
 
 
-def run(config: OptimizerConfig, gradients: list[Tree], rate: float) -> Tree:
-    """Return the parameters after our optimizer has applied the given gradients."""
+def run(config: OptimizerConfig, gradients: list[Tree], rates: list[float]) -> Tree:
+    """Return the parameters after the optimizer has applied gradients at these learning rates."""
     transformation = make_optimizer(config)
     params: Any = draw(0)
     state = transformation.init(params)
     update = jax.jit(transformation.update)
-    for gradient in gradients:
+    for gradient, rate in zip(gradients, rates, strict=True):
         updates, state = update(gradient, state, params, learning_rate=rate)
         params = jax.tree.map(np.add, params, jax.device_get(updates))
     return params
@@ -59,39 +59,51 @@ def test_muon_and_its_adamw_follow_pytorch(monkeypatch: pytest.MonkeyPatch) -> N
     config = OptimizerConfig(
         name="muon", momentum=0.9, adam_rate_factor=0.5, weight_decay=0.3, clip_norm=0.0
     )
-    gradients = [draw(seed, 0.1 * seed) for seed in range(1, 6)]
+    # Unlike PyTorch, optax corrects the bias of the momentum, as Adam does. In steps with a rate of
+    # 0, the momentum forgets its initial value: 0.9 ** 200 is 7e-10.
+    rates = [0.0] * 200 + [0.02] * 5
+    gradients = [draw(seed, 0.1 * (seed % 7 + 1)) for seed in range(len(rates))]
     params = {name: torch.nn.Parameter(torch.tensor(x)) for name, x in draw(0).items()}
     matrices = [x for name, x in params.items() if is_hidden_matrix(name)]
     assert len(matrices) == 3
     muon = torch.optim.Muon(
-        matrices, lr=0.02, weight_decay=0.3, momentum=0.9, adjust_lr_fn="match_rms_adamw"
+        matrices, lr=0.0, weight_decay=0.3, momentum=0.9, adjust_lr_fn="match_rms_adamw"
     )
     others = [
         {"params": [x], "weight_decay": 0.3 if decays(name) else 0.0}
         for name, x in params.items()
         if not is_hidden_matrix(name)
     ]
-    adam = torch.optim.AdamW(others, lr=0.01, eps=config.epsilon)
-    for gradient in gradients:
+    adam = torch.optim.AdamW(others, lr=0.0, eps=config.epsilon)
+    for gradient, rate in zip(gradients, rates, strict=True):
+        muon.param_groups[0]["lr"] = rate
+        for group in adam.param_groups:
+            group["lr"] = 0.5 * rate
         for name, parameter in params.items():
             parameter.grad = torch.tensor(gradient[name])
         muon.step()
         adam.step()
-    for name, value in run(config, gradients, 0.02).items():
+    for name, value in run(config, gradients, rates).items():
         expected = params[name].detach().numpy()
         assert np.abs(value - draw(0)[name]).max() > 0.01
         assert_allclose(value, expected, rtol=0, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("shape", [(32, 32), (16, 48), (48, 16)])
-def test_orthogonalized_matrices_keep_their_singular_vectors(shape: tuple[int, int]) -> None:
+def test_updates_keep_the_singular_vectors_and_have_the_size_of_adams(
+    shape: tuple[int, int],
+) -> None:
     matrix = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     left, values, right = np.linalg.svd(matrix, full_matrices=False)
-    core = left.T @ np.asarray(orthogonalized(jnp.asarray(matrix))) @ right.T
+    muon = scale_by_muon(0.95)
+    params: Any = {"matrix": jnp.zeros(shape)}
+    updates, _ = muon.update({"matrix": jnp.asarray(matrix)}, muon.init(params), params)
+    core = left.T @ np.asarray(updates["matrix"]) @ right.T / (0.2 * max(shape) ** 0.5)
     assert_allclose(core - np.diag(np.diag(core)), 0, atol=1e-4)
     large = np.diag(core)[values > 0.02 * np.linalg.norm(matrix)]
     assert len(large) > 14 and 0.67 < large.min() and large.max() < 1.21
-    assert not np.asarray(orthogonalized(jnp.zeros(shape))).any()
+    updates, _ = muon.update({"matrix": jnp.zeros(shape)}, muon.init(params), params)
+    assert not np.asarray(updates["matrix"]).any()
 
 
 def test_stable_adamw_follows_its_paper() -> None:
@@ -121,7 +133,7 @@ def test_stable_adamw_follows_its_paper() -> None:
             step = v[name] / (np.sqrt(u[name]) + config.epsilon)
             x[name] = x[name] - rate * decay * x[name] - rate * step
     assert clipped >= 20
-    for name, value in run(config, gradients, 0.02).items():
+    for name, value in run(config, gradients, [0.02] * 5).items():
         assert_allclose(value, x[name], rtol=0, atol=1e-6, err_msg=name)
 
 
