@@ -8,9 +8,10 @@ from typing import assert_never
 
 import jax
 
-from bert_jax.models.config import EncoderConfig, NormPlacement
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import GENERATOR
 from bert_jax.models.model import ClassifierHead, ModelConfig
+from bert_jax.models.options import NormPlacement
 from bert_jax.models.parameters import count
 
 # For each matmul in the forward pass, the backward pass has two: one for the gradient with respect

@@ -35,7 +35,7 @@ from bert_jax.inference.input_stream import FORMATS
 from bert_jax.inference.output_file import open_output, write_answers
 from bert_jax.inference.predict_tasks import result_lines
 from bert_jax.inference.requests import LineRequest, progress_texts, work_dir_and_sentences
-from bert_jax.models.config import DTypeName
+from bert_jax.models.options import DTypeName
 from bert_jax.runs.runtime import enable_compilation_cache
 from bert_jax.terminal import ProgressLine, use_utf8
 

@@ -25,8 +25,8 @@ from bert_jax.inference.predictor import (
     truncate_texts,
 )
 from bert_jax.labeled_data.features import Features, build_sequences
-from bert_jax.models.config import DTypeName
 from bert_jax.models.model import Model, infer
+from bert_jax.models.options import DTypeName
 from bert_jax.models.sentence_embedding import SentenceEmbedding, sentence_vectors
 from bert_jax.runs.work_dir import read_sentence_embedding
 from bert_jax.tasks.task import Batch

@@ -24,7 +24,7 @@ from bert_jax.labeled_data.features import (
     rows_by_length,
     truncate_pair,
 )
-from bert_jax.models.config import DTypeName
+from bert_jax.models.options import DTypeName
 from bert_jax.processes import format_bytes, memory_bytes
 from bert_jax.runs.checkpoints import load_model
 from bert_jax.runs.work_dir import InferenceDefaults, read_inference_defaults, read_model

@@ -14,7 +14,7 @@ from bert_jax.inference.input_lines import Fields, InputLine, UnusableLine, read
 from bert_jax.inference.input_stream import Format, Input, chunks, open_input
 from bert_jax.inference.predict_tasks import PredictTask, default_task, with_prompt
 from bert_jax.inference.predictor import Predictor, UnusableText
-from bert_jax.models.config import DTypeName
+from bert_jax.models.options import DTypeName
 from bert_jax.runs.work_dir import read_model
 
 

@@ -15,9 +15,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from bert_jax.models.config import PoolerActivation
 from bert_jax.models.embeddings import sinusoidal_positions
 from bert_jax.models.model import ModelConfig
+from bert_jax.models.options import PoolerActivation
 from bert_jax.models.rotary import frequencies
 
 OPSET = 20  # the first opset with Gelu (ONNX 1.15, November 2023); LayerNormalization needs 17

@@ -22,8 +22,8 @@ from bert_jax.interpretability.trace import head_outputs, trace, traced_arrays
 from bert_jax.interpretability.traced_text import FloatArray, TracedText
 from bert_jax.labeled_data.features import Features
 from bert_jax.labeled_data.tokenized_text import Text, TokenizedText, tokenize
-from bert_jax.models.config import DTypeName
 from bert_jax.models.model import ClassifierHead
+from bert_jax.models.options import DTypeName
 from bert_jax.runs.named_checkpoint import name_checkpoints
 from bert_jax.runs.work_dir import PAIRS
 from bert_jax.validation import check_choice

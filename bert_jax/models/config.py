@@ -5,54 +5,43 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, assert_never, get_args
+from typing import Any, assert_never
 
+from bert_jax.models.config_checks import (
+    ROTARY_THETA,
+    check_groups,
+    check_limits,
+    check_norms,
+    check_rotary,
+    check_window,
+    require,
+    require_choice,
+)
+from bert_jax.models.devices import (
+    Device,
+    check_cudnn,
+    fits_cudnn,
+    has_cudnn_attention,
+    supports_bfloat16,
+)
+from bert_jax.models.options import (
+    Activation,
+    AttentionBackend,
+    ClassifierTransform,
+    DTypeName,
+    NormKind,
+    NormPlacement,
+    Ops,
+    PoolerActivation,
+    Pooling,
+    PositionKind,
+    Remat,
+    Sharing,
+)
 from bert_jax.validation import differences
-
-Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh", "quick_gelu"]
-PositionKind = Literal["learned", "sinusoidal", "rotary"]
-NormPlacement = Literal["post", "pre"]
-NormKind = Literal["layer", "rms"]
-Sharing = Literal["none", "all", "attention", "ffn"]
-PoolerActivation = Literal["tanh", "relu", "gelu"]
-ClassifierTransform = Literal["pooler", "prediction"]
-Pooling = Literal["cls", "mean"]
-DTypeName = Literal["auto", "float32", "bfloat16"]
-AttentionBackend = Literal["auto", "xla", "cudnn"]
-Remat = Literal["none", "dots", "layer"]
-Ops = Literal["fast", "plain"]
-# JAX indexes arrays with 32-bit integers.
-MAX_DIM = 2**31 - 1
-# Twice the depth of the deepest published Transformer (Wang et al. 2022, "DeepNet"). Layers and
-# segments are traced one by one; just naming the parameters takes 19 ms per layer (2026-11).
-MAX_LAYERS = 2_000
-MAX_SEGMENTS = 1_000
-# NVIDIA GPUs since Ampere support bfloat16 matmuls and cuDNN's fused attention.
-_AMPERE = (8, 0)
-
-
-class Device(Protocol):
-    """A JAX device; a GPU also has a `compute_capability`, such as "8.6"."""
-
-    @property
-    def platform(self) -> str:
-        """The platform: "cpu", "gpu" or "tpu"."""
-
 
 # The number of fields in version 0.1.0; see `EncoderConfig.identity`.
 _FIELDS_OF_0_1 = 20
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)
-
-
-def _require_choice(name: str, value: Any, choices: Any) -> None:
-    _require(
-        value in get_args(choices),
-        f"{name}={value!r}: expected one of {', '.join(map(repr, get_args(choices)))}",
-    )
 
 
 @dataclass(frozen=True)
@@ -150,7 +139,7 @@ class EncoderConfig:
     num_groups: int = 1
     pooler_activation: PoolerActivation = "tanh"
     pooler_dropout: bool = False
-    rotary_theta: float = 10_000.0
+    rotary_theta: float = ROTARY_THETA
     local_rotary_theta: float | None = None
     attention_window: int | None = None
     global_every: int = 1
@@ -167,152 +156,72 @@ class EncoderConfig:
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_dim", "num_layers", "num_heads", "ffn_dim"):
-            _require(getattr(self, name) >= 1, f"{name}={getattr(self, name)}: must be at least 1")
-        _require(self.max_positions >= 1, f"max_positions={self.max_positions}: must be >= 1")
-        _require(self.num_segments >= 0, f"num_segments={self.num_segments}: must be >= 0")
-        self._check_limits()
-        _require(
+            require(getattr(self, name) >= 1, f"{name}={getattr(self, name)}: must be at least 1")
+        require(self.max_positions >= 1, f"max_positions={self.max_positions}: must be >= 1")
+        require(self.num_segments >= 0, f"num_segments={self.num_segments}: must be >= 0")
+        check_limits(
+            num_layers=self.num_layers,
+            num_segments=self.num_segments,
+            max_positions=self.max_positions,
+            position_offset=self.position_offset,
+            vocab_size=self.vocab_size,
+            hidden_dim=self.hidden_dim,
+            ffn_dim=self.ffn_dim,
+            embedding_dim=self.embedding_dim,
+        )
+        require(
             self.hidden_dim % self.num_heads == 0,
             f"hidden_dim={self.hidden_dim}: not divisible by num_heads={self.num_heads}, but every "
             "head gets hidden_dim / num_heads features. Change one of them",
         )
         for name in ("hidden_dropout", "attention_dropout"):
-            _require(
+            require(
                 0.0 <= getattr(self, name) < 1.0,
                 f"{name}={getattr(self, name)}: a dropout rate must be in [0, 1)",
             )
         for name in ("layer_norm_epsilon", "initializer_range", "rotary_theta"):
-            _require(
+            require(
                 0.0 < getattr(self, name) < math.inf,
                 f"{name}={getattr(self, name)}: must be positive and finite",
             )
-        _require_choice("activation", self.activation, Activation)
-        _require_choice("positions", self.positions, PositionKind)
-        _require_choice("norm", self.norm, NormPlacement)
-        _require_choice("sharing", self.sharing, Sharing)
-        _require_choice("pooler_activation", self.pooler_activation, PoolerActivation)
-        _require_choice("norm_kind", self.norm_kind, NormKind)
-        _require_choice("classifier_transform", self.classifier_transform, ClassifierTransform)
-        _require_choice("pooling", self.pooling, Pooling)
-        _require(
+        require_choice("activation", self.activation, Activation)
+        require_choice("positions", self.positions, PositionKind)
+        require_choice("norm", self.norm, NormPlacement)
+        require_choice("sharing", self.sharing, Sharing)
+        require_choice("pooler_activation", self.pooler_activation, PoolerActivation)
+        require_choice("norm_kind", self.norm_kind, NormKind)
+        require_choice("classifier_transform", self.classifier_transform, ClassifierTransform)
+        require_choice("pooling", self.pooling, Pooling)
+        require(
             self.embedding_dim is None or self.embedding_dim >= 1,
             f"embedding_dim={self.embedding_dim}: must be at least 1, or None for hidden_dim",
         )
         dim = "embedding_dim" if self.embedding_dim else "hidden_dim"
-        _require(
+        require(
             self.positions != "sinusoidal" or self.table_dim % 2 == 0,
             f"{dim}={self.table_dim}: sinusoidal positions need an even {dim}",
         )
-        _require(
+        require(
             self.position_offset == 0 or (self.position_offset > 0 and self.positions == "learned"),
             f"position_offset={self.position_offset}: must be >= 0, and 0 unless "
             "positions='learned'",
         )
-        self._check_groups()
-        self._check_rotary()
-        self._check_window()
-        self._check_norms()
-        _require(
+        check_groups(self.num_layers, self.num_groups, self.sharing)
+        check_rotary(
+            self.positions,
+            self.rotary_theta,
+            self.local_rotary_theta,
+            self.attention_window,
+            self.num_heads,
+            self.head_dim,
+        )
+        check_window(self.attention_window, self.global_every)
+        check_norms(self.norm, self.norm_kind, self.norm_bias, self.first_norm, self.sharing)
+        require(
             self.head_transform or self.embedding_dim is None,
             f"head_transform=False: with embedding_dim={self.embedding_dim}, the masked-LM head "
             "needs its transform to map to that dimension. Set head_transform=True",
         )
-
-    def _check_rotary(self) -> None:
-        theta = self.local_rotary_theta
-        match self.positions:
-            case "rotary":
-                self._check_angles(theta)
-            case "learned" | "sinusoidal":
-                for name, default in (("rotary_theta", 10_000.0), ("local_rotary_theta", None)):
-                    value = getattr(self, name)
-                    _require(
-                        value == default,
-                        f"{name}={value}: has no effect with positions={self.positions!r}. Set "
-                        f"positions='rotary', or leave it at {default}",
-                    )
-            case _:
-                assert_never(self.positions)
-
-    def _check_angles(self, theta: float | None) -> None:
-        _require(
-            self.head_dim % 2 == 0,
-            f"num_heads={self.num_heads}: rotary positions rotate pairs of features, but "
-            f"hidden_dim / num_heads is {self.head_dim}. Make it even",
-        )
-        _require(
-            theta is None or 0.0 < theta < math.inf,
-            f"local_rotary_theta={theta}: must be positive and finite",
-        )
-        _require(
-            theta is None or self.attention_window is not None,
-            f"local_rotary_theta={theta}: has no effect without layers with local attention. "
-            "Set attention_window, or leave it at None",
-        )
-
-    def _check_window(self) -> None:
-        window, every = self.attention_window, self.global_every
-        _require(every >= 1, f"global_every={every}: must be at least 1")
-        if window is None:
-            _require(
-                every == 1,
-                f"global_every={every}: has no effect without local attention. Set "
-                "attention_window, or leave it at 1",
-            )
-            return
-        _require(
-            window >= 1 and window % 2 == 1,
-            f"attention_window={window}: must be odd and positive, because a token sees equally "
-            f"many tokens on both sides. Use {max(window, 0) + 1 - max(window, 0) % 2}",
-        )
-        _require(
-            every >= 2,
-            f"attention_window={window}: has no effect if every layer has global attention. Set "
-            "global_every to 2 or more",
-        )
-
-    def _check_norms(self) -> None:
-        _require(
-            self.norm_kind != "rms" or not self.norm_bias,
-            "norm_bias=True: RMSNorm has no bias. Set norm_bias=False or norm_kind='layer'",
-        )
-        _require(
-            self.first_norm or self.norm == "pre",
-            f"first_norm=False: only supported by norm='pre', not {self.norm!r}. Set it to True",
-        )
-        _require(
-            self.first_norm or self.sharing == "none",
-            f"first_norm=False: the first layer shares its norm with others (sharing="
-            f"{self.sharing!r}). Set it to True, or sharing to 'none'",
-        )
-
-    def _check_limits(self) -> None:
-        for name, most, why in (
-            ("num_layers", MAX_LAYERS, "every layer is traced separately"),
-            ("num_segments", MAX_SEGMENTS, "every segment is traced separately"),
-            *(
-                (name, MAX_DIM, "arrays are indexed with 32-bit integers")
-                for name in ("vocab_size", "hidden_dim", "ffn_dim", "embedding_dim")
-            ),
-            ("max_positions", MAX_DIM - self.position_offset, "rows have 32-bit indices"),
-        ):
-            value = getattr(self, name) or 0
-            _require(value <= most, f"{name}={value}: expected at most {most:,} ({why})")
-
-    def _check_groups(self) -> None:
-        _require(
-            self.num_groups == 1 or self.sharing != "none",
-            f"num_groups={self.num_groups}: has no effect if sharing='none'. Set sharing to "
-            "'all', 'attention' or 'ffn'",
-        )
-        _require(
-            1 <= self.num_groups <= self.num_layers and self.num_layers % self.num_groups == 0,
-            f"num_groups={self.num_groups}: does not divide num_layers={self.num_layers}, but all "
-            f"groups must be the same size. Use one of {', '.join(map(str, self._divisors()))}",
-        )
-
-    def _divisors(self) -> list[int]:
-        return [n for n in range(1, self.num_layers + 1) if self.num_layers % n == 0]
 
     def window_of(self, layer: int) -> int | None:
         """Return the window of a layer's attention, or None if its attention is global.
@@ -401,11 +310,11 @@ class ComputeConfig:
     ops: Ops = "fast"
 
     def __post_init__(self) -> None:
-        _require_choice("dtype", self.dtype, DTypeName)
-        _require_choice("attention", self.attention, AttentionBackend)
-        _require_choice("remat", self.remat, Remat)
-        _require_choice("ops", self.ops, Ops)
-        _require(
+        require_choice("dtype", self.dtype, DTypeName)
+        require_choice("attention", self.attention, AttentionBackend)
+        require_choice("remat", self.remat, Remat)
+        require_choice("ops", self.ops, Ops)
+        require(
             self.ops == "fast" or self.attention != "cudnn",
             f"compute.ops={self.ops!r}: not supported by cuDNN's attention. Set "
             "compute.attention='xla' (or 'auto')",
@@ -418,68 +327,22 @@ class ComputeConfig:
           ValueError: cuDNN's attention is requested but does not support the device, the dtype or
             the encoder.
         """
-        dtype, capability = self.dtype, _nvidia_capability(device)
+        dtype, attention = self.dtype, self.attention
         if dtype == "auto":
-            lacks_it = device.platform == "cpu" or (capability is not None and capability < _AMPERE)
-            dtype = "float32" if lacks_it else "bfloat16"
-        attention = self.attention
+            dtype = "bfloat16" if supports_bfloat16(device) else "float32"
         if attention == "auto":
-            able = config.attention_dropout == 0.0 and _fits_cudnn(config.head_dim)
-            able = able and self.ops == "fast"
-            fused = capability is not None and capability >= _AMPERE and dtype == "bfloat16"
-            attention = "cudnn" if fused and able else "xla"
+            able = config.attention_dropout == 0.0 and fits_cudnn(config.head_dim)
+            able = able and self.ops == "fast" and dtype == "bfloat16"
+            attention = "cudnn" if able and has_cudnn_attention(device) else "xla"
         if attention == "cudnn":
-            _check_cudnn(device.platform, capability, dtype, config)
+            check_cudnn(
+                device,
+                dtype,
+                attention_dropout=config.attention_dropout,
+                hidden_dim=config.hidden_dim,
+                num_heads=config.num_heads,
+            )
         return dataclasses.replace(self, dtype=dtype, attention=attention)
-
-
-def _nvidia_capability(device: Device) -> tuple[int, ...] | None:
-    """Return the compute capability of an NVIDIA GPU, such as (8, 6); None for other devices."""
-    # AMD GPUs have capabilities such as "gfx90a".
-    parts = str(getattr(device, "compute_capability", "")).split(".")
-    if device.platform != "gpu" or not all(part.isdigit() for part in parts):
-        return None
-    return tuple(map(int, parts))
-
-
-def _fits_cudnn(head_dim: int) -> bool:
-    """Return whether cuDNN supports this head size on every GPU that supports bfloat16."""
-    return head_dim % 8 == 0 and head_dim <= 128
-
-
-def _check_cudnn(
-    platform: str, capability: tuple[int, ...] | None, dtype: str, config: EncoderConfig
-) -> None:
-    """Raise a ValueError that suggests a fix if cuDNN's fused attention cannot be used."""
-    if capability is None:
-        device = "another vendor's GPU" if platform == "gpu" else platform
-        raise ValueError(
-            f"compute.attention='cudnn' runs only on NVIDIA GPUs, not on {device}. "
-            "Set compute.attention='xla' (or 'auto')"
-        )
-    _require(
-        capability >= _AMPERE,
-        "compute.attention='cudnn' needs a GPU with compute capability 8.0 (Ampere) or later; this "
-        f"one has {'.'.join(map(str, capability))}. Set compute.attention='xla' (or 'auto')",
-    )
-    _require(
-        dtype == "bfloat16",
-        f"compute.attention='cudnn' needs compute.dtype='bfloat16', not {dtype!r}. "
-        "Set compute.attention='xla' (or 'auto')",
-    )
-    _require(
-        config.attention_dropout == 0.0,
-        f"compute.attention='cudnn' cannot apply model.attention_dropout="
-        f"{config.attention_dropout}: its dropout seed is fixed at compile time, so every step "
-        "would drop the same attention weights. Set model.attention_dropout=0 or "
-        "compute.attention='xla'",
-    )
-    _require(
-        _fits_cudnn(config.head_dim),
-        "compute.attention='cudnn' needs a head size that is a multiple of 8, at most 128; "
-        f"hidden_dim={config.hidden_dim} / num_heads={config.num_heads} is {config.head_dim}. "
-        "Set compute.attention='xla' (or 'auto')",
-    )
 
 
 # Encoder fields that matter only during training.

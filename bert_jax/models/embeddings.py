@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig, Ops
+from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.layers import (
     compute_dtype,
     constrain,
@@ -21,6 +21,7 @@ from bert_jax.models.layers import (
     norm_layer,
 )
 from bert_jax.models.ops import affine_float32, dropout, with_ops
+from bert_jax.models.options import Ops
 
 
 def sinusoidal_positions(num_positions: int, dim: int) -> np.ndarray:

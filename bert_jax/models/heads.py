@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig, Pooling
+from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.encoder import Encoder, EncoderOutput, Pooler
 from bert_jax.models.layers import (
@@ -22,6 +22,7 @@ from bert_jax.models.layers import (
     select_rows,
 )
 from bert_jax.models.ops import activation_function, dropout
+from bert_jax.models.options import Pooling
 
 PAIRS_HEAD = "next_sentence."  # name prefix of the sentence-pair head's parameters
 

@@ -16,7 +16,7 @@ from typing import ParamSpec, TypeVar, assert_never
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models.config import Activation, Ops
+from bert_jax.models.options import Activation, Ops
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bert_jax.models.config import Remat
+from bert_jax.models.options import Remat
 from bert_jax.pretraining.phase_plan import PhasePlan
 from bert_jax.training.sharding import MeshConfig
 

@@ -18,7 +18,8 @@ from bert_jax.analysis.counts import (
     pretraining_flops,
     replaced_token_flops,
 )
-from bert_jax.models.config import ComputeConfig, Device, EncoderConfig
+from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.devices import Device
 from bert_jax.models.model import ModelConfig, PretrainingHead
 from bert_jax.models.replaced_token import generator_of
 from bert_jax.objectives import SentencePairs

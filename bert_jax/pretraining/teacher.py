@@ -10,7 +10,8 @@ from typing import Any, cast
 
 from jax.sharding import Mesh
 
-from bert_jax.models.config import ComputeConfig, Device, EncoderConfig
+from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.devices import Device
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
 from bert_jax.objectives import SentencePairs

@@ -11,8 +11,9 @@ import jax
 
 from bert_jax.conversion import to_dataclass
 from bert_jax.json_files import expecting_fields, read_json_object
-from bert_jax.models.config import ComputeConfig, DTypeName
+from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import Model, ModelConfig, define_model, part_of
+from bert_jax.models.options import DTypeName
 from bert_jax.models.parameters import Parameters, define
 from bert_jax.models.replaced_token import ReplacedTokenPair, pair_names
 from bert_jax.runs.ownership import RESOLVED_NAME

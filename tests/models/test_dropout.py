@@ -12,8 +12,9 @@ from scipy.stats import chi2
 
 from bert_jax.models import attention, embeddings, encoder
 from bert_jax.models.attention import View, xla_attention
-from bert_jax.models.config import ComputeConfig, Ops
+from bert_jax.models.config import ComputeConfig
 from bert_jax.models.ops import dropout, keep_mask
+from bert_jax.models.options import Ops
 from bert_jax.models.variants import variant
 from bert_jax.tasks.pretraining import Pretraining
 

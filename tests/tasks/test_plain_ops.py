@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig, Ops
+from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import ModelConfig
+from bert_jax.models.options import Ops
 from bert_jax.tasks.finetuning import Classification, Span
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tasks.task import Task, soft_cross_entropy, total_loss

@@ -20,8 +20,9 @@ from bert_jax.interop.huggingface.families import (
     heads_of,
 )
 from bert_jax.interop.huggingface.family import Family
-from bert_jax.models.config import Activation, EncoderConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ClassifierHead, ModelConfig, Problem, classifier_heads
+from bert_jax.models.options import Activation
 from bert_jax.objectives import SentencePairs
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.validation import check_label_names

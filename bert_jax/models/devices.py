@@ -1,0 +1,91 @@
+"""Decide which dtypes and attention implementations a device supports."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from bert_jax.models.config_checks import require
+
+# NVIDIA GPUs since Ampere support bfloat16 matmuls and cuDNN's fused attention.
+_AMPERE = (8, 0)
+
+
+class Device(Protocol):
+    """A JAX device; a GPU also has a `compute_capability`, such as "8.6"."""
+
+    @property
+    def platform(self) -> str:
+        """The platform: "cpu", "gpu" or "tpu"."""
+
+
+def _nvidia_capability(device: Device) -> tuple[int, ...] | None:
+    """Return the compute capability of an NVIDIA GPU, such as (8, 6); None for other devices."""
+    # AMD GPUs have capabilities such as "gfx90a".
+    parts = str(getattr(device, "compute_capability", "")).split(".")
+    if device.platform != "gpu" or not all(part.isdigit() for part in parts):
+        return None
+    return tuple(map(int, parts))
+
+
+def supports_bfloat16(device: Device) -> bool:
+    """Return whether the device multiplies matrices in bfloat16."""
+    capability = _nvidia_capability(device)
+    return device.platform != "cpu" and (capability is None or capability >= _AMPERE)
+
+
+def has_cudnn_attention(device: Device) -> bool:
+    """Return whether the device can run cuDNN's fused attention."""
+    capability = _nvidia_capability(device)
+    return capability is not None and capability >= _AMPERE
+
+
+def fits_cudnn(head_dim: int) -> bool:
+    """Return whether cuDNN supports this head size on every GPU that supports bfloat16."""
+    return head_dim % 8 == 0 and head_dim <= 128
+
+
+def check_cudnn(
+    device: Device, dtype: str, *, attention_dropout: float, hidden_dim: int, num_heads: int
+) -> None:
+    """Check that cuDNN's fused attention can be used.
+
+    Args:
+      device: the device that computes the encoder.
+      dtype: the dtype of the activations.
+      attention_dropout: see `EncoderConfig`.
+      hidden_dim: see `EncoderConfig`.
+      num_heads: see `EncoderConfig`.
+
+    Raises:
+      ValueError: it cannot; the message suggests a fix.
+    """
+    capability = _nvidia_capability(device)
+    if capability is None:
+        name = "another vendor's GPU" if device.platform == "gpu" else device.platform
+        raise ValueError(
+            f"compute.attention='cudnn' runs only on NVIDIA GPUs, not on {name}. "
+            "Set compute.attention='xla' (or 'auto')"
+        )
+    require(
+        capability >= _AMPERE,
+        "compute.attention='cudnn' needs a GPU with compute capability 8.0 (Ampere) or later; this "
+        f"one has {'.'.join(map(str, capability))}. Set compute.attention='xla' (or 'auto')",
+    )
+    require(
+        dtype == "bfloat16",
+        f"compute.attention='cudnn' needs compute.dtype='bfloat16', not {dtype!r}. "
+        "Set compute.attention='xla' (or 'auto')",
+    )
+    require(
+        attention_dropout == 0.0,
+        f"compute.attention='cudnn' cannot apply model.attention_dropout="
+        f"{attention_dropout}: its dropout seed is fixed at compile time, so every step "
+        "would drop the same attention weights. Set model.attention_dropout=0 or "
+        "compute.attention='xla'",
+    )
+    require(
+        fits_cudnn(hidden_dim // num_heads),
+        "compute.attention='cudnn' needs a head size that is a multiple of 8, at most 128; "
+        f"hidden_dim={hidden_dim} / num_heads={num_heads} is {hidden_dim // num_heads}. "
+        "Set compute.attention='xla' (or 'auto')",
+    )
