@@ -9,10 +9,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.dropout import dropout
 from bert_jax.models.layers import constrain, dense
 from bert_jax.models.local_attention import cudnn_local_attention, local_attention
-from bert_jax.models.ops import attention_scores, dropout, weighted_values, with_ops
+from bert_jax.models.ops import with_ops
 from bert_jax.models.options import Ops
+from bert_jax.models.products import attention_scores, weighted_values
 from bert_jax.models.rotary import Rotation, rotate
 
 

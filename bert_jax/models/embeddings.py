@@ -12,6 +12,7 @@ import numpy as np
 from flax import nnx
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.dropout import dropout
 from bert_jax.models.layers import (
     compute_dtype,
     constrain,
@@ -20,8 +21,9 @@ from bert_jax.models.layers import (
     gather,
     norm_layer,
 )
-from bert_jax.models.ops import affine_float32, dropout, with_ops
+from bert_jax.models.ops import with_ops
 from bert_jax.models.options import Ops
+from bert_jax.models.products import affine_float32
 
 
 def sinusoidal_positions(num_positions: int, dim: int) -> np.ndarray:

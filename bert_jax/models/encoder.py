@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from bert_jax.models.activations import activation_function
 from bert_jax.models.attention import SelfAttention, View
 from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.dropout import dropout
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.layers import DENSE, constrain, dense, norm_layer, select_rows
-from bert_jax.models.ops import activation_function, dropout
 from bert_jax.models.rotary import Rotation, rotation
 
 

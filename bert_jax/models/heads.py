@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from bert_jax.models.activations import activation_function
 from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.dropout import dropout
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.encoder import Encoder, EncoderOutput, Pooler
 from bert_jax.models.layers import (
@@ -21,7 +23,6 @@ from bert_jax.models.layers import (
     scores_of,
     select_rows,
 )
-from bert_jax.models.ops import activation_function, dropout
 from bert_jax.models.options import Pooling
 
 PAIRS_HEAD = "next_sentence."  # name prefix of the sentence-pair head's parameters

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models.ops import attention_scores, dropout, weighted_values, with_ops
+from bert_jax.models.dropout import dropout
+from bert_jax.models.ops import with_ops
 from bert_jax.models.options import Ops
+from bert_jax.models.products import attention_scores, weighted_values
 
 # Queries in a block, unless the window reaches farther. On a CPU, blocks of 64, 128 and 256 were
 # about equally fast, and 64 needed the least memory in training (experiments/local_attention).

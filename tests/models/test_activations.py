@@ -13,7 +13,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from bert_jax.models.ops import activation_function
+from bert_jax.models.activations import activation_function
 
 POINTS = np.concatenate([np.linspace(-12, 12, 4801), [-1e4, -40.0, 0.0, 40.0, 1e4]])
 APPROXIMATION = {"gelu": "none", "gelu_tanh": "tanh"}
@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.models.ops import activation_function
+from bert_jax.models.activations import activation_function
 
 points, file, *names = sys.argv[1:]
 results = {}

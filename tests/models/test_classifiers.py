@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.dropout import keep_mask
 from bert_jax.models.model import ModelConfig, define_model
-from bert_jax.models.ops import keep_mask
 from bert_jax.models.parameters import Parameters
 
 SMALL: dict[str, Any] = dict(

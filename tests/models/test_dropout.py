@@ -13,7 +13,7 @@ from scipy.stats import chi2
 from bert_jax.models import attention, embeddings, encoder
 from bert_jax.models.attention import View, xla_attention
 from bert_jax.models.config import ComputeConfig
-from bert_jax.models.ops import dropout, keep_mask
+from bert_jax.models.dropout import dropout, keep_mask
 from bert_jax.models.options import Ops
 from bert_jax.models.variants import variant
 from bert_jax.tasks.pretraining import Pretraining

@@ -12,7 +12,7 @@ import pytest
 from jax.test_util import check_grads
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bert_jax.models.ops import affine, affine_float32, attention_scores, weighted_values
+from bert_jax.models.products import affine, affine_float32, attention_scores, weighted_values
 
 
 def arrays(*shapes: tuple[int, ...]) -> list[jax.Array]:

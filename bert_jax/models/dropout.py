@@ -1,0 +1,95 @@
+"""Implement dropout, whose masks are hashes of a key and the position.
+
+The backward pass stores only the key, and recomputes the mask from it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.models.ops import with_ops
+from bert_jax.models.options import Ops
+
+# Multipliers from Wellons' "lowbias32" integer hash (2018), the least biased pair that he found.
+_MULTIPLIER_1 = 0x7FEB352D
+_MULTIPLIER_2 = 0x846CA68B
+_GOLDEN = 0x9E3779B9
+
+
+def _mix(x: jax.Array) -> jax.Array:
+    """Hash uint32 words bijectively and with full avalanche."""
+    x = (x ^ (x >> 16)) * jnp.uint32(_MULTIPLIER_1)
+    x = (x ^ (x >> 15)) * jnp.uint32(_MULTIPLIER_2)
+    return x ^ (x >> 16)
+
+
+def _iota(shape: tuple[int, ...], dims: range) -> jax.Array:
+    """Return row-major indices over `dims` of `shape`, broadcastable to `shape`."""
+    index_shape = tuple(size if dim in dims else 1 for dim, size in enumerate(shape))
+    index = jnp.zeros(index_shape, jnp.uint32)
+    for dim in dims:
+        index = index * jnp.uint32(shape[dim])
+        index = index + jax.lax.broadcasted_iota(jnp.uint32, index_shape, dim)
+    return index
+
+
+def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
+    """Return a mask whose elements are independently True with probability 1 - rate.
+
+    The probability is accurate to within 2^-32. Each element depends only on the key and the
+    element's *global* index, so the mask is the same under any sharding. The index over the last
+    two dims has 32 bits. Each index over the leading dims is hashed into 64 bits of state, which
+    are mixed in at two points so that the counters do not overlap.
+
+    Args:
+      key: a typed JAX key (`jax.random.key`).
+      rate: the probability that an element is False, in [0, 1).
+      shape: the shape of the mask, of any rank, with fewer than 2^32 elements in the last two dims
+        and fewer than 2^32 in the leading dims.
+    """
+    inner = max(0, len(shape) - 2)
+    assert math.prod(shape[inner:]) < 2**32 and math.prod(shape[:inner]) < 2**32
+    words = jax.random.key_data(key).astype(jnp.uint32).ravel()
+    outer_index = _iota(shape, range(0, inner))
+    row_1 = _mix(_mix(outer_index ^ words[0]) ^ words[-1])
+    row_2 = _mix(row_1 + jnp.uint32(_GOLDEN) ^ words[0])
+    bits = (_iota(shape, range(inner, len(shape))) * jnp.uint32(_GOLDEN)) ^ row_1
+    bits = (bits ^ (bits >> 16)) * jnp.uint32(_MULTIPLIER_1)
+    bits = bits ^ row_2
+    bits = (bits ^ (bits >> 15)) * jnp.uint32(_MULTIPLIER_2)
+    bits = bits ^ (bits >> 16)
+    return bits >= jnp.uint32(round(rate * 2**32))
+
+
+def dropout(x: jax.Array, rate: float, key: jax.Array | None, ops: Ops = "fast") -> jax.Array:
+    """Zero elements with probability `rate` and scale the rest by 1 / (1 - rate).
+
+    If `key` is None (in evaluation) or `rate` is 0, the result is `x`. With "fast" `ops`, the
+    backward pass recomputes the mask; with "plain" ops, JAX stores it.
+
+    Source: Srivastava et al. 2014.
+    """
+    if key is None or rate == 0.0:
+        return x
+    return with_ops(_dropout, ops)(x, rate, key)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _dropout(x: jax.Array, rate: float, key: jax.Array) -> jax.Array:
+    scale = jnp.asarray(1.0 / (1.0 - rate), x.dtype)
+    return jnp.where(keep_mask(key, rate, x.shape), x * scale, jnp.zeros((), x.dtype))
+
+
+def _dropout_forward(x: jax.Array, rate: float, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return _dropout(x, rate, key), key
+
+
+def _dropout_backward(rate: float, key: jax.Array, grad: jax.Array) -> tuple[jax.Array, None]:
+    return _dropout(grad, rate, key), None
+
+
+_dropout.defvjp(_dropout_forward, _dropout_backward)
