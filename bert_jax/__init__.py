@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bert_jax.language_scores.text_scores import score_text
     from bert_jax.models.config import ComputeConfig, EncoderConfig
     from bert_jax.models.encoder import Encoder
-    from bert_jax.models.heads import PretrainingModel
+    from bert_jax.models.pretraining_models import PretrainingModel
     from bert_jax.pipeline.corpus_loader import CorpusLoader
     from bert_jax.pipeline.masking import MaskingConfig
     from bert_jax.pretraining.config import PretrainConfig
@@ -135,7 +135,7 @@ _MODULES = {
     "PreparedCorpus": "corpus.prepare",
     "PretrainConfig": "pretraining.config",
     "Pretraining": "tasks.pretraining",
-    "PretrainingModel": "models.heads",
+    "PretrainingModel": "models.pretraining_models",
     "PseudoLikelihood": "language_scores.pseudo_likelihood",
     "StopRequest": "training.distributed",
     "Tag": "inference.tag",

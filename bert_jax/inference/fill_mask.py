@@ -24,9 +24,9 @@ from bert_jax.inference.predictor import (
     truncate_texts,
 )
 from bert_jax.labeled_data.features import Features, build_sequences
-from bert_jax.models.heads import PretrainingModel
 from bert_jax.models.layers import select_rows
 from bert_jax.models.model import Model, infer
+from bert_jax.models.pretraining_models import PretrainingModel
 from bert_jax.runs.work_dir import PAIRS
 from bert_jax.tasks.task import Batch
 

@@ -347,7 +347,7 @@ def _pooler(graph: GraphBuilder, x: ir.Value) -> ir.Value:
 
 
 def _sequence(graph: GraphBuilder, hidden: ir.Value, attention_mask: ir.Value) -> ir.Value:
-    """Return the vector of each sequence, as in `bert_jax.models.heads.pool`."""
+    """Return the vector of each sequence, as in `bert_jax.models.classifiers.pool`."""
     match graph.config.encoder.pooling:
         case "cls":
             return _first_token(graph, hidden)

@@ -17,8 +17,8 @@ from bert_jax.inference.predictor import Outputs
 from bert_jax.interpretability.notebook import Shaded, paragraph, words
 from bert_jax.labeled_data.tokenized_text import TextWord
 from bert_jax.models.encoder import Encoder
-from bert_jax.models.heads import PretrainingModel
 from bert_jax.models.model import Model, Problem
+from bert_jax.models.pretraining_models import PretrainingModel
 from bert_jax.tasks.task import Batch
 
 Baseline = Literal["mask", "zero"]

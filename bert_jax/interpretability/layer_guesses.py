@@ -15,8 +15,8 @@ from bert_jax.inference.predictor import Outputs, Row
 from bert_jax.interpretability.notebook import Cell, Shaded, paragraph, table
 from bert_jax.interpretability.traced_text import layer_names
 from bert_jax.models.encoder import Encoder
-from bert_jax.models.heads import PretrainingModel
 from bert_jax.models.layers import select_rows
+from bert_jax.models.pretraining_models import PretrainingModel
 from bert_jax.tasks.task import Batch
 from bert_jax.tokenizers.tokenizer import Tokenizer
 

@@ -14,9 +14,10 @@ import jax.numpy as jnp
 from bert_jax.inference.predictor import Outputs, Row
 from bert_jax.interpretability.traced_text import EmbeddingSum
 from bert_jax.models.attention import View, attention_probabilities, scaled_scores
-from bert_jax.models.encoder import Encoder, SharedLayer
+from bert_jax.models.encoder import Encoder
 from bert_jax.models.model import Model, infer
 from bert_jax.models.products import weighted_values
+from bert_jax.models.transformer_layer import SharedLayer
 from bert_jax.tasks.task import Batch
 
 _SCORES = ("logits", "next_sentence_logits")

@@ -23,8 +23,8 @@ from bert_jax.language_scores.masked_rows import (
     encode_sentences,
     masked_rows,
 )
-from bert_jax.models.heads import PretrainingModel
 from bert_jax.models.options import DTypeName
+from bert_jax.models.pretraining_models import PretrainingModel
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 # The maximum number of row lengths. Each one is compiled, which takes about as long as computing

@@ -1,21 +1,19 @@
-"""Define the transformer encoder: embeddings, a stack of layers, and the pooler."""
+"""Define the transformer encoder: embeddings and a stack of layers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple, assert_never
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bert_jax.models.activations import activation_function
-from bert_jax.models.attention import SelfAttention, View
+from bert_jax.models.attention import View
 from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.dropout import dropout
 from bert_jax.models.embeddings import Embeddings
-from bert_jax.models.layers import DENSE, constrain, dense, norm_layer, select_rows
+from bert_jax.models.layers import DENSE, constrain, norm_layer
 from bert_jax.models.rotary import Rotation, rotation
+from bert_jax.models.transformer_layer import Layer, LayerStep, SharedLayer, apply_layer
 
 
 class EncoderOutput(NamedTuple):
@@ -32,170 +30,6 @@ class EncoderOutput(NamedTuple):
     hidden: jax.Array
     hidden_states: tuple[jax.Array, ...] | None
     attention_scores: tuple[jax.Array, ...] | None = None
-
-
-class FeedForward(nnx.Module):
-    """Two dense layers with an activation between them (Vaswani et al. 2017, section 3.3).
-
-    If the config sets `gated_ffn`, the activation is applied to a third dense layer, which
-    multiplies the output of the first (Shazeer 2020, equation 5, without biases).
-    """
-
-    def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
-        self.activation = activation_function(config.activation, compute.ops)
-        self.gated = config.gated_ffn
-        hidden, inner, bias = config.hidden_dim, config.ffn_dim, config.dense_bias
-        if self.gated:
-            self.gate = dense(hidden, inner, ("embed", "ffn"), config, compute, rngs, bias=bias)
-        self.up = dense(hidden, inner, ("embed", "ffn"), config, compute, rngs, bias=bias)
-        self.down = dense(inner, hidden, ("ffn", "embed"), config, compute, rngs, bias=bias)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Transform every position of `x` [batch, length, hidden_dim]."""
-        up = constrain(self.up(x), "batch", None, "ffn")
-        if not self.gated:
-            return self.down(self.activation(up))
-        gate = constrain(self.gate(x), "batch", None, "ffn")
-        return self.down(self.activation(gate) * up)
-
-
-class Layer(nnx.Module):
-    """The modules that a layer owns: attention and a feed-forward block, each with a norm.
-
-    Args:
-      config: the architecture.
-      compute: options for the computation.
-      rngs: the keys for randomly initialized parameters.
-      attention: whether the layer has its own attention. If not, it uses another layer's.
-      ffn: whether the layer has its own feed-forward block. If not, it uses another layer's.
-      norm: whether the layer's attention has a norm.
-    """
-
-    def __init__(
-        self,
-        config: EncoderConfig,
-        compute: ComputeConfig,
-        rngs: nnx.Rngs,
-        *,
-        attention: bool,
-        ffn: bool,
-        norm: bool = True,
-    ):
-        self.has_attention_norm = norm
-        if attention:
-            self.attention = SelfAttention(config, compute, rngs)
-            if norm:
-                self.attention_norm = norm_layer(config.hidden_dim, config, compute, rngs)
-        if ffn:
-            self.ffn = FeedForward(config, compute, rngs)
-            self.ffn_norm = norm_layer(config.hidden_dim, config, compute, rngs)
-
-
-class SharedLayer(NamedTuple):
-    """The layers whose attention and feed-forward modules a layer uses.
-
-    A layer without shared parameters uses its own.
-    """
-
-    attention: Layer
-    ffn: Layer
-
-    def attention_input(self, x: jax.Array, config: EncoderConfig) -> jax.Array:
-        """Return the input of the attention for a layer's input `x`."""
-        match config.norm:
-            case "post":
-                return x
-            case "pre":
-                owner = self.attention
-                return owner.attention_norm(x) if owner.has_attention_norm else x
-            case _:
-                assert_never(config.norm)
-
-
-def apply_layer(
-    config: EncoderConfig,
-    layer: SharedLayer,
-    x: jax.Array,
-    view: View,
-    dropout_key: jax.Array | None,
-    *,
-    return_scores: bool = False,
-    positions: jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array | None]:
-    """Apply attention and a feed-forward block, each with dropout and a residual connection.
-
-    With norm="post", a block f computes norm(x + f(x)), as in the original Transformer (Vaswani et
-    al. 2017); with norm="pre", it computes x + f(norm(x)) (Xiong et al. 2020, "On Layer
-    Normalization in the Transformer Architecture").
-
-    For the other arguments and the result, see `SelfAttention.__call__`.
-    """
-    keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
-    rate, ops = config.hidden_dropout, layer.attention.attention.ops
-    attention, ffn, ffn_norm = layer.attention.attention, layer.ffn.ffn, layer.ffn.ffn_norm
-
-    def only_at(x: jax.Array) -> jax.Array:
-        return x if positions is None else select_rows(x, positions)
-
-    update, scores = attention(
-        layer.attention_input(x, config), view, keys[0], return_scores=return_scores
-    )
-    x = x + dropout(update, rate, keys[1], ops)
-    match config.norm:
-        case "post":
-            x = only_at(layer.attention.attention_norm(x))
-            return ffn_norm(x + dropout(ffn(x), rate, keys[2], ops)), scores
-        case "pre":
-            x = only_at(x)
-            return x + dropout(ffn(ffn_norm(x)), rate, keys[2], ops), scores
-        case _:
-            assert_never(config.norm)
-
-
-LayerStep = Callable[[SharedLayer, jax.Array, jax.Array | None], tuple[jax.Array, jax.Array | None]]
-
-
-class Pooler(nnx.Module):
-    """A dense layer applied to the `[CLS]` vectors, followed by an activation (normally tanh).
-
-    Source: Devlin et al. 2019, section 3.1.
-    """
-
-    def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
-        dim, self.activation = config.hidden_dim, _pooler_activation(config, compute)
-        self.dense = dense(dim, dim, ("embed", None), config, compute, rngs)
-
-    def __call__(self, hidden: jax.Array, cls_positions: jax.Array | None = None) -> jax.Array:
-        """Pool a batch.
-
-        Args:
-          hidden: [batch, length, hidden_dim].
-          cls_positions: positions of the `[CLS]` tokens [batch, count], or None for position 0 in
-            every row.
-
-        Returns:
-          [batch, count, hidden_dim], or [batch, hidden_dim] if `cls_positions` is None.
-        """
-        cls = hidden[:, 0] if cls_positions is None else select_rows(hidden, cls_positions)
-        return self.transform(cls)
-
-    def transform(self, x: jax.Array) -> jax.Array:
-        """Apply the dense layer and the activation to the last dim of `x` [..., hidden_dim]."""
-        return self.activation(self.dense(x))
-
-
-def _pooler_activation(
-    config: EncoderConfig, compute: ComputeConfig
-) -> Callable[[jax.Array], jax.Array]:
-    match config.pooler_activation:
-        case "tanh":
-            return jnp.tanh
-        case "relu":
-            return jax.nn.relu
-        case "gelu":
-            return activation_function("gelu", compute.ops)
-        case _:
-            assert_never(config.pooler_activation)
 
 
 def _difference_of_layers(config: EncoderConfig) -> str:

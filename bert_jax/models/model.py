@@ -9,17 +9,15 @@ from typing import Literal, assert_never, cast, get_args
 import jax
 from flax import nnx
 
+from bert_jax.models.classifiers import Classifier, SentenceClassifier, TokenClassifier
 from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.heads import (
-    Classifier,
+from bert_jax.models.parameters import ModelDefinition, define
+from bert_jax.models.pretraining_models import (
     EncoderModel,
     NextSentenceModel,
     PretrainingModel,
     ReplacedTokenModel,
-    SentenceClassifier,
-    TokenClassifier,
 )
-from bert_jax.models.parameters import ModelDefinition, define
 
 Problem = Literal["single_label", "multi_label", "regression"]
 # The pretraining heads, and "encoder" for an encoder without a head.

@@ -8,7 +8,8 @@ from dataclasses import replace
 from flax import nnx
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.heads import GENERATOR, PretrainingModel, ReplacedTokenModel
+from bert_jax.models.heads import GENERATOR
+from bert_jax.models.pretraining_models import PretrainingModel, ReplacedTokenModel
 
 # The generator has its own projection, since its hidden states have another dimension.
 _SHARED = ("token", "position", "segment", "norm")

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 from bert_jax.local_paths import LocalPath
 from bert_jax.models.attention import document_mask
 from bert_jax.models.encoder import EncoderOutput
-from bert_jax.models.heads import PretrainingModel, StudentModel
 from bert_jax.models.layers import select_rows
 from bert_jax.models.options import DTypeName
 from bert_jax.models.parameters import ModelDefinition
+from bert_jax.models.pretraining_models import PretrainingModel, StudentModel
 from bert_jax.tasks.pretraining import Pretraining, run
 from bert_jax.tasks.task import Batch, Metric, Metrics, soft_cross_entropy, weighted_mean
 

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.heads import PretrainingModel, PretrainingOutput, StudentModel
 from bert_jax.models.parameters import ModelDefinition, define
+from bert_jax.models.pretraining_models import PretrainingModel, PretrainingOutput, StudentModel
 from bert_jax.objectives import PAIR_PREFIX, SentencePairs
 from bert_jax.tasks.task import Batch, Metric, Metrics, cross_entropy, weighted_mean
 from bert_jax.validation import check_choice

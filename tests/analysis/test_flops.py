@@ -13,9 +13,10 @@ from bert_jax.analysis.counts import (
 )
 from bert_jax.models.attention import View, window_mask
 from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.encoder import Encoder, Layer, SharedLayer, apply_layer
+from bert_jax.models.encoder import Encoder
 from bert_jax.models.model import ModelConfig, define_model, infer
 from bert_jax.models.parameters import count, define
+from bert_jax.models.transformer_layer import Layer, SharedLayer, apply_layer
 from bert_jax.models.variants import variant
 from bert_jax.tasks.pretraining import Pretraining
 

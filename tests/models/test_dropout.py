@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.testing import assert_array_equal
 from scipy.stats import chi2
 
-from bert_jax.models import attention, embeddings, encoder
+from bert_jax.models import attention, embeddings, transformer_layer
 from bert_jax.models.attention import View, xla_attention
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.dropout import dropout, keep_mask
@@ -206,7 +206,7 @@ def keys_used(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[jax.Array]]:
         used.append(jax.random.key_data(key))
         return dropout(x, rate, key, ops)
 
-    for module in (attention, embeddings, encoder):
+    for module in (attention, embeddings, transformer_layer):
         monkeypatch.setattr(module, "dropout", record)
     yield used
 

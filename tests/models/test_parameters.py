@@ -10,9 +10,9 @@ import torch
 import transformers
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.heads import PretrainingModel
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import ModelDefinition, count
+from bert_jax.models.pretraining_models import PretrainingModel
 from bert_jax.models.variants import VARIANTS, variant
 from bert_jax.tasks.pretraining import Pretraining
 

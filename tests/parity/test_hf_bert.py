@@ -15,8 +15,8 @@ from numpy.testing import assert_allclose
 from bert_jax.interop.huggingface.families import origins
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.encoder import EncoderOutput
-from bert_jax.models.heads import PretrainingModel, PretrainingOutput
 from bert_jax.models.model import ModelConfig
+from bert_jax.models.pretraining_models import PretrainingModel, PretrainingOutput
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tasks.task import total_loss
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
