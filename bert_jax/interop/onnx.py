@@ -12,11 +12,12 @@ import onnx_ir as ir
 import onnxruntime
 
 from bert_jax.finetuning.registry import score_outputs
-from bert_jax.interop import onnx_graph
+from bert_jax.interop import onnx_encoder, onnx_heads
 from bert_jax.interop.comparison import Outputs, ProbeInput, Sizes
 from bert_jax.interop.huggingface.config import positions_fit, write_config
 from bert_jax.interop.huggingface.families import refusal_of
 from bert_jax.interop.huggingface.save import save_tokenizer
+from bert_jax.interop.onnx_builder import OPSET, GraphBuilder
 from bert_jax.json_files import expecting_fields, parse_json
 from bert_jax.models.model import ModelConfig, scores_choices
 from bert_jax.models.parameters import Parameters
@@ -47,7 +48,7 @@ def write_onnx(
     also returns `hidden_states_0` (the embeddings), `hidden_states_1` and so on, and
     `pooler_output` if it has a pooler.
     """
-    graph = onnx_graph.GraphBuilder(config, lambda name: np.asarray(parameters.pop(name)))
+    graph = GraphBuilder(config, lambda name: np.asarray(parameters.pop(name)))
     dims = ["batch", "choices", "sequence"] if scores_choices(config.head) else None
     shape = ir.Shape(dims or ["batch", "sequence"])
     inputs = [ir.Value(name=n, shape=shape, type=ir.TensorType(ir.DataType.INT64)) for n in INPUTS]
@@ -59,7 +60,7 @@ def write_onnx(
             outputs,
             nodes=graph.nodes,
             initializers=list(graph.initializers.values()),
-            opset_imports={"": onnx_graph.OPSET},
+            opset_imports={"": OPSET},
             name="bert",
         ),
         ir_version=_IR_VERSION,
@@ -81,9 +82,7 @@ def write_onnx(
         (target / "config.json").write_text(content, encoding="utf-8")
 
 
-def _outputs(
-    graph: onnx_graph.GraphBuilder, inputs: list[ir.Value], hidden_states: bool
-) -> list[ir.Value]:
+def _outputs(graph: GraphBuilder, inputs: list[ir.Value], hidden_states: bool) -> list[ir.Value]:
     """Add the model's operators to the graph and return its named outputs."""
     config = graph.config
     token_ids, attention_mask, segment_ids = inputs
@@ -95,17 +94,17 @@ def _outputs(
         token_ids, attention_mask, segment_ids = (
             graph.op("Reshape", value, rows) for value in (token_ids, attention_mask, segment_ids)
         )
-    states = onnx_graph.hidden_states(graph, token_ids, segment_ids, attention_mask)
+    states = onnx_encoder.hidden_states(graph, token_ids, segment_ids, attention_mask)
     hidden, encoder = states[-1], config.encoder
     rows_dim = "batch_times_choices" if scores_choices(config.head) else "batch"
     every_token = [rows_dim, "sequence"]
     outputs: _Outputs = {}
     pooled = None
     if config.classifier is not None:
-        vectors = onnx_graph.scored_vectors(graph, hidden, attention_mask)
+        vectors = onnx_heads.scored_vectors(graph, hidden, attention_mask)
         pooled = vectors if config.classifier.pools else None
     elif config.has_pooler:
-        pooled = onnx_graph.pooled(graph, hidden)
+        pooled = onnx_heads.pooled(graph, hidden)
     if config.head == "encoder":
         # Create a separate value, since the last hidden state may also be returned on its own.
         last = graph.op("Identity", hidden)
@@ -128,25 +127,25 @@ def _outputs(
 
 
 def _pretraining_outputs(
-    graph: onnx_graph.GraphBuilder, hidden: ir.Value, pooled: ir.Value | None
+    graph: GraphBuilder, hidden: ir.Value, pooled: ir.Value | None
 ) -> _Outputs:
     """Add the pretraining heads to the graph, and return their outputs ({} if there are none)."""
     config, outputs = graph.config, _Outputs()
     if config.head in ("pretraining", "masked_lm"):
         name = "prediction_logits" if config.head == "pretraining" else "logits"
-        scores = onnx_graph.token_logits(graph, hidden)
+        scores = onnx_heads.token_logits(graph, hidden)
         outputs[name] = scores, ["batch", "sequence", config.encoder.vocab_size]
     if config.head in ("pretraining", "next_sentence"):
         assert pooled is not None
         name = "seq_relationship_logits" if config.head == "pretraining" else "logits"
         outputs[name] = graph.dense(pooled, "next_sentence"), ["batch", 2]
     if config.head == "replaced_token":
-        scores = onnx_graph.replaced_token_logits(graph, hidden)
+        scores = onnx_heads.replaced_token_logits(graph, hidden)
         outputs["logits"] = scores, ["batch", "sequence"]
     return outputs
 
 
-def _scores(graph: onnx_graph.GraphBuilder, scores: ir.Value, choices: ir.Value | None) -> _Outputs:
+def _scores(graph: GraphBuilder, scores: ir.Value, choices: ir.Value | None) -> _Outputs:
     """Return a classifier's outputs and their shapes, keyed by name.
 
     Args:

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 
 from bert_jax.interop.comparison import differences, random_probe
-from bert_jax.interop.onnx_graph import OPSET
+from bert_jax.interop.onnx_builder import OPSET
 from bert_jax.interop.verify_backends import open_model
 
 from ..commands import REPOSITORY

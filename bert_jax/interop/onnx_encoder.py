@@ -1,123 +1,18 @@
-"""Build the encoder and its heads from ONNX operators.
-
-The graph is written by hand, so that it uses operators for which runtimes have optimized kernels
-and fusions (LayerNormalization, Gelu, BERT's attention pattern); a traced graph would consist of
-elementary arithmetic. Tests compare the graph's outputs with the model's.
-"""
+"""Build the encoder from ONNX operators, as in `bert_jax.models.encoder`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple, assert_never
+from typing import NamedTuple, assert_never
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
+from bert_jax.interop.onnx_builder import GraphBuilder
 from bert_jax.models.embeddings import sinusoidal_positions
-from bert_jax.models.model import ModelConfig
-from bert_jax.models.options import PoolerActivation
 from bert_jax.models.rotary import frequencies
 
-OPSET = 20  # the first opset with Gelu (ONNX 1.15, November 2023); LayerNormalization needs 17
 _MASKED = float(np.finfo(np.float32).min)
-
-Read = Callable[[str], NDArray[np.float32]]
-
-
-class GraphBuilder:
-    """A graph under construction, with its operators and the weights they use."""
-
-    def __init__(self, config: ModelConfig, read: Read):
-        """Create an empty graph.
-
-        Args:
-          config: the model's config.
-          read: a function that returns a parameter's values, called once per parameter.
-        """
-        self.config = config
-        self.nodes: list[ir.Node] = []
-        self.initializers: dict[str, ir.Value] = {}
-        self._read = read
-
-    def op(self, kind: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
-        """Add an operator with one output, and return that output."""
-        number = len(self.nodes)
-        output = ir.Value(name=f"{kind.lower()}_{number}")
-        converted = ir.convenience.convert_attributes(attributes)
-        node = ir.Node("", kind, inputs, converted, outputs=[output], name=f"{kind}_{number}")
-        self.nodes.append(node)
-        return output
-
-    def weight(self, name: str) -> ir.Value:
-        """Return the parameter with this name, and add it to the graph on first use."""
-        if name not in self.initializers:
-            self._add(name, self._read(name))
-        return self.initializers[name]
-
-    def constant(self, value: Any, dtype: Any = np.int64) -> ir.Value:
-        """Return a small constant. Equal constants share one tensor."""
-        array = np.asarray(value, dtype)
-        name = f"constant_{array.dtype}_{'_'.join(map(str, array.ravel()))}_{array.ndim}"
-        if name not in self.initializers:
-            self._add(name, array)
-        return self.initializers[name]
-
-    def table(self, name: str, values: NDArray[np.float32]) -> ir.Value:
-        """Add a table of fixed values, which is not a model parameter, and return it."""
-        self._add(name, values)
-        return self.initializers[name]
-
-    def _add(self, name: str, array: NDArray[Any]) -> None:
-        tensor = ir.Tensor(array, name=name)
-        shape, kind = ir.Shape(array.shape), ir.TensorType(tensor.dtype)
-        self.initializers[name] = ir.Value(name=name, shape=shape, type=kind, const_value=tensor)
-
-    def dense(self, x: ir.Value, name: str) -> ir.Value:
-        """Apply the dense layer `name` to `x`."""
-        product = self.op("MatMul", x, self.weight(f"{name}.kernel"))
-        # Only the encoder and the transforms of the heads can lack biases.
-        parts = ("encoder.", "masked_lm.transform", "prediction.dense")
-        if name.startswith(parts) and not self.config.encoder.dense_bias:
-            return product
-        return self.op("Add", product, self.weight(f"{name}.bias"))
-
-    def norm(self, x: ir.Value, name: str) -> ir.Value:
-        """Apply the norm `name` to the last dim of `x`."""
-        encoder, scale = self.config.encoder, self.weight(f"{name}.scale")
-        epsilon = encoder.layer_norm_epsilon
-        match encoder.norm_kind:
-            case "layer":
-                bias = [self.weight(f"{name}.bias")] if encoder.norm_bias else []
-                return self.op("LayerNormalization", x, scale, *bias, axis=-1, epsilon=epsilon)
-            case "rms":
-                # The operator RMSNormalization exists only since opset 23.
-                square = self.op("ReduceMean", self.op("Mul", x, x), self.constant([-1]))
-                shifted = self.op("Add", square, self.constant(epsilon, np.float32))
-                return self.op("Mul", self.op("Div", x, self.op("Sqrt", shifted)), scale)
-            case _:
-                assert_never(encoder.norm_kind)
-
-    def activation(self, x: ir.Value) -> ir.Value:
-        """Apply the config's activation function to `x`."""
-        activation = self.config.encoder.activation
-        match activation:
-            case "gelu":
-                return self.op("Gelu", x, approximate="none")
-            case "gelu_tanh":
-                return self.op("Gelu", x, approximate="tanh")
-            case "relu":
-                return self.op("Relu", x)
-            case "tanh":
-                return self.op("Tanh", x)
-            case "silu":
-                return self.op("Mul", x, self.op("Sigmoid", x))
-            case "quick_gelu":
-                scaled = self.op("Mul", x, self.constant(1.702, np.float32))
-                return self.op("Mul", x, self.op("Sigmoid", scaled))
-            case _:
-                assert_never(activation)
 
 
 def embeddings(graph: GraphBuilder, token_ids: ir.Value, segment_ids: ir.Value) -> ir.Value:
@@ -302,79 +197,3 @@ def hidden_states(
         case _:
             assert_never(graph.config.encoder.norm)
     return states
-
-
-def pooled(graph: GraphBuilder, hidden: ir.Value) -> ir.Value:
-    """Add the pooler, which applies a dense layer and an activation to the first token's vector."""
-    return _pooler(graph, _first_token(graph, hidden))
-
-
-def scored_vectors(graph: GraphBuilder, hidden: ir.Value, attention_mask: ir.Value) -> ir.Value:
-    """Add the layers of a classifier in front of its last layer.
-
-    Args:
-      graph: the graph of a model with a classifier.
-      hidden: the last layer's output [batch, length, hidden_dim].
-      attention_mask: [batch, length].
-
-    Returns:
-      The vectors to score: [batch, length, hidden_dim] if the classifier scores tokens, otherwise
-      [batch, hidden_dim].
-    """
-    encoder, classifier = graph.config.encoder, graph.config.classifier
-    assert classifier is not None
-    scores_tokens = classifier.scored == "tokens"
-    x = hidden if scores_tokens else _sequence(graph, hidden, attention_mask)
-    match encoder.classifier_transform:
-        case "pooler":
-            return x if scores_tokens else _pooler(graph, x)
-        case "prediction":
-            return graph.norm(
-                graph.activation(graph.dense(x, "prediction.dense")), "prediction.norm"
-            )
-        case _:
-            assert_never(encoder.classifier_transform)
-
-
-def _first_token(graph: GraphBuilder, hidden: ir.Value) -> ir.Value:
-    return graph.op("Gather", hidden, graph.constant(0), axis=1)
-
-
-def _pooler(graph: GraphBuilder, x: ir.Value) -> ir.Value:
-    operators: dict[PoolerActivation, str] = {"tanh": "Tanh", "relu": "Relu", "gelu": "Gelu"}
-    operator = operators[graph.config.encoder.pooler_activation]
-    return graph.op(operator, graph.dense(x, "pooler.dense"))
-
-
-def _sequence(graph: GraphBuilder, hidden: ir.Value, attention_mask: ir.Value) -> ir.Value:
-    """Return the vector of each sequence, as in `bert_jax.models.classifiers.pool`."""
-    match graph.config.encoder.pooling:
-        case "cls":
-            return _first_token(graph, hidden)
-        case "mean":
-            mask = graph.op("Cast", attention_mask, to=ir.DataType.FLOAT)
-            weights = graph.op("Unsqueeze", mask, graph.constant([-1]))
-            axis = graph.constant([1])
-            total = graph.op("ReduceSum", graph.op("Mul", hidden, weights), axis, keepdims=0)
-            count = graph.op("ReduceSum", weights, axis, keepdims=0)
-            return graph.op("Div", total, graph.op("Max", count, graph.constant(1.0, np.float32)))
-        case _:
-            assert_never(graph.config.encoder.pooling)
-
-
-def replaced_token_logits(graph: GraphBuilder, hidden: ir.Value) -> ir.Value:
-    """Add the replaced-token head, and return its logits [batch, length]."""
-    x = graph.activation(graph.dense(hidden, "replaced_token.dense"))
-    last = graph.constant([-1])
-    return graph.op("Squeeze", graph.dense(x, "replaced_token.score"), last)
-
-
-def token_logits(graph: GraphBuilder, hidden: ir.Value) -> ir.Value:
-    """Add the masked-LM head, and return its logits at every position."""
-    encoder, x = graph.config.encoder, hidden
-    if encoder.head_transform:
-        x = graph.activation(graph.dense(x, "masked_lm.transform"))
-        x = graph.norm(x, "masked_lm.norm")
-    name = "encoder.embeddings.token" if encoder.tied_output else "masked_lm.output"
-    table = graph.op("Transpose", graph.weight(name), perm=[1, 0])
-    return graph.op("Add", graph.op("MatMul", x, table), graph.weight("masked_lm.bias"))
