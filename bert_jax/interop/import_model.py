@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_jax.interop.hub import local_directory
-from bert_jax.interop.huggingface.config import ImportOptions
 from bert_jax.interop.huggingface.families import family_of
+from bert_jax.interop.huggingface.import_config import ImportOptions
 from bert_jax.interop.huggingface.load import ForeignModel, open_directory
 from bert_jax.interop.tensorflow_import import checkpoint_prefix, open_checkpoint
 from bert_jax.models.model import ModelConfig, Problem

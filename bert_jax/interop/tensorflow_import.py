@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.interop.huggingface.config import ImportOptions, read_encoder
+from bert_jax.interop.huggingface.config import read_encoder
+from bert_jax.interop.huggingface.import_config import ImportOptions
 from bert_jax.interop.huggingface.load import ForeignModel, load_tokenizer, resolve_directory
 from bert_jax.interop.huggingface.weights import NewestNames
 from bert_jax.json_files import read_json_object

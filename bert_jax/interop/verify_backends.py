@@ -13,7 +13,8 @@ import numpy as np
 from bert_jax.conversion import to_plain
 from bert_jax.files import check_checksums
 from bert_jax.interop.comparison import ComparableModel, Outputs, ProbeInput, Sizes
-from bert_jax.interop.huggingface.config import ImportOptions, read_encoder
+from bert_jax.interop.huggingface.config import read_encoder
+from bert_jax.interop.huggingface.import_config import ImportOptions
 from bert_jax.interop.huggingface.sentence_transformers import read_sentence_model, within
 from bert_jax.interop.huggingface.verify_backend import HuggingFaceModel
 from bert_jax.interop.stablehlo import PROGRAM, SIGNATURE, StableHLOModel

@@ -22,7 +22,7 @@ from bert_jax.corpus.inputs import PrepareOptions
 from bert_jax.corpus.prepare import make_corpus
 from bert_jax.files import write_file
 from bert_jax.finetuning.sweep_results import read_results
-from bert_jax.interop.huggingface.config import ImportOptions
+from bert_jax.interop.huggingface.import_config import ImportOptions
 from bert_jax.interop.huggingface.load import open_directory
 from bert_jax.interop.tensorflow_import import checkpoint_prefix
 from bert_jax.interop.verify_backends import open_model

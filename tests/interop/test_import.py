@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.interop.comparison import random_probe
-from bert_jax.interop.huggingface.config import ImportOptions
+from bert_jax.interop.huggingface.import_config import ImportOptions
 from bert_jax.runs.checkpoints import load_model
 
 from .conftest import change_tensors, same, tensors_of

@@ -12,17 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_jax.files import check_checksums
-from bert_jax.interop.huggingface.config import (
+from bert_jax.interop.huggingface.config import read_encoder, read_pairs
+from bert_jax.interop.huggingface.families import family_of, origins
+from bert_jax.interop.huggingface.import_config import (
     ImportOptions,
     classifier_fits,
     classifier_shape,
     holds_pooler,
     model_config,
-    read_encoder,
-    read_pairs,
     with_table_sizes,
 )
-from bert_jax.interop.huggingface.families import family_of, origins
 from bert_jax.interop.huggingface.sentence_transformers import read_sentence_model, within
 from bert_jax.interop.huggingface.weights import NewestNames, open_weights
 from bert_jax.interop.tensors import Account, ForeignTensors, Origin, match_tensors, read

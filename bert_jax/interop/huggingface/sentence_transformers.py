@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, get_args
 
 from bert_jax.conversion import to_dataclass
-from bert_jax.interop.huggingface.config import ImportOptions
+from bert_jax.interop.huggingface.import_config import ImportOptions
 from bert_jax.json_files import expecting_fields, read_json, read_json_object
 from bert_jax.models.sentence_embedding import PoolingMode, SentenceEmbedding
 
