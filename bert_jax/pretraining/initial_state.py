@@ -35,7 +35,7 @@ from bert_jax.runs.work_dir import (
     read_sentence_embedding,
     read_tokenizer,
 )
-from bert_jax.tasks.distillation import chosen_layers
+from bert_jax.tasks.matched_layers import chosen_layers
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import newest_step
 from bert_jax.training.checkpoint_parameters import load_parameters

@@ -23,7 +23,8 @@ from bert_jax.runs.work_dir import (
     read_model,
     read_tokenizer,
 )
-from bert_jax.tasks.distillation import DistillationConfig, PretrainingTeacher, matched_layers
+from bert_jax.tasks.distillation import DistillationConfig, PretrainingTeacher
+from bert_jax.tasks.matched_layers import matched_layers
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.checkpoint_files import identity_of

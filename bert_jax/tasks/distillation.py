@@ -13,84 +13,14 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.local_paths import LocalPath
-from bert_jax.models.attention import document_mask
 from bert_jax.models.encoder import EncoderOutput
 from bert_jax.models.layers import select_rows
 from bert_jax.models.options import DTypeName
 from bert_jax.models.parameters import ModelDefinition
 from bert_jax.models.pretraining_models import PretrainingModel, StudentModel
+from bert_jax.tasks.distillation_losses import attention_loss, cosine, hidden_loss, visible_pairs
 from bert_jax.tasks.pretraining import Pretraining, run
-from bert_jax.tasks.task import Batch, Metric, Metrics, soft_cross_entropy, weighted_mean
-
-
-def matched_layers(student: int, teacher: int) -> list[int]:
-    """Return the teacher layer, counted from 1, that each student layer is trained to match.
-
-    The layers are evenly spaced, and the last layers match each other. For example, 4 student
-    layers match layers 3, 6, 9 and 12 of a 12-layer teacher (Jiao et al. 2020, section 4.2).
-
-    Args:
-      student: the number of layers in the student.
-      teacher: the number of layers in the teacher.
-
-    Raises:
-      ValueError: the student has more layers than the teacher.
-    """
-    if student > teacher:
-        raise ValueError(
-            f"model.num_layers={student}: the teacher has only {teacher} layers to match. Use at "
-            "most that many, or set distillation.hidden_weight=0 and attention_weight=0"
-        )
-    return [(number + 1) * teacher // student for number in range(student)]
-
-
-def hidden_loss(student: Sequence[jax.Array], teacher: jax.Array, real: jax.Array) -> Metric:
-    """Return the mean squared error over dims and tokens, summed over the hidden states.
-
-    Source: Jiao et al. 2020, equations 8 and 9.
-
-    Args:
-      student: the student's hidden states, each [batch, length, dim].
-      teacher: [batch, states, length, dim].
-      real: [batch, length], 1.0 for tokens and 0.0 for padding.
-    """
-    total = jnp.zeros(real.shape, jnp.float32)
-    for number, state in enumerate(student):
-        difference = state.astype(jnp.float32) - teacher[:, number].astype(jnp.float32)
-        total += jnp.mean(jnp.square(difference), axis=-1)
-    return weighted_mean(total, real)
-
-
-def attention_loss(student: Sequence[jax.Array], teacher: jax.Array, pairs: jax.Array) -> Metric:
-    """Return the mean squared error over heads and visible pairs, summed over the layers.
-
-    The error is computed from attention scores before the softmax, because training on scores
-    converges faster than training on probabilities (Jiao et al. 2020, equation 7).
-
-    Args:
-      student: the attention scores in each of the student's layers, each [batch, heads, from, to].
-      teacher: [batch, layers, heads, from, to].
-      pairs: see `visible_pairs`.
-    """
-    total = jnp.zeros(pairs.shape, jnp.float32)
-    for number, scores in enumerate(student):
-        total += jnp.mean(jnp.square(scores - teacher[:, number]), axis=1)
-    return weighted_mean(total, pairs)
-
-
-def cosine(left: jax.Array, right: jax.Array) -> jax.Array:
-    """Return the float32 cosines [...] of the angles between vectors [..., dim]."""
-    left, right = left.astype(jnp.float32), right.astype(jnp.float32)
-    product = jnp.sum(left * right, axis=-1)
-    squares = jnp.sum(left * left, axis=-1) * jnp.sum(right * right, axis=-1)
-    return product * jax.lax.rsqrt(jnp.maximum(squares, 1e-12))
-
-
-def visible_pairs(document_ids: jax.Array) -> jax.Array:
-    """Return float32 [batch, from, to]: 1.0 if both tokens belong to one document, else 0.0."""
-    visible = document_mask(document_ids)[:, 0] & (document_ids != 0)[:, :, None]
-    return visible.astype(jnp.float32)
-
+from bert_jax.tasks.task import Batch, Metrics, soft_cross_entropy, weighted_mean
 
 SoftTargets = Literal["masked", "all"]
 _LOSSES = {
@@ -331,23 +261,3 @@ def soft_positions(batch: Batch, soft_targets: SoftTargets) -> jax.Array:
 
 def _real_tokens(batch: Batch) -> jax.Array:
     return (batch["document_ids"] != 0).astype(jnp.float32)
-
-
-def chosen_layers(student: int, teacher: int) -> list[int]:
-    """Return the teacher layer, counted from 0, from which each student layer is initialized.
-
-    The layers are evenly spaced, and the first layers match each other.
-
-    Args:
-      student: the number of layers in the student.
-      teacher: the number of layers in the teacher.
-
-    Raises:
-      ValueError: the student has more layers than the teacher.
-    """
-    if student > teacher:
-        raise ValueError(
-            f"model.num_layers={student}: the teacher has only {teacher} layers to start from. Use "
-            "at most that many, or set distillation.init_layers=False"
-        )
-    return [number * teacher // student for number in range(student)]

@@ -13,7 +13,7 @@ from bert_jax.models.parameters import count
 from bert_jax.models.variants import variant
 from bert_jax.pretraining.config import EvaluationConfig, PhaseConfig, PretrainConfig
 from bert_jax.recipes.load import load_config
-from bert_jax.tasks.distillation import matched_layers
+from bert_jax.tasks.matched_layers import matched_layers
 from bert_jax.tasks.replaced_token import ReplacedTokenConfig
 from bert_jax.training.checkpoint_files import CheckpointConfig
 

@@ -16,14 +16,9 @@ from numpy.testing import assert_allclose
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.heads import TRAINING_ONLY
 from bert_jax.models.parameters import Parameters
-from bert_jax.tasks.distillation import (
-    Distillation,
-    DistillationConfig,
-    PretrainingTeacher,
-    chosen_layers,
-    cosine,
-    matched_layers,
-)
+from bert_jax.tasks.distillation import Distillation, DistillationConfig, PretrainingTeacher
+from bert_jax.tasks.distillation_losses import cosine
+from bert_jax.tasks.matched_layers import chosen_layers, matched_layers
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tasks.task import soft_cross_entropy, total_loss
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
