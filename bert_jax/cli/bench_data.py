@@ -21,7 +21,7 @@ from bert_jax.argument_parser import ArgumentParser, option_names
 from bert_jax.corpus.corpus import Corpus
 from bert_jax.corpus.synthetic import MAX_LENGTH, MILLION_TOKENS, corpus_to_measure
 from bert_jax.objectives import SentencePairs
-from bert_jax.pipeline.benchmark import describe_examples, measure_inline, measure_loader
+from bert_jax.pipeline.benchmark import measured_lines
 from bert_jax.pipeline.examples import ExampleConfig, ExampleSource
 from bert_jax.processes import check_workers
 from bert_jax.validation import renamed_in_errors
@@ -70,10 +70,6 @@ def run(args: argparse.Namespace) -> int:
     ):
         config = ExampleConfig(seed=0, sentence_pairs=args.sentence_pairs)
         examples = ExampleSource(Corpus(directory, "train"), vocabulary, config)
-        print("\n".join(describe_examples(examples, args.batch_size)))
-        inline = measure_inline(examples, args.batch_size, args.seconds)
-        print(f"{'one core, inline':20}{inline}\n{'':20}{inline.shares}", flush=True)
-        for num_workers in args.workers:
-            speed = measure_loader(examples, args.batch_size, args.seconds, num_workers)
-            print(f"{f'loader, {num_workers} workers':20}{speed}", flush=True)
+        for line in measured_lines(examples, args.batch_size, args.seconds, args.workers):
+            print(line, flush=True)
     return 0

@@ -6,11 +6,11 @@ import argparse
 
 from bert_jax.argument_parser import ArgumentParser
 from bert_jax.cli.arguments import add_work_dir_argument
-from bert_jax.runs.checkpoints import BEST, NEWEST, checkpoints_at, parse_step
+from bert_jax.runs.checkpoints import BEST, NEWEST, parse_step
 from bert_jax.runs.extraction import extract
 from bert_jax.runs.new_words import add_words
+from bert_jax.runs.verification import verify_steps
 from bert_jax.tokenizers.new_words import read_words
-from bert_jax.training.checkpoint_checksums import REMOVED, verify
 from bert_jax.validation import renamed_in_errors
 
 DAMAGED = 1
@@ -80,13 +80,10 @@ def verify_checkpoints(args: argparse.Namespace) -> int:
     Every other command also verifies the checkpoint that it loads, and training resumes from the
     newest intact checkpoint.
     """
-    directory, steps = checkpoints_at(args.directory, args.step)
     damaged = False
-    width = len(f"{steps[-1]:,}")
-    for step in steps:
-        outcome = verify(directory, step)
-        damaged = damaged or outcome.problem not in (None, REMOVED)
-        print(f"step {step:>{width},}  {outcome}", flush=True)
+    for line, is_damaged in verify_steps(args.directory, args.step):
+        damaged = damaged or is_damaged
+        print(line, flush=True)
     return DAMAGED if damaged else 0
 
 

@@ -32,7 +32,7 @@ from bert_jax.finetuning.registry import predict_tasks
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.input_lines import UnusableLine
 from bert_jax.inference.input_stream import FORMATS
-from bert_jax.inference.output_file import open_output, write_answers
+from bert_jax.inference.output_file import open_output, unusable_note, write_answers
 from bert_jax.inference.predict_tasks import result_lines
 from bert_jax.inference.requests import LineRequest, progress_texts, work_dir_and_sentences
 from bert_jax.models.options import DTypeName
@@ -113,11 +113,7 @@ def run(args: argparse.Namespace) -> int:
             f"{error} (--unusable report writes the error to the output and continues)"
         ) from error
     if num_unusable:
-        print(
-            f"NOTE  {num_unusable:,} of {num_lines:,} lines could not be used; the output contains "
-            "their errors",
-            file=sys.stderr,
-        )
+        print(unusable_note(num_lines, num_unusable), file=sys.stderr)
     return 0
 
 

@@ -30,7 +30,12 @@ from bert_jax.finetuning.sweep import sweep
 from bert_jax.finetuning.sweep_directory import Keep, kept_before
 from bert_jax.finetuning.sweep_report import combine_reports
 from bert_jax.finetuning.sweep_tables import summary
-from bert_jax.recipes.sweep_arguments import OPTIONS, SweepArguments
+from bert_jax.recipes.sweep_arguments import (
+    OPTIONS,
+    SweepArguments,
+    check_report_only,
+    grid_of,
+)
 from bert_jax.runs.runtime import enable_compilation_cache
 from bert_jax.training.distributed import StopRequest
 from bert_jax.validation import renamed_in_errors
@@ -88,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     enable_compilation_cache()
     stop = StopRequest()
     with renamed_in_errors(OPTIONS):
-        grid = _grid(args, config.seed)
+        grid = grid_of(args.batch_sizes, args.learning_rates, args.epochs, args.seeds, config.seed)
         keep = args.keep or kept_before(Path(args.output)) or "best"
         result = sweep(
             config,
@@ -106,23 +111,8 @@ def run(args: argparse.Namespace) -> int:
     return 0 if result.finished else stop.exit_code
 
 
-def _grid(args: argparse.Namespace, first_seed: int) -> Grid:
-    return Grid(
-        batch_sizes=tuple(args.batch_sizes or _GRID.batch_sizes),
-        learning_rates=tuple(args.learning_rates or _GRID.learning_rates),
-        num_epochs=tuple(args.epochs or _GRID.num_epochs),
-        num_seeds=_GRID.num_seeds if args.seeds is None else args.seeds,
-        first_seed=first_seed,
-    )
-
-
 def _report(args: argparse.Namespace) -> int:
-    others = ("config", "init", "data", "vary", "batch_sizes", "learning_rates", "epochs", "seeds")
-    options = [option_name(each) for each in (*others, "keep") if getattr(args, each) is not None]
-    if words := [*options, *args.config_overrides]:
-        raise ValueError(f"{words[0]}: --report-only does not train. Omit the option")
-    if len(args.report_only) > 1 and not args.output:
-        raise ValueError("--output is missing: a report on multiple sweeps needs its own directory")
+    check_report_only(vars(args))
     sweeps, files = combine_reports(args.report_only, args.output or args.report_only[0])
     for results in sweeps:
         print("\n".join([results.task, *summary(results), ""]))

@@ -41,6 +41,9 @@ from bert_jax.tokenizers.training import MAX_SAMPLE_BYTES, MAX_SENTENCEPIECE_BYT
 from bert_jax.tokenizers.wordpiece_training import BERT_NUM_UNUSED
 from bert_jax.validation import renamed_in_errors
 
+_SETTINGS = ("vocab_size", "num_unused", "min_frequency", "max_bytes", "keep_accents")
+_CASES = {"lowercase=True": "--uncased", "lowercase=False": "--cased"}
+_OPTIONS = option_names(*_SETTINGS) | _CASES
 _VOCAB_SIZES = dict.fromkeys(f"{defaults.vocab_size:,}" for defaults in DEFAULTS.values())
 
 
@@ -106,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _train(args: argparse.Namespace, show: OnReading) -> Tokenizer:
-    with renamed_in_errors(_options(args.kind)):
+    with renamed_in_errors({**_OPTIONS, f"kind={args.kind!r}": f"--kind {args.kind}"}):
         return train_tokenizer(
             args.input,
             kind=args.kind,
@@ -121,17 +124,6 @@ def _train(args: argparse.Namespace, show: OnReading) -> Tokenizer:
             show_progress=sys.stderr.isatty(),
             on_progress=show,
         )
-
-
-def _options(kind: str) -> dict[str, str]:
-    """Return a dict from parameter or setting, as named in error messages, to option."""
-    names = ("vocab_size", "num_unused", "min_frequency", "max_bytes", "keep_accents")
-    return {
-        **option_names(*names),
-        f"kind={kind!r}": f"--kind {kind}",
-        "lowercase=True": "--uncased",
-        "lowercase=False": "--cased",
-    }
 
 
 def add_tokenize_text_arguments(parser: ArgumentParser) -> None:

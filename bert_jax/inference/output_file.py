@@ -82,3 +82,9 @@ def write_answers(
         num_lines += len(part)
         on_progress(num_lines)
     return num_lines, num_unusable
+
+
+def unusable_note(num_lines: int, num_unusable: int) -> str:
+    """Return a note that says how many lines of the input could not be used."""
+    counts = f"{num_unusable:,} of {num_lines:,}"
+    return f"NOTE  {counts} lines could not be used; the output contains their errors"

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -135,6 +135,26 @@ def measure_loader(
             count += 1
         elapsed = time.perf_counter() - begin
     return LoadingSpeed(count * batch_size * examples.length / elapsed, elapsed / count)
+
+
+def measured_lines(
+    examples: ExampleSource, batch_size: int, seconds: float, num_workers: Sequence[int]
+) -> Iterator[str]:
+    """Describe the examples, then measure each speed and yield its line.
+
+    Args:
+      examples: the examples of a corpus.
+      batch_size: the number of rows in a batch.
+      seconds: the minimum duration of each measurement in seconds.
+      num_workers: the numbers of worker processes to measure the loader with.
+    """
+    yield from describe_examples(examples, batch_size)
+    inline = measure_inline(examples, batch_size, seconds)
+    yield f"{'one core, inline':20}{inline}"
+    yield f"{'':20}{inline.shares}"
+    for count in num_workers:
+        speed = measure_loader(examples, batch_size, seconds, count)
+        yield f"{f'loader, {count} workers':20}{speed}"
 
 
 class _Clock:

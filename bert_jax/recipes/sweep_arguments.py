@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bert_jax.argument_parser import option_name
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.hyperparameters import Grid
 from bert_jax.finetuning.sweep_configs import value_at
@@ -35,6 +36,47 @@ OPTIONS = {
     "another output": "another --output",
 }
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
+
+
+# The options of a sweep that trains, which a sweep that only writes a report does not accept.
+_TRAINING = (
+    *("config", "init", "data", "vary", "batch_sizes", "learning_rates", "epochs", "seeds"),
+    "keep",
+)
+
+
+def grid_of(
+    batch_sizes: Sequence[int] | None,
+    learning_rates: Sequence[float] | None,
+    num_epochs: Sequence[int] | None,
+    num_seeds: int | None,
+    first_seed: int,
+) -> Grid:
+    """Return the grid with the given values, and the default values where they are missing."""
+    default = Grid()
+    return Grid(
+        batch_sizes=tuple(batch_sizes or default.batch_sizes),
+        learning_rates=tuple(learning_rates or default.learning_rates),
+        num_epochs=tuple(num_epochs or default.num_epochs),
+        num_seeds=default.num_seeds if num_seeds is None else num_seeds,
+        first_seed=first_seed,
+    )
+
+
+def check_report_only(options: Mapping[str, Any]) -> None:
+    """Check the options of a sweep that only writes a report.
+
+    Args:
+      options: the values of the command's options, keyed by the option's name with underscores.
+
+    Raises:
+      ValueError: an option applies only to training, or several reports have no output directory.
+    """
+    given = [option_name(name) for name in _TRAINING if options[name] is not None]
+    if words := [*given, *options["config_overrides"]]:
+        raise ValueError(f"{words[0]}: --report-only does not train. Omit the option")
+    if len(options["report_only"]) > 1 and not options["output"]:
+        raise ValueError("--output is missing: a report on multiple sweeps needs its own directory")
 
 
 @dataclass(frozen=True)
