@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from bert_jax.corpus.corpus import Corpus
     from bert_jax.corpus.prepare import PreparedCorpus, prepare
     from bert_jax.corpus.train_tokenizer import train_tokenizer
+    from bert_jax.downstream.follow import follow
+    from bert_jax.downstream.pretraining import pretrain
     from bert_jax.finetuning.config import EvaluationConfig, FinetuneConfig
     from bert_jax.finetuning.evaluation import evaluate
     from bert_jax.finetuning.sweep import sweep
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
     from bert_jax.pipeline.masking import MaskingConfig
     from bert_jax.pretraining.config import PretrainConfig
     from bert_jax.pretraining.plan import plan
-    from bert_jax.pretraining.run import pretrain
     from bert_jax.recipes.load import load_config
     from bert_jax.recipes.show_batch import show_batch
     from bert_jax.runs.checkpoints import load_model
@@ -94,6 +95,7 @@ __all__ = [
     "export",
     "extract",
     "finetune",
+    "follow",
     "import_model",
     "load_config",
     "load_model",
@@ -149,13 +151,14 @@ _MODULES = {
     "add_words": "runs.new_words",
     "extract": "runs.extraction",
     "finetune": "finetuning.training",
+    "follow": "downstream.follow",
     "import_model": "interop.import_model",
     "load_config": "recipes.load",
     "load_model": "runs.checkpoints",
     "look": "interpretability.look",
     "plan": "pretraining.plan",
     "prepare": "corpus.prepare",
-    "pretrain": "pretraining.run",
+    "pretrain": "downstream.pretraining",
     "score_minimal_pairs": "language_scores.minimal_pairs",
     "score_text": "language_scores.text_scores",
     "show_batch": "recipes.show_batch",

@@ -93,8 +93,10 @@ def check_config_paths(config: Any, prefix: str = "") -> None:
             for part, section in value.items():
                 if dataclasses.is_dataclass(section):
                     check_config_paths(section, f"{key}.{part}.")
-        elif isinstance(value, str) and is_path(hints[name]):
-            check_local(value, key)
+        elif isinstance(value, str | tuple) and is_path(hints[name]):
+            for path in value if isinstance(value, tuple) else (value,):
+                if isinstance(path, str):
+                    check_local(path, key)
 
 
 def is_path(hint: Any) -> bool:

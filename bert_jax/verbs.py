@@ -65,6 +65,12 @@ VERBS = {
     "finetune": Verb(
         "fine-tune a pretrained model on a task", "bert_jax.cli.finetune", repeats=True
     ),
+    "follow": Verb(
+        "fine-tune the checkpoints of a pretraining run as they appear",
+        "bert_jax.cli.pretrain",
+        "follow_run",
+        repeats=True,
+    ),
     "evaluate": Verb(
         "score a model on its task, on text or on minimal pairs",
         "bert_jax.cli.evaluate",

@@ -35,7 +35,8 @@ MAY_IMPORT = {
         *("tokenizers", "training"),
     },
     "pretraining": {
-        *("analysis", "corpus", "models", "pipeline", "runs", "tasks", "tokenizers", "training"),
+        *("analysis", "corpus", "language_scores", "models", "pipeline", "runs", "tasks"),
+        *("tokenizers", "training"),
     },
     "finetuning": {
         *("analysis", "inference", "labeled_data", "models", "pipeline", "runs", "tasks", "text"),
@@ -43,6 +44,9 @@ MAY_IMPORT = {
     },
     "recipes": {"analysis", "finetuning", "models", "pretraining", "runs", "tasks"},
     "interop": {"finetuning", "models", "runs", "tokenizers", "training"},
+    "downstream": {
+        *("finetuning", "models", "pretraining", "recipes", "runs", "tokenizers", "training"),
+    },
 }
 MAY_IMPORT["cli"] = set(MAY_IMPORT) - {"tasks"}
 # Packages used by data workers and by commands that must start quickly. None stands for top-level

@@ -23,10 +23,13 @@ from bert_jax.cli.arguments import (
     add_distributed_argument,
     add_from_step_argument,
     add_init_argument,
+    add_work_dir_argument,
 )
 from bert_jax.cli.output import console_report
-from bert_jax.pretraining.run import pretrain
+from bert_jax.downstream.follow import follow
+from bert_jax.downstream.pretraining import pretrain
 from bert_jax.recipes.command_line import pretrain_config
+from bert_jax.runs.runtime import enable_compilation_cache
 from bert_jax.training import distributed
 
 
@@ -54,4 +57,33 @@ def run(args: argparse.Namespace) -> int:
     distributed.join(force=args.distributed)
     stop = distributed.StopRequest()
     result = pretrain(config, from_step=args.from_step, on_report=console_report, stop=stop)
+    return 0 if result.finished else stop.exit_code
+
+
+def add_follow_run_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `follow`."""
+    add_work_dir_argument(parser, "work directory of a pretraining run, which may be in progress")
+    configs = (
+        "fine-tuning recipes, such as sst2, or config files; --config.section.key=value overrides "
+        "a key in all of them"
+    )
+    parser.add_list("--config", "RECIPE", configs, required=True)
+    every = "score only checkpoints whose step is a multiple of N, and the last one"
+    parser.add_number("--every", every, 1, minimum=1)
+    parser.add_flag("--once", "score the current checkpoints, and do not wait for others")
+
+
+def follow_run(args: argparse.Namespace) -> int:
+    """Fine-tune the checkpoints of a pretraining run as they appear, and log their scores.
+
+        bert-jax follow runs/mine --config sst2 my_task.py --config.num_epochs=1
+
+    The scores go to downstream.jsonl in WORKDIR, to curves.png and to TensorBoard. The command ends
+    when the run is finished. If it was stopped, the same command resumes it and skips the
+    checkpoints in the log. It should not share the devices of the run.
+    """
+    enable_compilation_cache()
+    stop = distributed.StopRequest()
+    options = {"overrides": args.config_overrides, "every": args.every, "once": args.once}
+    result = follow(args.work_dir, args.config, **options, on_report=console_report, stop=stop)
     return 0 if result.finished else stop.exit_code

@@ -81,7 +81,11 @@ class FinetuneRun:
 
     @classmethod
     def open(
-        cls, config: FinetuneConfig, mesh: Mesh, others: Sequence[FinetuneRun] = ()
+        cls,
+        config: FinetuneConfig,
+        mesh: Mesh,
+        others: Sequence[FinetuneRun] = (),
+        source: Source | None = None,
     ) -> FinetuneRun:
         """Read the model and the task's files, and check that they fit the config.
 
@@ -90,16 +94,19 @@ class FinetuneRun:
           mesh: the device mesh.
           others: other open runs, whose model, data and compiled steps are reused if they are the
             same.
+          source: the model to start from; None for the one in the config's `init_from`.
 
         Raises:
           ValueError: the model or a file does not fit the config, or a file is missing or damaged.
         """
         config = config.with_columns()
         check_batches(config.batch_size, config.rows_evaluated, config.accumulation_steps, mesh)
-        source = _shared_source(
-            config.init_from, mesh, others, from_scratch=config.from_scratch
-        ) or open_source(
-            config.init_from, Path(config.work_dir), mesh, from_scratch=config.from_scratch
+        source = (
+            source
+            or _shared_source(config.init_from, mesh, others, from_scratch=config.from_scratch)
+            or open_source(
+                config.init_from, Path(config.work_dir), mesh, from_scratch=config.from_scratch
+            )
         )
         encoder = encoder_of(source, config.max_length, config.dropout)
         data = _shared_data(

@@ -83,6 +83,24 @@ def encode_sentences(
     return sentences
 
 
+def sentence_problem(sentence: EncodedSentence, max_length: int) -> str:
+    """Return why a sentence cannot be scored, or "" if it can.
+
+    Args:
+      sentence: the sentence.
+      max_length: the maximum number of tokens in a row, including special tokens.
+    """
+    count = len(sentence.token_ids)
+    if not count:
+        return "the sentence has no tokens. Write at least one word"
+    if count + 2 > max_length:
+        return (
+            f"the sentence has {count + 2:,} tokens, but the model reads at most "
+            f"{max_length:,}. Shorten or split it"
+        )
+    return ""
+
+
 def masked_rows(
     sentences: Sequence[EncodedSentence], length: int, tokenizer: Tokenizer
 ) -> MaskedRows:

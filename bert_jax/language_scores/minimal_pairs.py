@@ -16,12 +16,18 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from bert_jax.language_scores.masked_rows import (
+    EncodedSentence,
+    encode_sentences,
+    sentence_problem,
+)
 from bert_jax.language_scores.pair_file import MinimalPair, read_minimal_pairs, sample_pairs
 from bert_jax.language_scores.progress import OnProgress, progress_line
 from bert_jax.language_scores.pseudo_likelihood import PseudoLikelihood
 from bert_jax.plots import plain, png_of
 from bert_jax.result_files import write_json, write_result
 from bert_jax.runs.named_checkpoint import NamedCheckpoint, name_checkpoints
+from bert_jax.tokenizers.tokenizer import Tokenizer
 
 CHANCE = 0.5
 
@@ -72,7 +78,7 @@ class MinimalPairScores:
     @property
     def accuracy(self) -> float:
         """The mean accuracy over all paradigms."""
-        return _mean(self.paradigms)
+        return mean_accuracy(self.paradigms)
 
     @property
     def num_ties(self) -> int:
@@ -82,13 +88,10 @@ class MinimalPairScores:
     @property
     def by_phenomenon(self) -> dict[str, float]:
         """The mean accuracy over the paradigms of each phenomenon, keyed by its name."""
-        return {name: _mean(scores) for name, scores in self._phenomena().items()}
+        return {name: mean_accuracy(scores) for name, scores in self._phenomena().items()}
 
     def _phenomena(self) -> dict[str, list[ParadigmScore]]:
-        phenomena: dict[str, list[ParadigmScore]] = {}
-        for score in self.paradigms:
-            phenomena.setdefault(score.phenomenon, []).append(score)
-        return dict(sorted(phenomena.items()))
+        return by_phenomenon(self.paradigms)
 
     def lines(self) -> Iterator[str]:
         """Yield a table with a row for each phenomenon and, below it, for each of its paradigms."""
@@ -102,7 +105,7 @@ class MinimalPairScores:
         yield f"{'':{width}}  accuracy   pairs"
         for phenomenon, scores in self._phenomena().items():
             pairs = sum(score.pairs for score in scores)
-            yield f"{phenomenon:{width}}  {_mean(scores):8.1%}  {pairs:6,}"
+            yield f"{phenomenon:{width}}  {mean_accuracy(scores):8.1%}  {pairs:6,}"
             for score in scores:
                 name = f"  {score.paradigm}"
                 yield f"{name:{width}}  {score.accuracy:8.1%}  {score.pairs:6,}"
@@ -140,8 +143,8 @@ class MinimalPairScores:
         phenomena = self._phenomena()
         figure = Figure(figsize=(8, 1.5 + 0.34 * len(phenomena)), dpi=110, layout="constrained")
         axes = figure.subplots()
-        names = sorted(phenomena, key=lambda name: _mean(phenomena[name]))
-        axes.barh(names, [_mean(phenomena[name]) for name in names], color="#9ecae1")
+        names = sorted(phenomena, key=lambda name: mean_accuracy(phenomena[name]))
+        axes.barh(names, [mean_accuracy(phenomena[name]) for name in names], color="#9ecae1")
         dots = [(score.accuracy, name) for name in names for score in phenomena[name]]
         accuracies, rows = zip(*dots, strict=True)
         axes.scatter(accuracies, rows, s=14, color="#08519c", zorder=3)
@@ -186,26 +189,38 @@ def score_minimal_pairs(
     pairs = sample_pairs(read_minimal_pairs(data), max_pairs)
     model = PseudoLikelihood(work_dir, whole_words=whole_words, step=step)
     (checkpoint,) = name_checkpoints([work_dir], [step])
-    scores = pair_log_likelihoods(pairs, model, on_progress)
+    encoded = encode_pairs(pairs, model.tokenizer, model.max_length, whole_words=whole_words)
+    report = None if on_progress is None else progress_line("tokens", on_progress)
+    scores = model.score(encoded, report).reshape(-1, 2)
     return MinimalPairScores(
         checkpoint, os.fspath(data), whole_words, paradigm_scores(pairs, scores), pairs, scores
     )
 
 
-def pair_log_likelihoods(
-    pairs: Sequence[MinimalPair], model: PseudoLikelihood, on_progress: OnProgress | None = None
-) -> np.ndarray:
-    """Return the pseudo-log-likelihoods of the sentences of each pair, float64 [pairs, 2].
+def encode_pairs(
+    pairs: Sequence[MinimalPair],
+    tokenizer: Tokenizer,
+    max_length: int,
+    *,
+    whole_words: bool = False,
+) -> list[EncodedSentence]:
+    """Return the acceptable and the unacceptable sentence of each pair, one after the other.
+
+    Args:
+      pairs: the pairs.
+      tokenizer: the model's tokenizer.
+      max_length: the maximum number of tokens in a sentence, including special tokens.
+      whole_words: see `encode_sentences`.
 
     Raises:
-      ValueError: a sentence is longer than the model.
+      ValueError: a sentence has no tokens or is too long; the message gives its file and line.
     """
-    encoded = model.encode([text for pair in pairs for text in (pair.good, pair.bad)])
+    texts = [text for pair in pairs for text in (pair.good, pair.bad)]
+    encoded = encode_sentences(tokenizer, texts, whole_words=whole_words)
     for index, sentence in enumerate(encoded):
-        if problem := model.problem(sentence):
+        if problem := sentence_problem(sentence, max_length):
             raise ValueError(f"{pairs[index // 2].location}: {problem}.")
-    report = None if on_progress is None else progress_line("tokens", on_progress)
-    return model.score(encoded, report).reshape(-1, 2)
+    return encoded
 
 
 def paradigm_scores(
@@ -225,5 +240,14 @@ def paradigm_scores(
     )
 
 
-def _mean(scores: Sequence[ParadigmScore]) -> float:
+def by_phenomenon(scores: Sequence[ParadigmScore]) -> dict[str, list[ParadigmScore]]:
+    """Return the scores of each phenomenon, in alphabetical order of the phenomena."""
+    phenomena: dict[str, list[ParadigmScore]] = {}
+    for score in scores:
+        phenomena.setdefault(score.phenomenon, []).append(score)
+    return dict(sorted(phenomena.items()))
+
+
+def mean_accuracy(scores: Sequence[ParadigmScore]) -> float:
+    """Return the mean of the accuracies of several paradigms."""
     return sum(score.accuracy for score in scores) / len(scores)

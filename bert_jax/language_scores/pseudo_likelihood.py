@@ -11,17 +11,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import overload
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from bert_jax.inference.predictor import Predictor, as_list, check_strings, refuse
 from bert_jax.labeled_data.features import MULTIPLE, choose_lengths
+from bert_jax.language_scores.masked_lm import MaskedLM, NotFinite
 from bert_jax.language_scores.masked_rows import (
     EncodedSentence,
     MaskedRows,
     encode_sentences,
     masked_rows,
+    sentence_problem,
 )
 from bert_jax.models.options import DTypeName
 from bert_jax.models.pretraining_models import PretrainingModel
@@ -41,18 +42,19 @@ OnTokens = Callable[[int, int], None]
 
 
 class SentenceScorer:
-    """Computes pseudo-log-likelihoods of encoded sentences on this process's first device.
+    """Computes pseudo-log-likelihoods of encoded sentences.
 
     Args:
-      model: a model with an encoder and a masked-LM head.
+      model: the model.
       tokenizer: the model's tokenizer.
     """
 
-    def __init__(self, model: PretrainingModel, tokenizer: Tokenizer):
+    def __init__(self, model: MaskedLM, tokenizer: Tokenizer):
         self._model = model
         self._tokenizer = tokenizer
         on_cpu = jax.default_backend() == "cpu"
-        self._batch_tokens = _TOKENS_ON_A_CPU if on_cpu else _TOKENS_ELSEWHERE
+        tokens = _TOKENS_ON_A_CPU if on_cpu else _TOKENS_ELSEWHERE
+        self._batch_tokens = tokens * model.multiple
 
     def __call__(
         self, sentences: Sequence[EncodedSentence], on_tokens: OnTokens | None = None
@@ -68,7 +70,7 @@ class SentenceScorer:
             repeated sentences count once.
 
         Raises:
-          ValueError: a log-probability is not finite.
+          NotFinite: a log-probability is not finite.
         """
         numbers: dict[tuple[bytes, bytes], int] = {}
         each = np.array(
@@ -99,11 +101,12 @@ class SentenceScorer:
         size = max(1, self._batch_tokens // length)
         if len(rows.token_ids) < size:
             size = 1 << (len(rows.token_ids) - 1).bit_length()
+        size = self._model.padded(size)
         results = np.zeros(rows.labels.shape, np.float32)
         pending: tuple[slice, jax.Array] | None = None
         for start in range(0, len(rows.token_ids), size):
             part = slice(start, start + size)
-            output = _log_probabilities(self._model, _batch(rows, part, size))
+            output = self._model.log_probabilities(_batch(rows, part, size))
             if pending is not None:
                 results[pending[0]] = _fetch(*pending)
             pending = slice(start, min(start + size, len(results))), output
@@ -143,24 +146,10 @@ def _batch(rows: MaskedRows, part: slice, size: int) -> Mapping[str, NDArray[np.
     }
 
 
-@jax.jit
-def _log_probabilities(model: PretrainingModel, batch: Mapping[str, jax.Array]) -> jax.Array:
-    """Return the log-probabilities of `labels` [rows, labels] at `positions` [rows]."""
-    token_ids = batch["token_ids"]
-    mask = (jnp.arange(token_ids.shape[1]) < batch["lengths"][:, None]).astype(jnp.int32)
-    segment_ids, positions = jnp.zeros_like(token_ids), batch["positions"][:, None]
-    encoded = model.encoder(token_ids, segment_ids, None, mask, packed=False, positions=positions)
-    logits = model.masked_lm(encoded.hidden, model.encoder.embeddings)[:, 0]
-    chosen = jnp.take_along_axis(logits, batch["labels"], axis=-1)
-    highest = jnp.max(logits, axis=-1, keepdims=True)
-    total = jnp.sum(jnp.exp(logits - highest), axis=-1, keepdims=True)
-    return (chosen - highest) - jnp.log(total)
-
-
 def _fetch(part: slice, output: jax.Array) -> NDArray[np.float32]:
     values = np.asarray(output)[: part.stop - part.start]
     if not np.isfinite(values).all():
-        raise ValueError(
+        raise NotFinite(
             "the model's log-probabilities are not all finite. Check whether its training diverged"
         )
     return values
@@ -204,7 +193,7 @@ class PseudoLikelihood(Predictor):
         super().__init__(work_dir, max_length=max_length, dtype=dtype, step=step)
         self.whole_words = whole_words
         assert isinstance(self.model, PretrainingModel), "a model with a masked-LM head"
-        self.masked_lm: PretrainingModel = self.model
+        self.masked_lm = MaskedLM.of(self.model)
         self._scorer = SentenceScorer(self.masked_lm, self.tokenizer)
 
     @overload
@@ -241,15 +230,7 @@ class PseudoLikelihood(Predictor):
 
     def problem(self, sentence: EncodedSentence) -> str:
         """Return why a sentence cannot be scored, or "" if it can."""
-        count = len(sentence.token_ids)
-        if not count:
-            return "the sentence has no tokens. Write at least one word"
-        if count + 2 > self.max_length:
-            return (
-                f"the sentence has {count + 2:,} tokens, but the model reads at most "
-                f"{self.max_length:,}. Shorten or split it"
-            )
-        return ""
+        return sentence_problem(sentence, self.max_length)
 
     def score(
         self, sentences: Sequence[EncodedSentence], on_tokens: OnTokens | None = None

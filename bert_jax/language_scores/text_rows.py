@@ -71,7 +71,7 @@ def read_text_rows(
       inputs: a file, directory, pattern or TFDS dataset, or a list of them.
       tokenizer: the model's tokenizer.
       max_length: the maximum number of tokens in a row, including special tokens.
-      max_sentences: the maximum number of sentences in the sample; None for all.
+      max_sentences: the maximum number of sentences in the sample, which may be 0; None for all.
       seed: the seed of the sample.
       language: the language whose sentence rules are used.
       sources: the options for reading the inputs.
@@ -123,6 +123,7 @@ def masked_batches(
     seed: int,
     batch_tokens: int,
     masking: MaskingConfig,
+    multiple: int = 1,
 ) -> Iterator[Batch]:
     """Yield batches of rows `[CLS] fragment [SEP]`, masked as in pretraining.
 
@@ -134,6 +135,7 @@ def masked_batches(
       seed: the seed of the masks.
       batch_tokens: the number of tokens in a batch; a batch has at least one row.
       masking: how tokens are masked.
+      multiple: the number that the number of rows in a batch is a multiple of.
 
     Yields:
       `token_ids` [rows, length], `lengths` [rows], and `positions`, `labels` and `weights`
@@ -146,6 +148,7 @@ def masked_batches(
     for number, length in reversed(list(enumerate(lengths))):
         members = np.flatnonzero(bucket == number)
         num_rows = min(max(1, batch_tokens // length), 1 << (len(members) - 1).bit_length())
+        num_rows = -(-num_rows // multiple) * multiple
         for start in range(0, len(members), num_rows):
             chosen = members[start : start + num_rows]
             token_ids = _layout((fragments[row] for row in chosen), num_rows, length, tokenizer)

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.corpus.inputs import InputPaths, input_names
+from bert_jax.language_scores.masked_lm import MaskedLM, NotFinite
 from bert_jax.language_scores.progress import OnProgress, progress_line
 from bert_jax.language_scores.pseudo_likelihood import PseudoLikelihood, SentenceScorer
 from bert_jax.language_scores.text_rows import TextRows, masked_batches, read_text_rows
-from bert_jax.models.pretraining_models import PretrainingModel
 from bert_jax.pipeline.masking import MaskingConfig
 from bert_jax.result_files import write_json
 from bert_jax.runs.named_checkpoint import NamedCheckpoint, name_checkpoints
-from bert_jax.tasks.task import cross_entropy
 from bert_jax.text.sources import SourceOptions, expand_inputs
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
@@ -182,7 +180,7 @@ def score_text(
 
 
 def text_metrics(
-    model: PretrainingModel,
+    model: MaskedLM,
     tokenizer: Tokenizer,
     rows: TextRows,
     *,
@@ -191,59 +189,41 @@ def text_metrics(
 ) -> dict[str, float]:
     """Return `mlm_loss`, `mlm_accuracy`, `predictions` and `pseudo_perplexity` of a text.
 
+    Without sentences, there is no `pseudo_perplexity`.
+
     Args:
-      model: a model with an encoder and a masked-LM head.
+      model: the model.
       tokenizer: its tokenizer.
       rows: the text.
       seed: the seed of the masks.
       on_progress: called with progress messages.
 
     Raises:
-      ValueError: a loss is not finite.
+      NotFinite: a loss is not finite.
     """
     on_cpu = jax.default_backend() == "cpu"
     batches = masked_batches(
         rows.fragments,
         tokenizer,
         seed=seed,
-        batch_tokens=_TOKENS_ON_A_CPU if on_cpu else _TOKENS_ELSEWHERE,
+        batch_tokens=(_TOKENS_ON_A_CPU if on_cpu else _TOKENS_ELSEWHERE) * model.multiple,
+        multiple=model.multiple,
         masking=MaskingConfig(),
     )
     report = None if on_progress is None else progress_line("rows", on_progress)
     totals, done = np.zeros(3), 0
     for batch in batches:
-        totals += np.asarray(_sums(model, batch), np.float64)
+        totals += np.asarray(model.loss_sums(batch), np.float64)
         done += int((batch["lengths"] > 1).sum())
         if report is not None:
             report(done, len(rows.fragments))
     if not np.isfinite(totals).all():
-        raise ValueError("the model's loss is not finite. Check whether its training diverged")
-    report = None if on_progress is None else progress_line("tokens", on_progress)
-    likelihoods = SentenceScorer(model, tokenizer)(rows.sentences, report)
+        raise NotFinite("the model's loss is not finite. Check whether its training diverged")
     loss, correct, weight = totals.tolist()
-    return {
-        "mlm_loss": loss / weight,
-        "mlm_accuracy": correct / weight,
-        "predictions": weight,
-        "pseudo_perplexity": perplexity(-float(likelihoods.sum()) / rows.sentence_tokens),
-    }
-
-
-@jax.jit
-def _sums(model: PretrainingModel, batch: Mapping[str, jax.Array]) -> jax.Array:
-    """Return the summed loss, the number of correct predictions and the number of predictions."""
-    token_ids, weights = batch["token_ids"], batch["weights"]
-    mask = (jnp.arange(token_ids.shape[1]) < batch["lengths"][:, None]).astype(jnp.int32)
-    encoded = model.encoder(
-        token_ids,
-        jnp.zeros_like(token_ids),
-        None,
-        mask,
-        packed=False,
-        positions=batch["positions"],
-    )
-    logits = model.masked_lm(encoded.hidden, model.encoder.embeddings)
-    scores = cross_entropy(logits, batch["labels"])
-    return jnp.stack(
-        [jnp.sum(scores.loss * weights), jnp.sum(scores.correct * weights), jnp.sum(weights)]
-    )
+    scores = {"mlm_loss": loss / weight, "mlm_accuracy": correct / weight, "predictions": weight}
+    if rows.sentences:
+        report = None if on_progress is None else progress_line("tokens", on_progress)
+        likelihoods = SentenceScorer(model, tokenizer)(rows.sentences, report)
+        mean = float(likelihoods.sum()) / rows.sentence_tokens
+        scores["pseudo_perplexity"] = perplexity(-mean)
+    return scores

@@ -14,16 +14,18 @@ from bert_jax.models.devices import Device
 from bert_jax.objectives import SentencePairs
 from bert_jax.pipeline.examples import ExampleConfig
 from bert_jax.pipeline.masking import MaskingConfig
-from bert_jax.pretraining.phases import EvaluationConfig, LoaderConfig, PhaseConfig
+from bert_jax.pretraining.evaluation_config import EvaluationConfig
+from bert_jax.pretraining.phases import LoaderConfig, PhaseConfig
 from bert_jax.pretraining.stable_phase import DECAY_IDENTITY
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.tasks.distillation import DistillationConfig
 from bert_jax.tasks.pretraining import metric_names
 from bert_jax.tasks.replaced_token import REPLACED_TOKEN_METRICS, ReplacedTokenConfig
-from bert_jax.training.averaging import AVERAGE_PREFIX, AveragingConfig
+from bert_jax.training.averaging import AveragingConfig
 from bert_jax.training.checkpoint_files import CheckpointConfig
 from bert_jax.training.loop import Intervals
 from bert_jax.training.optimizer import OptimizerConfig
+from bert_jax.training.reports import AVERAGE_PREFIX
 from bert_jax.training.sharding import MeshConfig
 from bert_jax.validation import check_at_least, check_seed
 
@@ -203,6 +205,7 @@ class PretrainConfig:
         if self.replaced_token is not None:
             names = REPLACED_TOKEN_METRICS
         metrics = (*names, "mlm_perplexity", *self.distillation_losses)
+        metrics += tuple(self.evaluation.language_metrics)
         if self.averaging.ema_decay:
             metrics += tuple(f"{AVERAGE_PREFIX}{name}" for name in metrics)
         if metric not in metrics:

@@ -18,9 +18,10 @@ from bert_jax.corpus.manifest import TOKENIZER
 from bert_jax.local_paths import LocalPath
 from bert_jax.pipeline.examples import Batch, ExampleConfig, ExampleSource
 from bert_jax.pipeline.loader import BatchSource, EvaluationSource, Loader
+from bert_jax.pretraining.evaluation_config import EvaluationConfig
 from bert_jax.tokenizers.special_tokens import Vocabulary
 from bert_jax.tokenizers.tokenizer import Tokenizer
-from bert_jax.training.evaluation import HeldOutMetrics
+from bert_jax.training.evaluation import Evaluate, HeldOutMetrics, both
 from bert_jax.training.loop import Phase
 from bert_jax.training.preflight import PhaseFacts
 from bert_jax.training.sharding import local_rows
@@ -122,37 +123,6 @@ class PhaseConfig:
     def num_sequences(self) -> int:
         """The number of sequences in all batches of the phase."""
         return sum(stage.num_steps * stage.batch_size for stage in self.stages)
-
-
-@dataclass(frozen=True)
-class EvaluationConfig:
-    """The evaluation on the held-out split of the corpora.
-
-    Attributes:
-      every_steps: the number of steps between evaluations; the last step is always evaluated.
-        0 disables evaluation.
-      batch_size: the number of sequences per evaluation batch. If 0, it is the number that a train
-        step processes at once: the phase's batch_size divided by accumulation_steps.
-      max_records: the maximum number of records to score. A larger split is sampled at random, and
-        every evaluation uses the same sample. 0 scores all records.
-      masking_rate: the fraction of held-out tokens to predict; 0 for the training rate of the last
-        step. Losses measured at different rates are not comparable, so set this to compare runs
-        whose masking rates differ.
-    """
-
-    every_steps: int = 1_000
-    batch_size: int = 0
-    max_records: int = 0
-    masking_rate: float = 0.0
-
-    def __post_init__(self) -> None:
-        sizes = {"batch_size": self.batch_size, "max_records": self.max_records}
-        check_at_least(0, "evaluation.", every_steps=self.every_steps, **sizes)
-        if not 0 <= self.masking_rate <= 1:
-            raise ValueError(
-                f"evaluation.masking_rate={self.masking_rate}: must be above 0 and at most 1, or 0 "
-                "for the training rate of the last step."
-            )
 
 
 @dataclass(frozen=True)
@@ -331,6 +301,7 @@ class PhaseBatches:
         evaluation_step: EvaluationStep,
         flops: int,
         while_waiting: Callable[[], None],
+        on_other_data: Evaluate | None = None,
     ) -> list[Phase]:
         """Return the stages of a phase, which are phases for the trainer.
 
@@ -341,10 +312,13 @@ class PhaseBatches:
           evaluation_step: the compiled evaluation step.
           flops: the model FLOPs per step with the phase's full batch size.
           while_waiting: called repeatedly while a batch is overdue; see `Loader`.
+          on_other_data: computes the metrics on texts and minimal pairs; None for none.
         """
-        evaluate = None
+        evaluate: Evaluate | None = None
         if self.evaluation.every_steps:
             evaluate = self._held_out_metrics(corpus, evaluation_step, while_waiting)
+            if on_other_data is not None:
+                evaluate = both(evaluate, on_other_data)
         return [
             self._stage(
                 corpus,
@@ -360,7 +334,7 @@ class PhaseBatches:
         self,
         corpus: PhaseCorpus,
         stage: Stage,
-        evaluate: HeldOutMetrics | None,
+        evaluate: Evaluate | None,
         flops: int,
         while_waiting: Callable[[], None],
     ) -> Phase:

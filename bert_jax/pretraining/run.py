@@ -19,7 +19,9 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from bert_jax.analysis.chips import peak_flops
+from bert_jax.language_scores.evaluation_set import EvaluationSet
 from bert_jax.pretraining.config import PretrainConfig, ReportingConfig
+from bert_jax.pretraining.evaluation import Downstream, language_metrics, open_evaluation_set
 from bert_jax.pretraining.initial_state import check_source, first_state, teacher_sources
 from bert_jax.pretraining.messages import conclude, describe
 from bert_jax.pretraining.phases import (
@@ -54,7 +56,7 @@ from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import CheckpointConfig, identity_of, recover
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.learning_rates import LearningRates
-from bert_jax.training.loop import Intervals, Phase, StepProfiler, Trainer
+from bert_jax.training.loop import AfterSave, Intervals, Phase, StepProfiler, Trainer
 from bert_jax.training.planning import state_bytes
 from bert_jax.training.preflight import check
 from bert_jax.training.reporting import Reporter
@@ -98,6 +100,7 @@ def pretrain(
     from_step: int | None = None,
     on_report: OnReport | None = None,
     stop: StopRequest | None = None,
+    downstream: Downstream | None = None,
 ) -> PretrainResult:
     """Pretrain a model, or resume the run in the config's work directory.
 
@@ -111,6 +114,7 @@ def pretrain(
         reported.
       stop: a request object for stopping the run: calling its `request()` from any thread has the
         same effect as the signals.
+      downstream: the tasks in `evaluation.downstream`. `bert_jax.pretrain` loads them.
 
     Returns:
       A `PretrainResult` with the run's progress, its metrics and, in `model`, its newest model.
@@ -135,6 +139,10 @@ def pretrain(
     )
     setup = config.step_setup(jax.devices()[0])
     check_run_memory(setup, mesh, corpora, config.evaluation, config.loader)
+    evaluation_set = open_evaluation_set(config, corpora[0].tokenizer)
+    assert bool(config.evaluation.downstream) == (downstream is not None), "see bert_jax.pretrain"
+    if downstream is not None:
+        downstream.check(setup.model_config, corpora[0].tokenizer)
     run = PretrainRun(
         work_dir=work_dir,
         init_from=config.init_from,
@@ -155,6 +163,8 @@ def pretrain(
         identity={**config.identity(), "phases": phases_identity(corpora)},
         trains_masked_lm=config.trains_masked_lm,
         resolved=ResolvedConfig.of(config),
+        evaluation_set=evaluation_set,
+        downstream=downstream,
     )
     return run.train(from_step=from_step, on_report=on_report, stop=stop)
 
@@ -181,6 +191,8 @@ class PretrainRun:
         teacher's values.
       trains_masked_lm: whether any loss trains the masked-LM head.
       resolved: the config values that are written to `config.json`.
+      evaluation_set: the texts and minimal pairs that every evaluation scores; None for none.
+      downstream: the tasks that checkpoints are fine-tuned on; None for none.
     """
 
     work_dir: Path
@@ -198,6 +210,8 @@ class PretrainRun:
     identity: Mapping[str, Any]
     trains_masked_lm: bool
     resolved: ResolvedConfig
+    evaluation_set: EvaluationSet | None = None
+    downstream: Downstream | None = None
 
     def train(
         self,
@@ -212,6 +226,7 @@ class PretrainRun:
             {
                 "the config": self.resolved.values,
                 "the corpora": self.identity,
+                "the evaluation data": self.evaluation_set and self.evaluation_set.fingerprint,
                 "the versions": versions(),
                 "--from-step": from_step,
             }
@@ -274,11 +289,15 @@ class PretrainRun:
         if saved:
             checkpointer.check_identity()
         self._describe(setup, saved, report)
+        after_save: AfterSave | None = None
+        if self.downstream is not None:
+            after_save = closing.enter_context(self.downstream.scoring(stop, report))
         if finished:
             line = f"start      this run's checkpoint at step {saved:,} (finished: nothing to do)"
             report(Message(line))
             self._write_files(saved, report, finished=True)
-            return saved, True
+            # The run may have been stopped while its last checkpoint was being fine-tuned.
+            return saved, after_save is None or after_save(saved)
         if stable is not None:
             state, origin = stable.state(setup, self.mesh)
         else:
@@ -297,11 +316,14 @@ class PretrainRun:
         if stable is not None:
             stable.copy_log(self.work_dir)
         train_step, evaluation_step = setup.steps(self.mesh, teacher)
+        language = None
+        if self.evaluation_set is not None:
+            language = language_metrics(self.evaluation_set, setup, self.mesh)
         phases = [
             stage
             for corpus in self.corpora
             for stage in self.batches.phases(
-                corpus, evaluation_step, _step_flops(setup, corpus), stop.while_waiting
+                corpus, evaluation_step, _step_flops(setup, corpus), stop.while_waiting, language
             )
         ]
         trainer = Trainer(
@@ -314,6 +336,7 @@ class PretrainRun:
             intervals=self.intervals,
             stop=stop,
             evaluate_first=bool(self.init_from),
+            after_save=after_save,
             profiler=closing.enter_context(
                 StepProfiler(self.work_dir / PROFILE_NAME, self.reporting.profile_steps)
             ),
@@ -376,6 +399,8 @@ class PretrainRun:
             # Once there is a checkpoint or `init_from`, the model size is fixed.
             chooses_size=not saved and not self.init_from,
         )
+        if self.evaluation_set is not None:
+            lines += self.evaluation_set.lines()
         report(Message("\n".join(lines)))
 
     def _write_files(self, saved: int, report: OnReport, *, finished: bool) -> None:

@@ -24,7 +24,8 @@ from bert_jax.models.model import ModelConfig, PretrainingHead
 from bert_jax.models.replaced_token import generator_of
 from bert_jax.objectives import SentencePairs
 from bert_jax.pipeline.masking import MaskingConfig
-from bert_jax.pretraining.phases import EvaluationConfig, LoaderConfig, PhaseConfig, PhaseCorpus
+from bert_jax.pretraining.evaluation_config import EvaluationConfig
+from bert_jax.pretraining.phases import LoaderConfig, PhaseConfig, PhaseCorpus
 from bert_jax.pretraining.teacher import LoadedTeacher, TeacherSpec, describe_teacher
 from bert_jax.processes import check_workers
 from bert_jax.tasks.distillation import Distillation, DistillationConfig

@@ -13,7 +13,6 @@ import optax
 from bert_jax.models.parameters import Parameters
 from bert_jax.training.state import TrainState
 
-AVERAGE_PREFIX = "average_"  # in the names of the average's held-out metrics
 # In its first steps, the average forgets faster, so that the initial parameters do not dominate it.
 _FIRST_STEPS = 10
 

@@ -134,6 +134,21 @@ def verify(
     )
 
 
+def recorded_checksum(directory: Path, step: int, part: str) -> str:
+    """Return a checksum of the recorded checksums of one part of a checkpoint.
+
+    It is "" for a checkpoint of an earlier version, which has no checksums.
+
+    Raises:
+      Unreadable: the checkpoint's metadata or checksums are missing or damaged.
+    """
+    recorded = _recorded(directory / str(step))
+    if recorded is None:
+        return ""
+    digests = [(file.path, file.digest) for file in recorded.files if file.belongs_to((part,))]
+    return xxhash.xxh3_128_hexdigest(json.dumps(sorted(digests)).encode())
+
+
 class Unreadable(Exception):
     """A checkpoint's metadata or checksums cannot be read."""
 

@@ -14,8 +14,15 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, PercentFormatter
 
 from bert_jax.files import write_file
 from bert_jax.plots import plain, png_of
+from bert_jax.training.downstream_log import DOWNSTREAM_PREFIX, read_downstream_scores
 from bert_jax.training.metrics_log import read_metrics
-from bert_jax.training.reports import format_metric
+from bert_jax.training.reports import (
+    AVERAGE_PREFIX,
+    PAIRS_PREFIX,
+    TEXT_PREFIX,
+    format_metric,
+    is_on_other_data,
+)
 
 Points = tuple[np.ndarray, np.ndarray]
 
@@ -37,6 +44,12 @@ _TITLES = {
     "loss": "Loss (nats)",
     "accuracy": "Accuracy",
 }
+_TEXT_TITLES = {
+    "mlm_loss": "masked-token loss (nats)",
+    "mlm_accuracy": "masked-token accuracy",
+    "pseudo_perplexity": "pseudo-perplexity",
+}
+_ALL_PAIRS = f"{PAIRS_PREFIX}accuracy"
 _SPEED = {"learning_rate": "Learning rate", "tokens_per_second": "Real tokens per second"}
 _NOT_DRAWN = {"kind", "step", "steps", "seconds", "compiling", "stall", "utilisation"}
 
@@ -47,14 +60,15 @@ def draw_curves(log: str | os.PathLike[str], output: str | os.PathLike[str], *, 
     The image is written atomically. Nothing is drawn if the log has no entries.
 
     Args:
-      log: a run's `metrics.jsonl`.
+      log: a run's `metrics.jsonl`. If there is a log of fine-tuned checkpoints next to it, the
+        main score of each task is plotted too.
       output: the path of the image.
       title: the title above the panels.
 
     Raises:
       NotWritten: the image cannot be written.
     """
-    entries = read_metrics(log)
+    entries = read_metrics(log) + _downstream_entries(Path(log).parent)
     names = _panels(entries)
     if not names:
         return
@@ -64,16 +78,32 @@ def draw_curves(log: str | os.PathLike[str], output: str | os.PathLike[str], *, 
     axes = figure.subplots(rows, 2, squeeze=False).flatten()
     for axis, name in zip(axes, names, strict=False):
         _draw_panel(axis, name, entries)
+        if name.endswith(_ALL_PAIRS):
+            _draw_phenomena(axis, name, entries)
     for axis in axes[len(names) :]:
         axis.set_axis_off()
     write_file(Path(output), png_of(figure))
+
+
+def _downstream_entries(work_dir: Path) -> list[dict[str, Any]]:
+    """Return the main score of each fine-tuned checkpoint, in the form of an evaluation."""
+    return [
+        {
+            "kind": "evaluation",
+            "step": score.step,
+            f"{DOWNSTREAM_PREFIX}{score.task}: {score.metric}": score.scores[score.metric],
+        }
+        for score in read_downstream_scores(work_dir)
+        if score.metric in score.scores
+    ]
 
 
 def _panels(entries: list[dict[str, Any]]) -> list[str]:
     names = {name for entry in entries for name in entry} - _NOT_DRAWN
     if any(name.endswith("_loss") for name in names):
         names.discard("loss")  # the weighted sum of the other losses
-    metrics = [name for name in names if name not in _SPEED and "perplexity" not in name]
+    names = {name for name in names if not (name.endswith("mlm_perplexity") or _phenomenon(name))}
+    metrics = [name for name in names if name not in _SPEED]
     order = list(_TITLES)
     metrics.sort(key=lambda name: (order.index(name) if name in order else len(order), name))
     return metrics + [name for name in _SPEED if name in names]
@@ -89,7 +119,8 @@ def _draw_panel(axis: Axes, name: str, entries: list[dict[str, Any]]) -> None:
         axis.plot(*_smooth(train), color=_TRAIN, linewidth=1.8, label="training")
     if len(held_out[0]):
         axis.plot(*held_out, color=_HELD_OUT, linewidth=1.8, marker="o", markersize=3.5)
-        axis.plot([], [], color=_HELD_OUT, marker="o", markersize=3.5, label="held out")
+        if not (is_on_other_data(name) or name.startswith(DOWNSTREAM_PREFIX)):
+            axis.plot([], [], color=_HELD_OUT, marker="o", markersize=3.5, label="held out")
         text = format_metric(name, held_out[1][-1])
         last_point = (held_out[0][-1], held_out[1][-1])
         axis.margins(y=0.15)  # leaves room between the legend and the last value's label
@@ -118,9 +149,42 @@ def _draw_panel(axis: Axes, name: str, entries: list[dict[str, Any]]) -> None:
     _format_axis(axis, name)
 
 
+def _phenomenon(name: str) -> str:
+    """Return the phenomenon whose accuracy a metric is, or "" for any other metric."""
+    name = name.removeprefix(AVERAGE_PREFIX)
+    if not name.startswith(PAIRS_PREFIX) or name == _ALL_PAIRS:
+        return ""
+    return name.removeprefix(PAIRS_PREFIX).removesuffix("_accuracy")
+
+
+def _draw_phenomena(axis: Axes, name: str, entries: list[dict[str, Any]]) -> None:
+    """Add the accuracy on each phenomenon to the panel of the accuracy on all minimal pairs."""
+    prefix = name.removesuffix(_ALL_PAIRS)
+    names = sorted({each for entry in entries for each in entry if _phenomenon(each)})
+    metrics = [each for each in names if each.startswith(f"{prefix}{PAIRS_PREFIX}")]
+    for number, metric in enumerate(metrics):
+        label = plain(_phenomenon(metric).replace("_", " "))
+        points = _points(entries, "evaluation", metric)
+        axis.plot(*points, color=f"C{number % 10}", linewidth=0.8, alpha=0.8, label=label)
+    axis.legend(loc="upper left", ncols=2, fontsize=5, frameon=False)
+
+
+def _title(name: str) -> str:
+    if name.startswith(DOWNSTREAM_PREFIX):
+        return f"Fine-tuned on {name.removeprefix(DOWNSTREAM_PREFIX)}"
+    average = "average: " if name.startswith(AVERAGE_PREFIX) else ""
+    plain_name = name.removeprefix(AVERAGE_PREFIX)
+    if plain_name == _ALL_PAIRS:
+        return f"{average}minimal pairs"
+    for score, title in _TEXT_TITLES.items():
+        if plain_name.startswith(TEXT_PREFIX) and plain_name.endswith(f"_{score}"):
+            text = plain_name.removeprefix(TEXT_PREFIX).removesuffix(f"_{score}")
+            return f"{average}{text}: {title}"
+    return {**_TITLES, **_SPEED}.get(name, name.replace("_", " ").capitalize())
+
+
 def _format_axis(axis: Axes, name: str) -> None:
-    title = {**_TITLES, **_SPEED}.get(name, name.replace("_", " ").capitalize())
-    axis.set_title(title, loc="left", fontsize=11, color=_INK)
+    axis.set_title(plain(_title(name)), loc="left", fontsize=11, color=_INK)
     axis.set_xlabel("step", fontsize=9, color=_INK)
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))
     if name.endswith("accuracy"):

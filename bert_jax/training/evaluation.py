@@ -212,6 +212,21 @@ class HeldOutMetrics:
         return evaluate(self.step, params, batches, after_batch)
 
 
+# Takes the parameters, and a function to call after every batch; see `Phase.evaluate`.
+Evaluate = Callable[[Parameters, Callable[[], None]], Mapping[str, float]]
+
+
+def both(first: Evaluate, second: Evaluate) -> Evaluate:
+    """Return an evaluation with the metrics of two evaluations, whose names must differ."""
+
+    def evaluate(params: Parameters, after_batch: Callable[[], None]) -> dict[str, float]:
+        metrics, others = first(params, after_batch), second(params, after_batch)
+        assert not metrics.keys() & others.keys(), metrics.keys() & others.keys()
+        return {**metrics, **others}
+
+    return evaluate
+
+
 class ReportWindow:
     """Collects metrics from the steps since the last report; the last step may still be running."""
 

@@ -20,12 +20,12 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax.models.parameters import Parameters
-from bert_jax.training.averaging import AVERAGE_PREFIX, average_of
+from bert_jax.training.averaging import average_of
 from bert_jax.training.checkpoint import Checkpointer, CheckpointNotSaved
 from bert_jax.training.distributed import StopRequest, StopRequested
 from bert_jax.training.evaluation import (
     EarlyStopping,
+    Evaluate,
     ReportWindow,
     TrainingDiverged,
     require_finite_metrics,
@@ -33,6 +33,7 @@ from bert_jax.training.evaluation import (
     to_the_end,
 )
 from bert_jax.training.learning_rates import LearningRates
+from bert_jax.training.reports import AVERAGE_PREFIX
 from bert_jax.training.sharding import local_rows, to_global
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import StepInputs, TrainStep
@@ -115,7 +116,7 @@ class Phase:
     num_steps: int
     batch_size: int
     batches: Callable[[int], AbstractContextManager[Iterator[HostBatch]]]
-    evaluate: Callable[[Parameters, Callable[[], None]], Mapping[str, float]] | None
+    evaluate: Evaluate | None
     flops: Callable[[HostBatch], float]
 
     @property
@@ -144,6 +145,21 @@ class RunReporter(Protocol):
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Report metrics on the held-out set."""
+        ...
+
+
+class AfterSave(Protocol):
+    """Something that is done with a saved checkpoint before training continues."""
+
+    def due(self, step: int) -> bool:
+        """Return whether it is due after an evaluated step."""
+        ...
+
+    def __call__(self, step: int) -> bool:
+        """Do it for the checkpoint at `step`, unless it was done before.
+
+        The result is False if the run was asked to stop.
+        """
         ...
 
 
@@ -191,6 +207,8 @@ class Trainer:
       profiler: traces a few steps; None for no trace.
       evaluate_first: whether to evaluate the state before the first step of the run, provided that
         `intervals` has evaluations.
+      after_save: is called with evaluated checkpoints, which are saved for that purpose; None for
+        nothing.
     """
 
     mesh: Mesh
@@ -204,6 +222,7 @@ class Trainer:
     early: EarlyStopping | None = None
     profiler: StepProfiler | None = None
     evaluate_first: bool = False
+    after_save: AfterSave | None = None
     _window: ReportWindow = field(init=False)
     # The step of the newest saved state, and the held-out metrics of the newest state.
     _saved: int = field(init=False)
@@ -235,6 +254,8 @@ class Trainer:
                 return state, False
         if self.early and self.early.enough:
             return state, True
+        if step and self._after_save_due(step, total) and not self._call_after_save(step):
+            return state, False
         self._window = ReportWindow(step, began=time.perf_counter())
         for phase in phases:
             if step >= phase.end:
@@ -328,7 +349,8 @@ class Trainer:
         last = step == total
         evaluating = self._evaluation_due(step, total) and not stopping
         saving = step % self.intervals.save == 0 or last or stopping
-        saving = saving or (evaluating and self.intervals.save_evaluated)
+        following = evaluating and self._after_save_due(step, total)
+        saving = saving or (evaluating and self.intervals.save_evaluated) or following
         self._metrics = None
         if not (evaluating or saving):
             return False
@@ -342,6 +364,7 @@ class Trainer:
                 self._metrics = self._evaluate(state, step, phase, stoppable=stoppable)
             except StopRequested:
                 saving = stopping = True
+                following = False
                 self._report_pending(force=True)
             except TrainingDiverged:
                 raise
@@ -350,8 +373,20 @@ class Trainer:
                 raise
         if saving:
             self._save(state, step)
+        if following and not self._call_after_save(step):
+            stopping = True
         self._window.excluded_seconds += time.perf_counter() - began
         return stopping
+
+    def _after_save_due(self, step: int, total: int) -> bool:
+        due = self._evaluation_due(step, total)
+        return due and self.after_save is not None and self.after_save.due(step)
+
+    def _call_after_save(self, step: int) -> bool:
+        """Wait until the checkpoint at `step` is on disk, and call `after_save` with it."""
+        assert self.after_save is not None
+        self.checkpointer.raise_if_failed(wait=True)
+        return self.after_save(step)
 
     def _evaluate(
         self, state: TrainState, step: int, phase: Phase, *, stoppable: bool

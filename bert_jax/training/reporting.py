@@ -40,15 +40,17 @@ class TensorBoard:
       work_dir: the run's work directory.
       start_step: the step from which the run resumes; TensorBoard hides existing events for later
         steps. If 0, it hides all of them.
+      name: the directory in `work_dir`. TensorBoard follows only the newest file in a directory, so
+        each process needs a directory of its own.
     """
 
-    def __init__(self, work_dir: Path, start_step: int) -> None:
+    def __init__(self, work_dir: Path, start_step: int, name: str = TENSORBOARD_NAME) -> None:
         # Import tensorboardX only when needed: it imports PyTorch if that is installed, which takes
         # two seconds.
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import SessionLog
 
-        self._directory = work_dir / TENSORBOARD_NAME
+        self._directory = work_dir / name
         self._writer: Any = None
         try:
             with writing(self._directory):
@@ -124,7 +126,7 @@ class Curves:
             case TrainReport():
                 self._drawn = False
             case EvaluationReport():
-                self._draw()
+                self.draw()
             case Message():
                 pass
             case _:
@@ -133,9 +135,14 @@ class Curves:
     def close(self) -> None:
         """Draw the curves again if they do not include the last steps."""
         if not self._drawn and (self._work_dir / LOG_NAME).is_file():
-            self._draw()
+            self.draw()
 
-    def _draw(self) -> None:
+    def draw(self) -> None:
+        """Draw the curves; log a warning if they cannot be written.
+
+        Raises:
+          ValueError: a log is damaged.
+        """
         log, curves = self._work_dir / LOG_NAME, self._work_dir / CURVES_NAME
         self._drawn = True
         try:

@@ -6,6 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+# The beginnings of the names of metrics on texts and on minimal pairs.
+TEXT_PREFIX, PAIRS_PREFIX = "text_", "pairs_"
+AVERAGE_PREFIX = "average_"  # in the names of the metrics of the parameters' average
+
 # The metrics shown in a progress line, in order, with their short names.
 _PROGRESS_METRICS = {
     "loss": "loss",
@@ -84,6 +88,8 @@ class TrainReport:
 class EvaluationReport:
     """Metrics on the held-out set after a step; `str()` formats them as one line.
 
+    The metrics on texts and on minimal pairs, if there are any, are formatted as one more line.
+
     Attributes:
       step: the number of optimizer steps since the start of the run; 0 for the parameters that the
         run starts from.
@@ -94,13 +100,24 @@ class EvaluationReport:
     metrics: Mapping[str, float]
 
     def __str__(self) -> str:
-        metrics = "  ".join(f"{name} {format_metric(name, x)}" for name, x in self.metrics.items())
+        others = {name: x for name, x in self.metrics.items() if is_on_other_data(name)}
+        held_out = {name: x for name, x in self.metrics.items() if name not in others}
         when = f"after step {self.step:,}" if self.step else "before the first step"
-        return f"held out, {when}:  {metrics}"
+        lines = [f"held out, {when}:  {_formatted(held_out)}"]
+        return "\n".join([*lines, f"  {_formatted(others)}"] if others else lines)
 
 
 Report = Message | TrainReport | EvaluationReport
 OnReport = Callable[[Report], None]
+
+
+def is_on_other_data(name: str) -> bool:
+    """Return whether a metric was measured on a text or on minimal pairs."""
+    return name.removeprefix(AVERAGE_PREFIX).startswith((TEXT_PREFIX, PAIRS_PREFIX))
+
+
+def _formatted(metrics: Mapping[str, float]) -> str:
+    return "  ".join(f"{name} {format_metric(name, x)}" for name, x in metrics.items())
 
 
 def discard(report: Report) -> None:

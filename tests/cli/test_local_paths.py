@@ -199,9 +199,10 @@ def holds_text(hint: Any) -> bool:
     return plain is str or many or is_path(hint)
 
 
-@pytest.mark.parametrize(("kind", "key"), [key[:2] for key in KEYS if is_path(key[2])])
-def test_every_path_of_every_config_is_checked(kind: str, key: str) -> None:
-    values = with_value(smallest(kind, key.partition(".")[0]), key, BUCKET)
+@pytest.mark.parametrize(("kind", "key", "hint"), [key for key in KEYS if is_path(key[2])])
+def test_every_path_of_every_config_is_checked(kind: str, key: str, hint: object) -> None:
+    value = (BUCKET,) if typing.get_origin(hint) is tuple else BUCKET
+    values = with_value(smallest(kind, key.partition(".")[0]), key, value)
     with pytest.raises(ValueError, match=re.escape(f"{key}={BUCKET}: {REFUSAL}")):
         to_dataclass(CONFIGS[kind], values)
     tfds = "tfds:glue/sst2"

@@ -1,0 +1,233 @@
+"""Fine-tune checkpoints of a pretraining run, and log the scores next to the run's own metrics."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import xxhash
+
+from bert_jax.downstream.tasks import DIRECTORY_NAME
+from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.outcome import read_outcome
+from bert_jax.finetuning.run import FinetuneRun
+from bert_jax.finetuning.source import Source
+from bert_jax.finetuning.sweep_run import OUTPUT_NAME, reports_to
+from bert_jax.finetuning.training import train
+from bert_jax.local_paths import make_directory
+from bert_jax.models.model import ModelConfig
+from bert_jax.runs.ownership import only_writer
+from bert_jax.runs.work_dir import CHECKPOINTS_NAME
+from bert_jax.tokenizers.tokenizer import Tokenizer
+from bert_jax.training.checkpoint_checksums import PARAMETERS, recorded_checksum
+from bert_jax.training.checkpoint_files import steps_in
+from bert_jax.training.distributed import StopRequest
+from bert_jax.training.downstream_log import DownstreamLog, DownstreamScore
+from bert_jax.training.evaluation import TrainingDiverged
+from bert_jax.training.metrics_log import LOG_NAME
+from bert_jax.training.reporting import TENSORBOARD_NAME, Curves, TensorBoard
+from bert_jax.training.reports import Message, OnReport
+from bert_jax.training.sharding import make_mesh
+
+_STEP = "step-"  # begins the name of a fine-tuning run's directory
+
+
+def open_tasks(
+    tasks: Mapping[str, FinetuneConfig], work_dir: Path, model: ModelConfig, tokenizer: Tokenizer
+) -> dict[str, FinetuneRun]:
+    """Read the data of all tasks, and check that it fits the model.
+
+    Args:
+      tasks: the configs, keyed by the names of the tasks.
+      work_dir: the work directory of the pretraining run.
+      model: the run's model.
+      tokenizer: its tokenizer.
+
+    Raises:
+      ValueError: a file is missing or damaged, or a config does not fit the model or the data.
+    """
+    opened: dict[str, FinetuneRun] = {}
+    for name, config in tasks.items():
+        mesh = make_mesh(config.mesh)
+        source = Source(str(work_dir), config.from_scratch, work_dir, model, tokenizer, None, mesh)
+        try:
+            run = FinetuneRun.open(config, mesh, list(opened.values()), source)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+        opened[name] = replace(run, data=replace(run.data, test={}))
+    return opened
+
+
+@dataclass(frozen=True)
+class OpenCheckpoint:
+    """A checkpoint whose parameters are in memory.
+
+    Attributes:
+      step: the checkpoint's step.
+      checksum: a checksum of its parameters.
+      sources: the model that each task starts from, keyed by the tasks that are not yet scored. A
+        fine-tuning run that has begun needs no parameters.
+    """
+
+    step: int
+    checksum: str
+    sources: Mapping[str, Source]
+
+
+@dataclass
+class DownstreamScorer:
+    """Fine-tunes checkpoints on a few tasks; `scoring` opens one.
+
+    Each task has a directory in `downstream` in the run's work directory. A fine-tuning run's own
+    directory is removed after its scores have been logged.
+
+    Attributes:
+      work_dir: the work directory of the pretraining run.
+      opened: the tasks, with their data and compiled programs.
+      checksums: a checksum of each task's config and examples.
+      log: the log of the scores.
+      board: the TensorBoard events; None for none.
+      stop: a request to stop.
+      report: called with a message after each fine-tuning run.
+    """
+
+    work_dir: Path
+    opened: Mapping[str, FinetuneRun]
+    checksums: Mapping[str, str]
+    log: DownstreamLog
+    board: TensorBoard | None
+    stop: StopRequest
+    report: OnReport
+
+    def open(self, step: int) -> OpenCheckpoint:
+        """Read a checkpoint, which may be removed afterwards.
+
+        Raises:
+          OSError, ValueError: the checkpoint is missing or damaged.
+          Unreadable: its checksums are missing or damaged.
+        """
+        checksum = recorded_checksum(self.work_dir / CHECKPOINTS_NAME, step, PARAMETERS)
+        sources: dict[str, Source] = {}
+        held: Source | None = None
+        for name, run in self.opened.items():
+            if self.log.has(name, step, checkpoint=checksum, config=self.checksums[name]):
+                continue
+            source = replace(run.source, step=step)
+            if not (source.from_scratch or _has_begun(self._run_directory(name, step, checksum))):
+                held = held or source.hold()
+                source = replace(source, held=held.held)
+            sources[name] = source
+        return OpenCheckpoint(step, checksum, sources)
+
+    def score(self, checkpoint: OpenCheckpoint) -> bool:
+        """Fine-tune a checkpoint on every task; return False if stopped.
+
+        Tasks on which it was scored before are skipped, and a fine-tuning run that was stopped is
+        resumed.
+
+        Raises:
+          ValueError: a file is damaged, or does not fit the config.
+        """
+        for name, source in checkpoint.sources.items():
+            if self.stop.stop_now():
+                return False
+            run = replace(self.opened[name], source=source)
+            if not self._finetune(name, run, checkpoint):
+                return False
+        return True
+
+    def _finetune(self, name: str, run: FinetuneRun, checkpoint: OpenCheckpoint) -> bool:
+        """Fine-tune on one task and log the scores; return False if stopped."""
+        step, directory = checkpoint.step, self.work_dir / DIRECTORY_NAME / name
+        target = self._run_directory(name, step, checkpoint.checksum)
+        run = run.with_hyperparameters(target, run.hyperparameters)
+        scores: Mapping[str, float] = {}
+        began = time.monotonic()
+        make_directory(target)
+        with reports_to(directory / OUTPUT_NAME) as report:
+            report(Message(f"fine-tuning after step {step:,}"))
+            try:
+                if not train(run, self.stop, on_report=report):
+                    return False
+                outcome = read_outcome(target)
+                assert outcome is not None
+                scores = outcome.scores
+            except TrainingDiverged as error:
+                report(Message(str(error)))
+        score = DownstreamScore(
+            name,
+            step,
+            run.compared_by.metric,
+            scores,
+            seconds=round(time.monotonic() - began, 3),
+            checkpoint=checkpoint.checksum,
+            config=self.checksums[name],
+        )
+        self.log.append(score)
+        for other in directory.glob(f"{_STEP}*"):  # also of runs that were never resumed
+            shutil.rmtree(other, ignore_errors=True)
+        if self.board is not None:
+            self.board.add(score.tagged(), step)
+        if (self.work_dir / LOG_NAME).is_file():
+            Curves(self.work_dir).draw()
+        self.report(Message(str(score)))
+        return True
+
+    def _run_directory(self, name: str, step: int, checksum: str) -> Path:
+        number = xxhash.xxh3_64_hexdigest(f"{checksum} {self.checksums[name]}".encode())
+        return self.work_dir / DIRECTORY_NAME / name / f"{_STEP}{step}-{number[:8]}"
+
+
+@contextmanager
+def scoring(
+    work_dir: Path,
+    opened: Mapping[str, FinetuneRun],
+    *,
+    tensorboard: bool,
+    stop: StopRequest,
+    report: OnReport,
+) -> Iterator[DownstreamScorer]:
+    """Open the log of a run's downstream scores, and lock it against other processes.
+
+    Args:
+      work_dir: the work directory of the pretraining run.
+      opened: the tasks; see `open_tasks`.
+      tensorboard: whether to write TensorBoard events, to a directory in the run's own.
+      stop: a request to stop.
+      report: called with a message after each fine-tuning run.
+
+    Raises:
+      ValueError: another process scores checkpoints of this run.
+    """
+    with only_writer(work_dir / DIRECTORY_NAME):
+        log = DownstreamLog(work_dir)
+        checksums = {name: _checksum_of(run) for name, run in opened.items()}
+        name = f"{TENSORBOARD_NAME}/{DIRECTORY_NAME}"
+        board = TensorBoard(work_dir, log.last_step, name) if tensorboard else None
+        try:
+            yield DownstreamScorer(work_dir, opened, checksums, log, board, stop, report)
+        finally:
+            if board is not None:
+                board.close()
+
+
+def _checksum_of(run: FinetuneRun) -> str:
+    """Return a checksum of the values that determine a fine-tuning run's scores."""
+    assert run.data.train is not None
+    skipped = ("work_dir", "init_from", "mesh", "tensorboard", "report_every_steps")
+    values = {
+        "config": {name: x for name, x in run.resolved.as_read().items() if name not in skipped},
+        "train": run.data.train.fingerprint,
+        "validation": {name: each.fingerprint for name, each in run.data.validation.items()},
+    }
+    return xxhash.xxh3_128_hexdigest(json.dumps(values, sort_keys=True).encode())
+
+
+def _has_begun(directory: Path) -> bool:
+    """Return whether a fine-tuning run has saved a checkpoint."""
+    return bool(steps_in(directory / CHECKPOINTS_NAME))

@@ -1,0 +1,152 @@
+"""Compute scores of a masked language model, on one device or on all devices of a mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bert_jax.models.parameters import ModelDefinition, Parameters
+from bert_jax.models.pretraining_models import PretrainingModel
+from bert_jax.tasks.task import cross_entropy
+from bert_jax.training.sharding import batch_extent, layout, local_rows, to_global
+
+HostBatch = Mapping[str, np.ndarray]
+Score = Callable[[HostBatch], jax.Array]
+
+
+class NotFinite(ValueError):
+    """A model's scores are NaN or infinite."""
+
+
+@dataclass(frozen=True)
+class MaskedLM:
+    """A masked language model, as functions of batches.
+
+    Attributes:
+      loss_sums: returns the summed loss, the number of correct predictions and the number of
+        predictions, float32 [3], for a batch with the masked positions of `Predictions`.
+      log_probabilities: returns the log-probabilities of `labels` [rows, labels] at `positions`
+        [rows].
+      multiple: the number that the number of rows in a batch must be a multiple of.
+    """
+
+    loss_sums: Score
+    log_probabilities: Score
+    multiple: int = 1
+
+    @staticmethod
+    def of(model: PretrainingModel) -> MaskedLM:
+        """Return the functions of a model on this process's first device."""
+        return MaskedLM(
+            partial(_compiled_loss_sums, model), partial(_compiled_log_probabilities, model)
+        )
+
+    def padded(self, num_rows: int) -> int:
+        """Return the smallest permitted number of rows that is at least `num_rows`."""
+        return -(-num_rows // self.multiple) * self.multiple
+
+
+class MaskedLMPrograms:
+    """Compiled functions that take a model's parameters, which may be sharded over a mesh.
+
+    Every shape of a batch is compiled once, whatever parameters are used. Rows are split over the
+    devices, and every process gets the results.
+
+    Args:
+      definition: a model with an encoder and a masked-LM head.
+      mesh: the device mesh.
+      stored_names: a dict from the name of each of the model's parameters to its name among the
+        parameters that `bind` takes; None if the names are the same.
+    """
+
+    def __init__(
+        self,
+        definition: ModelDefinition[Any],
+        mesh: Mesh,
+        stored_names: Mapping[str, str] | None = None,
+    ):
+        self._mesh = mesh
+        self._stored_names = stored_names or {name: name for name in definition.shapes}
+        replicated = NamedSharding(mesh, PartitionSpec())
+
+        def on_mesh(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+            def score(parameters: Parameters, batch: Mapping[str, jax.Array]) -> jax.Array:
+                with layout(mesh):
+                    return function(definition.module(parameters), batch)
+
+            return jax.jit(score, out_shardings=replicated)
+
+        self._loss_sums = on_mesh(_loss_sums)
+        self._log_probabilities = on_mesh(_log_probabilities)
+
+    @property
+    def num_compiled(self) -> int:
+        """The number of programs that have been compiled so far."""
+        programs: tuple[Any, ...] = (self._loss_sums, self._log_probabilities)
+        return sum(program._cache_size() for program in programs)
+
+    def bind(self, parameters: Parameters, after_batch: Callable[[], None]) -> MaskedLM:
+        """Return the functions of the model with these parameters.
+
+        Args:
+          parameters: the parameters on the mesh; names that the model does not have are ignored.
+          after_batch: called after every batch; it may raise an exception to end the evaluation.
+        """
+        own = {name: parameters[stored] for name, stored in self._stored_names.items()}
+
+        def score(program: Callable[..., jax.Array], batch: HostBatch) -> jax.Array:
+            size = len(batch["token_ids"])
+            rows = local_rows(self._mesh, size)
+            local = {name: array[rows] for name, array in batch.items()}
+            output = program(own, to_global(local, self._mesh, rows, size))
+            after_batch()
+            return output
+
+        return MaskedLM(
+            partial(score, self._loss_sums),
+            partial(score, self._log_probabilities),
+            batch_extent(self._mesh),
+        )
+
+
+def _loss_sums(model: PretrainingModel, batch: Mapping[str, jax.Array]) -> jax.Array:
+    """Return the summed loss, the number of correct predictions and the number of predictions."""
+    token_ids, weights = batch["token_ids"], batch["weights"]
+    mask = (jnp.arange(token_ids.shape[1]) < batch["lengths"][:, None]).astype(jnp.int32)
+    encoded = model.encoder(
+        token_ids,
+        jnp.zeros_like(token_ids),
+        None,
+        mask,
+        packed=False,
+        positions=batch["positions"],
+    )
+    logits = model.masked_lm(encoded.hidden, model.encoder.embeddings)
+    scores = cross_entropy(logits, batch["labels"])
+    return jnp.stack(
+        [jnp.sum(scores.loss * weights), jnp.sum(scores.correct * weights), jnp.sum(weights)]
+    )
+
+
+def _log_probabilities(model: PretrainingModel, batch: Mapping[str, jax.Array]) -> jax.Array:
+    """Return the log-probabilities of `labels` [rows, labels] at `positions` [rows]."""
+    token_ids = batch["token_ids"]
+    mask = (jnp.arange(token_ids.shape[1]) < batch["lengths"][:, None]).astype(jnp.int32)
+    segment_ids, positions = jnp.zeros_like(token_ids), batch["positions"][:, None]
+    encoded = model.encoder(token_ids, segment_ids, None, mask, packed=False, positions=positions)
+    logits = model.masked_lm(encoded.hidden, model.encoder.embeddings)[:, 0]
+    chosen = jnp.take_along_axis(logits, batch["labels"], axis=-1)
+    highest = jnp.max(logits, axis=-1, keepdims=True)
+    total = jnp.sum(jnp.exp(logits - highest), axis=-1, keepdims=True)
+    return (chosen - highest) - jnp.log(total)
+
+
+_compiled_loss_sums = jax.jit(_loss_sums)
+_compiled_log_probabilities = jax.jit(_log_probabilities)
