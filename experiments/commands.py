@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import fcntl
 import json
 import os
@@ -47,6 +48,16 @@ def bert_jax(*words: str | Path) -> None:
 def write_config(values: dict[str, Any], file: Path) -> None:
     """Write a config file for `bert-jax`."""
     write_file(file, _CONFIG.format(values))
+
+
+def overlaid(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of a config with changed values; sections are merged."""
+    merged = copy.deepcopy(config)
+    for name, value in changes.items():
+        current = merged.get(name)
+        merges = isinstance(value, dict) and isinstance(current, dict)
+        merged[name] = overlaid(current, value) if merges else value
+    return merged
 
 
 @contextmanager

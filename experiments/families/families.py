@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from commands import overlaid
 
 VOCAB_SIZE = 8_000
 LENGTHS = (32, 128)
@@ -129,13 +130,4 @@ def config_of(
             "soft_targets": "all",
             "init_layers": family.init_from_teacher,
         }
-    return _overlaid(config, family.changes)
-
-
-def _overlaid(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    merged = copy.deepcopy(config)
-    for name, value in changes.items():
-        current = merged.get(name)
-        merges = isinstance(value, dict) and isinstance(current, dict)
-        merged[name] = _overlaid(current, value) if merges else value
-    return merged
+    return overlaid(config, family.changes)

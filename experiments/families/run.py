@@ -16,7 +16,6 @@ kept, so several commands can measure different models at the same time:
 from __future__ import annotations
 
 import argparse
-import random
 import statistics
 import sys
 import tempfile
@@ -46,10 +45,9 @@ from probe import probe  # noqa: E402
 from report import draw, table  # noqa: E402
 from results import add_row, read_rows  # noqa: E402
 from sweeps import at_the_end  # noqa: E402
-from tasks import TASKS, Files, files_of, table_text  # noqa: E402
+from tasks import TASKS, Files, files_of, sample_of  # noqa: E402
 
 from bert_jax.corpus.manifest import read_manifest  # noqa: E402
-from bert_jax.files import write_file  # noqa: E402
 from bert_jax.finetuning.sweep_results import SweepResults, read_results  # noqa: E402
 from bert_jax.models.config import ComputeConfig  # noqa: E402
 from bert_jax.models.model import define_model  # noqa: E402
@@ -219,15 +217,9 @@ def task_files(name: str, args: argparse.Namespace) -> Files:
     """Return a task's files; SST-2 is reduced to a sample, which is enough to tell models apart."""
     task, work = TASKS[name], args.work / "data" / name
     with locked(args.work / "corpora.lock"):
-        files = files_of(task, args.data, work, fast=args.fast)
-        if name != "SST-2" or args.fast:
-            return files
-        for file in ("train.tsv", "dev.tsv"):
-            header, *lines = table_text(args.data / "glue/SST-2" / file).splitlines()
-            if file == "train.tsv":
-                lines = random.Random(0).sample(lines, SENTENCES)
-            write_file(work / file, "\n".join([header, *lines]) + "\n")
-    return Files(directory=str(work))
+        if name == "SST-2" and not args.fast:
+            return sample_of(task, args.data, work, SENTENCES)
+        return files_of(task, args.data, work, fast=args.fast)
 
 
 def recipes(args: argparse.Namespace) -> dict[str, dict]:

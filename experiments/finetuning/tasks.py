@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import lzma
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bert_jax.files import write_file
 from bert_jax.labeled_data.files import find_file, has_file
 
 # With --fast, each set has this many rows, sentences or questions.
@@ -130,6 +132,17 @@ def files_of(task: Task, data: Path, work: Path, *, fast: bool) -> Files:
             continue  # many copies of GLUE have no test set
         lines = table_text(directory / name).split("\n")
         (work / name).write_text("\n".join(lines[: count + 1]) + "\n", encoding="utf-8")
+    return Files(directory=str(work))
+
+
+def sample_of(task: Task, data: Path, work: Path, count: int) -> Files:
+    """Return a fixed random sample of a GLUE task's training set, and its whole validation set."""
+    work.mkdir(parents=True, exist_ok=True)
+    for name in ("train.tsv", "dev.tsv"):
+        header, *lines = table_text(data / "glue" / task.glue / name).splitlines()
+        if name == "train.tsv":
+            lines = random.Random(0).sample(lines, count)
+        write_file(work / name, "\n".join([header, *lines]) + "\n")
     return Files(directory=str(work))
 
 

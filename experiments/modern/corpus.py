@@ -1,0 +1,112 @@
+"""Draw the sample of text, and prepare the corpus."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from commands import ROOT, bert_jax
+
+from bert_jax.corpus.manifest import Manifest, read_manifest
+from bert_jax.files import temporary_beside, write_file
+from bert_jax.text.sources import SourceCounts, SourceOptions, read_documents
+
+SMALL, LARGE = "corpus_small", "corpus_large"
+VOCABULARY = ROOT / "experiments/finetuning/bert-mini/vocab.txt"
+# The number of words to draw from the large corpus. A word is what is between white space.
+WORDS, FAST_WORDS = 10_000_000, 2_000
+# The fraction of documents to hold out.
+HELD_OUT, FAST_HELD_OUT = "0.02", "0.2"
+
+
+def prepare(data: Path, work: Path, length: int, *, fast: bool) -> Path:
+    """Prepare the corpus, unless it is finished, and return its directory."""
+    output = work / "corpus"
+    if (output / "manifest.json").is_file():
+        return output
+    sample = draw(data / LARGE, work / "text", FAST_WORDS if fast else WORDS)
+    words: list[str | Path] = ["--max-length", str(length), "--tokenizer", VOCABULARY]
+    words += ["--held-out", FAST_HELD_OUT if fast else HELD_OUT]
+    bert_jax("prepare", "--input", *_files(data / SMALL), sample, "--output", output, *words)
+    return output
+
+
+def draw(source: Path, output: Path, words: int) -> Path:
+    """Write a sample of the documents in a folder's files to `output`, and return the sample.
+
+    Documents are drawn in the order of the SHA-256 of their text until they have `words` words, and
+    written in the order in which they are read. A file next to the sample describes it.
+    """
+    sample, description = output / "sample.jsonl.gz", output / "sample.json"
+    if description.is_file():
+        return sample
+    output.mkdir(parents=True, exist_ok=True)
+    print(f"drawing {words:,} words from {source}", flush=True)
+    sizes = {_hash(text): len(text.split()) for _, text in _documents(source)}
+    drawn, total = set(), 0
+    for key in sorted(sizes):
+        if total >= words:
+            break
+        drawn.add(key)
+        total += sizes[key]
+    counts: dict[str, Counter[str]] = {}
+    with temporary_beside(sample) as temporary:
+        # Without a file name and a time, the same text yields the same bytes.
+        with temporary.open("wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:
+            for name, text in _documents(source):
+                if (key := _hash(text)) in drawn:
+                    drawn.remove(key)
+                    counts.setdefault(name, Counter()).update(documents=1, words=sizes[key])
+                    file.write(json.dumps({"text": text}).encode() + b"\n")
+        temporary.rename(sample)
+    described = {"words": total, "sources": counts}
+    write_file(description, json.dumps(described, indent=1) + "\n")
+    return sample
+
+
+def opened(corpus: Path, length: int) -> Manifest:
+    """Return a corpus's manifest; exit if its rows do not have `length` tokens."""
+    if not (corpus / "manifest.json").is_file():
+        raise SystemExit(f"{corpus}: not a finished corpus. Run with --steps prepare first")
+    manifest = read_manifest(corpus)
+    if manifest.max_length != length:
+        raise SystemExit(
+            f"{corpus}: has rows of {manifest.max_length} tokens. Set --length to this number, or "
+            "choose another corpus"
+        )
+    return manifest
+
+
+def description_of(manifest: Manifest) -> dict[str, Any]:
+    """Return the facts about a corpus that the results record."""
+    return {
+        "fingerprint": manifest.fingerprint,
+        "tokens": manifest.train.num_tokens,
+        "documents": manifest.train.num_documents,
+        "held_out_tokens": manifest.heldout.num_tokens,
+        "held_out_documents": manifest.heldout.num_documents,
+        "sources": [Path(source["path"]).name for source in manifest.sources],
+    }
+
+
+def _files(folder: Path) -> list[Path]:
+    files = sorted(folder.glob("*.jsonl*"))
+    if not files:
+        raise SystemExit(f"{folder} contains no .jsonl files")
+    return files
+
+
+def _documents(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the name of the file and the text of each document in a folder's files."""
+    for file in _files(folder):
+        for document in read_documents([str(file)], SourceOptions(), SourceCounts()):
+            yield file.name, document.text
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,118 @@
+"""Run jobs that can be stopped and resumed, in one process or in several at the same time.
+
+Every job has a file for its results, and a lock. A process skips finished jobs, and jobs that
+another process is running, for which it waits at the end. If that process is killed, it takes over.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bert_jax.files import write_file
+from bert_jax.json_files import read_json_object
+
+
+@dataclass(frozen=True)
+class Job:
+    """A measurement.
+
+    name: the name that is printed.
+    output: the JSON file for the results.
+    recipe: the settings that determine the results.
+    measure: the function that measures the results; it resumes a job that was stopped.
+    """
+
+    name: str
+    output: Path
+    recipe: dict[str, Any]
+    measure: Callable[[], dict[str, Any]]
+
+    def result(self) -> dict[str, Any] | None:
+        """Return the results, or None if the job is not finished; exit if its recipe differs."""
+        if not self.output.is_file():
+            return None
+        content = read_json_object(self.output)
+        if content["recipe"] != json.loads(json.dumps(self.recipe)):
+            raise SystemExit(
+                f"{self.output}: was measured with other settings. Remove {self.output.parent}, or "
+                "use another --work"
+            )
+        return content
+
+    def run(self) -> None:
+        """Measure the results, unless they exist, and write them."""
+        if self.result() is not None:
+            return
+        began = time.monotonic()
+        self.output.parent.mkdir(parents=True, exist_ok=True)
+        print(f"{self.name}: started", flush=True)
+        content = {"recipe": self.recipe, **self.measure()}
+        write_file(self.output, json.dumps(content, indent=1) + "\n")
+        print(f"{self.name}: finished after {time.monotonic() - began:.1f} s", flush=True)
+
+
+def run_all(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    """Run all unfinished jobs, wait for those of other processes, and return all results."""
+    for wait in (False, True):
+        for job in jobs:
+            with _lock(job, wait=wait) as acquired:
+                if acquired:
+                    job.run()
+    return [required(job) for job in jobs]
+
+
+def required(job: Job) -> dict[str, Any]:
+    """Return the results of a job; exit if it is not finished."""
+    result = job.result()
+    if result is None:
+        raise SystemExit(f"{job.name}: not finished. Run the same command without --steps")
+    return result
+
+
+@contextmanager
+def _lock(job: Job, *, wait: bool) -> Iterator[bool]:
+    """Try to lock a job, or wait for its lock, and yield whether it is locked."""
+    file = job.output.with_name(f"{job.output.stem}.lock")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def in_parallel(number: int, words: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Run `number` copies of a Python command; exit if one fails, and stop them on SIGTERM."""
+    variables = {**os.environ, **environment}
+    copies = [subprocess.Popen([sys.executable, *words], env=variables) for _ in range(number)]
+
+    def stop(*_: object) -> None:
+        for copy in copies:
+            copy.terminate()
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        waiting = list(copies)
+        while waiting and not any(copy.poll() for copy in waiting):
+            waiting = [copy for copy in waiting if copy.poll() is None]
+            time.sleep(0.1)
+    finally:
+        stop()
+        codes = [copy.wait() for copy in copies]
+        signal.signal(signal.SIGTERM, before)
+    failed = [code for code in codes if code]
+    if failed:
+        raise SystemExit(f"{failed[0]}: exit code of a process that --parallel started")

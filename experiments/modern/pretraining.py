@@ -1,0 +1,179 @@
+"""Tune the learning rates, and pretrain the variants at equal FLOPs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+from jobs import Job, required
+from ml_collections import ConfigDict
+from variants import (
+    REFERENCE,
+    TUNED_WITH,
+    VARIANTS,
+    Cost,
+    Places,
+    Run,
+    Settings,
+    Variant,
+    config_of,
+    cost_of,
+)
+
+from bert_jax.corpus.manifest import Manifest
+from bert_jax.pretraining.run import pretrain
+from bert_jax.recipes.load import load_config
+from bert_jax.runs.runtime import hardware, versions
+from bert_jax.training.evaluation import TrainingDiverged
+from bert_jax.training.metrics_log import LOG_NAME, read_metrics
+from bert_jax.training.reports import EvaluationReport, Report
+from bert_jax.training.sharding import MeshConfig, make_mesh
+
+# The seed of the runs that tune the learning rates. No other run has it.
+TUNING_SEED = 1_000
+
+
+@dataclass(frozen=True)
+class Laboratory:
+    """What all pretraining runs share.
+
+    work: the folder for the runs.
+    corpus: the directory of the corpus.
+    manifest: the corpus's manifest.
+    settings: the settings of the runs.
+    tuning_fraction: the number of steps of the runs that tune learning rates, as a fraction.
+    learning_rates: the learning rates to try with each optimizer.
+    num_workers: the number of processes that make batches for a run.
+    """
+
+    work: Path
+    corpus: Path
+    manifest: Manifest
+    settings: Settings
+    tuning_fraction: float
+    learning_rates: Sequence[float]
+    num_workers: int
+
+    @cached_property
+    def costs(self) -> dict[str, Cost]:
+        """The cost of a step of each variant, keyed by the variant's name."""
+        rate = self.learning_rates[0]
+        return {
+            name: cost_of(
+                self._config(Run(variant, 0, rate, 1), Path("run")), self.manifest.max_fragments
+            )
+            for name, variant in VARIANTS.items()
+        }
+
+    def num_steps(self, variant: Variant) -> int:
+        """Return the number of steps with which a variant has the FLOPs of BERT's recipe."""
+        budget = self.settings.reference_steps * self.costs[REFERENCE.name].model_flops
+        return max(1, round(budget / self.costs[variant.name].model_flops))
+
+    def tuning_jobs(self, optimizer: str) -> list[Job]:
+        """Return one job for each learning rate of an optimizer."""
+        variant = TUNED_WITH[optimizer]
+        steps = max(1, round(self.tuning_fraction * self.num_steps(variant)))
+        return [
+            self._job(
+                f"{optimizer} at {rate:g}",
+                self.work / f"tuning/{optimizer}-{rate:g}",
+                Run(variant, TUNING_SEED, rate, steps),
+            )
+            for rate in self.learning_rates
+        ]
+
+    def is_tuned(self, optimizer: str) -> bool:
+        """Return whether all runs that tune an optimizer's learning rate are finished."""
+        return all(job.result() is not None for job in self.tuning_jobs(optimizer))
+
+    def tuned_rate(self, optimizer: str) -> float:
+        """Return the learning rate with the lowest loss; exit if tuning is not finished."""
+        losses = self.tuning_losses(optimizer)
+        finite = {rate: loss for rate, loss in losses.items() if loss is not None}
+        if not finite:
+            raise SystemExit(f"{optimizer}: all runs diverged. Use lower --learning-rates")
+        return min(finite, key=finite.__getitem__)
+
+    def tuning_losses(self, optimizer: str) -> dict[float, float | None]:
+        """Return the final held-out loss at each learning rate; None if the run diverged."""
+        jobs = self.tuning_jobs(optimizer)
+        return {
+            rate: required(job)["loss"] for rate, job in zip(self.learning_rates, jobs, strict=True)
+        }
+
+    def training_job(self, name: str, seed: int) -> Job:
+        """Return the job that pretrains a variant with a seed."""
+        variant = VARIANTS[name]
+        rate = self.tuned_rate(variant.optimizer)
+        run = Run(variant, seed, rate, self.num_steps(variant))
+        return self._job(f"{name}, seed {seed}", self.directory(name, seed), run)
+
+    def directory(self, name: str, seed: int) -> Path:
+        """Return the folder of a pretraining run, which contains its work directory, "run"."""
+        return self.work / f"runs/{name}-{seed}"
+
+    def _job(self, name: str, directory: Path, run: Run) -> Job:
+        values = self._config(run, directory / "run")
+        recipe = {
+            "config": config_of(run, self.settings, self._places(Path("run"), Path("corpus"))),
+            "corpus": self.manifest.fingerprint,
+        }
+        return Job(
+            name, directory / "pretrained.json", recipe, lambda: self._measured(name, run, values)
+        )
+
+    def _measured(self, name: str, run: Run, values: dict[str, Any]) -> dict[str, Any]:
+        work_dir = Path(values["work_dir"])
+        config = load_config(ConfigDict(values), kind="pretrain")
+        try:
+            finished = pretrain(config, on_report=_reporter(name)).finished
+            diverged = ""
+        except TrainingDiverged as error:
+            finished, diverged = True, str(error)
+        if not finished:
+            raise SystemExit(f"{name}: stopped. Repeat the command to resume")
+        cost = self.costs[run.variant.name]
+        entries = read_metrics(work_dir / LOG_NAME)
+        train = [entry for entry in entries if entry["kind"] == "train"]
+        speeds = [entry["tokens_per_second"] for entry in train if not entry["compiling"]]
+        curve = [
+            (entry["step"], entry["mlm_loss"])
+            for entry in entries
+            if entry["kind"] == "evaluation" and entry["mlm_loss"] is not None
+        ]
+        return {
+            "diverged": diverged,
+            "loss": None if diverged else curve[-1][1],
+            "learning_rate": run.learning_rate,
+            "steps": run.num_steps,
+            "tokens": run.num_steps * self.settings.tokens_per_step,
+            "flops": run.num_steps * cost.model_flops,
+            "muon_flops": run.num_steps * cost.muon_flops,
+            "parameters": cost.parameters,
+            "seconds": sum(entry["seconds"] for entry in train),
+            "tokens_per_second": statistics.median(speeds) if speeds else None,
+            "curve": curve,
+            "hardware": hardware(make_mesh(MeshConfig(), jax.devices()[:1])),
+            "versions": versions(),
+        }
+
+    def _config(self, run: Run, work_dir: Path) -> dict[str, Any]:
+        places = self._places(work_dir, self.corpus)
+        return config_of(run, self.settings, places, self.num_workers)
+
+    def _places(self, work_dir: Path, corpus: Path) -> Places:
+        return Places(work_dir, corpus, self.manifest.vocab_size)
+
+
+def _reporter(name: str) -> Callable[[Report], None]:
+    def show(report: Report) -> None:
+        if isinstance(report, EvaluationReport):
+            print(f"{name}: {report}", flush=True)
+
+    return show

@@ -1,0 +1,206 @@
+r"""Compare BERT's recipe with newer choices, one at a time and all together, at equal FLOPs.
+
+    python experiments/modern/run.py --data DATA --work runs/modern
+
+DATA contains corpus_small/, corpus_large/, glue/ and blimp/. The command prepares the text, tunes
+the learning rate of each optimizer, pretrains every variant with every seed, and scores the models
+on minimal pairs and two tasks. It then prints a table, and writes results.json, table.md and
+comparison.png to the --work folder. If it is stopped, repeat it to resume. With --steps, it takes
+only some of these steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+# Make this folder's modules, the shared modules and an uninstalled checkout importable.
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "finetuning"), str(ROOT)]
+
+from commands import claim, locked  # noqa: E402
+from corpus import description_of, opened, prepare  # noqa: E402
+from jobs import Job, in_parallel, required, run_all  # noqa: E402
+from pretraining import Laboratory  # noqa: E402
+from report import draw, table, tuning_table, with_speedups  # noqa: E402
+from scores import Scorer  # noqa: E402
+from variants import VARIANTS, Settings  # noqa: E402
+
+from bert_jax.files import write_file  # noqa: E402
+from bert_jax.runs.runtime import enable_compilation_cache  # noqa: E402
+
+STEPS = ("prepare", "tune", "train", "score", "report")
+# The options that determine the results; all runs in a --work folder share them.
+_SETTINGS = (
+    *("tokens", "length", "batch_size", "dtype", "tuning_fraction", "learning_rates"),
+    *("pairs", "finetuning_rates", "fast"),
+)
+_FAST = {
+    "tokens": 8 * 64 * 16,
+    "length": 64,
+    "batch_size": 8,
+    "learning_rates": [1e-3, 2e-3],
+    "finetuning_rates": [3e-4],
+    "pairs": 2,
+    "seeds": 1,
+}
+
+
+def arguments(words: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    number = parser.add_argument
+    number("--data", type=Path, required=True, help="folder with the data sets")
+    number("--work", type=Path, required=True, help="folder for the runs and the results")
+    number("--corpus", type=Path, help="prepared corpus (default: the one in --work)")
+    number("--steps", nargs="+", choices=STEPS, default=list(STEPS), help="steps to take")
+    number("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
+    number("--tokens", type=int, default=40_000_000, help="number of tokens for BERT's recipe")
+    number("--seeds", type=int, default=2, help="number of seeds for every variant")
+    number("--length", type=int, default=64, help="number of tokens in a row")
+    number("--batch-size", type=int, default=128, help="number of rows in a batch")
+    rates = [5e-4, 1e-3, 2e-3, 4e-3]
+    number("--learning-rates", nargs="+", type=float, default=rates, help="rates to tune over")
+    share = "number of steps of the runs that tune the learning rates, as a fraction"
+    number("--tuning-fraction", type=float, default=0.25, help=share)
+    rates = [1e-4, 3e-4]
+    number("--finetuning-rates", nargs="+", type=float, default=rates, help="rates for tasks")
+    number("--pairs", type=int, default=100, help="number of minimal pairs per paradigm")
+    number("--dtype", default="auto", help="floating-point type for the computation")
+    workers = "number of processes that make batches for a run"
+    number("--loader-workers", type=int, default=0, help=workers)
+    number("--parallel", type=int, default=1, help="number of runs at the same time")
+    number("--fast", action="store_true", help="quick check with a tiny model and little data")
+    args = parser.parse_args(words)
+    if args.fast:
+        vars(args).update(_FAST)
+    args.data, args.work = args.data.resolve(), args.work.resolve()
+    return args
+
+
+def laboratory(args: argparse.Namespace) -> Laboratory:
+    """Return what all pretraining runs share."""
+    corpus = args.corpus.resolve() if args.corpus else args.work / "corpus"
+    return Laboratory(
+        args.work,
+        corpus,
+        opened(corpus, args.length),
+        Settings(args.tokens, args.length, args.batch_size, args.dtype, args.fast),
+        args.tuning_fraction,
+        args.learning_rates,
+        args.loader_workers,
+    )
+
+
+def scorer(args: argparse.Namespace) -> Scorer:
+    """Return the settings of the scores."""
+    rates = args.finetuning_rates
+    return Scorer(args.data, args.work, args.pairs, rates, args.length, args.dtype, args.fast)
+
+
+def optimizers(args: argparse.Namespace) -> list[str]:
+    """Return the optimizers of the variants."""
+    return list(dict.fromkeys(VARIANTS[name].optimizer for name in args.variants))
+
+
+def run_jobs(args: argparse.Namespace) -> None:
+    """Tune, train and score, as far as these steps were requested."""
+    lab = laboratory(args)
+    enable_compilation_cache()
+    if "tune" in args.steps:
+        run_all([job for name in optimizers(args) for job in lab.tuning_jobs(name)])
+    # Variants come before seeds, since the seeds of a variant share their compiled programs.
+    pairs = [(name, seed) for seed in range(args.seeds) for name in args.variants]
+    if "train" in args.steps:
+        run_all([lab.training_job(name, seed) for name, seed in pairs])
+    if "score" in args.steps:
+        trained = [lab.training_job(name, seed) for name, seed in pairs]
+        run_all(
+            [
+                job
+                for pretrained in trained
+                if not required(pretrained)["diverged"]
+                for job in scorer(args).jobs(pretrained)
+            ]
+        )
+
+
+def results(args: argparse.Namespace) -> dict[str, Any]:
+    """Collect the results of all finished runs."""
+    lab = laboratory(args)
+    tuned = [name for name in optimizers(args) if lab.is_tuned(name)]
+    variants: dict[str, Any] = {}
+    for variant in map(VARIANTS.__getitem__, args.variants):
+        seeds = range(args.seeds if variant.optimizer in tuned else 0)
+        jobs = {seed: lab.training_job(variant.name, seed) for seed in seeds}
+        runs = {str(seed): run_results(job, args) for seed, job in jobs.items() if job.result()}
+        if runs:
+            described = {"title": variant.title, "changes": variant.changes}
+            variants[variant.name] = described | {"runs": runs}
+    return {
+        "date": datetime.date.today().isoformat(),
+        "settings": {name: getattr(args, name) for name in (*_SETTINGS, "seeds", "parallel")},
+        "corpus": description_of(lab.manifest),
+        "tuning": {
+            name: {f"{rate:g}": loss for rate, loss in lab.tuning_losses(name).items()}
+            for name in tuned
+        },
+        "variants": with_speedups(variants),
+    }
+
+
+def run_results(pretrained: Job, args: argparse.Namespace) -> dict[str, Any]:
+    """Return the results of a pretraining run and the scores that exist for it."""
+    found = {job.output.stem: job.result() for job in scorer(args).jobs(pretrained)}
+    scores = {name: _without_recipe(result) for name, result in found.items() if result}
+    return _without_recipe(required(pretrained)) | {"scores": scores}
+
+
+def _without_recipe(result: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in result.items() if name != "recipe"}
+
+
+def write_report(args: argparse.Namespace) -> None:
+    """Write the results, the tables and the plot, and print the tables."""
+    content = results(args)
+    if not content["variants"]:
+        raise SystemExit("no pretraining run is finished. Run the same command without --steps")
+    lines = [*tuning_table(content["tuning"]), "", *table(content["variants"])]
+    write_file(args.work / "results.json", json.dumps(content, indent=1) + "\n")
+    write_file(args.work / "table.md", "\n".join(lines) + "\n")
+    draw(content["variants"], args.work / "comparison.png")
+    print("\n".join(lines))
+
+
+def main(words: Sequence[str]) -> None:
+    """Take the requested steps."""
+    args = arguments(words)
+    claim(args.work, {name: getattr(args, name) for name in _SETTINGS})
+    if "prepare" in args.steps and not args.corpus:
+        with locked(args.work / "corpus.lock"):
+            prepare(args.data, args.work, args.length, fast=args.fast)
+    steps = [step for step in ("tune", "train", "score") if step in args.steps]
+    if steps and args.parallel > 1:
+        share = os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.9 / args.parallel:.3f}")
+        in_parallel(
+            args.parallel,
+            [str(HERE / "run.py"), *words, "--parallel", "1", "--steps", *steps],
+            {"XLA_PYTHON_CLIENT_MEM_FRACTION": share},
+        )
+    elif steps:
+        run_jobs(args)
+    if "report" in args.steps:
+        write_report(args)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,213 @@
+"""Test `experiments/modern`: the draw of the text, equal FLOPs, the scores and resuming."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from .commands import REPOSITORY, xla_flags
+
+SCRIPT = REPOSITORY / "experiments/modern/run.py"
+WORDS = "the a good bad old new man woman house river sees finds likes and then very soon".split()
+VARIANTS = ("bert", "muon", "all")
+
+
+def sentence(rng: random.Random) -> str:
+    return " ".join(rng.choices(WORDS, k=rng.randint(4, 9))).capitalize() + "."
+
+
+def write_lines(file: Path, lines: list[str]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write data sets with the real ones' names and formats."""
+    folder, rng = tmp_path_factory.mktemp("data"), random.Random(0)
+    for name in ("corpus_small/books", "corpus_large/books", "corpus_large/wiki"):
+        texts = [" ".join(sentence(rng) for _ in range(20)) for _ in range(30)]
+        write_lines(folder / f"{name}.jsonl", [json.dumps({"text": text}) for text in texts])
+    for split, count in (("train", 40), ("dev", 20)):
+        rows = [f"{sentence(rng)}\t{number % 2}" for number in range(count)]
+        write_lines(folder / f"glue/SST-2/{split}.tsv", ["sentence\tlabel", *rows])
+        rows = [
+            f"{number}\tg\tf\t0\t0\tn\tn\t{sentence(rng)}\t{sentence(rng)}\t{number % 6}"
+            for number in range(count)
+        ]
+        header = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2"
+        header += "\tsentence1\tsentence2\tscore"
+        write_lines(folder / f"glue/STS-B/{split}.tsv", [header, *rows])
+    pairs = [
+        {
+            "UID": f"paradigm_{number % 2}",
+            "linguistics_term": "agreement",
+            "sentence_good": sentence(rng),
+            "sentence_bad": sentence(rng),
+        }
+        for number in range(8)
+    ]
+    write_lines(folder / "blimp/blimp.jsonl", [json.dumps(pair) for pair in pairs])
+    return folder
+
+
+def run(data: Path, work: Path, *words: str, code: int = 0) -> str:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(REPOSITORY),
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": str(data / "cache"),
+        "XLA_FLAGS": xla_flags(1),
+    }
+    command = [sys.executable, SCRIPT, "--data", data, "--work", work, "--fast"]
+    command += ["--variants", *VARIANTS, *words]
+    ended = subprocess.run(
+        list(map(str, command)), env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert ended.returncode == code, ended.stdout + ended.stderr
+    return ended.stdout + ended.stderr
+
+
+def files_of(work: Path) -> dict[str, int]:
+    """Return the files with the results of jobs, and when they were written."""
+    return {
+        str(file): file.stat().st_mtime_ns
+        for folder in ("runs", "tuning")
+        for file in (work / folder).glob("*/*.json")
+    }
+
+
+@pytest.mark.slow
+def test_the_experiment_runs_in_steps_and_does_not_repeat_them(data, tmp_path):
+    work = tmp_path / "work"
+    assert "not a finished corpus" in run(data, work, "--steps", "tune", code=1)
+    run(data, work, "--steps", "prepare", "tune")
+    check_sample(data, work / "text")
+    assert len(files_of(work)) == 2 * 2
+    message = run(data, work, "--steps", "score", code=1)
+    assert "not finished. Run the same command without --steps" in message
+    run(data, work, "--parallel", "2")
+    first, before = results(work), files_of(work)
+    assert len(before) == 2 * 2 + len(VARIANTS) * 4
+    check_results(first)
+    check_configs(first, work)
+
+    # Finished jobs are not repeated. A run whose results are missing is not trained again.
+    (work / "runs/all-0/pretrained.json").unlink()
+    printed = run(data, work, "--parallel", "1")
+    assert printed.count("started") == 1 and "all, seed 0: started" in printed
+    after = files_of(work)
+    assert {name for name in before if before[name] != after[name]} == {
+        str(work / "runs/all-0/pretrained.json")
+    }
+    assert results(work) == first | {"settings": first["settings"] | {"parallel": 1}}
+    assert "contains runs with other settings" in run(data, work, "--dtype", "bfloat16", code=1)
+
+
+def results(work: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((work / "results.json").read_text())
+    lines = (work / "table.md").read_text().splitlines()
+    assert [line.split(" | ")[0] for line in lines[-3:]] == ["| BERT", "| + Muon", "| all of them"]
+    assert (work / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    return content
+
+
+def check_sample(data: Path, output: Path) -> None:
+    """Check that documents were drawn in the order of their hashes until there were enough."""
+    texts = [
+        json.loads(line)["text"]
+        for name in ("books", "wiki")
+        for line in (data / f"corpus_large/{name}.jsonl").read_text().splitlines()
+    ]
+    hashes = {text: hashlib.sha256(text.encode()).hexdigest() for text in texts}
+    drawn, words = [], 0
+    for text in sorted(texts, key=hashes.__getitem__):
+        if words < 2_000:
+            drawn.append(text)
+            words += len(text.split())
+    with gzip.open(output / "sample.jsonl.gz", "rt") as file:
+        written = [json.loads(line)["text"] for line in file]
+    assert written == [text for text in texts if text in drawn]
+    assert 5 < len(written) < len(texts)
+    description = json.loads((output / "sample.json").read_text())
+    assert description["words"] == words
+    sources = description["sources"].values()
+    assert sum(source["documents"] for source in sources) == len(written)
+    assert sum(source["words"] for source in sources) == words
+
+
+def check_results(content: dict[str, Any]) -> None:
+    variants = content["variants"]
+    assert list(variants) == list(VARIANTS)
+    reference = variants["bert"]["runs"]["0"]
+    assert reference["steps"] == 16 and reference["tokens"] == 16 * 8 * 64
+    for name, variant in variants.items():
+        (each,) = variant["runs"].values()
+        per_step = each["flops"] / each["steps"]
+        assert abs(each["flops"] - reference["flops"]) <= per_step / 2
+        assert (each["muon_flops"] > 0) == (name != "bert")
+        losses = content["tuning"]["adamw" if name == "bert" else "muon"]
+        assert losses[f"{each['learning_rate']:g}"] == min(losses.values())
+        steps, curve = np.transpose(each["curve"])
+        assert steps[-1] == each["steps"] and curve[-1] == each["loss"]
+        check_first_step_below(reference["loss"], steps, curve, each["steps_to_bert"])
+        assert 0 <= each["scores"]["BLiMP"]["score"] <= 1
+        assert each["scores"]["BLiMP"]["pairs"] == 4
+        assert 0 <= each["scores"]["SST-2"]["score"] <= 1
+        assert -1 <= each["scores"]["STS-B"]["score"] <= 1
+    # With twice as many predictions and a third matrix in each block, a step costs more.
+    assert variants["all"]["runs"]["0"]["steps"] < reference["steps"]
+    # Muon's matrix products: query, key, value and output (32 x 32), and two of 32 x 64.
+    iteration = 4 * 6 * 32**3 + 2 * (4 * 32**2 * 64 + 2 * 32**3)
+    assert variants["muon"]["runs"]["0"]["muon_flops"] == 16 * 5 * iteration
+
+
+def check_first_step_below(
+    target: float, steps: np.ndarray, losses: np.ndarray, reached: float | None
+) -> None:
+    if losses.min() > target:
+        assert reached is None
+        return
+    assert reached is not None
+    assert np.interp(reached, steps, losses) == pytest.approx(target, abs=1e-6)
+    assert (losses[steps < reached] > target).all()
+
+
+def check_configs(content: dict[str, Any], work: Path) -> None:
+    """Check that the variants were trained with what their titles promise."""
+    configs = {
+        name: json.loads((work / f"runs/{name}-0/run/config.json").read_text()) for name in VARIANTS
+    }
+    for config in configs.values():
+        assert config["evaluation"]["masking_rate"] == 0.15
+        assert config["phases"]["phase1"]["num_steps"] > 10
+    bert, everything = configs["bert"], configs["all"]
+    for section, values in content["variants"]["all"]["changes"].items():
+        for name, value in values.items():
+            assert everything[section][name] == value != bert[section][name]
+    changes = content["variants"]["all"]["changes"]
+    assert changes["masking"] == {"rate": 0.3, "later_rates": [0.15]}
+    assert changes["optimizer"] == {
+        "name": "muon",
+        "schedule": "wsd",
+        "decay_fraction": 0.2,
+        "decay_shape": "1-sqrt",
+    }
+    names = ("positions", "norm", "gated_ffn", "dense_bias", "norm_bias")
+    assert [changes["model"][name] for name in names] == ["rotary", "pre", True, False, False]
+    muon = configs["muon"]
+    assert muon["model"] == bert["model"] and muon["masking"] == bert["masking"]
+    changed = {
+        name for name in bert["optimizer"] if muon["optimizer"][name] != bert["optimizer"][name]
+    }
+    assert "name" in changed and changed <= {"name", "peak_learning_rate"}
