@@ -132,7 +132,7 @@ def config_of(run: Run, settings: Settings, places: Places, num_workers: int = 0
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
     }
-    evaluations = max(1, run.num_steps // 16)
+    interval = max(1, run.num_steps // (2 if settings.fast else 16))
     config = {
         "work_dir": str(places.work_dir),
         "seed": run.seed,
@@ -153,12 +153,12 @@ def config_of(run: Run, settings: Settings, places: Places, num_workers: int = 0
             "beta2": 0.98,
         },
         "evaluation": {
-            "every_steps": evaluations,
+            "every_steps": interval,
             "max_records": 16 if settings.fast else 2_048,
             "masking_rate": 0.15,
         },
-        "checkpoint": {"every_steps": 4 * evaluations, "keep_last": 1, "keep_best": 0},
-        "reporting": {"every_steps": evaluations, "tensorboard": False},
+        "checkpoint": {"every_steps": 4 * interval, "keep_last": 1, "keep_best": 0},
+        "reporting": {"every_steps": interval, "tensorboard": False},
         "loader": {"num_workers": num_workers},
     }
     config = overlaid(config, run.variant.changes)
