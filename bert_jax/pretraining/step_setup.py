@@ -29,6 +29,7 @@ from bert_jax.pretraining.phases import LoaderConfig, PhaseConfig, PhaseCorpus
 from bert_jax.pretraining.teacher import LoadedTeacher, TeacherSpec, describe_teacher
 from bert_jax.processes import check_workers
 from bert_jax.tasks.distillation import Distillation, DistillationConfig
+from bert_jax.tasks.matched_layers import compared_windows
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tasks.replaced_token import ReplacedToken, ReplacedTokenConfig
 from bert_jax.tasks.task import Task
@@ -133,7 +134,9 @@ class StepSetup:
         """The task that the run trains on, with the distillation losses if there is a teacher."""
         if self.teacher is None:
             return self.task
-        return Distillation(self._masked_lm, self.teacher.config)
+        config, teacher = self.teacher.config, self.teacher.model.encoder
+        windows = compared_windows(self.model, teacher) if config.attention_weight else ()
+        return Distillation(self._masked_lm, config, windows)
 
     @cached_property
     def transformation(self) -> optax.GradientTransformation:

@@ -18,7 +18,7 @@ from bert_jax.models.layers import select_rows
 from bert_jax.models.options import DTypeName
 from bert_jax.models.parameters import ModelDefinition
 from bert_jax.models.pretraining_models import PretrainingModel, StudentModel
-from bert_jax.tasks.distillation_losses import attention_loss, cosine, hidden_loss, visible_pairs
+from bert_jax.tasks.distillation_losses import attention_loss, cosine, hidden_loss, pair_weights
 from bert_jax.tasks.pretraining import Pretraining, run
 from bert_jax.tasks.task import Batch, Metrics, soft_cross_entropy, weighted_mean
 
@@ -57,7 +57,8 @@ class DistillationConfig:
         layers.
       attention_weight: weight of the mean squared error between attention scores before the
         softmax, summed over the layers, which match as for `hidden_weight`. Both models must have
-        the same number of heads.
+        the same number of heads. In a layer with local attention, only pairs of tokens that attend
+        to each other in both models are compared.
       soft_targets: where to compare token logits: at the "masked" positions, for which the head is
         computed anyway, or for "all" tokens, which is the default in DistilBERT's code.
       init_layers: whether to initialize the student with the teacher's parameters. The layers are
@@ -163,14 +164,26 @@ class Distillation:
     """`Pretraining` with additional distillation losses; see `DistillationConfig`.
 
     Batches must contain the arrays that `PretrainingTeacher.annotate` adds.
+
+    Args:
+      student: the student's model and its losses without a teacher.
+      config: the teacher and the losses.
+      windows: the `compared_windows` of the two models; () if attention is not compared.
     """
 
     loss_terms: Mapping[str, float]
 
-    def __init__(self, student: Pretraining, config: DistillationConfig):
+    def __init__(
+        self,
+        student: Pretraining,
+        config: DistillationConfig,
+        windows: Sequence[int | None] = (),
+    ):
         self.student = student
         self.definition = student.definition
         self.config = config
+        self.windows = tuple(windows)
+        assert self.windows or not config.attention_weight
         terms = {name: config.pairs_weight for name in student.loss_terms}
         terms["mlm_loss"] = config.mlm_weight
         terms |= {loss: getattr(config, weight) for weight, loss in _LOSSES.items()}
@@ -181,7 +194,7 @@ class Distillation:
         weights = self.student.loss_weights(batch)
         weights["soft_loss"] = jnp.sum(self._soft_weights(batch))
         weights["cosine_loss"] = weights["hidden_loss"] = jnp.sum(_real_tokens(batch))
-        weights["attention_loss"] = jnp.sum(visible_pairs(batch["document_ids"]))
+        weights["attention_loss"] = jnp.sum(pair_weights(batch["document_ids"]))
         return {name: weights[name] for name in self.loss_terms}
 
     def metrics(
@@ -194,7 +207,7 @@ class Distillation:
         """
         positions = soft_positions(batch, self.config.soft_targets)
         output = run(model, batch, positions, dropout_key, **_requested_outputs(self.config))
-        losses = layer_losses(model, output.encoder, batch)
+        losses = layer_losses(model, output.encoder, batch, self.windows)
         if self.config.soft_weight:
             loss = soft_cross_entropy(
                 output.token_logits,
@@ -232,8 +245,13 @@ def _requested_outputs(config: DistillationConfig) -> dict[str, bool]:
     }
 
 
-def layer_losses(model: PretrainingModel, output: EncoderOutput, batch: Batch) -> Metrics:
-    """Return `hidden_loss` and `attention_loss`, each only if `output` contains its inputs."""
+def layer_losses(
+    model: PretrainingModel, output: EncoderOutput, batch: Batch, windows: Sequence[int | None]
+) -> Metrics:
+    """Return `hidden_loss` and `attention_loss`, each only if `output` contains its inputs.
+
+    For the arguments, see `Distillation`.
+    """
     losses = {}
     if output.hidden_states is not None:
         states: Sequence[jax.Array] = output.hidden_states
@@ -241,9 +259,8 @@ def layer_losses(model: PretrainingModel, output: EncoderOutput, batch: Batch) -
             states = model.to_teacher(states)
         losses["hidden_loss"] = hidden_loss(states, batch["teacher_states"], _real_tokens(batch))
     if output.attention_scores is not None:
-        pairs = visible_pairs(batch["document_ids"])
-        scores = output.attention_scores
-        losses["attention_loss"] = attention_loss(scores, batch["teacher_scores"], pairs)
+        scores, targets = output.attention_scores, batch["teacher_scores"]
+        losses["attention_loss"] = attention_loss(scores, targets, windows, batch["document_ids"])
     return losses
 
 

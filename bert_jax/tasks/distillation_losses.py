@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models.attention import document_mask
+from bert_jax.models.attention import document_mask, window_mask
 from bert_jax.tasks.task import Metric, weighted_mean
 
 
@@ -28,7 +30,12 @@ def hidden_loss(student: Sequence[jax.Array], teacher: jax.Array, real: jax.Arra
     return weighted_mean(total, real)
 
 
-def attention_loss(student: Sequence[jax.Array], teacher: jax.Array, pairs: jax.Array) -> Metric:
+def attention_loss(
+    student: Sequence[jax.Array],
+    teacher: jax.Array,
+    windows: Sequence[int | None],
+    document_ids: jax.Array,
+) -> Metric:
     """Return the mean squared error over heads and visible pairs, summed over the layers.
 
     The error is computed from attention scores before the softmax, because training on scores
@@ -37,12 +44,18 @@ def attention_loss(student: Sequence[jax.Array], teacher: jax.Array, pairs: jax.
     Args:
       student: the attention scores in each of the student's layers, each [batch, heads, from, to].
       teacher: [batch, layers, heads, from, to].
-      pairs: see `visible_pairs`.
+      windows: the window of each layer; see `compared_windows`.
+      document_ids: [batch, length]; see `Encoder.__call__`.
     """
-    total = jnp.zeros(pairs.shape, jnp.float32)
-    for number, scores in enumerate(student):
-        total += jnp.mean(jnp.square(scores - teacher[:, number]), axis=1)
-    return weighted_mean(total, pairs)
+    sums = []
+    for window in dict.fromkeys(windows):
+        pairs = pair_weights(document_ids, window)
+        total = jnp.zeros(pairs.shape, jnp.float32)
+        for number, (scores, own) in enumerate(zip(student, windows, strict=True)):
+            if own == window:
+                total += jnp.mean(jnp.square(scores - teacher[:, number]), axis=1)
+        sums.append(jnp.sum(total * pairs))
+    return Metric(functools.reduce(operator.add, sums), jnp.sum(pair_weights(document_ids)))
 
 
 def cosine(left: jax.Array, right: jax.Array) -> jax.Array:
@@ -53,7 +66,21 @@ def cosine(left: jax.Array, right: jax.Array) -> jax.Array:
     return product * jax.lax.rsqrt(jnp.maximum(squares, 1e-12))
 
 
-def visible_pairs(document_ids: jax.Array) -> jax.Array:
-    """Return float32 [batch, from, to]: 1.0 if both tokens belong to one document, else 0.0."""
+def pair_weights(document_ids: jax.Array, window: int | None = None) -> jax.Array:
+    """Return the weight of each pair of tokens in `attention_loss`, float32 [batch, from, to].
+
+    Without a window, the weight is 1.0 if both tokens belong to one document, else 0.0. With a
+    window, pairs that are too far apart weigh nothing, and a token's other pairs weigh so much more
+    that the sum of the token's weights stays the same. Every layer therefore has the same weight in
+    the loss, whatever its window.
+
+    Args:
+      document_ids: [batch, length]; see `Encoder.__call__`.
+      window: the number of tokens around and including a token to which it attends; None for all.
+    """
     visible = document_mask(document_ids)[:, 0] & (document_ids != 0)[:, :, None]
-    return visible.astype(jnp.float32)
+    if window is None:
+        return visible.astype(jnp.float32)
+    near = visible & window_mask(document_ids.shape[1], window)[0]
+    counts, near_counts = (jnp.sum(pairs, axis=2, keepdims=True) for pairs in (visible, near))
+    return near * (counts / jnp.maximum(near_counts, 1)).astype(jnp.float32)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bert_jax.models.config import EncoderConfig
+
 
 def matched_layers(student: int, teacher: int) -> list[int]:
     """Return the teacher layer, counted from 1, that each student layer is trained to match.
@@ -42,3 +44,24 @@ def chosen_layers(student: int, teacher: int) -> list[int]:
             "at most that many, or set distillation.init_layers=False"
         )
     return [number * teacher // student for number in range(student)]
+
+
+def compared_windows(student: EncoderConfig, teacher: EncoderConfig) -> list[int | None]:
+    """Return the window in which each student layer's attention is compared with the teacher's.
+
+    Only pairs of tokens that attend to each other in both layers are compared, so the window is the
+    smaller one. It is None if both layers have global attention.
+
+    Args:
+      student: the student's encoder.
+      teacher: the teacher's encoder.
+
+    Raises:
+      ValueError: see `matched_layers`.
+    """
+    layers = matched_layers(student.num_layers, teacher.num_layers)
+    pairs = [
+        (student.window_of(number), teacher.window_of(layer - 1))
+        for number, layer in enumerate(layers)
+    ]
+    return [min((window for window in pair if window is not None), default=None) for pair in pairs]

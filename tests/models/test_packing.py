@@ -16,6 +16,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.objectives import SentencePairs
 from bert_jax.tasks.distillation import Distillation, DistillationConfig, PretrainingTeacher
+from bert_jax.tasks.matched_layers import compared_windows
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tasks.task import Metrics, Task, total_loss
 
@@ -141,7 +142,8 @@ def test_packing_does_not_change_any_objective(
     task: Any = Pretraining(encoder, COMPUTE, sentence_pairs=pairs)
     teacher = None
     if distillation is not None:
-        task, teacher_task = Distillation(task, distillation), Pretraining(CONFIG, COMPUTE)
+        windows = compared_windows(encoder, CONFIG)
+        task, teacher_task = Distillation(task, distillation, windows), Pretraining(CONFIG, COMPUTE)
         teacher = PretrainingTeacher(teacher_task.definition, distillation, [2])
         teacher_model = teacher_task.definition.module(parameters_of(teacher_task, 5))
     params = parameters_of(task)

@@ -18,7 +18,7 @@ from bert_jax.models.heads import TRAINING_ONLY
 from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.distillation import Distillation, DistillationConfig, PretrainingTeacher
 from bert_jax.tasks.distillation_losses import cosine
-from bert_jax.tasks.matched_layers import chosen_layers, matched_layers
+from bert_jax.tasks.matched_layers import chosen_layers, compared_windows, matched_layers
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tasks.task import soft_cross_entropy, total_loss
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
@@ -61,12 +61,14 @@ def batch(draw_document: Callable, lay_out: Callable) -> Batch:
 
 
 def make(
-    config: DistillationConfig = CONFIG, student: EncoderConfig = STUDENT
+    config: DistillationConfig = CONFIG,
+    student: EncoderConfig = STUDENT,
+    teacher: EncoderConfig = TEACHER,
 ) -> tuple[Distillation, PretrainingTeacher]:
-    dim = TEACHER.hidden_dim if student.hidden_dim != TEACHER.hidden_dim else None
+    dim = teacher.hidden_dim if student.hidden_dim != teacher.hidden_dim else None
     pretraining = Pretraining(student, COMPUTE, sentence_pairs="none", teacher_dim=dim)
-    task = Distillation(pretraining, config)
-    return task, PretrainingTeacher(Pretraining(TEACHER, COMPUTE).definition, config, LAYERS)
+    task = Distillation(pretraining, config, compared_windows(student, teacher))
+    return task, PretrainingTeacher(Pretraining(teacher, COMPUTE).definition, config, LAYERS)
 
 
 def losses(config: DistillationConfig, batch: Batch) -> tuple[Distillation, dict[str, Any], Batch]:
@@ -168,7 +170,7 @@ def test_losses_are_zero_for_a_student_equal_to_its_teacher(batch: Batch) -> Non
 
 def test_layer_losses_are_zero_for_a_student_equal_to_its_teacher(batch: Batch) -> None:
     twin = dataclasses.replace(TEACHER, hidden_dropout=0.0, attention_dropout=0.0)
-    task = Distillation(Pretraining(twin, COMPUTE), INSIDE)
+    task = Distillation(Pretraining(twin, COMPUTE), INSIDE, compared_windows(twin, twin))
     teacher = PretrainingTeacher(task.definition, INSIDE, matched_layers(4, 4))
     model = task.definition.module(task.definition.init(jax.random.key(1)))
     metrics = task.metrics(model, teacher.annotate(model, batch), None)
@@ -214,6 +216,50 @@ def test_states_of_another_size_are_projected(batch: Batch) -> None:
         ]
         total += torch.nn.MSELoss()(*map(torch.tensor, pair_scores)).item()
     assert_allclose(metrics["attention_loss"].mean(), total, rtol=1e-5)
+
+
+def test_attention_is_compared_only_where_both_layers_attend(batch: Batch) -> None:
+    """Compare the loss with a loop over pairs of tokens.
+
+    The student's first layer has global attention and matches a teacher layer with a window of 3.
+    Its second layer has a window of 5 and matches a teacher layer with global attention.
+    """
+    local = dataclasses.replace(STUDENT, attention_window=5, global_every=2)
+    local_teacher = dataclasses.replace(TEACHER, attention_window=3, global_every=3)
+    config = dataclasses.replace(INSIDE, hidden_weight=0)
+    task, teacher = make(config, local, local_teacher)
+    models = (task.definition.module(task.definition.init(jax.random.key(2))),
+              teacher.definition.module(teacher.definition.init(jax.random.key(1))))  # fmt: skip
+    shown = teacher.annotate(models[1], batch)
+    loss = task.metrics(models[0], shown, None)["attention_loss"]
+
+    inputs = [batch[f"{name}_ids"] for name in ("token", "segment", "position", "document")]
+    own, other = (m.encoder(*inputs, return_attention_scores=True) for m in models)
+    ids, total = batch["document_ids"], 0.0
+    for layer, (teacher_layer, reach) in enumerate([(1, 1), (3, 2)]):
+        scores = np.asarray(own.attention_scores[layer])
+        errors = (scores - np.asarray(other.attention_scores[teacher_layer])) ** 2
+        for row, token in np.argwhere(ids != 0):
+            document = np.flatnonzero(ids[row] == ids[row, token])
+            near = document[abs(document - token) <= reach]
+            total += len(document) * errors[row, :, token, near].mean()
+    size = np.array([(row == number).sum() for row in ids for number in set(row) - {0}])
+    assert_allclose(loss.mean(), total / (size**2).sum(), rtol=1e-5)
+    assert task.loss_weights(shown)["attention_loss"] == loss.weight == (size**2).sum()
+
+    columns = np.arange(ids.shape[1])
+    far = abs(columns[:, None] - columns) > np.array([1, 2])[:, None, None]
+    shown["teacher_scores"] = jnp.where(far[:, None], 1e6, shown["teacher_scores"])
+    assert task.metrics(models[0], shown, None)["attention_loss"].sum == loss.sum
+
+
+def test_windows_are_compared_layer_by_layer() -> None:
+    local = dataclasses.replace(STUDENT, num_layers=4, attention_window=5, global_every=2)
+    narrow = dataclasses.replace(local, attention_window=3)
+    assert compared_windows(local, narrow) == [None, 3, None, 3]
+    assert compared_windows(narrow, local) == [None, 3, None, 3]
+    assert compared_windows(TEACHER, local) == [None, 5, None, 5]
+    assert compared_windows(STUDENT, TEACHER) == [None, None]
 
 
 def train(
