@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import assert_never
@@ -11,7 +12,7 @@ import jax
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import GENERATOR
 from bert_jax.models.model import ClassifierHead, ModelConfig
-from bert_jax.models.options import NormPlacement
+from bert_jax.models.options import NormKind, NormPlacement
 from bert_jax.models.parameters import count
 
 # For each matmul in the forward pass, the backward pass has two: one for the gradient with respect
@@ -42,7 +43,7 @@ class LayerFlops:
 def layer_flops(config: EncoderConfig, length: int, layer: int = 0) -> LayerFlops:
     """Return one layer's FLOPs in the forward pass on one sequence.
 
-    Element-wise operations (softmax, LayerNorm, GELU) are not counted, and neither are pairs of
+    Element-wise operations (softmax, norms, activations) are not counted, and neither are pairs of
     tokens that do not see each other because of the layer's window.
 
     Args:
@@ -161,6 +162,8 @@ def replaced_token_flops(
 
 
 _GENERATOR_TITLE = "generator, without the shared embeddings"
+_NORM = "norm"
+_NORM_TITLES: dict[NormKind, str] = {"layer": "LayerNorm", "rms": "RMSNorm"}
 _OUTPUT_TABLE = "masked_lm.output"
 _TIED_HEAD = "masked-LM head (output tied to the token embedding)"
 # Substrings of parameter names, with the titles of the corresponding parts of a model. The first
@@ -169,13 +172,13 @@ PARTS: tuple[tuple[str, str], ...] = (
     ("encoder.embeddings.token", "token embedding"),
     ("encoder.embeddings.position", "position embedding"),
     ("encoder.embeddings.segment", "segment embedding"),
-    ("encoder.embeddings.norm", "embedding LayerNorm"),
+    ("encoder.embeddings.norm", f"embedding {_NORM}"),
     ("encoder.embeddings.projection", "embedding projection"),
     (".attention.", "self-attention"),
-    (".attention_norm.", "attention LayerNorm"),
+    (".attention_norm.", f"attention {_NORM}"),
     (".ffn.", "feed-forward"),
-    (".ffn_norm.", "feed-forward LayerNorm"),
-    ("encoder.final_norm", "final LayerNorm"),
+    (".ffn_norm.", f"feed-forward {_NORM}"),
+    ("encoder.final_norm", f"final {_NORM}"),
     ("pooler", "pooler"),
     (_OUTPUT_TABLE, "masked-LM output layer"),
     ("masked_lm", _TIED_HEAD),
@@ -188,9 +191,13 @@ PARTS: tuple[tuple[str, str], ...] = (
 
 
 def parameters_by_part(
-    shapes: Mapping[str, jax.ShapeDtypeStruct],
+    shapes: Mapping[str, jax.ShapeDtypeStruct], norm_kind: NormKind = "layer"
 ) -> dict[str, dict[str, jax.ShapeDtypeStruct]]:
     """Group parameters by the part of the model they belong to, in the order of `PARTS`.
+
+    Args:
+      shapes: the shape of every parameter, keyed by name.
+      norm_kind: see `EncoderConfig`; the titles of the norms name it.
 
     Raises:
       ValueError: a parameter does not belong to any part.
@@ -208,12 +215,19 @@ def parameters_by_part(
             "masked-LM head" if title == _TIED_HEAD else title: part
             for title, part in parts.items()
         }
-    return {title: parameters for title, parameters in parts.items() if parameters}
+    return {
+        re.sub(rf"{_NORM}$", _NORM_TITLES[norm_kind], title): parameters
+        for title, parameters in parts.items()
+        if parameters
+    }
 
 
-def counts_by_part(shapes: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, int]:
-    """Return the number of parameters in each part of the model."""
-    return {title: count(parameters) for title, parameters in parameters_by_part(shapes).items()}
+def counts_by_part(
+    shapes: Mapping[str, jax.ShapeDtypeStruct], norm_kind: NormKind = "layer"
+) -> dict[str, int]:
+    """Return the number of parameters in each part of the model; see `parameters_by_part`."""
+    parts = parameters_by_part(shapes, norm_kind)
+    return {title: count(parameters) for title, parameters in parts.items()}
 
 
 @dataclass(frozen=True)

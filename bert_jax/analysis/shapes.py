@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import jax
 
 from bert_jax.analysis.counts import parameters_by_part
+from bert_jax.models.options import NormKind
 from bert_jax.models.parameters import count
 
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
@@ -17,7 +18,7 @@ _LAYER = re.compile(r"^encoder\.layers\.(\d+)\.")
 _LEAVES = ("kernel", "scale", "bias")
 
 
-def shape_table(shapes: Shapes) -> list[str]:
+def shape_table(shapes: Shapes, norm_kind: NormKind = "layer") -> list[str]:
     """Format the size of each part of a model, a formula for it, and its parameters' shapes.
 
     All layers have the same shapes, so only one is listed, with the number of layers that have
@@ -25,9 +26,10 @@ def shape_table(shapes: Shapes) -> list[str]:
 
     Args:
       shapes: the shape of every parameter, keyed by name.
+      norm_kind: see `EncoderConfig`; the titles of the norms name it.
     """
     lines = [f"{'parameters and shapes':62s}"]
-    for title, part in parameters_by_part(shapes).items():
+    for title, part in parameters_by_part(shapes, norm_kind).items():
         owners = {int(found[1]) for name in part if (found := _LAYER.match(name))}
         first = min(owners, default=None)
         one = {

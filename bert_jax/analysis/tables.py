@@ -14,16 +14,22 @@ from bert_jax.analysis.counts import (
     replaced_token_flops,
 )
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.options import NormKind
 from bert_jax.models.parameters import count
 
 
-def parameter_table(shapes: Mapping[str, jax.ShapeDtypeStruct]) -> list[str]:
-    """Format the number of parameters in each part of a model, and the total."""
+def parameter_table(
+    shapes: Mapping[str, jax.ShapeDtypeStruct], norm_kind: NormKind = "layer"
+) -> list[str]:
+    """Format the number of parameters in each part of a model, and the total.
+
+    For the arguments, see `parameters_by_part`.
+    """
     total = count(shapes)
     lines = [f"{'parameters':62s}{'':>16s}"]
     lines += [
         f"  {part:60s}{number:16,d}{number / total:8.1%}"
-        for part, number in counts_by_part(shapes).items()
+        for part, number in counts_by_part(shapes, norm_kind).items()
     ]
     return [*lines, f"  {'total':60s}{total:16,d}"]
 

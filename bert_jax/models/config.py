@@ -78,7 +78,7 @@ class EncoderConfig:
       position_offset: number of unused rows at the start of the position table (2 in RoBERTa's
         release).
       sharing: parameters that the layers in a group share: "none", "all", or only those of the
-        "attention" or "ffn" (feed-forward) block and its LayerNorm (Lan et al. 2020, section 3.1).
+        "attention" or "ffn" (feed-forward) block and its norm (Lan et al. 2020, section 3.1).
         Hugging Face's ALBERT supports only "none" and "all", and needs an `embedding_dim`.
       num_groups: number of groups into which the layers are split. A group consists of consecutive
         layers that share parameters, and all groups have the same size.
@@ -285,9 +285,9 @@ class ComputeConfig:
     """Options for computing an encoder, which affect speed and memory but not the parameters.
 
     Attributes:
-      dtype: dtype of activations and matmuls. Parameters, softmax, LayerNorm statistics and losses
-        stay in float32. "auto" means bfloat16 on accelerators that support it, and float32 on CPUs
-        and on NVIDIA GPUs older than Ampere (T4, V100).
+      dtype: dtype of activations and matmuls. Parameters, softmax, norm statistics and losses stay
+        in float32. "auto" means bfloat16 on accelerators that support it, and float32 on CPUs and
+        on NVIDIA GPUs older than Ampere (T4, V100).
       attention: attention implementation. "auto" selects cuDNN's fused attention for bfloat16 on
         NVIDIA GPUs, provided that `ops` is "fast", `attention_dropout` is 0 (when called through
         JAX, cuDNN cannot draw a new dropout mask at each step) and the head size is supported (a

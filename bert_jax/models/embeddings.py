@@ -1,4 +1,4 @@
-"""Embed tokens, segments and positions, then apply LayerNorm and dropout."""
+"""Embed tokens, segments and positions, then apply a norm and dropout."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def generator_of(encoder: EncoderConfig, size: float) -> EncoderConfig:
 class ReplacedTokenPair(ReplacedTokenModel):
     """A discriminator and the generator that replaces tokens in its input.
 
-    Both use the discriminator's token, position and segment tables and their LayerNorm (Clark et
+    Both use the discriminator's token, position and segment tables and their norm (Clark et
     al. 2020, section 3.2, and the code released with it).
 
     Args:

@@ -76,7 +76,8 @@ def config_tables(
     if config.replaced_token is not None:
         task = pair = ReplacedToken(config.model, _COMPUTE, config.replaced_token)
         generator = pair.generator
-    yield from (shape_table if shapes else parameter_table)(task.definition.shapes)
+    table = shape_table if shapes else parameter_table
+    yield from table(task.definition.shapes, config.model.norm_kind)
     for name, _, phase in config.ordered_phases():
         yield ""
         yield from flops_table(
@@ -114,7 +115,7 @@ def model_tables(name: str, *, shapes: bool = False) -> Iterator[str]:
             yield f"(for the recipe, run `bert-jax inspect --config {name}`)"
         yield ""
     table = shape_table if shapes else parameter_table
-    yield from table(define_model(model, _COMPUTE).shapes)
+    yield from table(define_model(model, _COMPUTE).shapes, model.encoder.norm_kind)
 
 
 def comparison_table(names: Sequence[str]) -> Iterator[str]:

@@ -47,7 +47,7 @@ class _Decayed:
       beta1, beta2: the decay rates of the running means, which in Adam are the means of the
         gradients and of their squares.
       weight_decay: the decoupled weight decay for matrices and embedding tables. It does not apply
-        to biases and LayerNorm.
+        to biases and norms.
       moments: the number of parameter-sized arrays that the optimizer stores for each parameter.
     """
 
@@ -214,7 +214,7 @@ class OptimizerConfig:
       name: "adamw" (Loshchilov and Hutter 2019), "lamb" (You et al. 2020, algorithm 2),
         "stable_adamw" (AdamW with update clipping, Wortsman et al. 2023, algorithm 2), or "muon"
         (Jordan et al. 2024, scaled as in Liu et al. 2025), which uses AdamW for embeddings, heads,
-        biases and LayerNorm.
+        biases and norms.
       peak_learning_rate: the learning rate after the warm-up.
       warmup_steps: the number of steps over which the rate rises linearly, starting at
         peak / (warmup_steps + 1) in the first step.
@@ -234,7 +234,7 @@ class OptimizerConfig:
       beta2: the decay rate of the running mean of the squared gradient.
       epsilon: the constant added to the square root of the mean squared gradient.
       weight_decay: the decoupled weight decay for matrices and embedding tables. It does not apply
-        to biases and LayerNorm.
+        to biases and norms.
       clip_norm: the maximum global gradient norm; 0 disables clipping. "stable_adamw" does not
         have this setting, since it clips updates instead.
       momentum: the decay rate of the running mean of the gradient in "muon".

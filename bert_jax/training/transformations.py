@@ -19,7 +19,7 @@ _ADAMS_RMS = 0.2  # Liu et al. 2025, section 2.2: a typical RMS of AdamW's updat
 def decays(name: str) -> bool:
     """Return whether weight decay and LAMB's trust ratio apply to a parameter.
 
-    They do not apply to biases and LayerNorm.
+    They do not apply to biases and norms.
     """
     return not name.endswith((".bias", ".scale"))
 

@@ -11,6 +11,7 @@ from bert_jax.analysis.counts import (
     parameters_by_part,
     pretraining_flops,
 )
+from bert_jax.analysis.tables import parameter_table
 from bert_jax.models.attention import View, window_mask
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.encoder import Encoder
@@ -125,6 +126,15 @@ def test_all_parts_of_a_pre_norm_model_are_known() -> None:
     parts = counts_by_part(Pretraining(config, PLAIN, sentence_pairs="none").definition.shapes)
     assert parts["final LayerNorm"] == 2 * 128
     assert "position embedding" not in parts and "pooler" not in parts
+
+
+def test_norms_are_called_what_they_are() -> None:
+    config = variant("tiny", norm="pre", norm_kind="rms", norm_bias=False)
+    lines = parameter_table(Pretraining(config, PLAIN).definition.shapes, config.norm_kind)
+    titles = [line.split("  ")[1] for line in lines]
+    assert [title for title in titles if "norm" in title.lower()] == [
+        "embedding RMSNorm", "attention RMSNorm", "feed-forward RMSNorm", "final RMSNorm"
+    ]  # fmt: skip
 
 
 def test_shared_layers_are_counted_once() -> None:

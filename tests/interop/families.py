@@ -68,7 +68,7 @@ def class_of(family: str, head: str) -> type[transformers.PreTrainedModel]:
 
 
 def build(family: str, head: str, **changes: object) -> transformers.PreTrainedModel:
-    """Return a model whose parameters are all random, including biases and LayerNorms."""
+    """Return a model whose parameters are all random, including biases and norms."""
     labels = LABELS.get(head, ["LABEL_0", "LABEL_1"])
     names = dict(enumerate(labels))
     more = {"id2label": names, "label2id": {v: k for k, v in names.items()}, **changes}

@@ -25,7 +25,7 @@ def defined(
 
 
 def drawn(definition: ModelDefinition[Encoder]) -> Parameters:
-    """Return parameters far from their initial values, including the biases and LayerNorms."""
+    """Return parameters far from their initial values, including the biases and norms."""
     params = definition.init(jax.random.key(0))
     keys = jax.random.split(jax.random.key(1), len(params))
     return {

@@ -163,7 +163,7 @@ def dense(name: str, hf_name: str) -> dict[str, str]:
 
 
 def norm(name: str, hf_name: str) -> dict[str, str]:
-    """Return a dict that maps our names for a LayerNorm's scale and bias to Hugging Face's."""
+    """Return a dict that maps our names for a norm's scale and bias to Hugging Face's."""
     return {f"{name}.scale": f"{hf_name}.weight", f"{name}.bias": f"{hf_name}.bias"}
 
 
@@ -176,7 +176,7 @@ def layer(
       prefix: our prefix for the layer.
       hf_prefix: Hugging Face's prefix for the layer.
       products: a dict that maps our names for the layer's dense modules to Hugging Face's.
-      norms: a dict that maps our names for the layer's LayerNorms to Hugging Face's.
+      norms: a dict that maps our names for the layer's norms to Hugging Face's.
     """
     names: dict[str, str] = {}
     for name, hf_name in products.items():
