@@ -23,13 +23,8 @@ from bert_jax.labeled_data.answers import (
 )
 from bert_jax.labeled_data.features import Features
 from bert_jax.labeled_data.files import Split, split_path
-from bert_jax.labeled_data.squad import (
-    SpanExample,
-    SpanFiles,
-    SpanWindows,
-    read_squad,
-    span_windows,
-)
+from bert_jax.labeled_data.span_windows import SpanWindows, span_windows
+from bert_jax.labeled_data.squad import SpanExample, SpanFiles, read_squad
 from bert_jax.models.model import SPAN
 from bert_jax.runs.work_dir import InferenceDefaults, SpanDefaults
 from bert_jax.tasks.finetuning import Span

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from bert_jax.inference.predictor import Outputs, Predictor, as_pairs, check_strings, is_integer
 from bert_jax.labeled_data.answers import Answer, Candidate, best_answers
-from bert_jax.labeled_data.squad import SpanExample, SpanWindows, span_windows
+from bert_jax.labeled_data.span_windows import SpanWindows, span_windows
+from bert_jax.labeled_data.squad import SpanExample
 from bert_jax.models.model import Model, infer
 from bert_jax.runs.work_dir import RELEASED_SPAN_DEFAULTS, InferenceDefaults
 from bert_jax.tasks.task import Batch

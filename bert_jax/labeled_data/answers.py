@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_jax.files import write_file
-from bert_jax.labeled_data.squad import SpanExample, SpanWindows
+from bert_jax.labeled_data.span_windows import SpanWindows
+from bert_jax.labeled_data.squad import SpanExample
 from bert_jax.tokenizers.words import end_of_marks
 
 

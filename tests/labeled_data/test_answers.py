@@ -17,7 +17,8 @@ from bert_jax.labeled_data.answers import (
     write_squad_n_best,
     write_squad_predictions,
 )
-from bert_jax.labeled_data.squad import SpanExample, SpanWindows, read_squad, span_windows
+from bert_jax.labeled_data.span_windows import SpanWindows, span_windows
+from bert_jax.labeled_data.squad import SpanExample, read_squad
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tokenizers.wordpiece_training import train_wordpiece
 

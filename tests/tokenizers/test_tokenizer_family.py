@@ -13,7 +13,8 @@ from tokenizers import AddedToken, pre_tokenizers
 
 from bert_jax.corpus.packing import tokenize_document
 from bert_jax.labeled_data.sentences import SentenceExamples, sentence_features
-from bert_jax.labeled_data.squad import SpanExample, span_windows
+from bert_jax.labeled_data.span_windows import span_windows
+from bert_jax.labeled_data.squad import SpanExample
 from bert_jax.tokenizers.special_tokens import Vocabulary
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tokenizers.tokenizer_json import continues_word

@@ -17,7 +17,8 @@ from tokenizers import models, normalizers, processors
 from tokenizers import pre_tokenizers as splitters
 
 from bert_jax.labeled_data.answers import best_answers
-from bert_jax.labeled_data.squad import SpanExample, span_windows
+from bert_jax.labeled_data.span_windows import span_windows
+from bert_jax.labeled_data.squad import SpanExample
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tokenizers.words import split_words
 
