@@ -12,16 +12,16 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.finetuning.task_data import ExampleSet, Logits, TaskData
-from bert_jax.labeled_data.features import (
+from bert_jax.labeled_data.feature_batches import (
     MULTIPLE,
     TOKENS_IN_A_CACHE,
     ByLength,
     FeatureBatches,
-    Features,
     InOrder,
     choose_lengths,
     rows_by_length,
 )
+from bert_jax.labeled_data.features import Features
 from bert_jax.models.parameters import Parameters
 from bert_jax.pipeline.loader import Loader
 from bert_jax.tasks.finetuning import INPUTS, ClassifierTask

@@ -26,7 +26,7 @@ from bert_jax.finetuning.outcome import (
 from bert_jax.finetuning.run import FinetuneRun
 from bert_jax.finetuning.run_description import describe
 from bert_jax.finetuning.scoring import ValidationMetrics
-from bert_jax.labeled_data.features import FeatureBatches
+from bert_jax.labeled_data.feature_batches import FeatureBatches
 from bert_jax.models.parameters import Parameters
 from bert_jax.pipeline.loader import Loader
 from bert_jax.runs.outputs import check_work_dir_kind

@@ -15,15 +15,13 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.labeled_data.features import (
+from bert_jax.labeled_data.feature_batches import (
     TOKENS_IN_A_CACHE,
     FeatureBatches,
-    Features,
     InOrder,
-    build_sequences,
     rows_by_length,
-    truncate_pair,
 )
+from bert_jax.labeled_data.features import Features, build_sequences, truncate_pair
 from bert_jax.models.options import DTypeName
 from bert_jax.processes import format_bytes, memory_bytes
 from bert_jax.runs.checkpoints import load_model

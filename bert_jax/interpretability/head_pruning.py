@@ -27,7 +27,7 @@ from bert_jax.finetuning.evaluation import Evaluation, open_evaluation
 from bert_jax.finetuning.task_data import ExampleSet
 from bert_jax.interpretability.notebook import Cell, Shaded, folded, paragraph, picture, table
 from bert_jax.interpretability.traced_text import COUNTED_FROM
-from bert_jax.labeled_data.features import FeatureBatches, InOrder
+from bert_jax.labeled_data.feature_batches import FeatureBatches, InOrder
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.parameters import Parameters
 from bert_jax.plots import plain, png_of

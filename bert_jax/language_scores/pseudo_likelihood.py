@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_jax.inference.predictor import Predictor, as_list, check_strings, refuse
-from bert_jax.labeled_data.features import MULTIPLE, choose_lengths
+from bert_jax.labeled_data.feature_batches import MULTIPLE, choose_lengths
 from bert_jax.language_scores.masked_lm import MaskedLM, NotFinite
 from bert_jax.language_scores.masked_rows import (
     EncodedSentence,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bert_jax.corpus.inputs import InputPaths, input_names
 from bert_jax.corpus.packing import check_language, split_sentences, tokenize_document
 from bert_jax.hashing import Purpose, hash_of, permuted
-from bert_jax.labeled_data.features import MULTIPLE, choose_lengths
+from bert_jax.labeled_data.feature_batches import MULTIPLE, choose_lengths
 from bert_jax.language_scores.masked_rows import EncodedSentence, encode_sentences
 from bert_jax.pipeline.masking import Masker, MaskingConfig
 from bert_jax.text.sources import SourceCounts, SourceOptions, read_documents

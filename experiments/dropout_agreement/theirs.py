@@ -21,7 +21,7 @@ import transformers
 # Make an uninstalled checkout importable.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from bert_jax.labeled_data.features import ByLength, choose_lengths  # noqa: E402
+from bert_jax.labeled_data.feature_batches import ByLength, choose_lengths  # noqa: E402
 
 SHAPES = 6  # maximum number of row lengths; the default of FinetuneConfig.max_shapes
 

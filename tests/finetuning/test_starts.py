@@ -11,7 +11,7 @@ import pytest
 from bert_jax.finetuning.run import FinetuneRun
 from bert_jax.finetuning.run_description import describe
 from bert_jax.interop.model_card import model_card
-from bert_jax.labeled_data.features import FeatureBatches
+from bert_jax.labeled_data.feature_batches import FeatureBatches
 from bert_jax.models.sentence_embedding import SETTINGS_DROPPED, SentenceEmbedding
 from bert_jax.recipes.load import load_config
 from bert_jax.runs.ownership import keep_config

@@ -7,15 +7,14 @@ import itertools
 import numpy as np
 import pytest
 
-from bert_jax.labeled_data.features import (
+from bert_jax.labeled_data.feature_batches import (
     ByLength,
     FeatureBatches,
-    Features,
     InOrder,
-    Sequences,
     choose_lengths,
     rows_by_length,
 )
+from bert_jax.labeled_data.features import Features, Sequences
 
 
 def features_of(lengths: list[int], sequences_per_example: int = 1) -> Features:
