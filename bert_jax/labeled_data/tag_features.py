@@ -24,15 +24,8 @@ from bert_jax.labeled_data.features import (
     check_max_length,
     id_array,
 )
-from bert_jax.labeled_data.tag_formats import (
-    CONLLU_COLUMNS,
-    Scheme,
-    cells_of,
-    recognize_scheme,
-    to_closed,
-    to_iob1,
-    to_iob2,
-)
+from bert_jax.labeled_data.tag_formats import CONLLU_COLUMNS, cells_of
+from bert_jax.labeled_data.tag_schemes import Scheme, recognize_scheme, to_closed, to_iob1, to_iob2
 from bert_jax.labeled_data.tags import TagFiles, TagSentences, check_tags, report_unknown_tags
 from bert_jax.tokenizers.tokenizer import Tokenizer
 

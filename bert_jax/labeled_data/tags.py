@@ -25,10 +25,8 @@ from bert_jax.labeled_data.tag_formats import (
     column_events,
     conllu_events,
     group_sentences,
-    recognize_scheme,
-    to_iob1,
-    to_iob2,
 )
+from bert_jax.labeled_data.tag_schemes import recognize_scheme, to_iob1, to_iob2
 from bert_jax.local_paths import LocalPath
 
 logger = logging.getLogger(__name__)

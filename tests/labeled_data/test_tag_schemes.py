@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from bert_jax.labeled_data.tag_formats import recognize_scheme, to_closed, to_iob1, to_iob2
+from bert_jax.labeled_data.tag_schemes import recognize_scheme, to_closed, to_iob1, to_iob2
 
 CLOSED = {"BIOES": "IES", "BILOU": "ILU", "BMES": "MES"}  # the letters for inside, last and single
 Entities = list[tuple[int, int, str]]  # (first word, last word, type)
