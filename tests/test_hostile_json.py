@@ -46,7 +46,7 @@ from bert_jax.runs.work_dir import (
     write_model,
 )
 from bert_jax.tokenizers.tokenizer import Tokenizer
-from bert_jax.tokenizers.vocabulary_files import wordpiece_backend
+from bert_jax.tokenizers.wordpiece_files import wordpiece_backend
 from bert_jax.training.metrics_log import read_metrics
 
 from .test_json_files import HOSTILE

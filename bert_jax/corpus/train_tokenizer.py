@@ -17,6 +17,7 @@ from bert_jax.local_paths import make_directory
 from bert_jax.text.documents import SourceCounts, SourceOptions
 from bert_jax.text.sources import read_documents, total_bytes
 from bert_jax.tokenizers.files import FILE_NAMES, has_tokenizer
+from bert_jax.tokenizers.sentencepiece_files import SENTENCEPIECE_NAME
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tokenizers.training import (
     ALBERT_VOCAB_SIZE,
@@ -26,7 +27,6 @@ from bert_jax.tokenizers.training import (
     train_byte_bpe,
     train_sentencepiece,
 )
-from bert_jax.tokenizers.vocabulary_files import SENTENCEPIECE_NAME
 from bert_jax.tokenizers.wordpiece_training import BERT_NUM_UNUSED, BERT_VOCAB_SIZE, train_wordpiece
 from bert_jax.tokenizers.words import MarkedWords
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from bert_jax.interop.huggingface.sentence_transformers import SENTENCE_FILES
 from bert_jax.runs.work_dir import MODEL_NAME
+from bert_jax.tokenizers.byte_bpe_files import BYTE_BPE_MERGES_NAME
 from bert_jax.tokenizers.files import FILE_NAMES
-from bert_jax.tokenizers.vocabulary_files import BYTE_BPE_MERGES_NAME
 
 # The files that `import` reads. Many models on the hub also come with weights in other formats.
 FILES = [

@@ -16,8 +16,8 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import normalizers, processors
 
+from bert_jax.tokenizers.byte_bpe_files import adds_prefix_space
 from bert_jax.tokenizers.special_tokens import SpecialTokens
-from bert_jax.tokenizers.vocabulary_files import adds_prefix_space
 
 
 def lowercases(normalizer: Any) -> bool:

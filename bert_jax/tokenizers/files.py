@@ -12,11 +12,11 @@ import tokenizers
 from bert_jax.files import check_checksums, write_file
 from bert_jax.json_files import read_json_object
 from bert_jax.local_paths import check_local, make_directory
-from bert_jax.tokenizers import vocabulary_files
+from bert_jax.tokenizers import byte_bpe_files, sentencepiece_files
 from bert_jax.tokenizers.components import lowercases, strips_accents, with_layout
 from bert_jax.tokenizers.special_tokens import BERT, SpecialTokens, special_tokens_of
 from bert_jax.tokenizers.tokenizer_json import kind_of, override_normalizer, read_tokenizer_json
-from bert_jax.tokenizers.vocabulary_files import (
+from bert_jax.tokenizers.wordpiece_files import (
     CONTINUATION,
     MAX_WORD_CHARACTERS,
     has_upper_case,
@@ -30,16 +30,16 @@ NESTED_NAME = "tokenizer"
 FILE_NAMES = (
     "tokenizer.json",
     "vocab.txt",
-    vocabulary_files.SENTENCEPIECE_NAME,
-    vocabulary_files.BYTE_BPE_VOCABULARY_NAME,
+    sentencepiece_files.SENTENCEPIECE_NAME,
+    byte_bpe_files.BYTE_BPE_VOCABULARY_NAME,
 )
 # The tokenizer classes in transformers that split text the way this package does (with "Tokenizer"
 # or "TokenizerFast" removed from their names). The tokenizer files themselves do not record how
 # text is split.
 _CLASSES = {
     "vocab.txt": ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "SqueezeBert"),
-    vocabulary_files.SENTENCEPIECE_NAME: ("Albert",),
-    vocabulary_files.BYTE_BPE_VOCABULARY_NAME: ("Roberta", "Longformer", "Bart"),
+    sentencepiece_files.SENTENCEPIECE_NAME: ("Albert",),
+    byte_bpe_files.BYTE_BPE_VOCABULARY_NAME: ("Roberta", "Longformer", "Bart"),
 }
 # The name of the model file in the first releases of XLM-RoBERTa and CamemBERT.
 _FAIRSEQ_MODEL = "sentencepiece.bpe.model"
@@ -51,13 +51,13 @@ _BOOLEAN_KEYS = (
 # Checksums are verified only for these files, since the directory may also contain a model.
 _CHECKSUMMED_FILES = (
     *FILE_NAMES,
-    vocabulary_files.BYTE_BPE_MERGES_NAME,
+    byte_bpe_files.BYTE_BPE_MERGES_NAME,
     "tokenizer_config.json",
     "special_tokens_map.json",
 )
 _GENERIC_CLASSES = ("PreTrained", "TokenizersBackend")
 _EXPECTED_FILES = (
-    f"{', '.join(FILE_NAMES[:-1])} or {FILE_NAMES[-1]} with {vocabulary_files.BYTE_BPE_MERGES_NAME}"
+    f"{', '.join(FILE_NAMES[:-1])} or {FILE_NAMES[-1]} with {byte_bpe_files.BYTE_BPE_MERGES_NAME}"
 )
 
 
@@ -80,19 +80,19 @@ def read_backend(path: Path, lowercase: bool | None) -> Any:
     _check_class(file, config)
     requested = lowercase
     lowercase = config.get("do_lower_case") if lowercase is None else lowercase
-    if file.name == vocabulary_files.BYTE_BPE_VOCABULARY_NAME:
+    if file.name == byte_bpe_files.BYTE_BPE_VOCABULARY_NAME:
         if lowercase:
             raise ValueError(
                 f"{file}: byte-level BPE is always cased. Do not set lowercase or do_lower_case."
             )
         prefix_space = bool(config.get("add_prefix_space", False))
-        backend = vocabulary_files.read_byte_bpe(file, add_prefix_space=prefix_space)
+        backend = byte_bpe_files.read_byte_bpe(file, add_prefix_space=prefix_space)
     elif file.suffix == ".json":
         backend = read_tokenizer_json(file, config)
         override_normalizer(backend, file, config, requested)
     elif file.suffix == ".model":
         keep_accents = config.get("keep_accents", False)
-        backend = vocabulary_files.read_sentencepiece(
+        backend = sentencepiece_files.read_sentencepiece(
             file, lowercase=lowercase is not False, keep_accents=keep_accents
         )
     else:
@@ -145,7 +145,7 @@ def write_backend(backend: Any, directory: Path, *, segments: bool) -> None:
         config["strip_accents"] = normalizer["strip_accents"]
         config["tokenize_chinese_chars"] = normalizer["handle_chinese_chars"]
     elif kind_of(state) == "byte_bpe":
-        config["add_prefix_space"] = vocabulary_files.adds_prefix_space(state)
+        config["add_prefix_space"] = byte_bpe_files.adds_prefix_space(state)
     elif kind_of(state) == "sentencepiece":
         # A spiece.model itself does not contain these settings.
         config["do_lower_case"] = lowercases(state["normalizer"])
@@ -157,7 +157,7 @@ def write_backend(backend: Any, directory: Path, *, segments: bool) -> None:
     if is_bert:
         files["vocab.txt"] = "".join(token + "\n" for token in tokens)
     elif kind_of(state) == "byte_bpe":
-        files |= vocabulary_files.write_byte_bpe(state["model"])
+        files |= byte_bpe_files.write_byte_bpe(state["model"])
     make_directory(directory)
     for name, content in files.items():
         write_file(directory / name, content)

@@ -17,7 +17,8 @@ import tokenizers
 
 from bert_jax.tokenizers.files import add_special_tokens
 from bert_jax.tokenizers.tokenizer import Tokenizer
-from bert_jax.tokenizers.vocabulary_files import UNUSED, read_text
+from bert_jax.tokenizers.vocabulary_files import read_text
+from bert_jax.tokenizers.wordpiece_files import UNUSED
 
 _MAX_LISTED = 5
 

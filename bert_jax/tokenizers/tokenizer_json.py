@@ -15,16 +15,11 @@ import tokenizers
 from tokenizers import decoders, normalizers
 
 from bert_jax.json_files import expecting_fields
-from bert_jax.tokenizers import vocabulary_files
+from bert_jax.tokenizers import byte_bpe_files, sentencepiece_files
 from bert_jax.tokenizers.components import lowercases, separators_between, splitting_characters
 from bert_jax.tokenizers.special_tokens import BERT, special_tokens_of
-from bert_jax.tokenizers.vocabulary_files import (
-    CONTINUATION,
-    UNUSED,
-    check_ids,
-    check_merges,
-    read_json,
-)
+from bert_jax.tokenizers.vocabulary_files import check_ids, check_merges, read_json
+from bert_jax.tokenizers.wordpiece_files import CONTINUATION, UNUSED
 
 # The kinds of vocabulary that BERT, RoBERTa and ALBERT use. "sentencepiece" includes models with
 # SentencePiece's own variant of BPE.
@@ -74,7 +69,7 @@ def read_tokenizer_json(file: Path, config: Mapping[str, Any]) -> Any:
     prefix_space = config.get("add_prefix_space")
     if kind == "byte_bpe" and isinstance(prefix_space, bool):  # takes precedence in transformers
         with expecting_fields(file):
-            state = vocabulary_files.with_prefix_space(state, prefix_space)
+            state = byte_bpe_files.with_prefix_space(state, prefix_space)
     backend = _load(file, state)
     # The file may enable padding, or truncation to 512 tokens, either of which would corrupt a
     # corpus.
@@ -272,13 +267,13 @@ def continues_word(piece: str, kind: Kind) -> bool:
             return piece.startswith(CONTINUATION)
         case "byte_bpe":
             text = _BYTES.decode([piece])
-            return not (
-                piece.startswith(vocabulary_files.BYTE_BPE_SPACE) or text[:1].isspace()
-            ) and (not _begins_word(text))
-        case "sentencepiece":
-            return not piece.startswith(vocabulary_files.SENTENCEPIECE_SPACE) and not _begins_word(
-                piece
+            return not (piece.startswith(byte_bpe_files.BYTE_BPE_SPACE) or text[:1].isspace()) and (
+                not _begins_word(text)
             )
+        case "sentencepiece":
+            return not piece.startswith(
+                sentencepiece_files.SENTENCEPIECE_SPACE
+            ) and not _begins_word(piece)
 
 
 def _begins_word(text: str) -> bool:

@@ -20,14 +20,11 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, trainers
 
+from bert_jax.tokenizers.byte_bpe_files import byte_bpe_backend
 from bert_jax.tokenizers.files import add_special_tokens
+from bert_jax.tokenizers.sentencepiece_files import SENTENCEPIECE_NAME, albert_normalizer
 from bert_jax.tokenizers.special_tokens import ALBERT, ROBERTA
 from bert_jax.tokenizers.tokenizer import Tokenizer
-from bert_jax.tokenizers.vocabulary_files import (
-    SENTENCEPIECE_NAME,
-    albert_normalizer,
-    byte_bpe_backend,
-)
 
 logger = logging.getLogger(__name__)
 

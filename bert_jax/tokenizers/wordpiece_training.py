@@ -29,11 +29,7 @@ from bert_jax.tokenizers.training import (
     utf8_size,
     warn_if_smaller,
 )
-from bert_jax.tokenizers.vocabulary_files import (
-    CONTINUATION,
-    MAX_WORD_CHARACTERS,
-    wordpiece_backend,
-)
+from bert_jax.tokenizers.wordpiece_files import CONTINUATION, MAX_WORD_CHARACTERS, wordpiece_backend
 
 BERT_VOCAB_SIZE = 30_522
 BERT_NUM_UNUSED = 99  # puts [UNK] [CLS] [SEP] [MASK] at 100..103, as in BERT's vocabularies

@@ -18,7 +18,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tokenizers.tokenizer_json import Kind
-from bert_jax.tokenizers.vocabulary_files import has_upper_case
+from bert_jax.tokenizers.wordpiece_files import has_upper_case
 
 
 class Word(NamedTuple):

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, BertTokenizerFast
 
 from bert_jax.tokenizers.special_tokens import BERT
 from bert_jax.tokenizers.tokenizer import Tokenizer
-from bert_jax.tokenizers.vocabulary_files import wordpiece_backend
+from bert_jax.tokenizers.wordpiece_files import wordpiece_backend
 from bert_jax.tokenizers.wordpiece_training import train_wordpiece
 
 TORTURE = Path(__file__).with_name("unicode_torture.txt")

@@ -13,7 +13,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from bert_jax.tokenizers import vocabulary_files
 from bert_jax.tokenizers.tokenizer import Tokenizer
-from bert_jax.tokenizers.vocabulary_files import wordpiece_backend
+from bert_jax.tokenizers.wordpiece_files import wordpiece_backend
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
