@@ -16,17 +16,12 @@ from bert_jax.files import NotWritten, temporary_beside, write_checksums, write_
 from bert_jax.local_paths import make_directory
 from bert_jax.text.documents import SourceCounts, SourceOptions
 from bert_jax.text.sources import read_documents, total_bytes
+from bert_jax.tokenizers.byte_bpe_training import ROBERTA_VOCAB_SIZE, train_byte_bpe
 from bert_jax.tokenizers.files import FILE_NAMES, has_tokenizer
 from bert_jax.tokenizers.sentencepiece_files import SENTENCEPIECE_NAME
+from bert_jax.tokenizers.sentencepiece_training import ALBERT_VOCAB_SIZE, train_sentencepiece
 from bert_jax.tokenizers.tokenizer import Tokenizer
-from bert_jax.tokenizers.training import (
-    ALBERT_VOCAB_SIZE,
-    MAX_SAMPLE_BYTES,
-    MAX_SENTENCEPIECE_BYTES,
-    ROBERTA_VOCAB_SIZE,
-    train_byte_bpe,
-    train_sentencepiece,
-)
+from bert_jax.tokenizers.training import MAX_SAMPLE_BYTES, MAX_SENTENCEPIECE_BYTES
 from bert_jax.tokenizers.wordpiece_training import BERT_NUM_UNUSED, BERT_VOCAB_SIZE, train_wordpiece
 from bert_jax.tokenizers.words import MarkedWords
 

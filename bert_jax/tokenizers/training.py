@@ -1,34 +1,22 @@
-"""Train byte-level BPE and SentencePiece vocabularies, and sample text for any kind of vocabulary.
+"""Check the arguments of training for any kind of vocabulary, and sample the text to train on.
 
 Training is deterministic: the same text always gives the same vocabulary.
 """
 
 from __future__ import annotations
 
-import io
-import json
 import logging
-import re
-import tempfile
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Any, Literal, get_args
 
 import numpy as np
-import sentencepiece
 from numpy.typing import NDArray
-from tokenizers import Tokenizer as Backend
-from tokenizers import models, pre_tokenizers, trainers
-
-from bert_jax.tokenizers.byte_bpe_files import byte_bpe_backend
-from bert_jax.tokenizers.files import add_special_tokens
-from bert_jax.tokenizers.sentencepiece_files import SENTENCEPIECE_NAME, albert_normalizer
-from bert_jax.tokenizers.special_tokens import ALBERT, ROBERTA
-from bert_jax.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
 MAX_SAMPLE_BYTES = 1 << 30  # takes three to five minutes on two cores
+# SentencePiece keeps the sample and all of its suffixes in memory, which takes about 20 bytes per
+# byte of text.
+MAX_SENTENCEPIECE_BYTES = 1 << 27
 # Ten times the size of the largest published vocabularies. The libraries allocate memory for all
 # tokens up front.
 MAX_VOCAB_SIZE = 10_000_000
@@ -187,213 +175,3 @@ class WordLimit:
                 "the text has too many distinct words: from here on, only words seen before are "
                 "counted. To count all words, use a smaller sample (--max-bytes)."
             )
-
-
-ROBERTA_VOCAB_SIZE = 50_265
-# These are in the order of RoBERTa's ids. Padding has id 1, and RoBERTa's position ids start after
-# this id.
-_SPECIALS = (ROBERTA.cls, ROBERTA.pad, ROBERTA.sep, ROBERTA.unk, ROBERTA.mask)
-_WORDS_PER_CHUNK = 1_024
-_MAX_WORD_CHARACTERS = 1_000
-# The same limit as for WordPiece, since both use the same trainer, which needs 75 to 100 bytes per
-# character.
-_MAX_TOTAL_WORD_CHARACTERS = 8_000_000
-
-
-def train_byte_bpe(
-    documents: Iterable[str],
-    *,
-    vocab_size: int = ROBERTA_VOCAB_SIZE,
-    min_frequency: int = 2,
-    max_bytes: int = MAX_SAMPLE_BYTES,
-    show_progress: bool = False,
-) -> Tokenizer:
-    """Train a byte-level BPE vocabulary of at most `vocab_size` tokens.
-
-    The tokens are <s>, <pad>, </s>, <unk>, <mask>, the 256 bytes, and then trained pieces. Any run
-    of white space counts as one space, as in `prepare`. Source: Liu et al. 2019, "RoBERTa", section
-    4.4.
-
-    Args:
-      documents: the text, which is read twice and therefore must not be an iterator.
-      vocab_size: the maximum number of tokens.
-      min_frequency: how many times a pair of pieces must occur to be merged.
-      max_bytes: the maximum size, in UTF-8 bytes, of the sample in which words are counted. The
-        sample consists of whole documents spread evenly over the text.
-      show_progress: whether the `tokenizers` library shows a progress bar.
-
-    Raises:
-      ValueError: there is no text, or a size is out of range.
-    """
-    check_repeatable(documents)
-    num_fixed = len(_SPECIALS) + len(pre_tokenizers.ByteLevel.alphabet())
-    check_sizes(
-        min_frequency=(min_frequency, 1, MAX_COUNT),
-        max_bytes=(max_bytes, 1, MAX_COUNT),
-        vocab_size=(vocab_size, num_fixed + 1, MAX_VOCAB_SIZE),
-    )
-    trained = Backend(models.BPE())
-    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        min_frequency=min_frequency,
-        special_tokens=list(_SPECIALS),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=show_progress,
-    )
-    num_bytes = sum(map(utf8_size, documents))
-    sample = _spaced_words(even_sample(documents, num_bytes, max_bytes))
-    trained.train_from_iterator(map(_word_limit(), sample), trainer)
-    vocabulary = trained.get_vocab()
-    if len(vocabulary) == num_fixed:
-        raise ValueError(NO_TEXT)
-    warn_if_smaller(len(vocabulary), vocab_size)
-    backend = byte_bpe_backend(vocabulary, _merges(trained))
-    add_special_tokens(backend)
-    return Tokenizer(backend)
-
-
-def _merges(trained: Backend) -> list[tuple[str, str]]:
-    merges = json.loads(trained.to_str())["model"]["merges"]
-    return [(left, right) for left, right in merges]
-
-
-def _spaced_words(documents: Iterable[str]) -> Iterator[str]:
-    """Yield each document's words in chunks, with a space before every word except the first."""
-    for text in documents:
-        words = [word for word in text.split() if len(word) <= _MAX_WORD_CHARACTERS]
-        for begin in range(0, len(words), _WORDS_PER_CHUNK):
-            chunk = " ".join(words[begin : begin + _WORDS_PER_CHUNK])
-            yield f" {chunk}" if begin else chunk
-
-
-def _word_limit() -> WordLimit:
-    inside = np.array([not chr(code_point).isspace() for code_point in range(0x110000)])
-    return WordLimit(
-        inside,
-        max_characters=_WORDS_PER_CHUNK * (_MAX_WORD_CHARACTERS + 1),
-        max_word_characters=_MAX_WORD_CHARACTERS,
-        max_total_characters=_MAX_TOTAL_WORD_CHARACTERS,
-    )
-
-
-ModelType = Literal["unigram", "bpe"]
-ALBERT_VOCAB_SIZE = 30_000
-# The library keeps the sample and all of its suffixes in memory, which takes about 20 bytes per
-# byte of text.
-MAX_SENTENCEPIECE_BYTES = 1 << 27
-_SENTENCE_CHARACTERS = 2_000
-_SENTENCE_BYTES = 4 * _SENTENCE_CHARACTERS  # UTF-8 has at most four bytes per character
-# As in ALBERT's release, these are always separate pieces.
-_PUNCTUATION = ("(", ")", '"', "-", ".", "–", "£", "€")
-
-
-def train_sentencepiece(
-    documents: Iterable[str],
-    *,
-    model_type: ModelType = "unigram",
-    vocab_size: int = ALBERT_VOCAB_SIZE,
-    lowercase: bool = True,
-    keep_accents: bool = False,
-    max_bytes: int = MAX_SENTENCEPIECE_BYTES,
-) -> tuple[Tokenizer, bytes]:
-    """Train a SentencePiece vocabulary of at most `vocab_size` tokens.
-
-    The tokens are <pad>, <unk>, [CLS], [SEP], [MASK], ALBERT's punctuation, and then trained
-    pieces. Text is normalized as in ALBERT's release: quotes are unified, accents are stripped
-    after NFKD, letters are lowercased, and SentencePiece's nmt_nfkc is applied. With
-    `keep_accents`, text keeps its accents; without `lowercase`, it keeps both its accents and its
-    case. A warning is logged if there is too little text for a vocabulary of the requested size.
-
-    Args:
-      documents: the text, which is read twice and therefore must not be an iterator.
-      model_type: "unigram" for SentencePiece's unigram model, or "bpe" for its variant of BPE.
-      vocab_size: the maximum number of tokens.
-      lowercase: whether text is lowercased.
-      keep_accents: whether lowercased text keeps its accents.
-      max_bytes: the maximum size, in UTF-8 bytes, of the sample to train on. The sample consists of
-        whole documents spread evenly over the text.
-
-    Returns:
-      A tuple of the tokenizer and the content of the spiece.model that it was built from.
-
-    Raises:
-      ValueError: `model_type` is unknown, there is no text, or `vocab_size` does not suit the text
-        or the special tokens.
-    """
-    check_repeatable(documents)
-    if model_type not in get_args(ModelType):
-        raise ValueError(f"model_type={model_type!r}: expected 'unigram' or 'bpe'.")
-    check_sizes(
-        vocab_size=(vocab_size, 1, MAX_VOCAB_SIZE),
-        max_bytes=(max_bytes, 1, MAX_COUNT),
-    )
-    num_bytes = sum(utf8_size(text) for text in documents if not text.isspace())
-    if not num_bytes:
-        raise ValueError(NO_TEXT)
-    sample = even_sample(documents, num_bytes, max_bytes)
-    keep_accents = keep_accents or not lowercase
-    normalizer = albert_normalizer(lowercase=lowercase, keep_accents=keep_accents)
-    model_file = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_sentences(sample, normalizer),
-            model_writer=model_file,
-            model_type=model_type,
-            vocab_size=vocab_size,
-            hard_vocab_limit=False,
-            pad_id=0,
-            unk_id=1,
-            bos_id=-1,
-            eos_id=-1,
-            pad_piece=ALBERT.pad,
-            unk_piece=ALBERT.unk,
-            control_symbols=[ALBERT.cls, ALBERT.sep, ALBERT.mask],
-            user_defined_symbols=list(_PUNCTUATION),
-            character_coverage=0.99995,
-            normalization_rule_name="nmt_nfkc",
-            max_sentence_length=_SENTENCE_BYTES,
-            minloglevel=2,
-        )
-    except (RuntimeError, OSError) as error:
-        message = str(error).strip()
-        reason = re.sub(r"^.*?\] ?", "", message.partition("\n")[0]) or message
-        # The library also suggests an option that this function does not have.
-        reason = re.sub(r"Increase vocab_size or decrease .*", "Use a larger one.", reason)
-        raise ValueError(
-            f"vocab_size={vocab_size}: cannot train this vocabulary: {reason}"
-        ) from error
-    tokenizer = sentencepiece_tokenizer(
-        model_file.getvalue(), lowercase=lowercase, keep_accents=keep_accents
-    )
-    warn_if_smaller(tokenizer.vocab_size, vocab_size)
-    return tokenizer, model_file.getvalue()
-
-
-def sentencepiece_tokenizer(
-    model: bytes, *, lowercase: bool, keep_accents: bool = False
-) -> Tokenizer:
-    """Build a tokenizer from the content of a spiece.model.
-
-    A cased tokenizer always keeps accents.
-    """
-    with tempfile.TemporaryDirectory() as directory:
-        file = Path(directory) / SENTENCEPIECE_NAME
-        file.write_bytes(model)
-        if keep_accents or not lowercase:
-            (Path(directory) / "tokenizer_config.json").write_text('{"keep_accents": true}')
-        return Tokenizer.load(file, lowercase=lowercase)
-
-
-def _sentences(documents: Iterable[str], normalizer: Any) -> Iterator[str]:
-    """Yield lines of normalized text. Long lines are split into parts, at spaces if possible."""
-    for text in documents:
-        for line in text.splitlines():
-            rest = normalizer.normalize_str(line).strip()
-            while len(rest) > _SENTENCE_CHARACTERS:
-                end = rest.rfind(" ", 0, _SENTENCE_CHARACTERS)
-                end = end if end > 0 else _SENTENCE_CHARACTERS
-                yield rest[:end]
-                rest = rest[end:].lstrip()
-            if rest:
-                yield rest

@@ -12,8 +12,9 @@ from bert_jax.corpus.inputs import PrepareOptions
 from bert_jax.corpus.packing import TokenizedDocument
 from bert_jax.corpus.prepare import make_corpus
 from bert_jax.pipeline.examples import ExampleConfig, ExampleSource
+from bert_jax.tokenizers.byte_bpe_training import train_byte_bpe
+from bert_jax.tokenizers.sentencepiece_training import train_sentencepiece
 from bert_jax.tokenizers.special_tokens import Vocabulary
-from bert_jax.tokenizers.training import train_byte_bpe, train_sentencepiece
 
 from ..corpus.conftest import SPAN
 

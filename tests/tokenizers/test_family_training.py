@@ -6,12 +6,9 @@ import sys
 import pytest
 import sentencepiece
 
+from bert_jax.tokenizers.byte_bpe_training import train_byte_bpe
+from bert_jax.tokenizers.sentencepiece_training import sentencepiece_tokenizer, train_sentencepiece
 from bert_jax.tokenizers.tokenizer import Tokenizer
-from bert_jax.tokenizers.training import (
-    sentencepiece_tokenizer,
-    train_byte_bpe,
-    train_sentencepiece,
-)
 
 from .test_tokenizer import torture_lines
 
@@ -58,8 +55,8 @@ def test_a_cased_vocabulary_keeps_accents():
 SCRIPT = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from bert_jax.tokenizers.training import train_byte_bpe
-from bert_jax.tokenizers.training import train_sentencepiece
+from bert_jax.tokenizers.byte_bpe_training import train_byte_bpe
+from bert_jax.tokenizers.sentencepiece_training import train_sentencepiece
 texts = {texts!r}
 print(train_byte_bpe(texts, vocab_size=400).fingerprint)
 for kind in ("unigram", "bpe"):

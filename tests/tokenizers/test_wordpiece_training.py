@@ -5,7 +5,9 @@ import sys
 import numpy as np
 import pytest
 
-from bert_jax.tokenizers.training import WordLimit, train_byte_bpe, train_sentencepiece
+from bert_jax.tokenizers.byte_bpe_training import train_byte_bpe
+from bert_jax.tokenizers.sentencepiece_training import train_sentencepiece
+from bert_jax.tokenizers.training import WordLimit
 from bert_jax.tokenizers.wordpiece_training import train_wordpiece
 
 TEXT = [
