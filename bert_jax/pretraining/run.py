@@ -56,9 +56,10 @@ from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import CheckpointConfig, identity_of, recover
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.learning_rates import LearningRates
-from bert_jax.training.loop import AfterSave, Intervals, Phase, StepProfiler, Trainer
+from bert_jax.training.loop import AfterSave, Intervals, Phase, Trainer
 from bert_jax.training.planning import state_bytes
 from bert_jax.training.preflight import check
+from bert_jax.training.profiling import StepProfiler
 from bert_jax.training.reporting import Reporter
 from bert_jax.training.reports import Message, OnReport, discard
 from bert_jax.training.sharding import make_mesh

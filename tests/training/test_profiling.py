@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import pytest
 
-from bert_jax.training.loop import SKIPPED_STEPS, StepProfiler
+from bert_jax.training.profiling import SKIPPED_STEPS, StepProfiler
 
 
 @pytest.mark.parametrize(
