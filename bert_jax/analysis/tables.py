@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import jax
 
-from bert_jax.analysis.counts import (
+from bert_jax.analysis.counts import counts_by_part
+from bert_jax.analysis.flops import (
     TRAINING_FACTOR,
-    counts_by_part,
     layer_flops,
     pretraining_flops,
     replaced_token_flops,

@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 
 from bert_jax.analysis.chips import peak_flops
-from bert_jax.analysis.counts import encoder_training_flops
+from bert_jax.analysis.flops import encoder_training_flops
 from bert_jax.conversion import to_plain
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.outcome import (

@@ -11,13 +11,8 @@ import jax
 import optax
 from jax.sharding import Mesh
 
-from bert_jax.analysis.counts import (
-    TRAINING_FACTOR,
-    own_generator_parameters,
-    parameter_counts,
-    pretraining_flops,
-    replaced_token_flops,
-)
+from bert_jax.analysis.counts import own_generator_parameters, parameter_counts
+from bert_jax.analysis.flops import TRAINING_FACTOR, pretraining_flops, replaced_token_flops
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.devices import Device
 from bert_jax.models.model import ModelConfig, PretrainingHead

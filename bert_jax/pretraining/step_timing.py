@@ -14,7 +14,7 @@ import optax
 from jax.sharding import Mesh
 
 from bert_jax.analysis.chips import peak_flops
-from bert_jax.analysis.counts import TRAINING_FACTOR, pretraining_flops
+from bert_jax.analysis.flops import TRAINING_FACTOR, pretraining_flops
 from bert_jax.pretraining.phases import PhaseConfig
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.training.planning import read_compiled

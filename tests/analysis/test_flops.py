@@ -4,13 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bert_jax.analysis.counts import (
-    counts_by_part,
-    encoder_training_flops,
-    layer_flops,
-    parameters_by_part,
-    pretraining_flops,
-)
+from bert_jax.analysis.counts import counts_by_part, parameters_by_part
+from bert_jax.analysis.flops import encoder_training_flops, layer_flops, pretraining_flops
 from bert_jax.analysis.tables import parameter_table
 from bert_jax.models.attention import View, window_mask
 from bert_jax.models.config import ComputeConfig, EncoderConfig

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.analysis.counts import pretraining_flops
+from bert_jax.analysis.flops import pretraining_flops
 from bert_jax.cli.main import main
 from bert_jax.models.config import EncoderConfig
 from bert_jax.runs.named_checkpoint import shortest_names
