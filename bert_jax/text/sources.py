@@ -8,13 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bert_jax.files import file_sha256
-from bert_jax.text.documents import (
-    Document,
-    SourceCounts,
-    SourceOptions,
-    read_json_lines,
-    read_text,
-)
+from bert_jax.text.documents import Document, SourceCounts, SourceOptions
 from bert_jax.text.files import (
     JSON_LINES_SUFFIXES,
     PARQUET_SUFFIXES,
@@ -22,6 +16,7 @@ from bert_jax.text.files import (
     expand_inputs,
     is_tfds,
 )
+from bert_jax.text.line_files import read_json_lines, read_text
 
 __all__ = [
     "Document",
