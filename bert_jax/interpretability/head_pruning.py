@@ -23,7 +23,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from bert_jax.finetuning.config import EvaluationConfig
-from bert_jax.finetuning.evaluation import Evaluation, open_evaluation
+from bert_jax.finetuning.open_evaluation import Evaluation, open_evaluation
 from bert_jax.finetuning.task_data import ExampleSet
 from bert_jax.interpretability.notebook import Cell, Shaded, folded, paragraph, picture, table
 from bert_jax.interpretability.traced_text import COUNTED_FROM

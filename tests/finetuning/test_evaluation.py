@@ -60,7 +60,7 @@ def test_an_extracted_checkpoint_has_the_same_scores(bert_jax_here, whole, evalu
 
 
 def test_the_callback_after_a_batch_can_end_the_evaluation(whole):
-    from bert_jax.finetuning.evaluation import open_evaluation
+    from bert_jax.finetuning.open_evaluation import open_evaluation
     from bert_jax.finetuning.scoring import ValidationMetrics
 
     class Stop(Exception):
@@ -89,7 +89,7 @@ def test_scores_do_not_depend_on_the_number_of_devices(whole, bert_jax, tmp_path
 
 def test_smaller_batches_of_long_rows_have_the_same_logits(whole, monkeypatch):
     from bert_jax.finetuning import scoring
-    from bert_jax.finetuning.evaluation import open_evaluation
+    from bert_jax.finetuning.open_evaluation import open_evaluation
 
     evaluation = open_evaluation(whole)
     (examples,) = evaluation.sets.values()
@@ -115,7 +115,7 @@ def test_smaller_batches_of_long_rows_have_the_same_logits(whole, monkeypatch):
 
 def test_the_loss_is_the_mean_of_single_examples(whole, toy):
     """Compare the loss with a reference that computes each example's loss in float64."""
-    from bert_jax.finetuning.evaluation import open_evaluation
+    from bert_jax.finetuning.open_evaluation import open_evaluation
 
     evaluation = open_evaluation(whole)
     (examples,) = evaluation.sets.values()
@@ -136,7 +136,7 @@ def test_the_loss_is_the_mean_of_single_examples(whole, toy):
 
 def test_another_file_or_directory_can_be_evaluated(whole, toy, evaluated, tmp_path):
     """Evaluate a file with wrong labels and one text that is longer than all training texts."""
-    from bert_jax.finetuning.evaluation import open_evaluation
+    from bert_jax.finetuning.open_evaluation import open_evaluation
 
     right = scores(whole)["scores"]["accuracy"]
     lines = (toy.root / "reviews/dev.tsv").read_text().splitlines()
@@ -208,7 +208,7 @@ def test_a_directory_without_test_files_is_refused(whole, toy, bert_jax_here, tm
 
 
 def test_a_model_with_nan_scores_is_refused(whole, tmp_path, monkeypatch):
-    from bert_jax.finetuning.evaluation import open_evaluation
+    from bert_jax.finetuning.open_evaluation import open_evaluation
 
     evaluation = open_evaluation(whole)
     broken = evaluation.params | {

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.finetuning.evaluation import named_after
 from bert_jax.finetuning.glue import GlueConfig
+from bert_jax.finetuning.open_evaluation import named_after
 from bert_jax.finetuning.outcome import INPUTS_NAME, check_files, claim_files
 from bert_jax.finetuning.tags import TagsConfig
 from bert_jax.labeled_data.tags import TagFiles

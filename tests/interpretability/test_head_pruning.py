@@ -13,7 +13,7 @@ import transformers
 from numpy.testing import assert_allclose
 
 from bert_jax import EvaluationConfig, evaluate
-from bert_jax.finetuning.evaluation import open_evaluation
+from bert_jax.finetuning.open_evaluation import open_evaluation
 from bert_jax.finetuning.sentences import SentencesConfig
 from bert_jax.interpretability import head_pruning
 from bert_jax.interpretability.head_pruning import HeadPruning, prune_heads
