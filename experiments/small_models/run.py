@@ -1,11 +1,10 @@
 r"""Fine-tune small models on SST-2, WNUT-17 and SQuAD, and export the results in float16.
 
-    bert-jax import experiments/finetuning/bert-mini --output models/mini
-    python experiments/small_models/run.py models/mini --data DATA --work runs/small_models
+    python experiments/small_models/run.py --data DATA --work runs/small_models
 
 The checkpoint with the best score on the validation set is exported. `DATA` contains the data sets,
-as described in experiments/finetuning/README.md. The model for questions starts from `mini-albert`.
-Further options, such as --config.compute.dtype=bfloat16, are passed to `bert-jax finetune`.
+as described in experiments/finetuning/README.md. Further options, such as
+--config.compute.dtype=bfloat16, are passed to `bert-jax finetune`.
 """
 
 from __future__ import annotations
@@ -38,26 +37,24 @@ class SmallModel:
     name: the short name of the result.
     task: the task and its training hyperparameters.
     learning_rate: the peak learning rate.
-    init: the model to start from; if "", the one on the command line.
     options: further options of the recipe.
     """
 
     name: str
     task: Task
     learning_rate: float
-    init: str = ""
     options: Sequence[str] = ()
 
 
-# The learning rates of the first two are the best ones in experiments/finetuning.
+# Every model is fine-tuned from this one.
+INIT = "mini-albert"
 MODELS = (
-    SmallModel("mini-sentiment", TASKS["SST-2"], 3e-4),
-    SmallModel("mini-ner", TASKS["WNUT-17"], 1e-4),
+    SmallModel("mini-sentiment", TASKS["SST-2"], 2e-4),
+    SmallModel("mini-ner", TASKS["WNUT-17"], 2e-4),
     SmallModel(
         "mini-qa",
         dataclasses.replace(TASKS["SQuAD"], batch_size=16),
         2e-4,
-        init="mini-albert",
         options=(
             "--config.max_length=128",
             "--config.spans.doc_stride=64",
@@ -109,7 +106,7 @@ def excerpt(passage: str, question: dict[str, Any]) -> dict[str, Any]:
 
 
 def train(
-    model: SmallModel, init: str, data: Path, work: Path, overrides: Sequence[str], *, fast: bool
+    model: SmallModel, data: Path, work: Path, overrides: Sequence[str], *, fast: bool
 ) -> None:
     """Fine-tune and export one model."""
     task = model.task
@@ -119,7 +116,7 @@ def train(
     start = time.monotonic()
     bert_jax(
         *("finetune", "--config", f"configs/finetune/{task.recipe}.py"),
-        *("--init", model.init or init, f"--config.work_dir={work / model.name}"),
+        *("--init", INIT, f"--config.work_dir={work / model.name}"),
         f"--config.optimizer.peak_learning_rate={model.learning_rate}",
         f"--config.batch_size={task.batch_size}",
         f"--config.num_epochs={task.epochs}",
@@ -139,7 +136,6 @@ def train(
 def main() -> None:
     """Fine-tune and export a model for every task."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("init", type=Path, help="work directory of the pretrained model")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument(
@@ -153,7 +149,6 @@ def main() -> None:
         if model.task.name in arguments.tasks:
             train(
                 model,
-                str(arguments.init.resolve()),
                 arguments.data.resolve(),
                 work,
                 overrides,
