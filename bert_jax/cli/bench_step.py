@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         names = ", ".join(sorted(config.phases))
         raise ValueError(f"--phase={name}: the config has no such phase. Choose one of {names}")
     mesh, device, phase = make_mesh(config.mesh), jax.devices()[0], config.phases[name]
-    setup = config.step_setup(device)
+    setup = config.step_setup(device).for_phase(phase)
     setup.check_memory(mesh, name, phase)
     timing = time_step(
         setup.with_teacher(device, config.longest_sequence),

@@ -22,7 +22,7 @@ from bert_jax.finetuning.training import train
 from bert_jax.local_paths import make_directory
 from bert_jax.models.model import ModelConfig
 from bert_jax.runs.ownership import only_writer
-from bert_jax.runs.work_dir import CHECKPOINTS_NAME
+from bert_jax.runs.work_dir import CHECKPOINTS_NAME, read_model
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.checkpoint_checksums import PARAMETERS, recorded_checksum
 from bert_jax.training.checkpoint_files import steps_in
@@ -112,12 +112,15 @@ class DownstreamScorer:
           Unreadable: its checksums are missing or damaged.
         """
         checksum = recorded_checksum(self.work_dir / CHECKPOINTS_NAME, step, PARAMETERS)
+        theta = read_model(self.work_dir, step)[0].encoder.rotary_theta
         sources: dict[str, Source] = {}
         held: Source | None = None
         for name, run in self.opened.items():
             if self.log.has(name, step, checkpoint=checksum, config=self.checksums[name]):
                 continue
-            source = replace(run.source, step=step)
+            model = run.source.model
+            model = replace(model, encoder=replace(model.encoder, rotary_theta=theta))
+            source = replace(run.source, step=step, model=model, held=None)
             if not (source.from_scratch or _has_begun(self._run_directory(name, step, checksum))):
                 held = held or source.hold()
                 source = replace(source, held=held.held)
@@ -136,7 +139,9 @@ class DownstreamScorer:
         for name, source in checkpoint.sources.items():
             if self.stop.stop_now():
                 return False
-            run = replace(self.opened[name], source=source)
+            run = self.opened[name].with_source(source)
+            # Later checkpoints reuse the programs.
+            self.opened = {**self.opened, name: run}
             if not self._finetune(name, run, checkpoint):
                 return False
         return True

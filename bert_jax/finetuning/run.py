@@ -166,6 +166,25 @@ class FinetuneRun:
             self, work_dir=work_dir, hyperparameters=hyperparameters, resolved=resolved
         )
 
+    def with_source(self, source: Source) -> FinetuneRun:
+        """Return a run that starts from another checkpoint of the same pretraining run.
+
+        The programs are shared, unless the pretraining run has changed its rotary angles.
+        """
+        model, theta = self.model, source.model.encoder.rotary_theta
+        encoder = dataclasses.replace(model.encoder, rotary_theta=theta)
+        if encoder == model.encoder:
+            return dataclasses.replace(self, source=source)
+        loss = loss_of(self.task, dataclasses.replace(model, encoder=encoder), self.compute)
+        compiled = make_steps(
+            self.compiled.optimizer_config,
+            self.compiled.tuning.config,
+            self.compiled.accumulation_steps,
+            loss,
+            self.mesh,
+        )
+        return dataclasses.replace(self, source=source, compiled=compiled)
+
     def check_memory(self) -> None:
         """Check that the run fits in this machine's memory.
 

@@ -103,9 +103,9 @@ def open_source(init_from: str, work_dir: Path, mesh: Mesh, *, from_scratch: boo
         model, _ = read_model(work_dir)
         tokenizer = read_tokenizer(work_dir, model.encoder)
         return Source(init_from, from_scratch, work_dir, model, tokenizer, None, mesh)
-    model, _ = read_model(directory)
-    tokenizer = read_tokenizer(directory, model.encoder)
     step = None if from_scratch else default_checkpoint_step(directory)
+    model, _ = read_model(directory, step)
+    tokenizer = read_tokenizer(directory, model.encoder)
     return Source(init_from, from_scratch, directory, model, tokenizer, step, mesh)
 
 

@@ -169,7 +169,6 @@ def train(
             return True
         trainer = Trainer(
             mesh=run.mesh,
-            train_step=run.compiled.train_step,
             seed=run.hyperparameters.seed,
             learning_rates=rates,
             checkpointer=checkpointer,
@@ -309,6 +308,7 @@ def _phase(run: FinetuneRun) -> Phase:
         first_step=0,
         num_steps=run.total_steps,
         batch_size=size,
+        train_step=run.compiled.train_step,
         batches=lambda start: Loader(batches, start_step=start, prefetch=4),
         evaluate=ValidationMetrics(run.scorer, run.data),
         flops=flops,

@@ -127,11 +127,21 @@ class PretrainConfig:
             raise ValueError("phases is empty: add at least one phase, such as phases.phase1.")
         if not self.work_dir:
             raise ValueError("work_dir is empty: set it to the directory that the run writes to.")
+        self._check_rotary()
         self._check_decay()
         self._check_distillation()
         self._check_replaced_token()
         assert self.examples  # ExampleConfig rejects invalid combinations
         self._check_best_metric()
+
+    def _check_rotary(self) -> None:
+        for name, phase in self.phases.items():
+            if phase.rotary_theta and self.model.positions != "rotary":
+                raise ValueError(
+                    f"phases.{name}.rotary_theta={phase.rotary_theta}: has no effect with "
+                    f"model.positions={self.model.positions!r}. Set model.positions='rotary', or "
+                    "leave it at 0."
+                )
 
     def _check_decay(self) -> None:
         check_at_least(0, "", decay_from=self.decay_from)

@@ -101,7 +101,7 @@ def _describe_phase(
         f"{phase.sequence_length} tokens, {flops:.3g} FLOPs per step; {phase.corpus}: "
         f"{info.num_tokens:,} tokens in {info.num_records:,} records, {epochs:.1f} epochs"
     )
-    lines = [line]
+    lines = [line, *rotary_line(phase)]
     if phase.warmup_batch_sizes:
         sizes = ", ".join(f"{size:,}" for size in phase.warmup_batch_sizes)
         lines.append(
@@ -109,6 +109,11 @@ def _describe_phase(
             "sequences"
         )
     return [*lines, *_describe_held_out(evaluation, corpus)]
+
+
+def rotary_line(phase: PhaseConfig, width: int = 11) -> list[str]:
+    """Return a line about the rotary angles of a phase, or [] if the model's are used."""
+    return [f"{'':{width}}rotary_theta {phase.rotary_theta:,.0f}"] if phase.rotary_theta else []
 
 
 def _describe_held_out(evaluation: EvaluationConfig, corpus: PhaseCorpus) -> list[str]:

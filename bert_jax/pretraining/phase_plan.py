@@ -14,7 +14,7 @@ from bert_jax.analysis.chips import Roofline, chip, peak_flops, roofline
 from bert_jax.analysis.collectives import collectives
 from bert_jax.models.heads import GENERATOR
 from bert_jax.models.parameters import count
-from bert_jax.pretraining.messages import generator_line
+from bert_jax.pretraining.messages import generator_line, rotary_line
 from bert_jax.pretraining.phases import PhaseConfig
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.pretraining.step_timing import random_batch
@@ -165,7 +165,8 @@ def phase_lines(plan: PhasePlan, devices: Sequence[jax.Device], limit: int | Non
     lines = [
         f"{plan.name}    {phase.num_steps:,} steps of {phase.batch_size} x "
         f"{phase.sequence_length} tokens, up to {plan.documents_per_row} documents per row "
-        f"(compiled in {plan.compile_seconds:.0f} s)"
+        f"(compiled in {plan.compile_seconds:.0f} s)",
+        *rotary_line(phase, width=2),
     ]
     if plan.step is None:
         assert plan.refused is not None

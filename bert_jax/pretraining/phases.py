@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from bert_jax.corpus.corpus import Corpus
 from bert_jax.corpus.inputs import MAX_LENGTH
 from bert_jax.corpus.manifest import TOKENIZER
 from bert_jax.local_paths import LocalPath
+from bert_jax.models.config import EncoderConfig
 from bert_jax.pipeline.examples import Batch, ExampleConfig, ExampleSource
 from bert_jax.pipeline.loader import BatchSource, EvaluationSource, Loader
 from bert_jax.pretraining.evaluation_config import EvaluationConfig
@@ -25,7 +27,7 @@ from bert_jax.training.evaluation import Evaluate, HeldOutMetrics, both
 from bert_jax.training.loop import Phase
 from bert_jax.training.preflight import PhaseFacts
 from bert_jax.training.sharding import local_rows
-from bert_jax.training.step import EvaluationStep
+from bert_jax.training.step import EvaluationStep, TrainStep
 from bert_jax.validation import check_at_least
 
 
@@ -59,6 +61,9 @@ class PhaseConfig:
         (batch-size warm-up; Warner et al. 2024, "ModernBERT", section 2.2.2). Each size needs its
         own compilation. () for a constant batch size.
       warmup_batch_steps: the number of steps with each of these sizes.
+      rotary_theta: the base of the rotary angles in this phase, instead of `model.rotary_theta`
+        (Warner et al. 2024, "ModernBERT", section 2.2: 160,000 for the phase with 8,192 tokens).
+        0 for `model.rotary_theta`.
     """
 
     corpus: LocalPath
@@ -67,6 +72,7 @@ class PhaseConfig:
     batch_size: int = 256
     warmup_batch_sizes: tuple[int, ...] = ()
     warmup_batch_steps: int = 0
+    rotary_theta: float = 0.0
 
     def __post_init__(self) -> None:
         check_at_least(1, "phase ", num_steps=self.num_steps, batch_size=self.batch_size)
@@ -75,6 +81,11 @@ class PhaseConfig:
             raise ValueError(
                 f"phase sequence_length={self.sequence_length}: expected at most {MAX_LENGTH:,}, "
                 "the maximum length of a corpus record."
+            )
+        if not 0 <= self.rotary_theta < math.inf:
+            raise ValueError(
+                f"phase rotary_theta={self.rotary_theta}: must be positive and finite, or 0 for "
+                "model.rotary_theta."
             )
         self._check_warmup()
 
@@ -114,6 +125,12 @@ class PhaseConfig:
             stages.append(Stage(first_step, steps, size, sequences))
             first_step, sequences = first_step + steps, sequences + steps * size
         return tuple(stages)
+
+    def encoder(self, model: EncoderConfig) -> EncoderConfig:
+        """Return the run's encoder with the rotary angles of this phase."""
+        if not self.rotary_theta:
+            return model
+        return dataclasses.replace(model, rotary_theta=self.rotary_theta)
 
     def stage_at(self, step: int) -> Stage:
         """Return the stage of a step, counted from the start of the phase."""
@@ -227,8 +244,13 @@ def facts(corpus: PhaseCorpus) -> PhaseFacts:
     )
 
 
-def phases_identity(corpora: Sequence[PhaseCorpus]) -> dict[str, object]:
-    """Return the corpus and batch-size values that must match when a run resumes."""
+def phases_identity(corpora: Sequence[PhaseCorpus], model: EncoderConfig) -> dict[str, object]:
+    """Return the values of the phases that must match when a run resumes.
+
+    Args:
+      corpora: the opened corpora of the phases.
+      model: the run's encoder.
+    """
     return {
         corpus.name: {
             "first_step": corpus.first_step,
@@ -237,6 +259,7 @@ def phases_identity(corpora: Sequence[PhaseCorpus]) -> dict[str, object]:
             "tokenizer": corpus.train.manifest.tokenizer_fingerprint,
             **({"first_epoch": corpus.first_epoch} if corpus.first_epoch else {}),
             **_warmup_identity(corpus.config),
+            **_rotary_identity(corpus.config, model),
         }
         for corpus in corpora
     }
@@ -247,6 +270,11 @@ def _warmup_identity(phase: PhaseConfig) -> dict[str, object]:
         return {}
     sizes, steps = list(phase.warmup_batch_sizes), phase.warmup_batch_steps
     return {"warmup_batch_sizes": sizes, "warmup_batch_steps": steps}
+
+
+def _rotary_identity(phase: PhaseConfig, model: EncoderConfig) -> dict[str, object]:
+    encoder = phase.encoder(model)
+    return {} if encoder == model else {"rotary_theta": encoder.rotary_theta}
 
 
 def training_batches(
@@ -298,6 +326,7 @@ class PhaseBatches:
     def phases(
         self,
         corpus: PhaseCorpus,
+        train_step: TrainStep,
         evaluation_step: EvaluationStep,
         flops: int,
         while_waiting: Callable[[], None],
@@ -309,6 +338,7 @@ class PhaseBatches:
 
         Args:
           corpus: the phase's corpus.
+          train_step: the compiled train step.
           evaluation_step: the compiled evaluation step.
           flops: the model FLOPs per step with the phase's full batch size.
           while_waiting: called repeatedly while a batch is overdue; see `Loader`.
@@ -323,6 +353,7 @@ class PhaseBatches:
             self._stage(
                 corpus,
                 stage,
+                train_step,
                 evaluate,
                 flops * stage.batch_size // corpus.config.batch_size,
                 while_waiting,
@@ -334,6 +365,7 @@ class PhaseBatches:
         self,
         corpus: PhaseCorpus,
         stage: Stage,
+        train_step: TrainStep,
         evaluate: Evaluate | None,
         flops: int,
         while_waiting: Callable[[], None],
@@ -345,6 +377,7 @@ class PhaseBatches:
             first_step=corpus.first_step + stage.first_step,
             num_steps=stage.num_steps,
             batch_size=stage.batch_size,
+            train_step=train_step,
             batches=lambda start_step: Loader(
                 train,
                 start_step=start_step,

@@ -208,7 +208,7 @@ class _PhaseCompiler:
             requested_compute=settings.compute,
             compute=settings.compute.resolve(device, setup.model),
             accumulation_steps=settings.accumulation_steps,
-        )
+        ).for_phase(phase)
         return plan_phase(
             changed.with_teacher(device, self.longest_sequence),
             make_mesh(settings.mesh, self.devices),

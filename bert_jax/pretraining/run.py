@@ -19,7 +19,8 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from bert_jax.analysis.chips import peak_flops
-from bert_jax.language_scores.evaluation_set import EvaluationSet
+from bert_jax.language_scores.evaluation_set import EvaluationSet, LanguageMetrics
+from bert_jax.models.config import EncoderConfig
 from bert_jax.pretraining.config import PretrainConfig, ReportingConfig
 from bert_jax.pretraining.evaluation import Downstream, language_metrics, open_evaluation_set
 from bert_jax.pretraining.initial_state import check_source, first_state, teacher_sources
@@ -63,6 +64,7 @@ from bert_jax.training.profiling import StepProfiler
 from bert_jax.training.reporting import Reporter
 from bert_jax.training.reports import Message, OnReport, discard
 from bert_jax.training.sharding import make_mesh
+from bert_jax.training.step import EvaluationStep, TrainStep
 from bert_jax.validation import check_config
 
 PROFILE_NAME = "profile"
@@ -161,7 +163,7 @@ def pretrain(
         intervals=config.intervals,
         checkpoint=config.checkpoint,
         reporting=config.reporting,
-        identity={**config.identity(), "phases": phases_identity(corpora)},
+        identity={**config.identity(), "phases": phases_identity(corpora, config.model)},
         trains_masked_lm=config.trains_masked_lm,
         resolved=ResolvedConfig.of(config),
         evaluation_set=evaluation_set,
@@ -316,20 +318,9 @@ class PretrainRun:
         self._write_files(saved, report, finished=False)
         if stable is not None:
             stable.copy_log(self.work_dir)
-        train_step, evaluation_step = setup.steps(self.mesh, teacher)
-        language = None
-        if self.evaluation_set is not None:
-            language = language_metrics(self.evaluation_set, setup, self.mesh)
-        phases = [
-            stage
-            for corpus in self.corpora
-            for stage in self.batches.phases(
-                corpus, evaluation_step, _step_flops(setup, corpus), stop.while_waiting, language
-            )
-        ]
+        phases = self._phases(setup, teacher, stop)
         trainer = Trainer(
             mesh=self.mesh,
-            train_step=train_step,
             seed=self.seed,
             learning_rates=self.learning_rates,
             checkpointer=checkpointer,
@@ -350,6 +341,29 @@ class PretrainRun:
             line = saved_line if step else "before the first step; run the same command to start"
             report(Message(f"stopped: {line}"))
         return int(state.step), finished
+
+    def _phases(
+        self, setup: StepSetup, teacher: LoadedTeacher | None, stop: StopRequest
+    ) -> list[Phase]:
+        """Return the phases for the trainer. Phases with equal encoders share compiled steps."""
+        data = self.evaluation_set
+        steps: dict[EncoderConfig, tuple[TrainStep, EvaluationStep]] = {}
+        scores: dict[EncoderConfig, LanguageMetrics] = {}
+        phases = []
+        for corpus in self.corpora:
+            own = setup.for_phase(corpus.config)
+            if own.model not in steps:
+                steps[own.model] = own.steps(self.mesh, teacher)
+                if data is not None:
+                    scores[own.model] = language_metrics(data, own, self.mesh)
+            phases += self.batches.phases(
+                corpus,
+                *steps[own.model],
+                own.step_flops(corpus.config, corpus.train.manifest.max_fragments),
+                stop.while_waiting,
+                scores.get(own.model),
+            )
+        return phases
 
     def _open_teacher(
         self, saved: int, *, finished: bool
@@ -374,7 +388,8 @@ class PretrainRun:
     ) -> tuple[StepSetup, LoadedTeacher | None]:
         """Return the setup with its teacher, and the loaded teacher (None if there is none)."""
         longest = max(corpus.config.sequence_length for corpus in self.corpora)
-        setup = self.setup.with_teacher(jax.devices()[0], longest)
+        step = saved_identity.get("step")
+        setup = self.setup.with_teacher(jax.devices()[0], longest, step)
         if setup.teacher is None:
             return setup, None
         if setup.teacher.config.init_layers and not saved_identity:
@@ -442,7 +457,3 @@ class PretrainRun:
         )
         closing.callback(reporter.close)
         return reporter
-
-
-def _step_flops(setup: StepSetup, corpus: PhaseCorpus) -> int:
-    return setup.step_flops(corpus.config, corpus.train.manifest.max_fragments)

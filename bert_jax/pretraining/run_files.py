@@ -21,6 +21,7 @@ from bert_jax.runs.ownership import (
     holds,
     keep_config,
 )
+from bert_jax.runs.rotary_changes import rotary_changes
 from bert_jax.runs.work_dir import MODEL_NAME, PAIRS, TOKENIZER_NAME, write_model
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
@@ -104,7 +105,15 @@ def write_run_files(
         discard_stale_metadata(work_dir, tokenizer)
     origin = {"command": "bert-jax pretrain", PAIRS: sentence_pairs}
     # The model description is written first, because it marks the directory as belonging to a run.
-    write_model(model, origin, work_dir, tokenizer=tokenizer, generator=generator)
+    phases = [(corpus.first_step, corpus.config.encoder(model.encoder)) for corpus in corpora]
+    write_model(
+        model,
+        origin,
+        work_dir,
+        tokenizer=tokenizer,
+        generator=generator,
+        rotary_changes=rotary_changes(model.encoder, phases),
+    )
     lines = keep_config(config, work_dir, step, finished=finished)
     _copy_once(corpora[0].train.directory / TOKENIZER, work_dir / TOKENIZER_NAME)
     for corpus in corpora:

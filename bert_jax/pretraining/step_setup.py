@@ -74,12 +74,20 @@ class StepSetup:
     averaging: AveragingConfig = AveragingConfig()
     teacher: TeacherSpec | None = None
 
-    def with_teacher(self, device: Device, longest_sequence: int) -> StepSetup:
+    def for_phase(self, phase: PhaseConfig) -> StepSetup:
+        """Return the setup with the encoder of a phase, or unchanged if it is the same encoder."""
+        encoder = phase.encoder(self.model)
+        return self if encoder == self.model else dataclasses.replace(self, model=encoder)
+
+    def with_teacher(
+        self, device: Device, longest_sequence: int, step: int | None = None
+    ) -> StepSetup:
         """Return the setup with the teacher's description, or unchanged if there is no teacher.
 
         Args:
           device: the device that the teacher runs on.
           longest_sequence: the longest sequence length of any phase.
+          step: the step of the teacher's checkpoint; None for the best or newest one.
 
         Raises:
           ValueError: see `describe_teacher`.
@@ -87,7 +95,7 @@ class StepSetup:
         if self.distillation is None:
             return self
         teacher = describe_teacher(
-            self.distillation, self.model, self.requested_compute, device, longest_sequence
+            self.distillation, self.model, self.requested_compute, device, longest_sequence, step
         )
         return dataclasses.replace(self, teacher=teacher)
 

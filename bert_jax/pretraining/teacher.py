@@ -59,6 +59,7 @@ def describe_teacher(
     compute: ComputeConfig,
     device: Device,
     longest_sequence: int,
+    step: int | None = None,
 ) -> TeacherSpec:
     """Return the description of a run's teacher on `device`.
 
@@ -68,6 +69,7 @@ def describe_teacher(
       compute: the student's compute settings as specified in the config.
       device: the device that the teacher runs on.
       longest_sequence: the longest sequence length of any phase.
+      step: the step of the teacher's checkpoint; None for the newest one.
 
     Raises:
       ValueError: the directory is not a work directory with a masked-LM head, or the teacher does
@@ -77,7 +79,7 @@ def describe_teacher(
     """
     directory = Path(distillation.teacher)
     try:
-        model, origin = read_model(directory)
+        model, origin = read_model(directory, step)
     except ValueError as error:
         raise ValueError(f"distillation.teacher: {error}") from error
     if model.head not in ("pretraining", "masked_lm"):

@@ -13,6 +13,7 @@ from bert_jax.models.model import ModelConfig, PretrainingHead, define_model
 from bert_jax.models.parameters import count
 from bert_jax.models.variants import VARIANTS, variant
 from bert_jax.objectives import SentencePairs
+from bert_jax.pretraining.messages import rotary_line
 from bert_jax.recipes.files import recipe_names
 from bert_jax.recipes.load import Overrides, Source, load_config
 from bert_jax.runs.named_checkpoint import shortest_names
@@ -91,6 +92,7 @@ def config_tables(
             next_sentence=config.sentence_pairs != "none",
             generator=generator,
         )
+        yield from rotary_line(phase, width=2)
 
 
 def model_tables(name: str, *, shapes: bool = False) -> Iterator[str]:

@@ -152,11 +152,11 @@ def load_for_export(
       ValueError: the directory is not a work directory, has no complete checkpoint, or its model
         lacks `head`.
     """
-    whole, _ = read_model(work_dir)
-    config = part_of(whole, head)
-    compute = ComputeConfig(dtype="float32", attention="xla")
     # A run in progress may save another checkpoint in the meantime.
     step = default_checkpoint_step(work_dir)
+    whole, _ = read_model(work_dir, step)
+    config = part_of(whole, head)
+    compute = ComputeConfig(dtype="float32", attention="xla")
     parameters = load_model_parameters(work_dir, whole, compute, step)
     exported = define_model(config, compute).shapes
     return config, step, {name: parameters[name] for name in exported}
@@ -198,7 +198,8 @@ def load_model(
         model's tokenizer; or the dtype is unknown.
     """
     directory = Path(work_dir)
-    config, _ = read_model(directory)
+    step = default_checkpoint_step(directory) if step is None else step
+    config, _ = read_model(directory, step)
     tokenizer = read_tokenizer(directory, config.encoder)
     compute = ComputeConfig(dtype=dtype).resolve(jax.devices()[0], config.encoder)
     params = load_model_parameters(directory, config, compute, step)

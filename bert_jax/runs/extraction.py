@@ -91,17 +91,20 @@ def extract(
 
     Raises:
       ValueError: there is no such checkpoint or no best one, there are fewer than `average`
-        checkpoints or no moving average, the run has no generator, or `output` already exists.
+        checkpoints or no moving average, the rotary angles changed between the checkpoints to
+        average, the run has no generator, or `output` already exists.
       OSError: a file cannot be read or written.
     """
     work_dir, output = Path(work_dir), Path(output)
-    config, origin = read_model(work_dir)
+    read_model(work_dir)  # raises an error unless this is a work directory
+    number = step_number(work_dir, step)
+    config, origin = read_model(work_dir, number)
     tokenizer = read_tokenizer(work_dir, config.encoder)
     if generator:
-        config = _generator(work_dir)
-    number = step_number(work_dir, step)
+        config = _generator(work_dir, number)
     identity = identity_of(work_dir / CHECKPOINTS_NAME, number)
     steps = _averaged_steps(work_dir, number, average, ema=ema)
+    _check_same_angles(work_dir, steps)
     with new_directory(output) as target:
         load = load_generator_parameters if generator else load_model_parameters
         part = AVERAGE if ema else PARAMETERS
@@ -146,6 +149,18 @@ def _averaged_steps(work_dir: Path, number: int, average: int, *, ema: bool) -> 
     return tuple(steps[-average:])
 
 
+def _check_same_angles(work_dir: Path, steps: Sequence[int]) -> None:
+    """Reject an average over checkpoints that were trained with different rotary angles."""
+    last = read_model(work_dir, steps[-1])[0].encoder
+    alike = [step for step in steps if read_model(work_dir, step)[0].encoder == last]
+    if len(alike) < len(steps):
+        raise ValueError(
+            f"average={len(steps)}: the run changed rotary_theta before step {alike[0]}, and "
+            "parameters for different angles cannot be averaged. Use at most "
+            f"{len(alike)}."
+        )
+
+
 def _mean(load: Callable[[int], Parameters], steps: Sequence[int]) -> dict[str, np.ndarray]:
     """Return the mean of the parameters at several steps, computed in float64."""
     if len(steps) == 1:
@@ -157,8 +172,8 @@ def _mean(load: Callable[[int], Parameters], steps: Sequence[int]) -> dict[str, 
     return {name: (value / len(steps)).astype(np.float32) for name, value in total.items()}
 
 
-def _generator(work_dir: Path) -> ModelConfig:
-    encoder = read_generator(work_dir)
+def _generator(work_dir: Path, step: int) -> ModelConfig:
+    encoder = read_generator(work_dir, step)
     if encoder is None:
         raise ValueError(
             f"{work_dir}: has no generator. Only runs with a replaced_token section have one, and "

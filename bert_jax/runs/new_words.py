@@ -12,7 +12,7 @@ import numpy as np
 
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import ModelConfig, define_model
-from bert_jax.runs.checkpoints import load_model_parameters
+from bert_jax.runs.checkpoints import default_checkpoint_step, load_model_parameters
 from bert_jax.runs.outputs import check_output, new_directory
 from bert_jax.runs.work_dir import (
     CHECKPOINTS_NAME,
@@ -87,7 +87,8 @@ def add_words(
     """
     source, output = Path(model), Path(output)
     check_output(output, "--output")
-    config, origin = read_model(source)
+    step = default_checkpoint_step(source)
+    config, origin = read_model(source, step)
     tokenizer, added = with_words(read_tokenizer(source, config.encoder), words)
     if not added:
         raise ValueError(
@@ -97,9 +98,10 @@ def add_words(
     rows = max(config.encoder.vocab_size, tokenizer.vocab_size)
     larger = replace(config, encoder=replace(config.encoder, vocab_size=rows))
     axes = define_model(config, _COMPUTE).logical_axes
+    loaded = jax.device_get(load_model_parameters(source, config, _COMPUTE, step))
     parameters = {
         name: _with_rows(np.asarray(value), added, rows) if _VOCABULARY in axes[name] else value
-        for name, value in jax.device_get(load_model_parameters(source, config, _COMPUTE)).items()
+        for name, value in loaded.items()
     }
     origin = {**origin, "added words": f"{len(added)}, to the model in {source.name}"}
     with new_directory(output) as target:

@@ -15,9 +15,10 @@ def model_table(work_dir: Path) -> list[str]:
     Raises:
       ValueError: the directory contains no model or no checkpoint.
     """
-    model, _ = read_model(work_dir)
+    step = default_checkpoint_step(work_dir)
+    model, _ = read_model(work_dir, step)
     defaults = read_inference_defaults(work_dir)
-    rows = {"step": f"{default_checkpoint_step(work_dir):,}", "head": model.head}
+    rows = {"step": f"{step:,}", "head": model.head}
     rows |= {"labels": ", ".join(model.labels)} if model.labels else {}
     rows |= model.encoder.identity | (vars(defaults) if defaults is not None else {})
     lines = _table("model", rows)

@@ -5,10 +5,11 @@ The file also contains the settings that predictors use by default.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from bert_jax.local_paths import SMALL_MODELS, local_path, make_directory
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.sentence_embedding import SentenceEmbedding
+from bert_jax.runs.rotary_changes import RotaryChange, encoder_at
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.checkpoint_files import steps_in
 from bert_jax.training.metrics_log import LOG_NAME
@@ -30,6 +32,7 @@ CHECKPOINTS_NAME = "checkpoints"
 TOKENIZER_NAME = "tokenizer"
 MODEL_NAME = "model.json"
 GENERATOR_KEY = "generator"  # the key for the encoder of a run's generator
+ROTARY_CHANGES_KEY = "rotary_changes"  # the key for changes of the encoder during a run
 PAIRS = "sentence_pairs"  # the key for the kind of pairs in a pretrained model's origin
 
 
@@ -90,6 +93,7 @@ def write_model(
     *,
     tokenizer: Tokenizer,
     generator: EncoderConfig | None = None,
+    rotary_changes: Sequence[RotaryChange] = (),
     best_step: int | None = None,
     compared_by: Comparison | None = None,
     inference_defaults: InferenceDefaults | None = None,
@@ -105,6 +109,8 @@ def write_model(
         tokenizer itself next to the file.
       generator: the encoder of the generator whose parameters are also in the checkpoints; None if
         there is none.
+      rotary_changes: the changes that the run makes to the rotary angles of `config` and
+        `generator`, in order.
       best_step: the step of the checkpoint to use. If None, the best existing checkpoint according
         to the log and `compared_by` is used, or the newest one if `compared_by` is None too.
       compared_by: the metric by which checkpoints are compared.
@@ -121,18 +127,38 @@ def write_model(
         "usage": to_plain(inference_defaults),
         "sentence_embedding": to_plain(sentence_embedding),
         **({} if generator is None else {GENERATOR_KEY: to_plain(generator)}),
+        **({ROTARY_CHANGES_KEY: to_plain(tuple(rotary_changes))} if rotary_changes else {}),
     }
     write_file(make_directory(work_dir) / MODEL_NAME, json.dumps(content, indent=2) + "\n")
 
 
-def read_model(work_dir: Path) -> tuple[ModelConfig, dict[str, str]]:
+def read_model(work_dir: Path, step: int | None = None) -> tuple[ModelConfig, dict[str, str]]:
     """Return the model and its origin from `model.json`.
+
+    Args:
+      work_dir: the work directory.
+      step: the step of the checkpoint whose model to return, since a run may change the rotary
+        angles of its encoder between phases; None for the newest checkpoint.
 
     Raises:
       ValueError: there is no `model.json`, or it does not describe a model.
     """
     file, content = work_dir / MODEL_NAME, _content(work_dir)
-    return to_dataclass(ModelConfig, content["model"], f"{file}: model"), content["origin"]
+    model = to_dataclass(ModelConfig, content["model"], f"{file}: model")
+    encoder = _encoder_at(model.encoder, work_dir, content, step)
+    return dataclasses.replace(model, encoder=encoder), content["origin"]
+
+
+def _encoder_at(
+    encoder: EncoderConfig, work_dir: Path, content: Mapping[str, Any], step: int | None
+) -> EncoderConfig:
+    """Return the encoder of the checkpoint at `step`, or of the newest one if it is None."""
+    file = f"{work_dir / MODEL_NAME}: {ROTARY_CHANGES_KEY}"
+    stored = content.get(ROTARY_CHANGES_KEY, [])
+    changes = [to_dataclass(RotaryChange, change, file) for change in stored]
+    if step is None:
+        step = max(steps_in(work_dir / CHECKPOINTS_NAME), default=0) if changes else 0
+    return encoder_at(encoder, changes, step)
 
 
 def read_tokenizer(work_dir: Path, encoder: EncoderConfig) -> Tokenizer:
@@ -165,13 +191,20 @@ def read_tokenizer(work_dir: Path, encoder: EncoderConfig) -> Tokenizer:
     return tokenizer
 
 
-def read_generator(work_dir: Path) -> EncoderConfig | None:
+def read_generator(work_dir: Path, step: int | None = None) -> EncoderConfig | None:
     """Return the encoder of the generator in a run's checkpoints, or None if there is none.
+
+    Args:
+      work_dir: the work directory.
+      step: see `read_model`.
 
     Raises:
       ValueError: there is no `model.json`, or it is damaged.
     """
-    return _read_section(work_dir, GENERATOR_KEY, EncoderConfig)
+    generator = _read_section(work_dir, GENERATOR_KEY, EncoderConfig)
+    if generator is None:
+        return None
+    return _encoder_at(generator, work_dir, _content(work_dir), step)
 
 
 def read_inference_defaults(work_dir: Path) -> InferenceDefaults | None:

@@ -49,6 +49,7 @@ class Phase:
       first_step: the phase's first step, counted from the start of the run.
       num_steps: the number of steps in the phase.
       batch_size: the number of rows per batch, over all processes.
+      train_step: the compiled train step.
       batches: takes a step within the phase, and returns a context manager for an iterator over
         this process's rows of each batch from that step on. The context ends with the phase.
       evaluate: computes held-out metrics for the given parameters; the metrics are the same on
@@ -61,6 +62,7 @@ class Phase:
     first_step: int
     num_steps: int
     batch_size: int
+    train_step: TrainStep
     batches: Callable[[int], AbstractContextManager[Iterator[HostBatch]]]
     evaluate: Evaluate | None
     flops: Callable[[HostBatch], float]
@@ -141,7 +143,6 @@ class Trainer:
 
     Attributes:
       mesh: the device mesh.
-      train_step: the compiled train step.
       seed: the dropout seed.
       learning_rates: the learning rate for every step of the run.
       checkpointer: saves the run's checkpoints.
@@ -158,7 +159,6 @@ class Trainer:
     """
 
     mesh: Mesh
-    train_step: TrainStep
     seed: int
     learning_rates: LearningRates
     checkpointer: Checkpointer
@@ -221,7 +221,7 @@ class Trainer:
                     if self.profiler:
                         self.profiler.before_step(state)
                     with jax.profiler.StepTraceAnnotation("step", step_num=step + 1):
-                        state, metrics = self.train_step(state, batch, inputs)
+                        state, metrics = phase.train_step(state, batch, inputs)
                     self._report_pending()
                     self.checkpointer.raise_if_failed()
                     step += 1

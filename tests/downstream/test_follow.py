@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import threading
 from collections.abc import Sequence
@@ -9,12 +10,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
 from bert_jax import follow, pretrain
-from bert_jax.downstream.scorer import DownstreamScorer
+from bert_jax.downstream.scorer import DownstreamScorer, open_tasks
+from bert_jax.downstream.tasks import load_tasks
+from bert_jax.finetuning.run import FinetuneRun
 from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.recipes.load import load_config
+from bert_jax.runs.rotary_changes import RotaryChange
+from bert_jax.runs.work_dir import read_model, write_model
+from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training import curves, reporting
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.downstream_log import read_downstream_scores
@@ -73,7 +80,9 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config_of(tiny_config: Path, work_dir: Path, *words: str) -> PretrainConfig:
-    settings = [f"work_dir={work_dir}", "phases.phase2=None", "phases.phase1.num_steps=6"]
+    settings = [f"work_dir={work_dir}", "phases.phase1.num_steps=6"]
+    if not any(word.startswith("phases.phase2.") for word in words):
+        settings.append("phases.phase2=None")
     settings += ["model.num_layers=1", "optimizer.warmup_steps=2", "evaluation.every_steps=2"]
     settings += ["evaluation.max_records=16", "checkpoint.every_steps=2", "checkpoint.keep_every=2"]
     changed = {word.partition("=")[0] for word in words}
@@ -126,6 +135,30 @@ def test_every_checkpoint_of_a_finished_run_is_scored_once(
     assert len(follow(followed, [str(task)]).scores) == len(STEPS)
     with pytest.raises(AssertionError, match="fine-tuned again"):
         follow(followed, [str(task)], overrides=["--config.num_epochs=2"])
+
+
+def test_a_checkpoint_is_fine_tuned_with_its_own_rotary_angles(
+    tiny_config: Path, task: Path, tmp_path: Path
+) -> None:
+    words = ["phases.phase2.rotary_theta=160000", "model.positions=rotary"]
+    config = config_of(tiny_config, tmp_path / "run", *words, "phases.phase2.num_steps=2")
+    assert config.total_steps == 8
+    model = config.step_setup(jax.devices()[0]).model_config
+    tokenizer = Tokenizer.load(tiny_config.parent / "tokenizer")
+    changes = [RotaryChange(6, 160_000.0)]
+    write_model(model, {}, tmp_path / "run", tokenizer=tokenizer, rotary_changes=changes)
+    tasks = load_tasks([str(task)], (), tmp_path / "run", "--config")
+    opened = open_tasks(tasks, tmp_path / "run", model, tokenizer)["places"]
+
+    def started_from(run: FinetuneRun, step: int) -> FinetuneRun:
+        model, _ = read_model(tmp_path / "run", step)
+        return run.with_source(dataclasses.replace(run.source, model=model, step=step))
+
+    early, late = started_from(opened, 6), started_from(opened, 7)
+    assert early.compiled is opened.compiled and early.model.encoder.rotary_theta == 10_000
+    assert late.model.encoder.rotary_theta == 160_000 and late.source.step == 7
+    assert late.compiled.task.config == late.model
+    assert started_from(late, 8).compiled is late.compiled
 
 
 def test_a_growing_run_is_followed_to_its_end(

@@ -34,7 +34,8 @@ def test_phases_with_the_same_corpus_use_different_epochs(tiny_config):
     config, corpora = opened(tiny_config, same, "phases.phase2.sequence_length=32")
     sequences = 20 * 16
     assert corpora[1].first_epoch == -(-sequences // len(corpora[0].train)) > 0
-    assert phases_identity(corpora)["phase2"]["first_epoch"] == corpora[1].first_epoch
+    identity = phases_identity(corpora, config.model)
+    assert identity["phase2"]["first_epoch"] == corpora[1].first_epoch
 
 
 WARMUP = ("phases.phase1.warmup_batch_sizes=(4,8)", "phases.phase1.warmup_batch_steps=3")
@@ -69,10 +70,11 @@ def test_a_batch_size_warm_up_uses_the_same_examples_in_the_same_order(tiny_conf
     mesh = make_mesh(config.mesh)
     settings = (config.examples, config.loader, config.evaluation, config.total_steps, mesh)
     with pytest.raises(ValueError, match="not divisible"):  # 4 sequences on 8 devices
-        PhaseBatches(*settings).phases(first, None, 1600, lambda: None)
-    identity = phases_identity([first, second])
+        PhaseBatches(*settings).phases(first, None, None, 1600, lambda: None)
+    identity = phases_identity([first, second], config.model)
     assert identity["phase1"]["warmup_batch_sizes"] == [4, 8]
-    assert identity["phase2"].keys() == phases_identity(opened(tiny_config)[1])["phase2"].keys()
+    constant_sizes = phases_identity(opened(tiny_config)[1], config.model)
+    assert identity["phase2"].keys() == constant_sizes["phase2"].keys()
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_held_out_text_can_be_masked_at_a_fixed_rate(tiny_config):
         config, corpora = opened(tiny_config, *words)
         mesh = make_mesh(config.mesh)
         settings = (config.examples, config.loader, config.evaluation, config.total_steps, mesh)
-        (phase,) = PhaseBatches(*settings).phases(corpora[0], None, 0, lambda: None)
+        (phase,) = PhaseBatches(*settings).phases(corpora[0], None, None, 0, lambda: None)
         return list(phase.evaluate.batches())
 
     falling = ("masking.rate=0.4", "masking.later_rates=(0.2,)")

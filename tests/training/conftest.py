@@ -144,6 +144,7 @@ class Bench:
                 first_step=first,
                 num_steps=count,
                 batch_size=size,
+                train_step=self.train_step,
                 batches=lambda start: closing(batches(start)),
                 evaluate=HeldOutMetrics(self.mesh, self.evaluation_step, 4, held_out),
                 flops=lambda batch: 100.0 * len(batch["x"]),
@@ -160,11 +161,9 @@ class Bench:
         recorder: Any,
         intervals: Intervals,
         stop: Any = None,
-        train_step: Any = None,
     ) -> Trainer:
         return Trainer(
             mesh=self.mesh,
-            train_step=train_step or self.train_step,
             seed=SEED,
             learning_rates=RATES,
             checkpointer=checkpointer,

@@ -43,10 +43,9 @@ def test_the_order_of_operations(bench: Any) -> None:
         events.append(("step", sum(kind == "step" for kind, _ in events)))
         return bench.train_step(state, batch, inputs)
 
-    trainer = bench.trainer(
-        RecordingCheckpointer(events), recorder, Intervals(1, 3, 6), train_step=train_step
-    )
-    state, finished = trainer.run(bench.fresh(), bench.phases(events))
+    trainer = bench.trainer(RecordingCheckpointer(events), recorder, Intervals(1, 3, 6))
+    phases = [replace(phase, train_step=train_step) for phase in bench.phases(events)]
+    state, finished = trainer.run(bench.fresh(), phases)
     assert finished and int(state.step) == bench.num_steps
     expected = []
     for step in range(bench.num_steps):
