@@ -161,7 +161,12 @@ def encoder_of(source: Source, max_length: int, dropout: float) -> EncoderConfig
             f"positions. Set max_length to at most {encoder.max_positions}."
         )
     if dropout != -1.0:
-        encoder = replace(encoder, hidden_dropout=dropout, attention_dropout=dropout)
+        encoder = replace(
+            encoder,
+            hidden_dropout=dropout,
+            attention_dropout=dropout,
+            attention_output_dropout=None,
+        )
     return encoder
 
 

@@ -114,6 +114,8 @@ class EncoderConfig:
         and a norm, for sequences and for tokens (ModernBERT).
       pooling: the vector of a sequence that a classifier scores: "cls" for the first token's, or
         "mean" for the mean over all tokens.
+      attention_output_dropout: dropout rate for the output of attention blocks; None for
+        `hidden_dropout`. ModernBERT uses dropout only there (Warner et al. 2024, table 3).
 
     Raises:
       ValueError: a value is out of range, does not fit the other values, or would have no effect.
@@ -153,6 +155,7 @@ class EncoderConfig:
     tied_output: bool = True
     classifier_transform: ClassifierTransform = "pooler"
     pooling: Pooling = "cls"
+    attention_output_dropout: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_dim", "num_layers", "num_heads", "ffn_dim"):
@@ -174,9 +177,9 @@ class EncoderConfig:
             f"hidden_dim={self.hidden_dim}: not divisible by num_heads={self.num_heads}, but every "
             "head gets hidden_dim / num_heads features. Change one of them",
         )
-        for name in ("hidden_dropout", "attention_dropout"):
+        for name in ("hidden_dropout", "attention_dropout", "attention_output_dropout"):
             require(
-                0.0 <= getattr(self, name) < 1.0,
+                0.0 <= (getattr(self, name) or 0.0) < 1.0,
                 f"{name}={getattr(self, name)}: a dropout rate must be in [0, 1)",
             )
         for name in ("layer_norm_epsilon", "initializer_range", "rotary_theta"):
@@ -249,6 +252,12 @@ class EncoderConfig:
             if values[field.name] == field.default:
                 del values[field.name]
         return values
+
+    @property
+    def attention_output_rate(self) -> float:
+        """The dropout rate for the output of attention blocks."""
+        rate = self.attention_output_dropout
+        return self.hidden_dropout if rate is None else rate
 
     @property
     def table_dim(self) -> int:
@@ -346,7 +355,12 @@ class ComputeConfig:
 
 
 # Encoder fields that matter only during training.
-TRAINING_KEYS = ("hidden_dropout", "attention_dropout", "initializer_range")
+TRAINING_KEYS = (
+    "hidden_dropout",
+    "attention_dropout",
+    "attention_output_dropout",
+    "initializer_range",
+)
 
 
 def incompatible_fields(first: EncoderConfig, second: EncoderConfig) -> list[str]:

@@ -121,7 +121,7 @@ def apply_layer(
     update, scores = attention(
         layer.attention_input(x, config), view, keys[0], return_scores=return_scores
     )
-    x = x + dropout(update, rate, keys[1], ops)
+    x = x + dropout(update, config.attention_output_rate, keys[1], ops)
     match config.norm:
         case "post":
             x = only_at(layer.attention.attention_norm(x))

@@ -28,6 +28,7 @@ from bert_jax.tasks.pretraining import Pretraining
         ({"hidden_dim": 100}, "hidden_dim=100: not divisible by num_heads=12"),
         ({"hidden_dropout": 1.0}, "hidden_dropout=1.0: a dropout rate must be in [0, 1)"),
         ({"attention_dropout": -0.1}, "attention_dropout=-0.1: a dropout rate must be in [0, 1)"),
+        ({"attention_output_dropout": 1.5}, "attention_output_dropout=1.5: a dropout rate must"),
         ({"layer_norm_epsilon": 0.0}, "layer_norm_epsilon=0.0: must be positive and finite"),
         ({"layer_norm_epsilon": float("inf")}, "layer_norm_epsilon=inf: must be positive"),
         ({"initializer_range": 0.0}, "initializer_range=0.0: must be positive"),

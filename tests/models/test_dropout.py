@@ -1,6 +1,7 @@
 """Test the statistics of dropout masks, and that a mask depends only on its key."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,9 @@ from bert_jax.models import attention, embeddings, transformer_layer
 from bert_jax.models.attention import View, xla_attention
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.dropout import dropout, keep_mask
-from bert_jax.models.options import Ops
+from bert_jax.models.encoder import EncoderOutput
+from bert_jax.models.options import NormPlacement, Ops
+from bert_jax.models.parameters import Parameters
 from bert_jax.models.variants import variant
 from bert_jax.tasks.pretraining import Pretraining
 
@@ -227,3 +230,30 @@ def test_every_dropout_has_its_own_key(keys_used: list[jax.Array]) -> None:
     # attention probabilities, the attention output and the FFN output.
     assert len(all_keys) == 1 + 3 * 3
     assert len(np.unique(all_keys, axis=0)) == len(all_keys)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_the_output_of_attention_can_have_its_own_rate(
+    norm: NormPlacement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ModernBERT drops only the output of attention (Warner et al. 2024, table 3)."""
+    rates: list[float] = []
+
+    def record(x: jax.Array, rate: float, key: jax.Array | None, ops: Ops) -> jax.Array:
+        rates.append(rate)
+        return x
+
+    for module in (attention, embeddings, transformer_layer):
+        monkeypatch.setattr(module, "dropout", record)
+    changes = dict(hidden_dropout=0.25, attention_dropout=0.5, attention_output_dropout=0.125)
+    config = variant("tiny", vocab_size=8, num_layers=2, norm=norm, **changes)
+    task = Pretraining(config, ComputeConfig(dtype="float32", attention="xla"))
+
+    def encode(params: Parameters) -> EncoderOutput:
+        model = task.definition.module(params)
+        return model.encoder(jnp.zeros((1, 4), "int32"), dropout_key=key_of(0))
+
+    jax.eval_shape(encode, task.definition.shapes)
+    assert rates == [0.25, *([0.5, 0.125, 0.25] * 2)]
+    assert replace(config, attention_output_dropout=None).attention_output_rate == 0.25
+    assert replace(config, attention_output_dropout=0.0).attention_output_rate == 0.0
