@@ -32,7 +32,7 @@ class EncoderOutput(NamedTuple):
     attention_scores: tuple[jax.Array, ...] | None = None
 
 
-def _difference_of_layers(config: EncoderConfig) -> str:
+def difference_of_layers(config: EncoderConfig) -> str:
     """Return the setting that makes the layers differ, or "" if they are all alike."""
     match config.sharing:
         case "attention" | "ffn":
@@ -56,7 +56,7 @@ class Encoder(nnx.Module):
     """
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
-        if compute.scan_layers and (difference := _difference_of_layers(config)):
+        if compute.scan_layers and (difference := difference_of_layers(config)):
             raise ValueError(
                 f"compute.scan_layers=True: with model.{difference}, the layers differ, so they "
                 "cannot be scanned. Set compute.scan_layers=False"

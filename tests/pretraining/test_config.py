@@ -57,13 +57,14 @@ def test_recipes_have_the_published_sizes(name: str, size: str) -> None:
 def test_a_small_recipe_differs_from_its_large_one_only_in_sizes(recipe: Path) -> None:
     large, small = (load_config(path, kind="pretrain") for path in (CONFIGS / recipe.name, recipe))
     sizes = ("vocab_size", "hidden_dim", "num_layers", "num_heads", "ffn_dim", "max_positions")
-    sizes += ("embedding_dim", "initializer_range")
-    if small.init_from:  # a run that continues another model keeps that model's dropout
+    sizes += ("embedding_dim", "initializer_range", "attention_window")
+    if recipe.stem == "domain":  # continues a model, and keeps that model's dropout
         sizes += ("hidden_dropout", "attention_dropout")
     same_model = {name: getattr(large.model, name) for name in sizes}
     assert replace(small.model, **same_model) == large.model
     assert (small.model.embedding_dim is None) == (large.model.embedding_dim is None)
-    rates = {n: getattr(large.optimizer, n) for n in ("peak_learning_rate", "warmup_steps")}
+    names = ("peak_learning_rate", "warmup_steps", "end_learning_rate", "decay_steps")
+    rates = {name: getattr(large.optimizer, name) for name in names}
     assert replace(small.optimizer, **rates) == large.optimizer
     for name in ("sentence_pairs", "join_documents", "vocabulary", "masking", "phases"):
         value, large_value = getattr(small, name), getattr(large, name)
@@ -105,6 +106,49 @@ def test_the_recipe_of_electra_matches_its_paper() -> None:
     assert (optimizer.beta1, optimizer.beta2, optimizer.weight_decay) == (0.9, 0.999, 0.01)
     assert (masking.rate, masking.mask_fraction, masking.unit) == (0.15, 1.0, "token")
     assert config.replaced_token == ReplacedTokenConfig(generator_size=0.25, weight=50.0)
+
+
+@pytest.mark.parametrize(
+    ("size", "batch_sizes", "warmup", "rate", "rate_warmup", "tokens", "long"),
+    [
+        ("base", range(768, 4_609, 768), 50e9, 8e-4, 3e9, 1719e9, (576, 576, 3e-4, 1e-5)),
+        ("large", range(448, 4_929, 448), 10e9, 5e-4, 2e9, 900e9, (616, 624, 5e-5, 1e-6)),
+    ],
+)
+def test_the_recipes_of_modernbert_match_their_paper(
+    size: str, batch_sizes: range, warmup: float, rate: float, rate_warmup: float,
+    tokens: float, long: tuple[int, int, float, float],
+) -> None:  # fmt: skip
+    """Compare with Warner et al. 2024, section 2.2.2 and tables 3 and 4."""
+    model = variant(f"modernbert-{size}", attention_output_dropout=0.1)
+    first = load_config(f"pretrain/modernbert_{size}")
+    assert first.model == replace(model, max_positions=1024, rotary_theta=10_000.0)
+    assert (first.masking.rate, first.evaluation.masking_rate) == (0.3, 0.15)
+    ((_, _, phase),) = first.ordered_phases()
+    assert phase.batch_sizes == tuple(batch_sizes)
+    sequences = [stage.num_steps * stage.batch_size for stage in phase.stages]
+    assert sum(sequences[:-1]) * 1024 == pytest.approx(warmup, rel=1e-3)
+    assert phase.num_sequences * 1024 == pytest.approx(tokens, rel=1e-5)
+    optimizer = first.optimizer
+    assert (optimizer.name, optimizer.schedule) == ("stable_adamw", "constant")
+    assert (optimizer.beta1, optimizer.beta2, optimizer.epsilon) == (0.9, 0.98, 1e-6)
+    assert optimizer.peak_learning_rate == rate
+    assert optimizer.weight_decay * rate == pytest.approx(1e-5)
+    stage = phase.stage_at(optimizer.warmup_steps)
+    before = stage.first_sequence + (optimizer.warmup_steps - stage.first_step) * stage.batch_size
+    assert before * 1024 == pytest.approx(rate_warmup, rel=1e-3)
+
+    second = load_config(f"pretrain/modernbert_{size}_long")
+    assert second.model == model and second.init_from == first.work_dir
+    (_, _, constant), (_, start, decay) = second.ordered_phases()
+    *batch_sizes_long, rate, weight_decay = long
+    assert [constant.batch_size, decay.batch_size] == batch_sizes_long
+    for part, total in ((constant, 250e9), (decay, 50e9)):
+        assert part.sequence_length == 8192
+        assert part.num_sequences * 8192 == pytest.approx(total, rel=1e-4)
+    assert second.optimizer.decay_start(second.total_steps) == start
+    assert second.optimizer.peak_learning_rate == rate
+    assert second.optimizer.weight_decay * rate == pytest.approx(weight_decay)
 
 
 def test_the_recipes_of_other_families_match_their_papers() -> None:
