@@ -3,12 +3,15 @@ r"""ELECTRA-Small as published (Clark et al. 2020, sections 3.3 and appendix A, 
 A generator with a quarter of the model's width predicts 15% of the tokens, all of which it sees as
 [MASK]. The model detects which tokens of the generator's version of the text are not the original
 ones. The loss is the generator's masked-LM loss plus 50 times the model's loss over all tokens. The
-two models share their token, position and segment embeddings, which have 128 features. Rows have
-128 tokens. The optimizer is AdamW with a weight decay of 0.01, an epsilon of 1e-6, and a learning
-rate that rises to 5e-4 over 10,000 steps and then decays linearly.
+two models share their token, position and segment embeddings, which have 128 features. The model is
+trained for 1,000,000 steps with batches of 128 rows of 128 tokens. The optimizer is AdamW with
+betas of 0.9 and 0.999, an epsilon of 1e-6, a weight decay of 0.01, and a learning rate that rises
+to 5e-4 over 10,000 steps and then decays linearly. Gradients are clipped to a norm of 1, as in the
+released code.
 
-Difference from the released code: it leaves 15% of the predicted tokens unmasked in the generator's
-input, which the paper does not mention (--config.masking.mask_fraction=0.85).
+Differences from the released code: it leaves 15% of the predicted tokens unmasked in the
+generator's input, which the paper does not mention (--config.masking.mask_fraction=0.85), and its
+Adam has no bias correction.
 
 Corpus (Wikipedia and BooksCorpus in the paper):
     bert-jax train-tokenizer --input TEXT --vocab-size 30522 --output tokenizers/wordpiece

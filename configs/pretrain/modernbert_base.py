@@ -3,7 +3,7 @@ r"""ModernBERT-base as published (Warner et al. 2024), first stage: rows of 1,02
 The hyperparameters are those of "Smarter, Better, Faster, Longer". The model is trained on 1.719
 trillion tokens in this stage, and then on longer rows with the recipe modernbert_base_long. It
 predicts 30% of the tokens, of which 80% are masked and 10% replaced, and no sentence pairs (section
-2.2.2); the held-out loss is measured with 15% (the released configuration). According to table 3,
+2.2.2); in held-out text, it predicts 15% (the released configuration). According to table 3,
 batches have 4,608 rows, after a warm-up from 768 rows over 50 billion tokens with the same number
 of steps for each size (appendix A.1). The optimizer is StableAdamW with betas of 0.9 and 0.98 and
 an epsilon of 1e-6. The learning rate rises to 8e-4 over 3 billion tokens and then stays constant.
@@ -18,8 +18,9 @@ The weight decay of 1e-5 in table 3 is fully decoupled (appendix A.4): it is not
 learning rate, but by its ratio to the peak. Here, `weight_decay` is multiplied by the learning
 rate, so its value is 1e-5 / 8e-4.
 
-Difference from the paper: matrices before a residual connection are not initialized with smaller
-values than others (Megatron initialization, section 2.2.2).
+Difference from the paper: the output matrices of the blocks have the same initializer range as all
+other matrices. In the Megatron initialization (section 2.2.2), it is divided by the square root of
+twice the number of layers.
 
 Corpus (2 trillion tokens of web text, code and scientific text in the paper, section 2.2.1; the
 paper's vocabulary is a byte-level BPE, too):

@@ -1,7 +1,7 @@
 r"""ModernBERT-large as published (Warner et al. 2024), first stage: rows of 1,024 tokens.
 
-The objective, the optimizer, the dropout and the rotary angles are those of modernbert_base; see
-there for the sections of the paper. According to table 3, batches have 4,928 rows of 1,024 tokens,
+The objective, the optimizer, the dropout and the rotary angles are the same as in modernbert_base,
+which names the sections of the paper. According to table 3, batches have 4,928 rows of 1,024 tokens,
 after a warm-up from 448 rows over 10 billion tokens with the same number of steps for each size
 (appendix A.1), here 396 steps for each multiple of 448. The learning rate rises to 5e-4 over 2
 billion tokens and then stays constant for 900 billion tokens. With this rate, the loss stopped
@@ -12,8 +12,8 @@ configuration recommends a lower rate from the start.
 The fully decoupled weight decay of 1e-5 in table 3 (1e-6 with the lower rate) is 0.02 times the
 peak learning rate; see modernbert_base.
 
-Differences from the paper, besides those of modernbert_base: the parameters are randomly
-initialized, not tiled from those of ModernBERT-base (section 2.2.2 and appendix A.3), and during
+Differences from the paper, besides the initializer range (see modernbert_base): the parameters are
+randomly initialized, not tiled from ModernBERT-base's (section 2.2.2 and appendix A.3), and during
 the warm-up, the learning rate rises linearly with the steps, not with the tokens.
 
 Corpus: the same as for modernbert_base.py.
