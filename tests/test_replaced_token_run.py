@@ -12,6 +12,7 @@ import pytest
 import transformers
 from safetensors.numpy import load_file
 
+from bert_jax import score_text
 from bert_jax.cli.main import main
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.models.config import ComputeConfig
@@ -54,6 +55,9 @@ def run(config: Path) -> Path:
     """Return the work directory of a finished run."""
     work_dir = config.parent / "run"
     words = ["pretrain", "--config", str(config), f"--config.work_dir={work_dir}"]
+    text = config.parent / "text.txt"
+    text.write_text("The salty boat drifted. Was owl or fox quiet?\n", encoding="utf-8")
+    words += [f"--config.evaluation.texts=('{text}',)", "--config.evaluation.text_length=32"]
     assert main(words) == 0
     return work_dir
 
@@ -114,6 +118,12 @@ def test_the_generator_can_be_extracted(run, bert_jax_here, tmp_path):
     assert model.head == "masked_lm"
     assert model.encoder == read_generator(run) == generator_of(read_model(run)[0].encoder, 0.5)
     assert FillMask(tmp_path / "gen")("the [MASK] of the sea").masks
+    # The run, whose parameters are split over eight devices, scores texts with the generator.
+    scores = score_text(tmp_path / "gen", run.parent / "text.txt", max_length=32)
+    values = read_metrics(run / "metrics.jsonl")[-1]
+    assert values["text_text_mlm_loss"] == pytest.approx(scores.mlm_loss, rel=1e-5)
+    perplexity = values["text_text_pseudo_perplexity"]
+    assert perplexity == pytest.approx(scores.pseudo_perplexity, rel=1e-5)
     out = tmp_path / "out"
     for source in (run, tmp_path / "gen"):
         words = ("export", source, "--format", "huggingface", "--output", out / source.name)
