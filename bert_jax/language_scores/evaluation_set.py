@@ -13,7 +13,6 @@ from jax.sharding import Mesh
 from bert_jax.language_scores.masked_lm import MaskedLM, MaskedLMPrograms, NotFinite
 from bert_jax.language_scores.masked_rows import EncodedSentence
 from bert_jax.language_scores.metric_names import (
-    PAIRS_ACCURACY,
     phenomenon_accuracy,
     text_metric,
     text_names,
@@ -31,6 +30,7 @@ from bert_jax.language_scores.text_scores import text_metrics
 from bert_jax.models.parameters import ModelDefinition, Parameters
 from bert_jax.text.sources import SourceOptions, expand_inputs
 from bert_jax.tokenizers.tokenizer import Tokenizer
+from bert_jax.training.reports import PAIRS_ACCURACY
 
 _SEED = 0  # the default of `score_text`
 

@@ -14,7 +14,6 @@ from bert_jax.text.files import (
 )
 from bert_jax.training.reports import PAIRS_PREFIX, TEXT_PREFIX
 
-PAIRS_ACCURACY = f"{PAIRS_PREFIX}accuracy"
 _SUFFIXES = (*TEXT_SUFFIXES, *JSON_LINES_SUFFIXES, *PARQUET_SUFFIXES)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bert_jax.language_scores.metric_names import PAIRS_ACCURACY, text_metrics_of, text_names
+from bert_jax.language_scores.metric_names import text_metrics_of, text_names
 from bert_jax.local_paths import LocalPath
+from bert_jax.training.reports import PAIRS_ACCURACY
 from bert_jax.validation import check_at_least
 
 

@@ -18,10 +18,12 @@ from bert_jax.training.downstream_log import DOWNSTREAM_PREFIX, read_downstream_
 from bert_jax.training.metrics_log import read_metrics
 from bert_jax.training.reports import (
     AVERAGE_PREFIX,
+    PAIRS_ACCURACY,
     PAIRS_PREFIX,
     TEXT_PREFIX,
     format_metric,
     is_on_other_data,
+    phenomenon_of,
 )
 
 Points = tuple[np.ndarray, np.ndarray]
@@ -49,7 +51,6 @@ _TEXT_TITLES = {
     "mlm_accuracy": "masked-token accuracy",
     "pseudo_perplexity": "pseudo-perplexity",
 }
-_ALL_PAIRS = f"{PAIRS_PREFIX}accuracy"
 _SPEED = {"learning_rate": "Learning rate", "tokens_per_second": "Real tokens per second"}
 _NOT_DRAWN = {"kind", "step", "steps", "seconds", "compiling", "stall", "utilisation"}
 
@@ -78,7 +79,7 @@ def draw_curves(log: str | os.PathLike[str], output: str | os.PathLike[str], *, 
     axes = figure.subplots(rows, 2, squeeze=False).flatten()
     for axis, name in zip(axes, names, strict=False):
         _draw_panel(axis, name, entries)
-        if name.endswith(_ALL_PAIRS):
+        if name.endswith(PAIRS_ACCURACY):
             _draw_phenomena(axis, name, entries)
     for axis in axes[len(names) :]:
         axis.set_axis_off()
@@ -102,7 +103,7 @@ def _panels(entries: list[dict[str, Any]]) -> list[str]:
     names = {name for entry in entries for name in entry} - _NOT_DRAWN
     if any(name.endswith("_loss") for name in names):
         names.discard("loss")  # the weighted sum of the other losses
-    names = {name for name in names if not (name.endswith("mlm_perplexity") or _phenomenon(name))}
+    names = {name for name in names if not (name.endswith("mlm_perplexity") or phenomenon_of(name))}
     metrics = [name for name in names if name not in _SPEED]
     order = list(_TITLES)
     metrics.sort(key=lambda name: (order.index(name) if name in order else len(order), name))
@@ -114,7 +115,7 @@ def _draw_panel(axis: Axes, name: str, entries: list[dict[str, Any]]) -> None:
     held_out = _points(entries, "evaluation", name)
     if name in _SPEED:
         axis.plot(*train, color=_TRAIN, linewidth=1.6)
-    else:
+    elif len(train[0]):
         axis.plot(*train, color=_TRAIN, linewidth=0.8, alpha=0.3)
         axis.plot(*_smooth(train), color=_TRAIN, linewidth=1.8, label="training")
     if len(held_out[0]):
@@ -149,24 +150,16 @@ def _draw_panel(axis: Axes, name: str, entries: list[dict[str, Any]]) -> None:
     _format_axis(axis, name)
 
 
-def _phenomenon(name: str) -> str:
-    """Return the phenomenon whose accuracy a metric is, or "" for any other metric."""
-    name = name.removeprefix(AVERAGE_PREFIX)
-    if not name.startswith(PAIRS_PREFIX) or name == _ALL_PAIRS:
-        return ""
-    return name.removeprefix(PAIRS_PREFIX).removesuffix("_accuracy")
-
-
 def _draw_phenomena(axis: Axes, name: str, entries: list[dict[str, Any]]) -> None:
     """Add the accuracy on each phenomenon to the panel of the accuracy on all minimal pairs."""
-    prefix = name.removesuffix(_ALL_PAIRS)
-    names = sorted({each for entry in entries for each in entry if _phenomenon(each)})
+    prefix = name.removesuffix(PAIRS_ACCURACY)
+    names = sorted({each for entry in entries for each in entry if phenomenon_of(each)})
     metrics = [each for each in names if each.startswith(f"{prefix}{PAIRS_PREFIX}")]
     for number, metric in enumerate(metrics):
-        label = plain(_phenomenon(metric).replace("_", " "))
+        label = plain(phenomenon_of(metric).replace("_", " "))
         points = _points(entries, "evaluation", metric)
         axis.plot(*points, color=f"C{number % 10}", linewidth=0.8, alpha=0.8, label=label)
-    axis.legend(loc="upper left", ncols=2, fontsize=5, frameon=False)
+    axis.legend(loc="upper left", ncols=2, fontsize=5, edgecolor="none", framealpha=0.7)
 
 
 def _title(name: str) -> str:
@@ -174,8 +167,8 @@ def _title(name: str) -> str:
         return f"Fine-tuned on {name.removeprefix(DOWNSTREAM_PREFIX)}"
     average = "average: " if name.startswith(AVERAGE_PREFIX) else ""
     plain_name = name.removeprefix(AVERAGE_PREFIX)
-    if plain_name == _ALL_PAIRS:
-        return f"{average}minimal pairs"
+    if plain_name == PAIRS_ACCURACY:
+        return f"{average}minimal pairs" if average else "Minimal pairs"
     for score, title in _TEXT_TITLES.items():
         if plain_name.startswith(TEXT_PREFIX) and plain_name.endswith(f"_{score}"):
             text = plain_name.removeprefix(TEXT_PREFIX).removesuffix(f"_{score}")

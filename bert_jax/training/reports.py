@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 # The beginnings of the names of metrics on texts and on minimal pairs.
 TEXT_PREFIX, PAIRS_PREFIX = "text_", "pairs_"
+PAIRS_ACCURACY = f"{PAIRS_PREFIX}accuracy"
 AVERAGE_PREFIX = "average_"  # in the names of the metrics of the parameters' average
 
 # The metrics shown in a progress line, in order, with their short names.
@@ -88,7 +89,8 @@ class TrainReport:
 class EvaluationReport:
     """Metrics on the held-out set after a step; `str()` formats them as one line.
 
-    The metrics on texts and on minimal pairs, if there are any, are formatted as one more line.
+    The metrics on texts and on all minimal pairs, if there are any, are formatted as one more line,
+    without those on single phenomena.
 
     Attributes:
       step: the number of optimizer steps since the start of the run; 0 for the parameters that the
@@ -104,6 +106,7 @@ class EvaluationReport:
         held_out = {name: x for name, x in self.metrics.items() if name not in others}
         when = f"after step {self.step:,}" if self.step else "before the first step"
         lines = [f"held out, {when}:  {_formatted(held_out)}"]
+        others = {name: x for name, x in others.items() if not phenomenon_of(name)}
         return "\n".join([*lines, f"  {_formatted(others)}"] if others else lines)
 
 
@@ -114,6 +117,14 @@ OnReport = Callable[[Report], None]
 def is_on_other_data(name: str) -> bool:
     """Return whether a metric was measured on a text or on minimal pairs."""
     return name.removeprefix(AVERAGE_PREFIX).startswith((TEXT_PREFIX, PAIRS_PREFIX))
+
+
+def phenomenon_of(name: str) -> str:
+    """Return the phenomenon whose accuracy a metric is, or "" for any other metric."""
+    name = name.removeprefix(AVERAGE_PREFIX)
+    if not name.startswith(PAIRS_PREFIX) or name == PAIRS_ACCURACY:
+        return ""
+    return name.removeprefix(PAIRS_PREFIX).removesuffix("_accuracy")
 
 
 def _formatted(metrics: Mapping[str, float]) -> str:
