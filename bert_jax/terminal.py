@@ -5,18 +5,20 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
-from typing import Literal, TextIO, get_args
+from typing import Literal, TextIO, TypeVar, get_args
 
 # Update intervals, in seconds, for a progress line and for a line that shows the elapsed time.
 _PROGRESS_ON_A_TERMINAL, _PROGRESS_IN_A_FILE = 0.2, 10.0
 _ELAPSED_ON_A_TERMINAL, _ELAPSED_IN_A_FILE = 1.0, 60.0
 
 
+Reported = TypeVar("Reported")
 Color = Literal["red", "green", "yellow", "blue", "magenta", "cyan"]
 _COLOR_CODES: dict[Color, int] = {name: code for code, name in enumerate(get_args(Color), start=31)}
 
@@ -106,6 +108,49 @@ class ProgressLine:
             print(f"\r{self._latest()}\x1b[K", end=end, file=self._stream, flush=True)
         else:
             print(self._latest(), file=self._stream, flush=True)
+
+
+class StatusLine:
+    """A line at the bottom of a terminal that all other output replaces; never written to a file.
+
+    Use it as a context manager, which removes the line at the end.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._terminal = stream.isatty()
+        self._shown_at: float | None = None
+
+    def show(self, text: str) -> None:
+        """Show a text, cut off at the width of the terminal, unless the last one was too recent."""
+        now, last = time.monotonic(), self._shown_at
+        if self._terminal and (last is None or now - last >= _PROGRESS_ON_A_TERMINAL):
+            self._shown_at = now
+            self._write(text[: shutil.get_terminal_size().columns - 1])
+
+    def clear(self) -> None:
+        """Remove the line; the next text is shown at once."""
+        if self._shown_at is not None:
+            self._shown_at = None
+            self._write("")
+
+    def cleared_before(self, write: Callable[[Reported], None]) -> Callable[[Reported], None]:
+        """Return a function that removes the line and then calls `write`."""
+
+        def clear_and_write(reported: Reported) -> None:
+            self.clear()
+            write(reported)
+
+        return clear_and_write
+
+    def __enter__(self) -> StatusLine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def _write(self, text: str) -> None:
+        print(f"\r{text}\x1b[K", end="", file=self._stream, flush=True)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from bert_jax.terminal import ProgressLine, format_clock
+from bert_jax.terminal import ProgressLine, StatusLine, format_clock
 
 
 @pytest.fixture
@@ -38,6 +38,28 @@ def test_nothing_is_written_without_progress(now, capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     ProgressLine(sys.stderr).end()
     assert capsys.readouterr().err == ""
+
+
+def test_a_status_line_is_replaced_by_all_other_output(now, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "7")
+    with StatusLine(sys.stderr) as status:
+        report = status.cleared_before(lambda text: print(text, file=sys.stderr))
+        status.show("step 1 of 20")
+        now[0] += 0.15
+        status.show("too early")
+        report("run 1")
+        report("run 2")  # nothing to remove
+        status.show("step 2")
+    expected = "\rstep 1\x1b[K\r\x1b[Krun 1\nrun 2\n\rstep 2\x1b[K\r\x1b[K"
+    assert capsys.readouterr().err == expected
+
+
+def test_a_file_gets_no_status_line(now, capsys):
+    with StatusLine(sys.stderr) as status:
+        status.show("step 1")
+        status.cleared_before(lambda text: print(text, file=sys.stderr))("run 1")
+    assert capsys.readouterr().err == "run 1\n"
 
 
 def test_format_clock():

@@ -19,6 +19,7 @@ joint report for several sweeps:
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import get_args
 
@@ -30,15 +31,10 @@ from bert_jax.finetuning.sweep import sweep
 from bert_jax.finetuning.sweep_directory import Keep, kept_before
 from bert_jax.finetuning.sweep_report import combine_reports
 from bert_jax.finetuning.sweep_tables import summary
-from bert_jax.recipes.sweep_arguments import (
-    OPTIONS,
-    SweepArguments,
-    check_report_only,
-    grid_of,
-)
+from bert_jax.recipes.sweep_arguments import SweepArguments, check_report_only, grid_of
 from bert_jax.runs.runtime import enable_compilation_cache
+from bert_jax.terminal import StatusLine
 from bert_jax.training.distributed import StopRequest
-from bert_jax.validation import renamed_in_errors
 
 _GRID = Grid()
 
@@ -92,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     config, vary = given.load()
     enable_compilation_cache()
     stop = StopRequest()
-    with renamed_in_errors(OPTIONS):
+    with given.naming_options(), StatusLine(sys.stderr) as status:
         grid = grid_of(args.batch_sizes, args.learning_rates, args.epochs, args.seeds, config.seed)
         keep = args.keep or kept_before(Path(args.output)) or "best"
         result = sweep(
@@ -105,7 +101,8 @@ def run(args: argparse.Namespace) -> int:
             vary=vary,
             keep=keep,
             command=given.command(grid, keep),
-            on_report=console_report,
+            on_report=status.cleared_before(console_report),
+            on_progress=status.show,
             stop=stop,
         )
     return 0 if result.finished else stop.exit_code

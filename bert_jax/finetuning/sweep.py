@@ -16,7 +16,7 @@ from bert_jax.finetuning.sweep_configs import variants_of
 from bert_jax.finetuning.sweep_directory import Keep, has_model, kept_before
 from bert_jax.finetuning.sweep_report import write_report
 from bert_jax.finetuning.sweep_results import SweepResults
-from bert_jax.finetuning.sweep_run import Sweep
+from bert_jax.finetuning.sweep_run import OnProgress, Sweep
 from bert_jax.finetuning.sweep_tables import summary
 from bert_jax.finetuning.variants import Variant
 from bert_jax.runs.outputs import check_output
@@ -65,6 +65,7 @@ def sweep(
     keep: Keep | None = None,
     command: str | None = None,
     on_report: OnReport | None = None,
+    on_progress: OnProgress | None = None,
     stop: StopRequest | None = None,
 ) -> SweepResult:
     """Fine-tune with every combination of hyperparameters and every seed, and write a report.
@@ -86,8 +87,10 @@ def sweep(
         `output` used before, or "best" for a new sweep.
       command: the command that repeats the sweep, for the report; defaults to a call to this
         function.
-      on_report: called with a message after every run and, if keys are varied, also before every
-        run. A run's own reports go to `output.txt` in its directory.
+      on_report: called with a message after every run. A run's own reports go to `output.txt` in
+        its directory.
+      on_progress: called during a run with a line that says which step of which run is being
+        trained.
       stop: a request to stop; any thread may call its `request()`, which ends the sweep the way
         Ctrl-C does.
 
@@ -132,7 +135,8 @@ def sweep(
         with naming(variant):
             run = FinetuneRun.open(varied, make_mesh(varied.mesh), list(opened.values()))
             opened[variant] = check_runs(run, output, grid.runs_by_variant[variant])
-    runs = make_sweep(opened, output, grid, keep, command)
+    progress = on_progress or (lambda text: None)
+    runs = make_sweep(opened, output, grid, keep, command, progress)
     # `StopRequest` exits last, so that a signal cannot kill the process in the middle of a save.
     with Compilations() as compiled, stop or StopRequest() as stopping, only_writer(output):
         result, lines = _run_to_end(runs, stopping, report)

@@ -13,7 +13,7 @@ from bert_jax.finetuning.run_description import num_parameters, num_trainable
 from bert_jax.finetuning.scoring import LOSS
 from bert_jax.finetuning.sweep_directory import Keep
 from bert_jax.finetuning.sweep_results import VariantFacts
-from bert_jax.finetuning.sweep_run import Sweep
+from bert_jax.finetuning.sweep_run import OnProgress, Sweep
 from bert_jax.finetuning.variants import Variant
 from bert_jax.training.learning_rates import make_schedule
 
@@ -53,7 +53,12 @@ def check_runs(run: FinetuneRun, output: Path, runs: Iterable[Hyperparameters]) 
 
 
 def make_sweep(
-    opened: Mapping[Variant, FinetuneRun], output: Path, grid: Grid, keep: Keep, command: str
+    opened: Mapping[Variant, FinetuneRun],
+    output: Path,
+    grid: Grid,
+    keep: Keep,
+    command: str,
+    on_progress: OnProgress,
 ) -> Sweep:
     """Return a sweep over opened variants.
 
@@ -63,6 +68,7 @@ def make_sweep(
       grid: the grid of variants, hyperparameters and seeds.
       keep: the runs whose parameters stay on disk.
       command: the command that repeats the sweep.
+      on_progress: called during a run with a line that describes its progress.
 
     Raises:
       ValueError: the variants cannot be compared by the same metric.
@@ -72,7 +78,10 @@ def make_sweep(
     # A loss has no chance level, so the task's own metric identifies degenerate runs.
     chance_metric = data.best_metric if metric.endswith(LOSS) else metric
     facts = {variant: _facts(variant, run, chance_metric) for variant, run in opened.items()}
-    return Sweep(opened, facts, output, grid, keep, command, metric, chance_metric)
+    return Sweep(
+        *(opened, facts, output, grid, keep, command, metric, chance_metric),
+        on_progress=on_progress,
+    )
 
 
 def _facts(variant: Variant, run: FinetuneRun, chance_metric: str) -> VariantFacts:

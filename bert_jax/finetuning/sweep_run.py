@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,10 +47,19 @@ from bert_jax.runs.work_dir import CHECKPOINTS_NAME
 from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.evaluation import TrainingDiverged
-from bert_jax.training.reports import Message, OnReport, discard, format_duration, format_metric
+from bert_jax.training.reports import (
+    Message,
+    OnReport,
+    Report,
+    TrainReport,
+    discard,
+    format_duration,
+    format_metric,
+)
 from bert_jax.training.sharding import parameter_shardings
 
 OUTPUT_NAME = "output.txt"
+OnProgress = Callable[[str], None]
 
 
 @dataclass
@@ -67,6 +76,7 @@ class Sweep:
       command: the command that repeats the sweep.
       metric: the metric that runs are compared by.
       chance_metric: the metric that identifies degenerate runs.
+      on_progress: called during a run with a line that describes its progress.
     """
 
     opened: Mapping[Variant, FinetuneRun]
@@ -77,6 +87,7 @@ class Sweep:
     command: str
     metric: str
     chance_metric: str
+    on_progress: OnProgress = lambda text: None
     _provenance: Provenance = field(init=False)
     _results: dict[Hyperparameters, RunResult] = field(default_factory=dict)
     _durations: Durations = field(default_factory=Durations)
@@ -95,7 +106,7 @@ class Sweep:
         for hyperparameters in self.grid.runs:
             if hyperparameters in self._results:
                 continue
-            if stop.stop_now() or not self._train(hyperparameters, stop, report):
+            if stop.stop_now() or not self._train(hyperparameters, stop):
                 text = f"stopped after {len(self._results)} of {planned} runs"
                 report(Message(f"{text}; run the same command to resume"))
                 return False
@@ -213,16 +224,21 @@ class Sweep:
             if hyperparameters not in kept:
                 remove_model(self.directory(hyperparameters))
 
-    def _train(self, hyperparameters: Hyperparameters, stop: StopRequest, report: OnReport) -> bool:
+    def _train(self, hyperparameters: Hyperparameters, stop: StopRequest) -> bool:
         """Train a run; return False if it was stopped early."""
         directory = self.directory(hyperparameters)
         make_directory(directory)
         resumed, start = has_model(directory), time.monotonic()
-        if hyperparameters.variant:
-            report(Message(f"training   {self._number(len(self._results) + 1)}: {hyperparameters}"))
         run = self.opened[hyperparameters.variant].with_hyperparameters(directory, hyperparameters)
         run = dataclasses.replace(run, data=dataclasses.replace(run.data, test={}))
-        with reports_to(directory / OUTPUT_NAME) as on_report:
+        self.on_progress(self._progress(hyperparameters))
+        with reports_to(directory / OUTPUT_NAME) as log:
+
+            def on_report(report: Report) -> None:
+                log(report)
+                if isinstance(report, TrainReport):
+                    self.on_progress(self._progress(hyperparameters, report))
+
             try:
                 if not train(run, stop, on_report=on_report):
                     return False
@@ -254,7 +270,7 @@ class Sweep:
         )
 
     def _result_line(self, result: RunResult) -> str:
-        metric, best, variant = self.metric, self.results().best_run, result.hyperparameters.variant
+        metric, best = self.metric, self.results().best_run
         parts = [self._number(len(self._results)), str(result.hyperparameters)]
         if result.diverged:
             parts.append(f"diverged ({result.diverged.split(',')[0]})")
@@ -263,12 +279,25 @@ class Sweep:
             parts.append(f"{metric} {score}{' (degenerate)' * result.degenerate}")
         if best:
             parts.append(f"best {format_metric(metric, best.scores[metric])}")
-        if variant and (seconds := self._durations.seconds_per_epoch(variant)) is not None:
+        seconds = self._durations.seconds_per_epoch(result.hyperparameters.variant)
+        if seconds is not None:
             parts.append(f"{format_duration(seconds)} per epoch")
-        left = self._durations.seconds_left(
-            each for each in self.grid.runs if each not in self._results
+        return "  ".join([*parts, _eta(self._seconds_left())])
+
+    def _progress(self, training: Hyperparameters, report: TrainReport | None = None) -> str:
+        """Return a line about the run that is being trained, given its latest report."""
+        parts = [self._number(len(self._results) + 1), str(training)]
+        if report is None:
+            return "  ".join([*parts, "starting", _eta(self._seconds_left())])
+        parts.append(f"step {report.step:,}/{report.total_steps:,}")
+        this, others = report.seconds_left, self._seconds_left(training)
+        return "  ".join([*parts, _eta(None if this is None or others is None else this + others)])
+
+    def _seconds_left(self, training: Hyperparameters | None = None) -> float | None:
+        """Estimate how long the runs that have not ended will take, except for `training`."""
+        return self._durations.seconds_left(
+            each for each in self.grid.runs if each not in self._results and each != training
         )
-        return "  ".join([*parts, f"ETA {'-' if left is None else format_duration(left)}"])
 
     def _number(self, number: int) -> str:
         total = str(len(self.grid.runs))
@@ -280,6 +309,10 @@ class Sweep:
             return identity(self.base)
         variants = {variant.name: identity(run) for variant, run in self.opened.items()}
         return {VARIED: list(self.grid.variants[0].values), VARIANTS: variants}
+
+
+def _eta(seconds: float | None) -> str:
+    return f"ETA {'-' if seconds is None else format_duration(seconds)}"
 
 
 @contextmanager

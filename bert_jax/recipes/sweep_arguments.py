@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from bert_jax.finetuning.sweep_configs import value_at
 from bert_jax.finetuning.sweep_directory import Keep
 from bert_jax.recipes.command_line import finetune_config
 from bert_jax.runs.outputs import check_output
+from bert_jax.validation import renamed_in_errors
 
 # Config keys that the sweep itself sets, and the options to use instead.
 _SWEPT = {
@@ -26,7 +29,7 @@ _SWEPT = {
 # A sweep uses consecutive seeds, starting with the config's seed, so `--config.seed` is valid.
 _NOT_VARIED = _SWEPT | {"seed": "--seeds"}
 # Maps phrases that name parameters in the library's error messages to the corresponding options.
-OPTIONS = {
+_OPTIONS = {
     "batch_sizes": "--batch-sizes",
     "learning_rates": "--learning-rates",
     "num_epochs": "--epochs",
@@ -115,8 +118,8 @@ class SweepArguments:
         In the returned config, each of these keys has its first value.
 
         Raises:
-          ValueError: a key is set by the sweep itself, is set twice or has no values;
-            `load_config` fails; or the output directory cannot be used.
+          ValueError: a key is set by the sweep itself, is set twice, or has no values or duplicates
+            among them; `load_config` fails; or the output directory cannot be used.
         """
         for word in self.overrides:
             key = word.removeprefix("--config.").partition("=")[0]
@@ -124,13 +127,39 @@ class SweepArguments:
                 raise ValueError(f"{word}: a sweep sets this key itself. Use {_SWEPT[key]}.")
         texts = self._texts()
         first = {key: choices[0] for key, choices in texts.items()}
-        vary = {
-            key: [self._value(key, {**first, key: text}) for text in choices]
-            for key, choices in texts.items()
-        }
-        config = self._load(first, self.data)
+        with self._naming_varied_keys():
+            vary = {
+                key: [self._value(key, {**first, key: text}) for text in choices]
+                for key, choices in texts.items()
+            }
+            config = self._load(first, self.data)
+        for word in self.vary:
+            values = vary[word.partition("=")[0]]
+            if any(values.count(value) > 1 for value in values):
+                raise ValueError(f"--vary {word}: contains duplicates. Remove them.")
         check_output(Path(self.output), "--output", may_be=["sweep"])
         return config, vary
+
+    @contextmanager
+    def naming_options(self) -> Iterator[None]:
+        """Name the options, as given by the user, in the errors that the block raises."""
+        with self._naming_varied_keys(), renamed_in_errors(_OPTIONS):
+            yield
+
+    @contextmanager
+    def _naming_varied_keys(self) -> Iterator[None]:
+        """Begin an error about a varied key with `--vary KEY=` and the value or values at fault."""
+        try:
+            yield
+        except ValueError as error:
+            message = str(error)
+            for word in self.vary:
+                key = word.partition("=")[0]
+                if match := re.match(rf"(--config\.|config\.)?{re.escape(key)}(?=[=: ])", message):
+                    rest = message[match.end() :]
+                    given = key if rest.startswith("=") else word
+                    raise ValueError(f"--vary {given}{rest}") from error
+            raise
 
     def command(self, grid: Grid, keep: Keep) -> str:
         """Return a command that repeats the sweep, with the defaults spelled out."""

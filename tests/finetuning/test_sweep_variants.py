@@ -121,35 +121,46 @@ def test_the_table_compares_the_best_rate_of_each_approach(three, bert_jax_here)
     assert (kept / "predictions/SST-2.tsv").is_file()
 
 
-def test_progress_names_the_run_that_is_trained_and_its_speed(toy, three, bert_jax_here) -> None:
+def test_each_run_ends_with_one_line_that_has_its_speed_and_the_time_left(
+    toy, three, bert_jax_here
+) -> None:
     again = bert_jax_here(*words(toy, three, *THREE))
     assert again.code == 0, again.errors
-    assert "6 of 6 runs ended earlier" in again.output and "training  " not in again.output
+    assert "6 of 6 runs ended earlier" in again.output and "run 6/6" not in again.output
     shutil.rmtree(three / f"runs/{KEY}=0_batch16-rate0.01-epochs1-seed0")
     again = bert_jax_here(*words(toy, three, *THREE))
     assert again.code == 0, again.errors
     run = f"{KEY}=0, batch 16, learning rate 0.01, 1 epoch, seed 0"
     lines = again.output.splitlines()
-    assert f"training   run 6/6: {run}" in lines
-    (ended,) = (line for line in lines if line.startswith(f"run 6/6  {run}  loss "))
+    (ended,) = (line for line in lines if line.startswith("run 6/6"))
+    assert ended.startswith(f"run 6/6  {run}  loss ")
     assert re.search(r"  best 0\.\d+  \d+s per epoch  ETA 0s$", ended)
 
 
 def test_a_stopped_sweep_resumes_in_the_same_variant_from_python(toy, three, tmp_path) -> None:
     stop, config = StopRequest(), config_of(toy, tmp_path / "unused", {"best_metric": "loss"})
     reports: list[str] = []
+    progress: list[str] = []
 
     def on_report(report: Report) -> None:
         reports.append(str(report))
-        if str(report).startswith("training   run 2/2: tuning.top_layers=0, "):
+
+    def on_progress(text: str) -> None:
+        progress.append(text)
+        if text.startswith("run 2/2  tuning.top_layers=0, "):
             stop.request()
 
     def call(values: list[int], **more) -> SweepResult:
         grid = {"batch_sizes": [16], "learning_rates": [1e-2], "num_epochs": [1], "num_seeds": 1}
         return sweep(config, tmp_path / "sweep", vary={KEY: values}, **grid, **more)
 
-    stopped = call([-1, 0], on_report=on_report, stop=stop)
+    stopped = call([-1, 0], on_report=on_report, on_progress=on_progress, stop=stop)
     assert not stopped.finished and reports[-1].startswith("report so far")
+    assert [text.startswith("run 1/2") for text in reports].count(True) == 1
+    first = "run 1/2  tuning.top_layers=-1, batch 16, learning rate 0.01, 1 epoch, seed 0  "
+    assert progress[0] == f"{first}starting  ETA -"
+    assert re.fullmatch(rf"{re.escape(first)}step \d+/\d+  ETA -", progress[1])
+    assert re.search(r"  starting  ETA \d+s$", progress[-1])
     assert list(scores_of(tmp_path / "sweep")) == [(-1, 1e-2)]
     again = call([-1, 0], on_report=lambda report: reports.append(str(report)))
     assert again.finished and "1 of 2 runs ended earlier" in reports
@@ -189,14 +200,17 @@ def test_values_can_be_added_but_not_mixed_with_another_sweep(toy, three, bert_j
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--vary", "tuning.top_layer=1"], "--config.tuning.top_layer: no such key; nearest: "),
-        (["--vary", "tuning=1"], "--config.tuning is a section; its keys are tuning.embeddings"),
-        (["--vary", "tuning.top_layers=1,x"], "tuning.top_layers=x: expected an integer"),
-        (["--vary", "tuning.top_layers=1,"], "tuning.top_layers=: expected an integer"),
-        (["--vary", "tuning.top_layers=1,-2"], "tuning.top_layers=-2: expected -1 (all), 0, 1"),
-        (["--vary", "tuning.top_layers=1,3"], "tuning.top_layers=3: expected at most 2"),
+        (["--vary", "tuning.top_layer=1"], "--vary tuning.top_layer=1: no such key; nearest: "),
+        (["--vary", "tuning=1"], "--vary tuning=1 is a section; its keys are tuning.embeddings"),
+        (["--vary", "tuning.top_layers=1,x"], "--vary tuning.top_layers=x: expected an integer"),
+        (["--vary", "tuning.top_layers=1,"], "--vary tuning.top_layers=: expected an integer"),
+        (
+            ["--vary", "tuning.top_layers=1,-2"],
+            "--vary tuning.top_layers=-2: expected -1 (all), 0, 1",
+        ),
+        (["--vary", "tuning.top_layers=1,3"], "--vary tuning.top_layers=3: expected at most 2"),
         (["--vary", "tuning.top_layers"], "missing values. Write --vary tuning.top_layers=VALUE"),
-        (["--vary", "dropout=0,0.1,0.0"], "dropout=[0.0, 0.1, 0.0]: contains duplicates."),
+        (["--vary", "dropout=0,0.1,0.0"], "--vary dropout=0,0.1,0.0: contains duplicates."),
         (["--vary", "dropout=0", "--vary", "dropout=0.1"], "dropout is varied twice."),
         (["--vary", "batch_size=8,16"], "sweep sets this key itself. Use --batch-sizes"),
         (["--vary", "work_dir=x"], "--vary work_dir=x: a sweep sets this key itself. Use --output"),
@@ -212,12 +226,12 @@ def test_values_can_be_added_but_not_mixed_with_another_sweep(toy, three, bert_j
         ),
         (["--vary", "init_from=a,b"], "--vary init_from=a,b and --init "),
         (["--vary", "glue.task=(a"], "--vary glue.task=(a: ) is missing."),
-        (["--vary", "glue.directory=gs://a/b"], "gs:// is not supported"),
+        (["--vary", "glue.directory=gs://a/b"], "--vary glue.directory=gs://a/b: gs:// is not"),
         (["--report-only", "x", "--vary", "dropout=0"], "--report-only does not train."),
-        (["--vary", f"seed_{'x' * 9}=1"], "no such key"),
+        (["--vary", f"seed_{'x' * 9}=1"], f"--vary seed_{'x' * 9}=1: no such key"),
         (
             ["--vary", "max_length=24,40", "--vary", "dropout=0,0.1"],
-            "max_length=40: the model in ",
+            "--vary max_length=40: the model in ",
         ),
     ],
 )

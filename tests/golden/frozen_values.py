@@ -25,6 +25,7 @@ _NUMBER = r"\d[\d,]*(?:\.\d+)?"
 _MASKS = (
     (re.compile(rf"{_NUMBER}[kMG]?(?= (?:tok|tokens|MB)/s)"), "#"),
     (re.compile(r"(?<=ETA ).*"), "#"),
+    (re.compile(r"(?<=  )[^ ]+( [^ ]+)?(?= per epoch  )"), "#"),
     (re.compile(r" \(\d+ of them from the cache\)"), ""),
     (re.compile(rf"\b{_NUMBER}(?= s\b)"), "#"),
     (re.compile(rf"(?<=at most ){_NUMBER}(?= MiB)"), "#"),
