@@ -105,6 +105,20 @@ class ArgumentParser(argparse.ArgumentParser):
         given = {name: getattr(args, _destination(name)) for name in self._output_files}
         return {name: path for name, path in given.items() if path not in (None, "-")}
 
+    def given_values(self, args: argparse.Namespace) -> list[tuple[str, str]]:
+        """Return the parsed text values of all options, each with the words before it.
+
+        For example, ("--input ", "a.txt") or ("--config.work_dir=", "runs/mine").
+        """
+        values = [
+            (f"{action.option_strings[-1]} ", os.fspath(value))
+            for action in self._actions
+            if action.option_strings and not action.choices
+            for value in _values(getattr(args, action.dest, None))
+        ]
+        overrides = (word.partition("=") for word in args.config_overrides)
+        return values + [(f"{key}=", value) for key, _, value in overrides]
+
     def accept_former_name(self, former: str, current: str) -> None:
         """Accept an option's former name, which the help text does not list."""
         assert current in self.options and former not in self.options

@@ -58,7 +58,7 @@ def test_objectives_are_trained_and_evaluated(tiny_config, bert_jax_here, tmp_pa
     if pairs == "next_sentence":
         NextSentence(work_dir)
     else:
-        problem = "in order" if pairs == "sentence_order" else "the model's head is 'masked_lm'"
+        problem = "in order" if pairs == "sentence_order" else "not predict whether one sentence"
         with pytest.raises(ValueError, match=problem):
             NextSentence(work_dir)
 

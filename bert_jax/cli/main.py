@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from bert_jax.argument_errors import naming_arguments
 from bert_jax.error_advice import file_message, library_message
 from bert_jax.failures import raised_by_this_package
 from bert_jax.finetuning.plugins import register_plugins
@@ -112,17 +113,18 @@ def _run(verb: Verb, program: str, words: Sequence[str], own_process: bool) -> i
     parser = make_parser(verb, program)
     args = parser.parse_words(words, mixed=verb.mixed)
     if files := parser.output_files(args):
-        from bert_jax.runs.outputs import check_output_file  # imports libraries that are slow
+        from bert_jax.runs.outputs import check_output_files  # imports libraries that are slow
 
-        for name, path in files.items():
-            check_output_file(path, name)
-    replace_short_names(vars(args))
+        check_output_files(files)
+    given = parser.given_values(args)
+    short_names = replace_short_names(vars(args))
     # JAX has been imported by now, but does not start threads until it is first used.
     if verb.repeats and own_process:
         tune_malloc_for_training()
     if verb.converts and own_process:
         return_freed_memory()
-    return run_function(verb)(args)
+    with naming_arguments(given, short_names):
+        return run_function(verb)(args)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -11,10 +11,35 @@ import jax.numpy as jnp
 from bert_jax.finetuning.registry import kind_of_task
 from bert_jax.finetuning.task_data import HeadConfig
 from bert_jax.finetuning.task_kind import TaskConfig
+from bert_jax.inference.uses import use_of
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
 
 _UNNAMED = re.compile(r"LABEL_\d+")
+
+
+def no_task_of(work_dir: Path, model: ModelConfig, origin: Mapping[str, str]) -> str:
+    """Return an error message for a model whose directory does not say how to score it.
+
+    Args:
+      work_dir: the model's work directory.
+      model: the model.
+      origin: where the parameters come from, as recorded in `model.json`.
+    """
+    use = use_of(model, origin)
+    if model.classifier is not None:
+        return (
+            f"{work_dir}: this model {use.does}, but the task that it was fine-tuned on is not "
+            "recorded. Specify the task's config, for example --config table, and a labeled file "
+            "with --data FILE."
+        )
+    scores = ""
+    if "bj.FillMask" in use.classes:
+        scores = "score it with `bj.score_text` or `bj.score_minimal_pairs`, or "
+    return (
+        f"{work_dir}: this model was not fine-tuned on a task. It {use.does}: {scores}fine-tune it "
+        "first with `bj.finetune`."
+    )
 
 
 def check_head(task: TaskConfig, model: ModelConfig, work_dir: Path) -> None:
@@ -26,9 +51,9 @@ def check_head(task: TaskConfig, model: ModelConfig, work_dir: Path) -> None:
     kind = kind_of_task(task)
     if model.head != kind.head.name:
         raise ValueError(
-            f"{work_dir}: the model is for {model.head} ({model.problem}), but the config's "
-            f"section {kind.section!r} is for {kind.head.name}. Specify the config of the task "
-            "that the model was fine-tuned on."
+            f"{work_dir}: this model {use_of(model, {}).does}, but the config's section "
+            f"{kind.section!r} needs a model with the head {kind.head.name!r}. Specify the config "
+            "of the task that the model was fine-tuned on."
         )
 
 

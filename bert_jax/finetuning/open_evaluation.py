@@ -20,6 +20,7 @@ from bert_jax.finetuning.config import EvaluationConfig, FinetuneConfig
 from bert_jax.finetuning.label_matching import (
     check_head,
     check_positions,
+    no_task_of,
     notes_on_unnamed_labels,
     score_order,
     with_scores_in_order,
@@ -270,15 +271,9 @@ def _config_of_run(work_dir: Path) -> EvaluationConfig:
             f"{work_dir}: contains no {MODEL_NAME}{path_advice(work_dir)}. Specify the work "
             f"directory of a `{FINETUNE}` run."
         )
-    made_by = read_model(work_dir)[1].get("command", "another command")
-    if made_by != FINETUNE:
-        raise ValueError(
-            f"{work_dir}: made by `{made_by}`, not by a fine-tuning run. If the model was "
-            "fine-tuned with other software, specify its task with --config "
-            "configs/finetune/TASK.py, and a labeled file with --data FILE. Otherwise, fine-tune "
-            "the model first: "
-            f"`{FINETUNE} --config configs/finetune/TASK.py --init {work_dir}`"
-        )
+    model, origin = read_model(work_dir)
+    if origin.get("command") != FINETUNE:
+        raise ValueError(no_task_of(work_dir, model, origin))
     file = work_dir / RESOLVED_NAME
     if not file.is_file():
         raise ValueError(

@@ -55,7 +55,8 @@ class AnswerQuestion(Predictor):
     """
 
     heads = ("span",)
-    made_by = "`bert-jax finetune`"
+    purpose = "answer questions"
+    made_by = "`bj.finetune`"
     fallback_defaults = RELEASED_SPAN_DEFAULTS
 
     @overload

@@ -60,7 +60,8 @@ class Classify(Predictor):
     """
 
     heads = ("classification",)
-    made_by = "`bert-jax finetune`"
+    purpose = "classify texts"
+    made_by = "`bj.finetune`"
 
     @overload
     def __call__(self, text: Text) -> Classification: ...
@@ -170,7 +171,8 @@ class Choose(Predictor):
     """
 
     heads = ("multiple_choice",)
-    made_by = "`bert-jax finetune`"
+    purpose = "choose between continuations"
+    made_by = "`bj.finetune`"
 
     @overload
     def __call__(self, context: str, choices: list[str]) -> Choice: ...

@@ -161,7 +161,7 @@ class Embed(Predictor):
     """
 
     heads = None
-    made_by = "`bert-jax pretrain`"
+    made_by = "`bj.pretrain`"
 
     def __init__(
         self,

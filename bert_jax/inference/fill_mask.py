@@ -79,7 +79,8 @@ class FillMask(Predictor):
     """
 
     heads = ("pretraining", "masked_lm")
-    made_by = "`bert-jax pretrain`"
+    purpose = "fill masks"
+    made_by = "`bj.pretrain`"
 
     @property
     def mask(self) -> str:
@@ -201,7 +202,8 @@ class NextSentence(Predictor):
     """
 
     heads = ("pretraining", "next_sentence")
-    made_by = "`bert-jax pretrain` with next-sentence pairs"
+    purpose = "predict whether one sentence follows another"
+    made_by = "`bj.pretrain` with next-sentence pairs"
 
     @classmethod
     def check_origin(cls, work_dir: str | os.PathLike[str], origin: Mapping[str, str]) -> None:

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from bert_jax.inference.uses import unsuitable
 from bert_jax.labeled_data.feature_batches import (
     TOKENS_IN_A_CACHE,
     FeatureBatches,
@@ -272,11 +273,14 @@ class Predictor:
 
     Attributes:
       heads: the heads that the class can use; None for any head.
-      made_by: the command that creates a suitable model.
+      purpose: what the class does, for an error message about a model that does not do it, such as
+        "classify texts".
+      made_by: the function or command that creates a suitable model.
       fallback_defaults: the settings for models whose work directory does not contain any.
     """
 
     heads: ClassVar[tuple[str, ...] | None]
+    purpose: ClassVar[str] = ""
     made_by: ClassVar[str]
     fallback_defaults: ClassVar[InferenceDefaults | None] = None
 
@@ -312,10 +316,8 @@ class Predictor:
         config, origin = read_model(Path(work_dir))
         head, positions = config.head, config.encoder.max_positions
         if self.heads is not None and head not in self.heads:
-            raise ValueError(
-                f"{work_dir}: the model's head is {head!r}, but {type(self).__name__} needs "
-                f"{' or '.join(map(repr, self.heads))}. Use a model from {self.made_by}"
-            )
+            purpose = self.purpose or f"have the head {' or '.join(map(repr, self.heads))}"
+            raise ValueError(unsuitable(work_dir, config, origin, purpose, self.made_by))
         self.check_origin(work_dir, origin)
         self.origin = origin
         trained = load_model(os.fspath(work_dir), dtype, step)

@@ -88,7 +88,8 @@ class Tag(Predictor):
     """
 
     heads = ("tagging",)
-    made_by = "`bert-jax finetune`"
+    purpose = "tag words"
+    made_by = "`bj.finetune`"
     _warned = False
 
     @overload

@@ -69,27 +69,39 @@ def _locate(name: str) -> tuple[Path, Path]:
     return source, cache_directory() / "models" / directory / name
 
 
-def replace_short_names(options: dict[str, Any]) -> None:
+def replace_short_names(options: dict[str, Any]) -> dict[str, str]:
     """Replace the short names of small models in a command's options with their work directories.
 
     A file or directory with that name takes precedence. A model that is not in the cache yet is
     imported by another process, since a process that has used JAX cannot join a distributed run.
+
+    Returns:
+      A dict from the work directories to the short names that they replace.
     """
+    used: dict[str, str] = {}
+
+    def replaced(name: str) -> str:
+        path = _with_path(name)
+        if path != name:
+            used[path] = name
+        return path
+
     models = ("work_dir", "work_dir_option", "init", "tokenizer", "other", "first", "directory")
     for option in models + ("second",) * ("first" in options):  # elsewhere, `second` is a text
         if options.get(option) is not None:
-            options[option] = _with_path(options[option])
+            options[option] = replaced(options[option])
     lists = {"models": "", "config_overrides": "--config.init_from=", "vary": "init_from="}
     for option, prefix in lists.items():
         if options.get(option):
             options[option] = [
-                prefix + ",".join(map(_with_path, text.removeprefix(prefix).split(",")))
+                prefix + ",".join(map(replaced, text.removeprefix(prefix).split(",")))
                 if text.startswith(prefix)
                 else text
                 for text in options[option]
             ]
     if options.get("source") in SMALL_MODELS and not Path(options["source"]).exists():
         options["source"] = str(_locate(options["source"])[0])
+    return used
 
 
 def _with_path(name: str) -> str:

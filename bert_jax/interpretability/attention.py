@@ -10,7 +10,9 @@ from typing import assert_never, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.predictor import Predictor, Program, Row, check_strings
+from bert_jax.inference.uses import unsuitable, use_of
 from bert_jax.interpretability.attributions import (
     Attribution,
     Baseline,
@@ -45,7 +47,7 @@ class Attention(Predictor):
     """
 
     heads = None
-    made_by = "`bert-jax pretrain`"
+    made_by = "`bj.pretrain`"
 
     def __init__(
         self,
@@ -209,8 +211,9 @@ class Attention(Predictor):
                 return self._token_program(read, target, steps)
             case _:
                 raise ValueError(
-                    f"the model's head is {self.config.head!r}, which does not predict a single "
-                    "score. Use a model with a 'classification', 'pretraining' or 'masked_lm' head."
+                    f"{self.checkpoint}: this model {use_of(self.config, self.origin).does}; it "
+                    "does not predict a single score that could be attributed to words. Use a "
+                    "model that classifies texts or fills masks."
                 )
 
     def _label_program(
@@ -251,9 +254,9 @@ class Attention(Predictor):
 
     def _check_masked_lm(self) -> None:
         if self.config.head not in ("pretraining", "masked_lm"):
+            made_by = FillMask.made_by
             raise ValueError(
-                f"the model's head is {self.config.head!r}, which does not predict masked "
-                "words. Use a model with a 'pretraining' or 'masked_lm' head."
+                unsuitable(self.checkpoint, self.config, self.origin, FillMask.purpose, made_by)
             )
 
     def _masks(self, read: TokenizedText) -> list[int]:

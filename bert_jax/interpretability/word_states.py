@@ -30,7 +30,7 @@ class WordReader(Predictor):
     """
 
     heads = None
-    made_by = "`bert-jax pretrain`"
+    made_by = "`bj.pretrain`"
 
     def __init__(
         self,

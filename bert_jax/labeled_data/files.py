@@ -44,8 +44,7 @@ def find_file(path: str | Path) -> Path:
     file = _first_existing(Path(path))
     if file is None:
         raise ValueError(
-            f"{path} does not exist, with or without one of the extensions "
-            f"{', '.join(COMPRESSIONS)}"
+            f"{path}: no such file, with or without one of the extensions {', '.join(COMPRESSIONS)}"
         )
     return file
 

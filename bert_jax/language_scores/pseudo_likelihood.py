@@ -164,7 +164,8 @@ class PseudoLikelihood(Predictor):
     """
 
     heads = ("pretraining", "masked_lm")
-    made_by = "`bert-jax pretrain`"
+    purpose = "score text"
+    made_by = "`bj.pretrain`"
 
     def __init__(
         self,

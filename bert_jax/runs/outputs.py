@@ -6,7 +6,7 @@ This module does not import JAX.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -27,6 +27,12 @@ def check_work_dir_kind(path: Path, *, may_be: Collection[Kind] = ()) -> None:
     """
     if not (path / MODEL_NAME).is_file():
         check_output(path, "work_dir", may_be=may_be)
+
+
+def check_output_files(files: Mapping[str, str | os.PathLike[str]]) -> None:
+    """Check files with `check_output_file`, given a dict from option to path."""
+    for name, path in files.items():
+        check_output_file(path, name)
 
 
 def check_output_file(path: str | os.PathLike[str], name: str) -> None:

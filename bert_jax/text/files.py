@@ -223,7 +223,7 @@ def _expand(name: str) -> Iterator[str]:
         if not files:
             raise ValueError(f"{name}: no file matches this pattern.")
     else:
-        raise ValueError(f"{name}: this input does not exist.")
+        raise ValueError(f"{name}: no such file or directory.")
     for file in files:
         suffix = content_suffix(Path(file))
         if suffix in _UNREADABLE_SUFFIXES:

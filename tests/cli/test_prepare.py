@@ -105,7 +105,7 @@ def test_the_share_of_unknown_tokens_is_printed_and_refused(files, tmp_path, cap
         (["--max-length", "1"], "error: --max-length=1: expected 8"),
         (["--max-length", "9", "--max-documents-per-record", "5"], "per-record=5: .* of 9 pos"),
         (["--unit-bytes", "1"], "error: --unit-bytes=1: expected at least 1024"),
-        (["--input", "nowhere.txt"], "nowhere.txt: this input does not exist"),
+        (["--input", "nowhere.txt"], "error: --input nowhere.txt: no such file or directory."),
         (["--text-field", "title"], "in.jsonl:1: .*title"),
     ],
 )

@@ -240,7 +240,7 @@ def test_unusable_held_out_inputs_are_refused(
     refused("All inputs are held out", [str(Path(one).parent)], corpus.inputs)
     refused("nothing to evaluate on, since the 1 documents in 1 inputs", [one], [blank])
     refused("nothing to train on in 1 inputs: 1 documents are held out", [same], [one])
-    refused("nowhere.txt: this input does not exist", [one], ["nowhere.txt"])
+    refused("nowhere.txt: no such file or directory", [one], ["nowhere.txt"])
     refused("output=.*: this is inside the input directory", [one], [str(tmp_path)])
 
 

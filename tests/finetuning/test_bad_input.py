@@ -109,7 +109,7 @@ def test_every_split_is_read_before_training(refused, tmp_path, task, text, over
 @pytest.mark.parametrize(
     ("task", "overrides", "message"),
     [
-        ("glue", ["glue.directory=nowhere"], "nowhere/train.tsv does not exist"),
+        ("glue", ["glue.directory=nowhere"], "error: --config.glue.directory=nowhere: no such directory."),
         ("glue", ["glue.task=SST2"], "unknown GLUE task 'SST2'. Use one of CoLA"),
         ("glue", ["max_length=33"], "max_length=33: the model in"),
         ("glue", ["max_length=2"], "max_length=2: expected at least 3"),
@@ -219,7 +219,7 @@ def test_the_initial_model_is_not_overwritten(toy, bert_jax_here, source):
 def test_only_fine_tuning_directories_can_be_evaluated(bert_jax_here, source, tmp_path):
     for directory, message in (
         (tmp_path, "contains no model.json. Specify the work directory of a `bert-jax finetune`"),
-        (source, "made by `bert-jax pretrain`, not by a fine-tuning run"),
+        (source, "this model was not fine-tuned on a task. It fills masks"),
     ):
         finished = bert_jax_here("evaluate", directory)
         assert finished.code == 2

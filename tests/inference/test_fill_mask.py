@@ -129,9 +129,8 @@ def test_top_k_is_at_most_the_vocabulary_size(fill):
 
 
 def test_other_models_are_refused(model_pair, tmp_path):
-    with pytest.raises(
-        ValueError, match="the model's head is 'span', but FillMask needs 'pretraining' or 'masked_"
-    ):
+    answers = r"this model does not fill masks. It answers questions: use `bj.AnswerQuestion`. To "
+    with pytest.raises(ValueError, match=f"{answers}fill masks, use a model from `bj.pretrain`"):
         FillMask(model_pair("span").ours)
     with pytest.raises(ValueError, match="Specify a work directory written by"):
         FillMask(tmp_path)

@@ -49,7 +49,6 @@ def test_requests_that_make_no_sense_are_rejected(import_pair):
     with pytest.raises(ValueError, match=r"^top_k=0: out of range\. Use a number from 1 to"):
         attention.guesses(TEXT, top_k=0)
     classifier = Attention(import_pair("Bert", "classification")[1])
-    with pytest.raises(
-        ValueError, match="head is 'classification', which does not predict masked words"
-    ):
+    message = "this model does not fill masks. It classifies texts: use `bj.Classify`."
+    with pytest.raises(ValueError, match=message):
         classifier.guesses(TEXT)

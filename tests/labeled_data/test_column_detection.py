@@ -279,7 +279,7 @@ def test_the_detected_columns_are_logged(tmp_path: Path, caplog: pytest.LogCaptu
         ({"label_names": ("x", "y")}, "labels cannot be detected"),
         ({"train": "tfds:imdb_reviews"}, "columns are detected only in files"),
         ({"train": ""}, "files.train is not set"),
-        ({"train": "nowhere.csv"}, "nowhere.csv does not exist"),
+        ({"train": "nowhere.csv"}, "nowhere.csv: no such file"),
     ],
 )
 def test_unsupported_detection_is_rejected(options: dict[str, Any], message: str) -> None:

@@ -324,7 +324,7 @@ def test_unknown_and_incompatible_extensions_are_rejected(
 
 
 def test_missing_files_and_invalid_formats_are_rejected() -> None:
-    message = "nowhere.tsv does not exist, with or without one of the extensions .gz, .xz"
+    message = "nowhere.tsv: no such file, with or without one of the extensions .gz, .xz"
     with pytest.raises(ValueError, match=message):
         read_table("nowhere.tsv", TSV, ["text"])
     for arguments, message in [

@@ -104,13 +104,15 @@ def test_unusable_pairs_are_refused(masked_lm, tmp_path, lines, message):
 
 
 def test_other_files_and_models_are_refused(masked_lm, model_without_head, tmp_path):
-    with pytest.raises(ValueError, match="does not exist"):
+    with pytest.raises(ValueError, match="no such file"):
         score_minimal_pairs(masked_lm("Bert").ours, tmp_path / "missing.jsonl")
     text = tmp_path / "pairs.txt"
     text.write_text("a\n", encoding="utf-8")
     with pytest.raises(ValueError, match="minimal pairs are read from JSON Lines"):
         score_minimal_pairs(masked_lm("Bert").ours, text)
-    with pytest.raises(ValueError, match="the model's head is 'encoder', but Pseudo"):
+    with pytest.raises(
+        ValueError, match="this model does not score text. It has no head: use `bj.Embed`"
+    ):
         score_minimal_pairs(model_without_head, write(tmp_path / "pairs.jsonl", PAIRS))
     with pytest.raises(ValueError, match="max_pairs=0: expected 1 or more"):
         score_minimal_pairs(masked_lm("Bert").ours, text, max_pairs=0)

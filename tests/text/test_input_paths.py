@@ -72,7 +72,7 @@ def test_missing_empty_and_unsupported_inputs_are_refused(tmp_path):
     (tmp_path / "a.csv").write_text("x")
     (tmp_path / "a.parquet.gz").write_text("x")
     for name, message in [
-        ("missing.txt", r"missing\.txt: this input does not exist"),
+        ("missing.txt", r"missing\.txt: no such file or directory"),
         ("*.txt", r"\*\.txt: no file matches this pattern"),
         ("empty", "empty: no file in this directory has a supported suffix"),
         ("a.csv", r"cannot read \.csv files"),

@@ -1,0 +1,71 @@
+"""Describe an error in the words of the command line: the user's arguments, and commands."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from bert_jax.validation import renamed_in_errors
+
+# The commands to suggest instead of names in the Python API.
+COMMANDS = {
+    "bj.AnswerQuestion": "bert-jax predict",
+    "bj.Choose": "bert-jax predict",
+    "bj.Classify": "bert-jax predict",
+    "bj.Embed": "bert-jax predict --task embed",
+    "bj.FillMask": "bert-jax fill-mask",
+    "bj.NextSentence": "bert-jax predict --task next-sentence",
+    "bj.Tag": "bert-jax predict",
+    "bj.finetune": "bert-jax finetune",
+    "bj.pretrain": "bert-jax pretrain",
+    "bj.score_minimal_pairs": "bert-jax evaluate --minimal-pairs",
+    "bj.score_text": "bert-jax evaluate --text",
+}
+# Reasons why a path that the user specified cannot be read.
+_UNREADABLE = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR)
+
+
+@contextmanager
+def naming_arguments(
+    values: Sequence[tuple[str, str]], short_names: Mapping[str, str]
+) -> Iterator[None]:
+    """Reword the errors that the block raises for users of the command line.
+
+    A message that begins with the value of an option begins with the option as well, as in
+    `--input reviews.txt: no such file`. Names in the Python API are replaced by commands.
+
+    Args:
+      values: the values of all options; see `ArgumentParser.given_values`.
+      short_names: a dict from path to short name for the small models in the arguments.
+
+    Raises:
+      ValueError: the block raised a ValueError, or a path in the options cannot be read.
+    """
+    try:
+        with renamed_in_errors({**COMMANDS, **short_names}):
+            yield
+    except ValueError as error:
+        if (message := _with_option(str(error), values)) is None:
+            raise
+        raise ValueError(message) from error
+    except OSError as error:
+        if error.errno not in _UNREADABLE or not isinstance(error.filename, str):
+            raise
+        problem = f"{error.filename}: {os.strerror(error.errno).lower()}."
+        if (message := _with_option(problem, values)) is None:
+            raise
+        raise ValueError(message) from error
+
+
+def _with_option(message: str, values: Iterable[tuple[str, str]]) -> str | None:
+    """Return the message with the option that its path comes from, or None if there is none."""
+    for option, value in values:
+        path = value.rstrip("/")
+        if path and message.startswith((f"{path}:", f"{value}:")):
+            return option + message
+        if path and message.startswith(f"{path}/") and not Path(path).exists():
+            return f"{option}{value}: no such directory."
+    return None
