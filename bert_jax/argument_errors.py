@@ -64,7 +64,7 @@ def _with_option(message: str, values: Iterable[tuple[str, str]]) -> str | None:
     """Return the message with the option that its path comes from, or None if there is none."""
     for option, value in values:
         path = value.rstrip("/")
-        if path and message.startswith((f"{path}:", f"{value}:")):
+        if path and message.startswith((f"{path}:", f"{value}:", f"{value} is a ")):
             return option + message
         if path and message.startswith(f"{path}/") and not Path(path).exists():
             return f"{option}{value}: no such directory."

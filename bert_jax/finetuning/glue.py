@@ -106,8 +106,9 @@ class GlueConfig(TaskConfig):
         kept = self.tfds_data_dir if is_tfds(path) else ""
         if split == "train":
             if not is_directory:
+                problem = "not a directory" if Path(path).exists() else "no such directory"
                 raise ValueError(
-                    f"{path} is not a directory. To train on {self.task}, specify the directory "
+                    f"{path}: {problem}. To train on {self.task}, specify the directory "
                     "with its official files (train.tsv, dev.tsv) or tfds:glue/NAME. For your own "
                     "files, use configs/finetune/table.py"
                 )
