@@ -109,7 +109,11 @@ def test_every_split_is_read_before_training(refused, tmp_path, task, text, over
 @pytest.mark.parametrize(
     ("task", "overrides", "message"),
     [
-        ("glue", ["glue.directory=nowhere"], "error: --config.glue.directory=nowhere: no such directory."),
+        (
+            "glue",
+            ["glue.directory=nowhere"],
+            "error: --config.glue.directory=nowhere: no such directory.",
+        ),
         ("glue", ["glue.task=SST2"], "unknown GLUE task 'SST2'. Use one of CoLA"),
         ("glue", ["max_length=33"], "max_length=33: the model in"),
         ("glue", ["max_length=2"], "max_length=2: expected at least 3"),

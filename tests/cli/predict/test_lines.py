@@ -177,7 +177,11 @@ def test_the_error_names_the_unusable_line(models, refused, head, data, message)
         ),
         ("pretraining", ["--top-k", 0], "top_k=0: expected an integer from 1 to"),
         ("tagging", ["--task", "answer"], "'tagging', but AnswerQuestion needs"),
-        ("tagging", ["--input", "missing.txt"], "error: --input missing.txt: no such file, with or without"),
+        (
+            "tagging",
+            ["--input", "missing.txt"],
+            "error: --input missing.txt: no such file, with or without",
+        ),
         ("tagging", ["--batch-size", 0], "batch_size=0"),
         ("tagging", ["--output", "/dev/null/out.jsonl"], "/dev/null is not a directory. Use ano"),
     ],
