@@ -148,7 +148,10 @@ class FillMask(Predictor):
         """Return why the masks at these token indices cannot be filled, or "" if they can."""
         start = text[:40]
         if not len(mask_indices):
-            return f"no {self.mask} in {start!r}. Replace each word to predict with {self.mask}"
+            return (
+                f"no {self.mask} in {start!r}. Replace each word to predict with {self.mask}, since "
+                "this model fills masks"
+            )
         if mask_indices[-1] >= self.max_length - 2:
             return (
                 f"{start!r}... has {num_tokens + 2} tokens, but the maximum is {self.max_length}, "
