@@ -106,15 +106,20 @@ class ArgumentParser(argparse.ArgumentParser):
         return {name: path for name, path in given.items() if path not in (None, "-")}
 
     def given_values(self, args: argparse.Namespace) -> list[tuple[str, str]]:
-        """Return the parsed text values of all options, each with the words before it.
+        """Return the text values of all options that were given, each with the words before it.
 
         For example, ("--input ", "a.txt") or ("--config.work_dir=", "runs/mine").
         """
-        values = [
-            (f"{action.option_strings[-1]} ", os.fspath(value))
+        given = {
+            action.option_strings[-1]: getattr(args, action.dest)
             for action in self._actions
-            if action.option_strings and not action.choices
-            for value in _values(getattr(args, action.dest, None))
+            if action.option_strings and hasattr(args, action.dest)
+            if not action.choices and getattr(args, action.dest) != action.default
+        }
+        values = [
+            (f"{option} ", os.fspath(text))
+            for option, value in given.items()
+            for text in _values(value)
         ]
         overrides = (word.partition("=") for word in args.config_overrides)
         return values + [(f"{key}=", value) for key, _, value in overrides]

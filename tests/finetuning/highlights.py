@@ -135,6 +135,7 @@ class Highlight(Predictor):
     """A predictor that marks the relevant words in texts."""
 
     heads = (HEAD.name,)
+    purpose = "mark relevant words"
     made_by = "`bert-jax finetune`"
 
     def __call__(self, texts: Sequence[Sequence[str]]) -> list[Highlighted]:
