@@ -149,8 +149,8 @@ class FillMask(Predictor):
         start = text[:40]
         if not len(mask_indices):
             return (
-                f"no {self.mask} in {start!r}. Replace each word to predict with {self.mask}, since "
-                "this model fills masks"
+                f"no {self.mask} in {start!r}. Replace each word to predict with {self.mask}: this "
+                "model fills masks"
             )
         if mask_indices[-1] >= self.max_length - 2:
             return (
