@@ -273,8 +273,8 @@ class Predictor:
 
     Attributes:
       heads: the heads that the class can use; None for any head.
-      purpose: what the class does, for an error message about a model that does not do it, such as
-        "classify texts".
+      purpose: the purpose of the class, such as "classify texts", for the error message about a
+        model with another head.
       made_by: the function or command that creates a suitable model.
       fallback_defaults: the settings for models whose work directory does not contain any.
     """

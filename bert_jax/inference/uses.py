@@ -1,4 +1,4 @@
-"""Say what a model does with a text, so that errors can suggest a class that fits its head."""
+"""Describe the purpose of a model, so that errors can suggest a class that fits its head."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bert_jax.runs.work_dir import PAIRS
 
 
 class ModelUse(NamedTuple):
-    """What a model does.
+    """The purpose of a model.
 
     Attributes:
       does: a phrase for the subject "this model", such as "fills masks".
@@ -38,7 +38,7 @@ _CLASSIFIERS = {
 
 
 def use_of(config: ModelConfig, origin: Mapping[str, str]) -> ModelUse:
-    """Return what a model does.
+    """Return the purpose of a model.
 
     Args:
       config: the encoder and its head.
@@ -70,13 +70,13 @@ def unsuitable(
     purpose: str,
     made_by: str,
 ) -> str:
-    """Return an error message for a model that is used for a purpose that its head does not have.
+    """Return an error message for a model that is used for a purpose that it does not have.
 
     Args:
       model: the model's work directory or checkpoint, which the message begins with.
       config: the encoder and its head.
       origin: where the parameters come from, as recorded in `model.json`.
-      purpose: what the model would have to do, such as "classify texts".
+      purpose: the purpose that it does not have, such as "classify texts".
       made_by: the function that creates suitable models.
     """
     does, classes = use_of(config, origin)
