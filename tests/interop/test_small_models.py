@@ -103,6 +103,9 @@ def test_commands_accept_short_names(bert_jax_here: Run, tmp_path: Path) -> None
     assert "coast" in result.output, result.errors
     result = bert_jax_here("inspect", "mini-bert", "mini-albert")
     assert "5,479,746" in result.output and "4,845,506" in result.output, result.errors
+    other = bert_jax_here("fill-mask", "mini-ner", "The [MASK] of the sea.")
+    message = "mini-ner: this model does not fill masks. It tags words: use `bert-jax predict`."
+    assert other.code == 2 and other.errors.startswith(f"bert-jax: error: {message}")
     misspelled = bert_jax_here("fill-mask", "mini-brt", "The [MASK] of the sea.")
     assert misspelled.code == 2 and "nearest small model is mini-bert" in misspelled.errors
     with pytest.raises(ValueError, match=r"use `bj.small_model\('mini-ner'\)`"):
