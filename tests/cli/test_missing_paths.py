@@ -70,7 +70,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sweep --config": ("sweep --output out", "no such recipe or file"),
     "sweep --data": (f"sweep {TABLE} --init MODEL --output out", NO_FILE),
     "sweep --init": (f"sweep {TABLE} --data TEXT --output out", NO_MODEL),
-    "sweep --report-only": ("sweep", NO_FILE),
+    "sweep --report-only": ("sweep", "contains no results.json"),
     "train-tokenizer --input": ("train-tokenizer --output out", NO_FILE),
 }
 
