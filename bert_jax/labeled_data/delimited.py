@@ -73,13 +73,14 @@ class TableFormat:
         """Return the format of a file, resolving the kind "auto" from the file's extension.
 
         Raises:
-          ValueError: the extension is unknown, or the format it stands for is incompatible with the
-            other fields.
+          ValueError: the extension is unknown, there is no file with an unknown extension, or the
+            format is incompatible with the other fields.
         """
         if self.kind != "auto" or is_tfds(path):
             return self
         kind = _KINDS.get(content_suffix(Path(path)))
         if kind is None:
+            find_file(path)  # if there is no such file, this is the problem to report
             raise ValueError(
                 f"{path}: the extension does not identify a supported format. Set form.kind to one "
                 f"of {', '.join(get_args(Kind)[1:])}, or rename the file to end in one of "

@@ -80,7 +80,7 @@ def test_every_class_names_the_classes_that_fit_the_model(
     ("words", "head", "message"),
     [
         (
-            "predict MODEL --task classify",
+            "predict MODEL --input TEXT --task classify",
             "pretraining",
             "does not classify texts. It fills masks and predicts whether one sentence follows "
             "another: use `bert-jax fill-mask` or `bert-jax predict --task next-sentence`. To "
@@ -93,7 +93,11 @@ def test_every_class_names_the_classes_that_fit_the_model(
             "model from `bert-jax pretrain`.",
         ),
         ("fill-mask MODEL [MASK]", "encoder", "It has no head: use `bert-jax predict --task emb"),
-        ("predict MODEL --task tag", "span", "It answers questions: use `bert-jax predict`."),
+        (
+            "predict MODEL --input TEXT --task tag",
+            "span",
+            "It answers questions: use `bert-jax predict`.",
+        ),
         (
             "evaluate MODEL",
             "masked_lm",
