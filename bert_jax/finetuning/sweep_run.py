@@ -287,11 +287,14 @@ class Sweep:
     def _progress(self, training: Hyperparameters, report: TrainReport | None = None) -> str:
         """Return a line about the run that is being trained, given its latest report."""
         parts = [self._number(len(self._results) + 1), str(training)]
+        left = self._seconds_left()
         if report is None:
-            return "  ".join([*parts, "starting", _eta(self._seconds_left())])
+            return "  ".join([*parts, "starting", _eta(left)])
         parts.append(f"step {report.step:,}/{report.total_steps:,}")
-        this, others = report.seconds_left, self._seconds_left(training)
-        return "  ".join([*parts, _eta(None if this is None or others is None else this + others)])
+        others = self._seconds_left(training)
+        if report.seconds_left is not None and others is not None:
+            left = report.seconds_left + others
+        return "  ".join([*parts, _eta(left)])
 
     def _seconds_left(self, training: Hyperparameters | None = None) -> float | None:
         """Estimate how long the runs that have not ended will take, except for `training`."""
