@@ -155,7 +155,8 @@ class SweepArguments:
             message = str(error)
             for word in self.vary:
                 key = word.partition("=")[0]
-                if match := re.match(rf"(--config\.|config\.)?{re.escape(key)}(?=[=: ])", message):
+                begins = rf"(config[\w.]*: )?(--config\.|config\.)?{re.escape(key)}(?=[=: ])"
+                if match := re.match(begins, message):
                     rest = message[match.end() :]
                     given = key if rest.startswith("=") else word
                     raise ValueError(f"--vary {given}{rest}") from error
