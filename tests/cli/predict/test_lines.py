@@ -176,7 +176,11 @@ def test_the_error_names_the_unusable_line(models, refused, head, data, message)
             "--top-k=3: tag returns no alternatives. Only fill-mask",
         ),
         ("pretraining", ["--top-k", 0], "top_k=0: expected an integer from 1 to"),
-        ("tagging", ["--task", "answer"], "'tagging', but AnswerQuestion needs"),
+        (
+            "tagging",
+            ["--task", "answer"],
+            "does not answer questions. It tags words: use `bert-jax predict`",
+        ),
         (
             "tagging",
             ["--input", "missing.txt"],
