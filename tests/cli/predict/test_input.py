@@ -124,7 +124,7 @@ def test_an_unusable_line_keeps_the_partial_output(models, refused, tmp_path):
     words = ["--input", source, "--output", target, "--batch-size", 2]
     errors = refused(models["pretraining"], *words)
     assert f"{source}:6: no [MASK] in 'none'" in errors
-    assert "word to predict with [MASK] (--unusable report writes the error" in errors
+    assert "to predict with [MASK]: this model fills masks (--unusable report writes the" in errors
     assert not target.exists()
     partial = (tmp_path / "out.jsonl.partial").read_text().splitlines()
     assert len(partial) == 2  # the first chunk has 2 lines; the second one failed
