@@ -214,23 +214,6 @@ class SweepArguments:
         return value
 
 
-def grid_of(options: Mapping[str, Any], first_seed: int) -> Grid:
-    """Return the grid that the command's options specify, without its variants.
-
-    Args:
-      options: the values of the options, keyed by the option's name with underscores.
-      first_seed: the first seed.
-    """
-    default = Grid()
-    return Grid(
-        batch_sizes=tuple(options["batch_sizes"] or default.batch_sizes),
-        learning_rates=tuple(options["learning_rates"] or default.learning_rates),
-        num_epochs=tuple(options["epochs"] or default.num_epochs),
-        num_seeds=default.num_seeds if options["seeds"] is None else options["seeds"],
-        first_seed=first_seed,
-    )
-
-
 def split_values(text: str, name: str) -> list[str]:
     """Split text at commas, except those inside quotes or brackets.
 

@@ -15,9 +15,10 @@ from bert_jax.argument_parser import ArgumentParser
 from bert_jax.cli import sweep
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.glue import GlueConfig
+from bert_jax.finetuning.hyperparameters import Grid
 from bert_jax.finetuning.sentences import SentencesConfig
 from bert_jax.recipes.load import load_config
-from bert_jax.recipes.sweep_arguments import SweepArguments, grid_of
+from bert_jax.recipes.sweep_arguments import SweepArguments
 
 from ..commands import REPOSITORY
 from .conftest import COMMON, GOOD, reviews, scores
@@ -95,7 +96,7 @@ def test_a_sweep_also_accepts_a_table(tmp_path: Path) -> None:
     assert isinstance(config.task, SentencesConfig)
     assert config.task.files.train == str(data)
     assert config.task.files.first == "what was said"
-    assert f"--data {data}" in arguments.command(grid_of(vars(args), 0), "best")
+    assert f"--data {data}" in arguments.command(Grid(), "best")
 
 
 def load(name: str, *overrides: str) -> FinetuneConfig:
