@@ -44,6 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "finetune --config": ("finetune", "no such recipe or file"),
     "finetune --data": (f"finetune {TASK} --config.work_dir=out --init MODEL", NO_FILE),
     "finetune --init": (f"finetune {TASK} --config.work_dir=out --data TABLE", NO_MODEL),
+    "follow --config": ("follow PRETRAINED", "no such recipe or file"),
     "import --tokenizer": ("import SOURCE --output out", "this tokenizer does not exist"),
     "inspect --config": ("inspect", "no such recipe or file"),
     "plan --config": ("plan --topology cpu:8", "no such recipe or file"),
@@ -88,13 +89,16 @@ def test_every_path_option_is_listed() -> None:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return a classifier, its source and a text file, keyed by the words that stand for them."""
+    """Return models and data files, keyed by the words that stand for them in `COMMANDS`."""
     directory = tmp_path_factory.mktemp("files")
     make(directory / "source", "classification")
-    assert main(["import", str(directory / "source"), "--output", str(directory / "model")]) == 0
+    for name, more in (("model", []), ("encoder", ["--head", "encoder"])):
+        words = ["import", str(directory / "source"), "--output", str(directory / name), *more]
+        assert main(words) == 0
     (directory / "text.csv").write_text("text,label\n" + "wet,no\ndry,yes\n" * 4)
     (directory / "text.txt").write_text("wet roads\n")
-    paths = {"MODEL": "model", "SOURCE": "source", "TEXT": "text.txt", "TABLE": "text.csv"}
+    paths = {"MODEL": "model", "PRETRAINED": "encoder", "SOURCE": "source"}
+    paths |= {"TEXT": "text.txt", "TABLE": "text.csv"}
     return {word: str(directory / name) for word, name in paths.items()}
 
 
