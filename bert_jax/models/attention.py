@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.devices import check_splash_dropout
 from bert_jax.models.dropout import dropout
 from bert_jax.models.layers import constrain, dense
 from bert_jax.models.local_attention import cudnn_local_attention, local_attention
@@ -16,6 +17,7 @@ from bert_jax.models.ops import with_ops
 from bert_jax.models.options import Ops
 from bert_jax.models.products import attention_scores, weighted_values
 from bert_jax.models.rotary import Rotation, rotate
+from bert_jax.models.splash_attention import splash_attention
 
 
 class View(NamedTuple):
@@ -200,6 +202,12 @@ class SelfAttention(nnx.Module):
         match self.backend:
             case "cudnn":
                 attended = cudnn_attention(*projections, view)
+            case "splash":
+                if dropout_key is not None:
+                    check_splash_dropout(self.config.attention_dropout)
+                attended = splash_attention(
+                    *projections, view.document_ids, view.packed, view.window
+                )
             case "xla" if in_blocks:
                 assert view.window is not None
                 attended = local_attention(
@@ -219,8 +227,8 @@ class SelfAttention(nnx.Module):
                 )
             case "auto":
                 raise ValueError(
-                    "compute.attention='auto': the backend depends on the device. Set 'xla' or "
-                    "'cudnn', or pass ComputeConfig.resolve(jax.devices()[0], config)"
+                    "compute.attention='auto': the backend depends on the device. Set 'xla', "
+                    "'cudnn' or 'splash', or pass ComputeConfig.resolve(jax.devices()[0], config)"
                 )
             case _:
                 assert_never(self.backend)

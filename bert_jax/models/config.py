@@ -20,6 +20,7 @@ from bert_jax.models.config_checks import (
 from bert_jax.models.devices import (
     Device,
     check_cudnn,
+    check_splash,
     fits_cudnn,
     has_cudnn_attention,
     supports_bfloat16,
@@ -300,7 +301,8 @@ class ComputeConfig:
       attention: attention implementation. "auto" selects cuDNN's fused attention for bfloat16 on
         NVIDIA GPUs, provided that `ops` is "fast", `attention_dropout` is 0 (when called through
         JAX, cuDNN cannot draw a new dropout mask at each step) and the head size is supported (a
-        multiple of 8, at most 128). Otherwise it selects XLA.
+        multiple of 8, at most 128). Otherwise it selects XLA. "splash" selects JAX's fused
+        kernel for TPUs, without attention dropout.
       remat: which activations the backward pass recomputes: "none", all except the outputs of dense
         layers ("dots"), or all except each layer's input ("layer").
       scan_layers: whether to compile one layer and loop over it, instead of unrolling the layers. A
@@ -309,7 +311,7 @@ class ComputeConfig:
       ops: "fast" operations have custom backward passes, which support neither forward-mode
         differentiation nor second derivatives. "plain" operations compute the same values but leave
         differentiation to JAX, so that `jax.jvp`, `jax.linearize` and Hessian-vector products work.
-        They cannot be combined with `attention="cudnn"`.
+        They cannot be combined with `attention="cudnn"` or `"splash"`.
     """
 
     dtype: DTypeName = "auto"
@@ -324,17 +326,17 @@ class ComputeConfig:
         require_choice("remat", self.remat, Remat)
         require_choice("ops", self.ops, Ops)
         require(
-            self.ops == "fast" or self.attention != "cudnn",
-            f"compute.ops={self.ops!r}: not supported by cuDNN's attention. Set "
-            "compute.attention='xla' (or 'auto')",
+            self.ops == "fast" or self.attention not in ("cudnn", "splash"),
+            f"compute.ops={self.ops!r}: not supported by compute.attention={self.attention!r}, "
+            "whose kernel has its own backward pass. Set compute.attention='xla' (or 'auto')",
         )
 
     def resolve(self, device: Device, config: EncoderConfig) -> ComputeConfig:
         """Return the config with every "auto" replaced by the best choice for `device`.
 
         Raises:
-          ValueError: cuDNN's attention is requested but does not support the device, the dtype or
-            the encoder.
+          ValueError: a fused attention kernel is requested but does not support the device, the
+            dtype or the encoder.
         """
         dtype, attention = self.dtype, self.attention
         if dtype == "auto":
@@ -351,6 +353,8 @@ class ComputeConfig:
                 hidden_dim=config.hidden_dim,
                 num_heads=config.num_heads,
             )
+        if attention == "splash":
+            check_splash(device, attention_dropout=config.attention_dropout)
         return dataclasses.replace(self, dtype=dtype, attention=attention)
 
 

@@ -89,3 +89,30 @@ def check_cudnn(
         f"hidden_dim={hidden_dim} / num_heads={num_heads} is {hidden_dim // num_heads}. "
         "Set compute.attention='xla' (or 'auto')",
     )
+
+
+def check_splash(device: Device, *, attention_dropout: float) -> None:
+    """Check that JAX's fused attention for TPUs can be used.
+
+    Args:
+      device: the device that computes the encoder.
+      attention_dropout: see `EncoderConfig`.
+
+    Raises:
+      ValueError: it cannot; the message suggests a fix.
+    """
+    require(
+        device.platform == "tpu",
+        f"compute.attention='splash' runs only on TPUs, not on {device.platform}. "
+        "Set compute.attention='xla' (or 'auto')",
+    )
+    check_splash_dropout(attention_dropout)
+
+
+def check_splash_dropout(attention_dropout: float) -> None:
+    """Raise a ValueError if attention has dropout, which the kernel for TPUs does not support."""
+    require(
+        attention_dropout == 0.0,
+        f"compute.attention='splash' cannot apply model.attention_dropout={attention_dropout}: its "
+        "kernel has no dropout. Set model.attention_dropout=0 or compute.attention='xla'",
+    )

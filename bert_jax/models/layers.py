@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, assert_never
 
 import jax
@@ -20,13 +21,31 @@ from bert_jax.models.options import Ops
 from bert_jax.models.products import affine, affine_float32
 
 Axes = tuple[str | None, ...]
-Layout = Callable[[jax.Array, tuple[str | None, ...]], jax.Array]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the devices of a mesh divide arrays, given the logical axes of the arrays.
+
+    Attributes:
+      constrain: returns an array, sharded by its logical axes.
+      split: takes a function, its arguments, the logical axes of each argument, and the result's
+        logical axes. It calls the function on every device with this device's parts of the
+        arguments, and returns the whole result.
+    """
+
+    constrain: Callable[[jax.Array, Axes], jax.Array]
+    split: Callable[
+        [Callable[..., jax.Array], Sequence[jax.Array], Sequence[Axes], Axes], jax.Array
+    ]
+
+
 _LAYOUT: ContextVar[Layout | None] = ContextVar("layout", default=None)
 
 
 @contextlib.contextmanager
 def use_layout(layout: Layout | None) -> Iterator[None]:
-    """Make `constrain` apply `layout` inside the `with` block; None leaves arrays unchanged."""
+    """Divide arrays as in `layout` inside the `with` block; None leaves them whole."""
     token = _LAYOUT.set(layout)
     try:
         yield
@@ -37,7 +56,29 @@ def use_layout(layout: Layout | None) -> Iterator[None]:
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     """Return `x`, sharded by its logical axes (one per dim) inside a `use_layout` block."""
     layout = _LAYOUT.get()
-    return x if layout is None else layout(x, axes)
+    return x if layout is None else layout.constrain(x, axes)
+
+
+def on_every_device(
+    function: Callable[..., jax.Array],
+    arguments: Sequence[jax.Array],
+    axes: Sequence[Axes],
+    result_axes: Axes,
+) -> jax.Array:
+    """Call a function that the compiler cannot divide over devices, such as a Pallas kernel.
+
+    Inside a `use_layout` block, every device calls it with its own parts of the arguments.
+
+    Args:
+      function: the function. Its result for a part of the arguments is the same part of its result.
+      arguments: the function's arguments.
+      axes: the logical axes of each argument.
+      result_axes: the logical axes of the result. An axis has the same size in all arrays.
+    """
+    layout = _LAYOUT.get()
+    if layout is None:
+        return function(*arguments)
+    return layout.split(function, arguments, axes, result_axes)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))

@@ -87,7 +87,7 @@ def batch_part(
     ids = rows * length * arrays * _INT
     tokens = rows_at_once * length
     widest = max(encoder.hidden_dim, encoder.ffn_dim // tensor)
-    if compute.attention == "xla":  # XLA stores all attention scores; cuDNN's kernel does not
+    if compute.attention == "xla":  # the fused kernels store no attention scores
         widest = max(widest, encoder.num_heads * length // tensor)
     return Part(name, (ids + tokens * widest * itemsize) // parts, keys)
 

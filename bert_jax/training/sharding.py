@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.models.layers import use_layout
+from bert_jax.models.layers import Layout, use_layout
 from bert_jax.models.parameters import LogicalAxes
 
 # Maps logical axes to mesh axes. Parameters are split over `fsdp` (gathered layer by layer) and
@@ -159,7 +159,33 @@ def layout(mesh: Mesh) -> Iterator[None]:
     def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
         return jax.lax.with_sharding_constraint(x, named_sharding(x.shape, axes, mesh))
 
-    with use_layout(constrain if mesh.size > 1 else None):
+    def split(
+        function: Callable[..., jax.Array],
+        arguments: Sequence[jax.Array],
+        axes: Sequence[tuple[str | None, ...]],
+        result_axes: tuple[str | None, ...],
+    ) -> jax.Array:
+        sizes = {
+            axis: size
+            for argument, names in zip(arguments, axes, strict=True)
+            for axis, size in zip(names, argument.shape, strict=True)
+        }
+
+        def spec(axes: Sequence[str | None]) -> PartitionSpec:
+            return named_sharding([sizes[axis] for axis in axes], axes, mesh).spec
+
+        # The type system for `shard_map` does not support Pallas kernels (check_vma).
+        divided = jax.shard_map(
+            function,
+            mesh=mesh,
+            in_specs=tuple(map(spec, axes)),
+            out_specs=spec(result_axes),
+            check_vma=False,
+        )
+        result: jax.Array = divided(*arguments)
+        return result
+
+    with use_layout(Layout(constrain, split) if mesh.size > 1 else None):
         yield
 
 

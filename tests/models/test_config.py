@@ -229,6 +229,27 @@ def test_unsupported_uses_of_cudnn_are_refused(
     assert "compute.attention='xla'" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "attention_dropout", "message"),
+    [
+        ("cpu", 0.0, "compute.attention='splash' runs only on TPUs, not on cpu"),
+        ("gpu 9.0", 0.0, "compute.attention='splash' runs only on TPUs, not on gpu"),
+        ("tpu", 0.1, "compute.attention='splash' cannot apply model.attention_dropout=0.1"),
+    ],
+)
+def test_unsupported_uses_of_the_kernel_for_tpus_are_refused(
+    name: str, attention_dropout: float, message: str
+) -> None:
+    config, compute = EncoderConfig(attention_dropout=0.0), ComputeConfig(attention="splash")
+    assert compute.resolve(device("tpu"), config).attention == "splash"
+    config = dataclasses.replace(config, attention_dropout=attention_dropout)
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        compute.resolve(device(name), config)
+    assert "compute.attention='xla'" in str(error.value)
+    with pytest.raises(ValueError, match="compute.ops='plain': not supported by compute.attention"):
+        ComputeConfig(attention="splash", ops="plain")
+
+
 @pytest.mark.parametrize(("hidden_dim", "num_heads"), [(312, 12), (512, 2)])
 def test_xla_computes_head_sizes_unsupported_by_cudnn(hidden_dim: int, num_heads: int) -> None:
     config = EncoderConfig(hidden_dim=hidden_dim, num_heads=num_heads, attention_dropout=0.0)
