@@ -40,7 +40,10 @@ NAMES = (
     "modernbert_base_long",
 )
 # Teachers precede their students, and models precede the runs that continue their pretraining.
-RECIPES = (*NAMES, "tinybert", *(f"small/{name}" for name in NAMES))
+RECIPES = (
+    *(*NAMES, "tinybert", "modernbert_large", "modernbert_large_long"),
+    *(f"small/{name}" for name in NAMES),
+)
 KINDS = {"wordpiece": "wordpiece", "byte_bpe": "byte-bpe", "sentencepiece": "sentencepiece"}
 NUM_STEPS = 20
 # These sizes replace those in recipes for accelerators. Recipes for two cores keep their own sizes.
