@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import pytest
 
-from bert_jax import follow, pretrain
+from bert_jax import follow, pretrain, small_model
 from bert_jax.downstream.scorer import DownstreamScorer, open_tasks
 from bert_jax.downstream.tasks import load_tasks
 from bert_jax.finetuning.run import FinetuneRun
@@ -26,6 +26,8 @@ from bert_jax.training import curves, reporting
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.downstream_log import read_downstream_scores
 from bert_jax.training.metrics_log import read_metrics
+
+from ..commands import Finished
 
 TASK = """
 from ml_collections import ConfigDict
@@ -116,7 +118,11 @@ def values(work_dir: Path) -> dict[tuple[str, int], dict[str, float]]:
 
 
 def test_every_checkpoint_of_a_finished_run_is_scored_once(
-    followed: Path, finished: Path, task: Path, monkeypatch: pytest.MonkeyPatch
+    followed: Path,
+    finished: Path,
+    task: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    bert_jax_here: Callable[..., Finished],
 ) -> None:
     scores = read_downstream_scores(followed)
     assert {score.metric for score in scores} == {"accuracy"}
@@ -133,6 +139,8 @@ def test_every_checkpoint_of_a_finished_run_is_scored_once(
 
     monkeypatch.setattr(DownstreamScorer, "_finetune", refuse)
     assert len(follow(followed, [str(task)]).scores) == len(STEPS)
+    monkeypatch.setattr("bert_jax.cli.pretrain.enable_compilation_cache", lambda: None)
+    assert bert_jax_here("follow", followed, "--config", task, "--every", "2").code == 0
     with pytest.raises(AssertionError, match="fine-tuned again"):
         follow(followed, [str(task)], overrides=["--config.num_epochs=2"])
 
@@ -202,6 +210,7 @@ class StopAfter(StopRequest):
         return self._checks < 0
 
 
+@pytest.mark.slow
 def test_a_stopped_follower_resumes_in_the_middle_of_a_task(
     followed: Path, finished: Path, task: Path, tmp_path: Path
 ) -> None:
@@ -262,7 +271,11 @@ def test_a_run_fine_tunes_its_own_checkpoints_and_resumes(
 
 
 def test_mistakes_are_refused_before_any_work(
-    tiny_config: Path, finished: Path, task: Path, tmp_path: Path
+    tiny_config: Path,
+    finished: Path,
+    task: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     missing = tmp_path / "missing.py"
     text = task.read_text(encoding="utf-8").replace("train.csv", "gone.csv")
@@ -278,10 +291,16 @@ def test_mistakes_are_refused_before_any_work(
     refused(finished, [task], "every=0: expected 1 or more", every=0)
     refused(tmp_path / "nothing", [task], "model.json")
     refused(finished, [task], "set the same key", overrides=["--config.init_from=x"])
+    refused(Path(small_model("mini-sentiment")), [task], "a model that was fine-tuned")
     assert not (finished / "downstream").exists()
     config = config_of(tiny_config, tmp_path / "run", f"evaluation.downstream=('{missing}',)")
     with pytest.raises(ValueError, match="evaluation.downstream: missing: .*gone.csv"):
         pretrain(config)
+    monkeypatch.setattr("jax.process_count", lambda: 2)
+    with pytest.raises(ValueError, match="one of 2 processes. Leave it out, and start `bert-jax f"):
+        pretrain(config)
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
+    refused(finished, [task], "follow must be a single process")
     assert not (tmp_path / "run").exists()
 
 
