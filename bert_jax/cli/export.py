@@ -49,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
     options = {
         "hidden_states=True": "--hidden-states",
         "dtype": "--dtype",
+        f"head={args.head!r}": f"--head {args.head}",
         "format='huggingface'": "--format huggingface",
     }
     with renamed_in_errors(options):

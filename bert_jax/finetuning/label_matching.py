@@ -30,8 +30,8 @@ def no_task_of(work_dir: Path, model: ModelConfig, origin: Mapping[str, str]) ->
     if model.classifier is not None:
         return (
             f"{work_dir}: this model {use.does}, but the task that it was fine-tuned on is not "
-            "recorded. Specify the task's config, for example --config table, and a labeled file "
-            "with --data FILE."
+            "recorded. Specify the config of its task with --config, such as sst2 or table, and a "
+            "labeled file with --data."
         )
     scores = ""
     if "bj.FillMask" in use.classes:

@@ -120,7 +120,7 @@ def test_a_missing_head_is_refused(make_bert, bert_jax_here, tmp_path):
         words = ("export", ours, "--format", "huggingface", "--output", tmp_path / "x")
         refused = bert_jax_here(*words, "--head", part)
         assert refused.code == 2
-        assert f"head='{part}': not contained in a model with head='masked_lm'" in refused.errors
+        assert f"--head {part}: not contained in a model with head='masked_lm'" in refused.errors
     assert not (tmp_path / "x").exists()
 
 
