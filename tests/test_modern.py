@@ -1,4 +1,4 @@
-"""Test `experiments/modern`: the draw of the text, equal FLOPs, the scores and resuming."""
+"""Test `experiments/modern`: how it samples text, equalizes FLOPs, scores models and resumes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def run(data: Path, work: Path, *words: str, code: int = 0) -> str:
 
 
 def files_of(work: Path) -> dict[str, int]:
-    """Return the files with the results of jobs, and when they were written."""
+    """Return a dict that maps the path of each job's results to the file's modification time."""
     return {
         str(file): file.stat().st_mtime_ns
         for folder in ("runs", "tuning")
@@ -165,7 +165,8 @@ def check_results(content: dict[str, Any]) -> None:
         assert -1 <= each["scores"]["STS-B"]["score"] <= 1
     # With twice as many predictions and a third matrix in each block, a step costs more.
     assert variants["all"]["runs"]["0"]["steps"] < reference["steps"]
-    # Muon's matrix products, for query, key, value and output, and for three of 32 x 64.
+    # The FLOPs of one iteration in Muon: four matrices of 32 x 32 (query, key, value and output),
+    # and three of 32 x 64 (the gated feed-forward block).
     everything = variants["all"]["runs"]["0"]
     iteration = 4 * 6 * 32**3 + 3 * (4 * 32**2 * 64 + 2 * 32**3)
     assert everything["muon_flops"] == everything["steps"] * 5 * iteration
@@ -183,7 +184,7 @@ def check_first_step_below(
 
 
 def check_configs(content: dict[str, Any], work: Path) -> None:
-    """Check that the variants were trained with what their titles promise."""
+    """Check that each variant was trained with the settings that its title promises."""
     configs = {
         name: json.loads((work / f"runs/{name}-0/run/config.json").read_text()) for name in VARIANTS
     }

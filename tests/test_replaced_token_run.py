@@ -118,7 +118,7 @@ def test_the_generator_can_be_extracted(run, bert_jax_here, tmp_path):
     assert model.head == "masked_lm"
     assert model.encoder == read_generator(run) == generator_of(read_model(run)[0].encoder, 0.5)
     assert FillMask(tmp_path / "gen")("the [MASK] of the sea").masks
-    # The run, whose parameters are split over eight devices, scores texts with the generator.
+    # The run uses the generator to score texts, with its parameters split over eight devices.
     scores = score_text(tmp_path / "gen", run.parent / "text.txt", max_length=32)
     values = read_metrics(run / "metrics.jsonl")[-1]
     assert values["text_text_mlm_loss"] == pytest.approx(scores.mlm_loss, rel=1e-5)

@@ -1,4 +1,4 @@
-"""Test the messages about models that lack the head that a class or a command needs."""
+"""Test the error messages for models without the head that a class or command needs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def config_of(head: str) -> ModelConfig:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Callable[[str], Path]:
-    """Return a function that writes the `model.json` of a model with a head."""
+    """Return a function that writes the `model.json` of a model with the given head."""
 
     def write(head: str) -> Path:
         tokenizer = cast(Any, SimpleNamespace(fingerprint="0" * 64))

@@ -38,7 +38,7 @@ def test_import_and_export(family, head, bert_jax_here, tmp_path, monkeypatch):
     make(theirs, family, head)
     imported = bert_jax_here("import", theirs, "--output", ours)
     assert imported.code == 0, imported.errors
-    # Four of ModernBERT's tensors hold several parameters each.
+    # Four of ModernBERT's tensors each contain several parameters.
     more = {"ModernBert": 2 * (2 + 1)}.get(family, 0)
     assert f"{len(tensors_of(theirs)) + more} parameters imported" in imported.output
     assert "  - " not in imported.output and "  + " not in imported.output
@@ -301,8 +301,8 @@ def test_an_offset_that_hugging_face_cannot_express_is_refused(bert_jax_here, tm
     words = ("export", tmp_path / "ours", "--format", "huggingface", "--output", tmp_path / "back")
     refused = bert_jax_here(*words)
     assert refused.code == 2 and "would begin at 2 instead of the trained offset" in refused.errors
-    # ONNX supports the position offset. The export has no config.json, which would describe a
-    # different model.
+    # ONNX supports the position offset. The export has no config.json, because that file could not
+    # describe this model.
     onnx = tmp_path / "onnx"
     words = ("export", tmp_path / "ours", "--format", "onnx", "--output", onnx)
     assert bert_jax_here(*words).code == 0

@@ -1,4 +1,4 @@
-"""Test that importing and exporting BERT preserves its outputs and tensors, with every head."""
+"""Test, for every head, that importing and exporting BERT preserves its outputs and tensors."""
 
 from __future__ import annotations
 
@@ -206,8 +206,8 @@ def test_pretraining_continues_from_an_imported_model(
     settings += ["model.max_positions=40", "phases.phase1.num_steps=2", "optimizer.name=adamw"]
     settings += ["optimizer.peak_learning_rate=0.0", "optimizer.warmup_steps=0"]
     settings += ["model.num_heads=4", "mesh.fsdp=4"]
-    # Keep only the first phase: the recipe's second phase has sequences that are too long for this
-    # model's positions.
+    # Keep only the first phase, since the sequences in the recipe's second phase are longer than
+    # this model supports.
     config = tmp_path / "config.py"
     lines = [line for line in tiny_config.read_text().splitlines() if "phase2=" not in line]
     config.write_text("\n".join(lines))

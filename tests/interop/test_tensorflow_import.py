@@ -63,7 +63,10 @@ HEADS = {
 
 @pytest.fixture
 def make_release(make_bert, tmp_path):
-    """Return a function that writes a model as a release, and returns (model, release) paths."""
+    """Return a function that saves a model in Hugging Face's and Google's formats.
+
+    The function returns the paths of both directories.
+    """
 
     def run(head: str, more: dict[str, np.ndarray] | None = None, without: str = ""):
         theirs, release = make_bert(head), tmp_path / "release"

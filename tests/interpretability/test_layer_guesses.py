@@ -1,4 +1,4 @@
-"""Compare the guesses at every layer with those of Hugging Face's masked-LM head."""
+"""Compare every layer's predictions with those of Hugging Face's masked-LM head."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 from bert_jax import Attention, FillMask
 
 TEXT = "wet [MASK] in the [MASK]"
-# Hugging Face's masked-LM head for each family.
+# The attribute that holds the masked-LM head in Hugging Face's model for each family.
 HEADS = {"Bert": "cls", "Albert": "predictions"}
 
 

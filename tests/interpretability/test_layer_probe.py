@@ -1,4 +1,4 @@
-"""Compare linear probes with scikit-learn, and test their controls."""
+"""Compare linear probes with scikit-learn, and test the control experiments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VERBS = ["falls", "runs", "ends", "gets"]
 
 @pytest.fixture(scope="module")
 def treebanks(tmp_path_factory) -> tuple[Treebank, Treebank]:
-    """Return (training treebank, test treebank) of sentences such as "the rain falls"."""
+    """Return a training and a test treebank with sentences such as "the rain falls"."""
     rng = np.random.default_rng(0)
     directory = tmp_path_factory.mktemp("treebanks")
 

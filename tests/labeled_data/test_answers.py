@@ -1,4 +1,4 @@
-"""Compare answers with an exhaustive search, and test that correct answers are found."""
+"""Compare answers with those of an exhaustive search, and test that correct answers are found."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def gold_logits(windows: SpanWindows) -> list[np.ndarray]:
 
 
 def all_spans(windows: SpanWindows, number: int, start, end, longest: int) -> list[tuple]:
-    """Return (-score, begin, end, start logit, end logit) for each span that a question allows."""
+    """Return (-score, begin, end, start logit, end logit) for each valid span for a question."""
     spans = []
     sequences = windows.features.sequences
     for row in np.flatnonzero(windows.examples == number):
@@ -232,7 +232,7 @@ def test_gold_answers_of_the_official_dev_set_are_recovered(shared_data: Path, m
     tokenizer = Tokenizer.load(shared_data / "vocab" / model / "vocab.txt")
     examples = read_squad(shared_data / "squad/dev-v1.1.json.xz", labeled=True)
     windows = span_windows(examples, tokenizer, labeled=True)
-    # The longest answer in the set has 59 uncased tokens.
+    # The longest answer in the dev set has 59 uncased tokens.
     answers = best_answers(windows, examples, *gold_logits(windows), max_answer_length=80)
     missed = 0
     for example, answer in zip(examples, answers, strict=True):

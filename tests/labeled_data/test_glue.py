@@ -19,7 +19,7 @@ from bert_jax.labeled_data.glue import (
 )
 from bert_jax.labeled_data.sentences import read_sentences
 
-# The published numbers of examples (train, dev, test), and of dev examples in the second class.
+# The published numbers of train, dev and test examples, and of dev examples in the second class.
 COUNTS = {
     "CoLA": (8_551, 1_043, 1_063, 721),
     "SST-2": (67_349, 872, 1_821, 444),

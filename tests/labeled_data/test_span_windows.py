@@ -109,7 +109,7 @@ def test_windows_match_hugging_face_on_the_official_dev_set(shared_data: Path) -
 
 
 def numbered(count: int, answer: tuple[int, int] | None = None) -> SpanExample:
-    """Return a question about a passage w0 w1 ...
+    """Return a question about a passage whose words are w0, w1, and so on.
 
     answer: the numbers of the answer's first and last words.
     """

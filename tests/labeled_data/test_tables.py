@@ -97,7 +97,7 @@ def test_csv_files_written_by_python_are_read_correctly(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("delimiter", [";", "|", "\t"])
 def test_csv_can_have_another_delimiter(tmp_path: Path, delimiter: str) -> None:
-    """Where the comma is the decimal separator, spreadsheet programs use a different delimiter."""
+    """In locales with a decimal comma, spreadsheet programs use a different delimiter."""
     rows = [*ROWS, ["two\nlines", "1,5"], [f"a{delimiter}b", "0"]]
     path = tmp_path / "a.csv"
     with open(path, "w", newline="", encoding="utf-8") as file:

@@ -188,7 +188,7 @@ def test_invalid_arguments_are_rejected(tokenizer: Tokenizer) -> None:
     sentences = sentences_of("b c")
     with pytest.raises(ValueError, match="f: document_context=True, but no line marks"):
         tag_features(sentences, tokenizer, 8, ("X",), document_context=True)
-    # An evaluation ignores document_context, so the same sentences do not cause an error.
+    # Evaluation ignores document_context, so the same sentences do not cause an error there.
     with_context, without_context = (
         tag_features(sentences, tokenizer, 8, ("X",), document_context=context, for_evaluation=True)
         for context in (True, False)

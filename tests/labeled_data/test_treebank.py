@@ -1,4 +1,4 @@
-"""Test that English EWT has the published counts, and that malformed files are rejected."""
+"""Test that counts for English EWT match published ones, and that malformed files are rejected."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class ModelPair:
 
 @pytest.fixture(scope="session")
 def masked_lm(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ModelPair]:
-    """Return a cached function from a family to a model with random parameters."""
+    """Return a cached function that maps a family to a model with random parameters."""
     made: dict[str, ModelPair] = {}
 
     def create(family: str) -> ModelPair:
@@ -54,7 +54,7 @@ def model_without_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def their_scores(directory: Path, texts: Sequence[str], *, whole_words: bool) -> list[float]:
-    """Compute pseudo-log-likelihoods with transformers, one sentence at a time, without tricks."""
+    """Compute pseudo-log-likelihoods with transformers, simply scoring one sentence at a time."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     model = transformers.AutoModelForMaskedLM.from_pretrained(directory, dtype=torch.float32)
     model.eval()

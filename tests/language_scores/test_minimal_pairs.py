@@ -1,4 +1,4 @@
-"""Test the scores on minimal pairs, their file format, and the command that prints them."""
+"""Test scoring minimal pairs: the scores, the file format, and the output of the command."""
 
 from __future__ import annotations
 

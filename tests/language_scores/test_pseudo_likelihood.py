@@ -1,4 +1,4 @@
-"""Compare pseudo-log-likelihoods with plain computations in transformers, and with minicons."""
+"""Compare pseudo-log-likelihoods with a simple implementation in transformers and with minicons."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_whole_words_hide_the_rest_of_a_word(masked_lm):
 
 
 def test_equal_rows_are_computed_once(masked_lm):
-    """Sentences that differ in one token share the row in which this token is masked."""
+    """Sentences that differ in only one token share the row in which that token is masked."""
     tokenizer = Tokenizer.load(masked_lm("Bert").theirs)
     sentences = encode_sentences(tokenizer, ["a b c", "a x c", "a y c"])
     rows = masked_rows(sentences, 5, tokenizer)
@@ -86,7 +86,7 @@ def test_unusable_sentences_are_refused(masked_lm, texts, message):
 
 
 def blimp_sentences(shared_data: Path, count: int) -> list[str]:
-    """Return the sentences of `count` pairs, taken evenly from the whole of BLiMP."""
+    """Return the sentences of `count` pairs that are evenly spaced over all of BLiMP."""
     file = shared_data / "blimp/blimp.jsonl.xz"
     if not file.is_file():
         pytest.skip(f"no BLiMP in {file}")

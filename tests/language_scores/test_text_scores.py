@@ -1,4 +1,4 @@
-"""Compare the scores on text with computations in transformers."""
+"""Compare scores on text with the same scores computed with transformers."""
 
 from __future__ import annotations
 

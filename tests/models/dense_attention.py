@@ -17,7 +17,7 @@ def arrays(length: int, count: int = 4, dtype: str = "float32") -> list[jax.Arra
 
 
 def documents_of(kind: str, length: int) -> tuple[np.ndarray | None, bool]:
-    """Return document ids and whether they are packed; the rows end with different padding."""
+    """Return document ids and whether they are packed; the amount of padding varies by row."""
     tokens = np.array([length // 4 + 1, length - length // 8])[:, None]
     positions = np.arange(length)[None]
     match kind:

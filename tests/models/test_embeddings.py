@@ -25,7 +25,7 @@ def test_segment_gradients_are_accumulated_in_float32(segments, shape, dtype) ->
     exact = np.zeros((segments, 5))
     np.add.at(exact, ids, np.asarray(cotangent, np.float64))
     assert gradient.dtype == table.dtype
-    # The result is rounded only once, at the end, to bfloat16's eight bits.
+    # The result is rounded only once, at the end, to bfloat16's eight significant bits.
     rtol = 1e-5 if dtype == "float32" else 2**-8
     assert_allclose(np.asarray(gradient, np.float64), exact, rtol=rtol, atol=1e-5)
 

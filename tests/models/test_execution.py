@@ -244,7 +244,7 @@ def test_bfloat16_is_near_float32(params: Parameters, batch: Batch, plain: Any) 
 
 
 def test_the_gradient_of_a_frequent_token_is_accumulated_in_float32() -> None:
-    # Use 4,096 rows for one token, about as many as `[MASK]` has in 256 sequences of 128 tokens.
+    # One token occurs 4,096 times, about as often as `[MASK]` in 256 sequences of 128 tokens.
     config = dataclasses.replace(CONFIG, max_positions=128, hidden_dropout=0.0)
     rng = np.random.default_rng(5)
     token_ids = np.full((32, 128), 7, np.int32)

@@ -34,7 +34,7 @@ from bert_jax.training.sharding import MeshConfig, make_mesh, named_sharding
 from ..commands import REPOSITORY
 from .dense_attention import DIM, HEADS, ROWS, arrays, dense_mask, documents_of, torch_attention
 
-# An odd length, several blocks of which the last is incomplete, and padding beyond the window.
+# The length is odd, the last of several blocks is incomplete, and padding exceeds the window.
 LENGTH, WINDOW = 321, 129
 
 
@@ -68,7 +68,7 @@ def test_outputs_and_gradients_match_masked_dense_attention(
     ids, packed = documents_of(kind, length)
     operands = arrays(length)
     mask = dense_mask(ids, packed, length, window)
-    # Padding that sees no key is included: both libraries return zero for it.
+    # Padding that cannot attend to any key is included: both libraries return zero for it.
     distant = kind == "one" and length - length // 4 - 1 > window // 2
     assert distant == (not mask.any(axis=-1).all())
     expected = torch_attention(mask, operands)
@@ -95,7 +95,7 @@ def test_padding_matches_modernbert() -> None:
     padding = ids == 0
     assert (seen & padding).any() and not seen[padding].all() and seen[~padding].all()
     assert_allclose(found[seen], expected.numpy()[seen], rtol=0, atol=1e-5)
-    # transformers returns the mean of the whole row for padding that sees no token.
+    # For padding that cannot attend to any token, transformers returns the mean of the whole row.
     assert not found[~seen].any() and expected.numpy()[~seen].any()
 
 
@@ -106,8 +106,9 @@ def test_padding_has_no_effect_on_tokens(kind: str) -> None:
     padding = (ids == 0)[:, :, None, None]
     operands = arrays(LENGTH)
     garbage = [jnp.where(padding, 1e4, x) for x in operands]
-    # In a row with one document, padding next to a token sees it, and only the cotangents of
-    # padding that sees no token have no effect. In a packed row, no padding sees a token.
+    # In a row with one document, padding near tokens attends to them, so its cotangents do affect
+    # the tokens' gradients. Therefore, set these cotangents to zero. In a packed row, padding never
+    # attends to tokens.
     mask = dense_mask(ids, packed, LENGTH, WINDOW)
     tokens = (ids != 0)[:, None, None, :]
     sees_tokens = (mask & tokens).any(axis=-1)[:, 0, :, None, None]
@@ -292,7 +293,7 @@ def test_the_arguments_of_the_cudnn_kernel_describe_local_attention(
 
 @pytest.mark.parametrize("length", [77, LENGTH])
 def test_the_cudnn_kernel_accepts_the_blocks(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lower for a GPU, which checks shapes and dtypes but neither compiles nor runs the kernel."""
+    """Lower for a GPU, which checks shapes and dtypes without compiling or running the kernel."""
     kernel = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
     if not hasattr(kernel, "check_cudnn_version"):
         pytest.skip("this version of JAX looks up cuDNN's version elsewhere")

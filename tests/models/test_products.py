@@ -1,4 +1,4 @@
-"""Compare the model's matmuls with einsum and their gradients with JAX's own."""
+"""Compare the model's matmuls with einsum, and their gradients with those computed by JAX."""
 
 from __future__ import annotations
 

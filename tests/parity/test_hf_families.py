@@ -1,4 +1,7 @@
-"""Compare states, logits and gradients with Hugging Face's RoBERTa, ALBERT, DistilBERT, ELECTRA."""
+"""Compare our RoBERTa, ALBERT, DistilBERT and ELECTRA models with Hugging Face's.
+
+The tests compare hidden states, logits and gradients.
+"""
 
 from __future__ import annotations
 

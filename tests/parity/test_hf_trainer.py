@@ -57,7 +57,7 @@ def write_table(rows: list[tuple[str, str]], file: Path) -> None:
 
 
 def write_theirs(rows: list[tuple[str, str]], directory: Path) -> None:
-    """Write a small BertForSequenceClassification and a vocabulary with the rows' words."""
+    """Write a small BertForSequenceClassification and a vocabulary of the words in the rows."""
     words = sorted({word for text, _ in rows for word in text.lower().split() if word.isalpha()})
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"',.-`", *words]
     torch.manual_seed(0)

@@ -423,11 +423,11 @@ def test_a_masking_rate_changes_from_the_first_step_to_the_last(
     second = BatchSource(examples, batch_size=16, num_steps=4, first_step=5, run_steps=9)
     shares = [share(source[step]) for source in (first, second) for step in range(len(source))]
     np.testing.assert_allclose(shares, expected, atol=0.01)
-    # Every step has room for the largest rate, so the shapes of the batches never change.
+    # Every batch has room for the predictions at the highest masking rate, so shapes never change.
     assert {source[3]["masked_positions"].shape for source in (first, second)} == {
         (16, masking.max_predictions(examples.length))
     }
-    # The rate is an explicit input: the same examples at a given rate do not depend on the step.
+    # The masking rate is an explicit input: apart from that, examples do not depend on the step.
     given = examples.examples(0, np.arange(16), masking.rate_at(0, 9))
     assert_equal(first[0], given)
     with Loader(second, start_step=2, num_workers=1, prefetch=1) as loader:

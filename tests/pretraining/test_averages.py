@@ -1,4 +1,4 @@
-"""Test that a run keeps an average, evaluates and resumes it, and that `extract` averages."""
+"""Test the moving average of a run's parameters, and how `extract` averages checkpoints."""
 
 from __future__ import annotations
 

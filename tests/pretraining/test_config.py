@@ -184,7 +184,7 @@ def test_the_recipes_of_other_families_match_their_papers() -> None:
     "recipe", sorted(CONFIGS.parent.glob("*/**/*.py")), ids=lambda path: path.stem
 )
 def test_the_commands_of_a_recipe_can_be_copied(recipe: Path) -> None:
-    """Read the file as text: a continued line must end in a single backslash."""
+    """Check in the source text that a continued line ends in a single backslash."""
     text = recipe.read_text(encoding="utf-8")
     docstring = text.split('"""')[1]
     assert "\\\\" not in docstring

@@ -80,7 +80,8 @@ def test_one_command_continues_a_model_and_resumes_exactly(
     config = json.loads((tmp_path / "run/config.json").read_text(encoding="utf-8"))
     assert config["sentence_pairs"] == "none" and config["optimizer"]["beta2"] == 0.98
     assert config["phases"]["phase1"]["sequence_length"] == 32
-    # The evaluation before the first step repeats the last one of the model's own run.
+    # The evaluation before the first step gives the same metrics as the last evaluation in the
+    # model's own run.
     evaluations = metrics_of(tmp_path / "run", "evaluation")
     assert list(evaluations) == [0, 3, 4]
     before = metrics_of(source, "evaluation")[2]
@@ -126,7 +127,7 @@ def test_a_run_stopped_before_its_first_step_starts_over(
     stopped = pretrain(config, on_report=stop_at_once, stop=stop)
     assert not stopped.finished and stopped.step == 0
     assert lines[-1] == "stopped: before the first step; run the same command to start"
-    # A killed run may leave the first evaluation of other parameters behind.
+    # A killed run that started from other parameters may have logged its first evaluation.
     (tmp_path / "run/metrics.jsonl").write_text(
         '{"kind": "evaluation", "step": 0, "mlm_loss": 9}\n'
     )
@@ -149,7 +150,7 @@ def test_the_objective_comes_from_the_model_unless_the_config_sets_it(
     assert pairs(None) == pairs("tiny") == "none"
     assert pairs("small/bert_base", "phases.phase2=None") == "next_sentence"
     assert pairs(None, "sentence_pairs=sentence_order") == "sentence_order"
-    # A run that has begun keeps its own objective.
+    # A run that has already started keeps its own objective.
     model = json.loads((source / "model.json").read_text(encoding="utf-8"))
     model["model"]["head"] = "pretraining"
     model["origin"]["sentence_pairs"] = "sentence_order"

@@ -1,4 +1,4 @@
-"""Test that a run scores texts and minimal pairs as `evaluate` does, and resumes with them."""
+"""Test that a run scores texts and minimal pairs as `evaluate` does, even after it is resumed."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def config_of(tiny_config: Path, work_dir: Path, data: Path, *words: str) -> Pre
 
 @pytest.fixture(scope="module")
 def made(tiny_config: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Return a finished run, the scores' programs, their number at each evaluation, and lines."""
+    """Return a finished run, how many programs were compiled by each evaluation, and its output."""
     programs: list[Any] = []
     counts: list[int] = []
     lines: list[str] = []
@@ -150,7 +150,7 @@ def test_a_resumed_run_has_the_same_scores(
 def test_runs_without_the_keys_keep_their_identity_and_metrics(
     tiny_config: Path, run: PretrainResult, data: Path, tmp_path: Path
 ) -> None:
-    """The keys may be added or removed when a run resumes."""
+    """The keys for these scores may be added or removed when a run resumes."""
     words = ["evaluation.texts=()", "evaluation.minimal_pairs=''"]
     plain = config_of(tiny_config, tmp_path, data, *words)
     assert plain.identity() == config_of(tiny_config, tmp_path, data).identity()

@@ -1,4 +1,7 @@
-"""Test that a decay from another run's checkpoint ends like a single run, and its errors."""
+"""Test runs that start their decay from another run's checkpoint.
+
+They must end with the same result as a single run, and reject unsuitable sources.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ def config_of(tiny_config: Path, work_dir: Path, **values: Any) -> PretrainConfi
 
 @pytest.fixture(scope="module")
 def stable(tiny_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the work directory of a run with a constant rate after the warm-up."""
+    """Return the work directory of a run whose learning rate is constant after the warm-up."""
     work_dir = tmp_path_factory.mktemp("stable") / "run"
     values = {"phases.phase1.num_steps": 7, "optimizer.schedule": "constant"}
     assert pretrain(config_of(tiny_config, work_dir, **values)).finished

@@ -28,7 +28,7 @@ def disturb(work_dir: Path, done: threading.Event, *, kill: bool) -> None:
     (worker,) = multiprocessing.active_children()
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGKILL if kill else signal.SIGSTOP)
-    # Wait until the run is waiting for a batch; before that, it would stop in any case.
+    # Wait until the run is blocked on a batch; a run that is not blocked would stop in any case.
     if not kill and not done.wait(2):
         os.kill(os.getpid(), signal.SIGTERM)
 

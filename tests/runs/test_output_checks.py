@@ -23,7 +23,7 @@ from ..commands import REPOSITORY
 
 @pytest.fixture
 def directories(tmp_path: Path) -> dict[str, Path]:
-    """Return a directory of each kind, with the files that identify the kind, keyed by kind."""
+    """Return a dict that maps each kind of directory to an example with its identifying files."""
     files = {
         "sweep": ["sweep.json", "results.json"],
         "work directory": ["model.json", "config.json"],

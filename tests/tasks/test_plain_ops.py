@@ -18,8 +18,8 @@ from bert_jax.tasks.task import Task, soft_cross_entropy, total_loss
 
 SIZES: dict[str, Any] = dict(vocab_size=40, hidden_dim=16, num_heads=2, ffn_dim=32)
 POST = EncoderConfig(**SIZES, num_layers=1, max_positions=16, hidden_dropout=0.2)
-# This config uses the other options: fixed positions, pre-norm, tanh GELU, shared layers and
-# factorized embeddings.
+# This config uses options that `POST` does not: fixed positions, pre-norm, tanh GELU, shared layers
+# and factorized embeddings.
 PRE = EncoderConfig(
     **SIZES,
     num_layers=2,
@@ -98,7 +98,10 @@ def distance(actual: Any, expected: Any) -> float:
 
 @pytest.mark.parametrize("make_task", TASKS)
 def test_derivatives_match_the_fast_operations(make_task: MakeTask, batch: Any) -> None:
-    """Compare gradients with the fast ones, and second derivatives with finite differences."""
+    """Compare gradients with those of the fast operations, and check the second derivatives.
+
+    The second derivatives are compared with finite differences.
+    """
     plain, params = loss_of(make_task, "plain", batch)
     fast = jax.jit(jax.value_and_grad(loss_of(make_task, "fast", batch)[0]))
     tangent = directions(params)

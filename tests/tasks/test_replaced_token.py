@@ -1,4 +1,4 @@
-"""Test pretraining with replaced tokens against transformers, scikit-learn, and on every mesh."""
+"""Compare replaced-token detection with transformers and scikit-learn, and test every mesh."""
 
 from __future__ import annotations
 
@@ -234,7 +234,10 @@ def test_only_masked_tokens_are_replaced() -> None:
 def test_packing_does_not_change_the_losses(
     draw_document: Callable, lay_out: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compare two documents in a row with two rows, replacing all masked tokens by token 3."""
+    """Pack two documents into one row, and compare the metrics with those of two separate rows.
+
+    Every masked token is replaced with token 3, regardless of the generator's output.
+    """
     monkeypatch.setattr(
         replaced_token, "sample", lambda logits, key: jnp.full(logits.shape[:-1], 3)
     )

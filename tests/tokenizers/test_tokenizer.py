@@ -257,7 +257,7 @@ def test_white_space_around_an_entry_is_stripped_as_in_berts_code(tmp_path):
 
 
 def test_entries_of_white_space_keep_their_ids(tmp_path):
-    """Keep the ids of tokens that differ only in whitespace, as they do in some vocabularies."""
+    """Keep the ids of tokens that differ only in whitespace, which occur in some vocabularies."""
     specials = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
     entries = ["\u3000", "\u00a0", " ", "a ", "a", "b\t", "b ", "\u2028", "c"]
     vocabulary = tmp_path / "vocab.txt"

@@ -107,7 +107,7 @@ def test_a_restored_average_continues_exactly(training: Training, tmp_path: Path
     loaded = load_parameters(tmp_path, definition, shardings, part=AVERAGE)
     for name, value in loaded.items():
         assert_array_equal(value, saved[name])
-    # Without an average, the same checkpoint continues too.
+    # A run that does not keep an average can continue from the same checkpoint too.
     with Checkpointer(tmp_path, KEEP_ALL, {}) as checkpointer:
         plain = checkpointer.restore(abstract_state(definition, PLAIN, training.mesh))
     assert average_of(plain) is None and int(plain.step) == 3

@@ -39,8 +39,8 @@ def test_the_gradient_of_a_sharded_table_is_summed_whole_only_once() -> None:
     traffic = collectives(step.text, 8)
     table = VOCAB * DIM * 4
     # The table is used for both the embedding and the output. On CPUs, the whole gradient from the
-    # output is summed (without reduce-scatter). The gradient from the embedding must be summed only
-    # for the features that a device owns.
+    # output is summed (without reduce-scatter). For the gradient from the embedding, each device
+    # must sum only the features that it stores.
     assert table < traffic["all-reduce"].bytes < 1.5 * table
     # The table is gathered for the forward and the backward pass; activations are not gathered.
     assert traffic["all-gather"].bytes < 2.5 * table

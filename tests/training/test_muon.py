@@ -54,7 +54,8 @@ def run(config: OptimizerConfig, gradients: list[Tree], rates: list[float]) -> T
 
 
 def test_muon_and_its_adamw_follow_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    # PyTorch orthogonalizes in bfloat16. In float32, its results have the precision of ours.
+    # PyTorch orthogonalizes in bfloat16. Switch to float32, so that its results are as precise as
+    # ours.
     monkeypatch.setattr(torch.Tensor, "bfloat16", lambda self: self.clone())
     config = OptimizerConfig(
         name="muon", momentum=0.9, adam_rate_factor=0.5, weight_decay=0.3, clip_norm=0.0

@@ -33,8 +33,8 @@ def test_figures_are_per_device(make_task: Callable[[int], Task]) -> None:
     assert step.memory == step.arguments + step.outputs + step.temporaries
     # The state is updated in place; the other outputs are a few scalar metrics.
     assert 0 < step.outputs < 256
-    # The noise also takes FLOPs, so the step takes more than the two matrix products: those for
-    # the forward pass and for the kernel's gradient.
+    # The step has two matrix products, one for the forward pass and one for the kernel's gradient.
+    # It takes more FLOPs than these products, because generating the noise takes FLOPs too.
     assert step.flops >= 2 * (ROWS // 4 * DIM * 2 * 2)
     assert "ENTRY" in step.text
 

@@ -42,7 +42,7 @@ class StopAt:
     raise_if_stopping = StopRequest.raise_if_stopping
 
 
-# The evaluation after five steps makes checks 6 and 7.
+# The evaluation after five steps accounts for checks 6 and 7.
 @pytest.mark.parametrize(
     ("question", "stopped_after"), [(1, 1), (4, 4), (5, 5), (6, 5), (7, 5), (8, 6), (11, 9)]
 )
@@ -62,7 +62,7 @@ def test_a_stopped_run_resumes_exactly(
     assert recorder.losses == expected.losses
     assert recorder.held_out == expected.held_out
     assert_same_state(state, expected_state)
-    # If the run is started a third time, it is already finished.
+    # When the run is started a third time, it is already finished.
     before = list(recorder.events)
     state, finished = bench.run(tmp_path, recorder)
     assert finished and recorder.events == before
