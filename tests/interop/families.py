@@ -21,7 +21,7 @@ SIZES = dict(
     initializer_range=0.1,
 )
 BYTES = ["<s>", "<pad>", "</s>", "<unk>", *sorted(ByteLevel.alphabet()), "<mask>"]
-# For each of our heads, the suffix of Hugging Face's class name.
+# The suffix of Hugging Face's class name for each of our heads.
 HEADS = {
     "encoder": "Model",
     "masked_lm": "ForMaskedLM",

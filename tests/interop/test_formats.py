@@ -39,7 +39,7 @@ def exported(make_bert, bert_jax_here, tmp_path):
 
 
 def agree(model, other, *lengths: int) -> set[str]:
-    """Check that two models agree within 1e-4 at all lengths, and return their shared outputs."""
+    """Check that two models agree within 1e-4 at all lengths, and return their common outputs."""
     for length in lengths:
         probe = random_probe(VOCABULARY, 2, length, seed=length)
         found = differences(model.outputs(probe), other.outputs(probe), probe)

@@ -51,7 +51,7 @@ def test_a_pickle_from_before_2020(make_bert, imported, bert_jax_here):
 
 
 def num_tensors() -> int:
-    """Return how many tensors are in this process's memory."""
+    """Return the number of tensors in this process's memory."""
     gc.collect()
     return sum(issubclass(type(kept), torch.Tensor) for kept in gc.get_objects())
 

@@ -20,7 +20,7 @@ APPROXIMATION = {"gelu": "none", "gelu_tanh": "tanh"}
 
 
 # The test process compiles with options that favor speed, under which tanh is off by up to 9e-6.
-# Compute the functions in a separate process with the default options, which users get.
+# Compute the functions in a separate process with the default options, as users do.
 PROGRAM = """
 import sys
 

@@ -1,4 +1,4 @@
-"""Compare local attention with PyTorch's dense attention under a mask, and test what it costs."""
+"""Compare local attention with masked dense attention in PyTorch, and test its cost."""
 
 from __future__ import annotations
 

@@ -110,8 +110,8 @@ def test_updates_keep_the_singular_vectors_and_have_the_size_of_adams(
 def test_stable_adamw_follows_its_paper() -> None:
     """Compare with algorithm 2 in Wortsman et al. 2023, in float64.
 
-    As in its section 3.5, the squares are at least epsilon squared. Gradients grow until the RMS
-    exceeds 1.
+    As in section 3.5 of the paper, the squares are at least epsilon squared. Gradients grow until
+    the RMS exceeds 1.
     """
     config = OptimizerConfig(name="stable_adamw", beta2=0.98, weight_decay=0.3)
     gradients = [draw(seed, 0.1 * 3**seed) for seed in range(1, 6)]

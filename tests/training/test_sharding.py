@@ -1,4 +1,4 @@
-"""Test the axis table, and the layout of states and batches on a mesh."""
+"""Test the table of axes, and how states and batches are laid out on a mesh."""
 
 import math
 import re

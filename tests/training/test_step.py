@@ -94,7 +94,7 @@ def without_dropout(batches: list[Batch]) -> Result:
         MeshConfig(data=8),
         MeshConfig(data=1, fsdp=8),
         MeshConfig(data=2, fsdp=2, tensor=2),
-        # There are more devices than heads, so every device has whole heads and split projections.
+        # The tensor axis is larger than the number of heads, so it splits only the projections.
         MeshConfig(data=2, fsdp=1, tensor=4),
     ],
     ids=str,
