@@ -110,7 +110,7 @@ setup(
         "dev": DEV,
     },
     # Add the checkout to sys.path instead of installing an import finder. Python asks such finders
-    # last, so a checkout in the current directory, which has the same name as the package, would be
+    # last, so a folder named bert_jax in the current directory, such as a checkout, would be
     # imported first, as an empty namespace package.
     options={"editable_wheel": {"mode": "compat"}},
     entry_points={"console_scripts": ["bert-jax = bert_jax.cli.main:main"]},

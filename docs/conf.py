@@ -44,7 +44,8 @@ html_show_sphinx = False
 html_copy_source = False
 html_show_sourcelink = False
 html_favicon = "_static/icon.svg"
-# To show excerpts, the search would have to fetch pages, which browsers block for file:// URLs.
+# To show excerpts, the search would have to fetch pages, but browsers do not allow this for
+# file:// URLs.
 html_show_search_summary = False
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"

@@ -15,7 +15,7 @@ import bert_jax as bj
 
 
 class Electra(bj.CustomTask):
-    """A generator and a discriminator that share token embeddings, as in section 3.1."""
+    """A generator and a discriminator with shared token embeddings (section 3.1 of the paper)."""
 
     def __init__(self, **sizes: Any):
         self.loss_terms = {"mlm_loss": 1.0, "replaced_loss": 50.0}

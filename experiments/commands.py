@@ -1,4 +1,4 @@
-"""Run commands and check which runs a folder contains; all experiments share this module."""
+"""Run commands, and check that a folder's runs have the same settings, for all experiments."""
 
 from __future__ import annotations
 
@@ -75,7 +75,9 @@ def claim(work: Path, settings: dict[str, Any]) -> None:
     if not file.is_file():
         write_file(file, json.dumps(settings, indent=1))
     if json.loads(file.read_text(encoding="utf-8")) != settings:
-        raise SystemExit(f"{work} contains runs with other settings ({file}). Use another --work")
+        raise SystemExit(
+            f"{work} contains runs with other settings ({file}). Use another --work folder"
+        )
 
 
 def claim_config(values: dict[str, Any], file: Path) -> None:
@@ -84,4 +86,6 @@ def claim_config(values: dict[str, Any], file: Path) -> None:
     if not file.is_file():
         write_config(values, file)
     if file.read_text(encoding="utf-8") != _CONFIG.format(values):
-        raise SystemExit(f"{file.parent} contains a run with another config. Use another --work")
+        raise SystemExit(
+            f"{file.parent} contains a run with a different config. Use another --work folder"
+        )

@@ -1,15 +1,15 @@
-r"""ELECTRA-Small as published (Clark et al. 2020, sections 3.3 and appendix A, table 6).
+r"""ELECTRA-Small as published (Clark et al. 2020, section 3.3 and appendix A, table 6).
 
 A generator with a quarter of the model's width predicts 15% of the tokens, all of which it sees as
-[MASK]. The model detects which tokens of the generator's version of the text are not the original
-ones. The loss is the generator's masked-LM loss plus 50 times the model's loss over all tokens. The
-two models share their token, position and segment embeddings, which have 128 features. The model is
-trained for 1,000,000 steps with batches of 128 rows of 128 tokens. The optimizer is AdamW with
-betas of 0.9 and 0.999, an epsilon of 1e-6, a weight decay of 0.01, and a learning rate that rises
-to 5e-4 over 10,000 steps and then decays linearly. Gradients are clipped to a norm of 1, as in the
-released code.
+[MASK]. The model detects which tokens in the generator's version of the text differ from the
+original. The loss is the generator's masked-LM loss plus 50 times the model's loss over all tokens.
+The two models share their token, position and segment embeddings, which have 128 features. The
+model is trained for 1,000,000 steps with batches of 128 rows of 128 tokens. The optimizer is AdamW
+with betas of 0.9 and 0.999, an epsilon of 1e-6, a weight decay of 0.01, and a learning rate that
+rises to 5e-4 over 10,000 steps and then decays linearly. Gradients are clipped to a norm of 1, as
+in the released code.
 
-Differences from the released code: it leaves 15% of the predicted tokens unmasked in the
+Differences from the released code: that code leaves 15% of the predicted tokens unmasked in the
 generator's input, which the paper does not mention (--config.masking.mask_fraction=0.85), and its
 Adam has no bias correction.
 
@@ -19,7 +19,7 @@ Corpus (Wikipedia and BooksCorpus in the paper):
         --output corpora/wordpiece128 --max-length 128
 Command:
     bert-jax pretrain --config configs/pretrain/electra_small.py
-The exported and fine-tuned model is the discriminator. For the generator:
+The discriminator is the model that is exported and fine-tuned. To extract the generator:
     bert-jax extract runs/electra_small --step newest --generator --output models/generator
 Hardware: any. Published: 4 days on one V100 GPU (table 1). This recipe has not been run.
 """

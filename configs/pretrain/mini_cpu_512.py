@@ -1,6 +1,6 @@
 r"""BERT-mini at length 512, initialized from the model trained with mini_cpu.py.
 
-Command, after running mini_cpu.py:
+Commands, to be run after mini_cpu.py:
     bert-jax prepare --input TEXT --tokenizer corpora/mini-cpu/tokenizer --max-length 512 \
       --output corpora/mini-cpu/512 --held-out 0.005
     bert-jax pretrain --config configs/pretrain/mini_cpu_512.py

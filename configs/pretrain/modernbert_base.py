@@ -2,28 +2,29 @@ r"""ModernBERT-base as published (Warner et al. 2024), first stage: rows of 1,02
 
 The hyperparameters are those of "Smarter, Better, Faster, Longer". The model is trained on 1.719
 trillion tokens in this stage, and then on longer rows with the recipe modernbert_base_long. It
-predicts 30% of the tokens, of which 80% are masked and 10% replaced, and no sentence pairs (section
-2.2.2); in held-out text, it predicts 15% (the released configuration). According to table 3,
-batches have 4,608 rows, after a warm-up from 768 rows over 50 billion tokens with the same number
-of steps for each size (appendix A.1). The optimizer is StableAdamW with betas of 0.9 and 0.98 and
-an epsilon of 1e-6. The learning rate rises to 8e-4 over 3 billion tokens and then stays constant.
-The only dropout is 0.1 for the output of attention. In this stage, all rotary angles have a base of
-10,000 (section 2.2.2, "Context Length Extension").
+predicts 30% of the tokens, of which 80% are masked and 10% replaced, and there are no sentence
+pairs (section 2.2.2); in held-out text, it predicts 15% (as in the released configuration).
+According to table 3, batches have 4,608 rows, after a batch-size warm-up that starts at 768 rows,
+lasts 50 billion tokens, and takes the same number of steps at each size (appendix A.1). The
+optimizer is StableAdamW with betas of 0.9 and 0.98 and an epsilon of 1e-6. The learning rate rises
+to 8e-4 over 3 billion tokens and then stays constant. The only dropout is 0.1 for the output of
+attention. In this stage, all rotary angles have a base of 10,000 (section 2.2.2, "Context Length
+Extension").
 
-The released code computes the batch sizes in steps of 768 rows: 4,239 steps each with 768, 1,536,
-2,304, 3,072 and 3,840 rows are 50 billion tokens, and the learning rate reaches its peak during the
-first of them.
+The released code raises the batch size in increments of 768 rows. Training for 4,239 steps at each
+of the sizes 768, 1,536, 2,304, 3,072 and 3,840 takes 50 billion tokens, and the learning rate
+reaches its peak while the size is still 768.
 
-The weight decay of 1e-5 in table 3 is fully decoupled (appendix A.4): it is not multiplied by the
-learning rate, but by its ratio to the peak. Here, `weight_decay` is multiplied by the learning
-rate, so its value is 1e-5 / 8e-4.
+The weight decay of 1e-5 in table 3 is fully decoupled (appendix A.4): it is multiplied by the ratio
+of the learning rate to its peak, not by the learning rate itself. Here, `weight_decay` is
+multiplied by the learning rate, so its value is 1e-5 / 8e-4.
 
 Difference from the paper: the output matrices of the blocks have the same initializer range as all
-other matrices. In the Megatron initialization (section 2.2.2), it is divided by the square root of
-twice the number of layers.
+other matrices. The Megatron initialization (section 2.2.2) divides their range by the square root
+of twice the number of layers.
 
 Corpus (2 trillion tokens of web text, code and scientific text in the paper, section 2.2.1; the
-paper's vocabulary is a byte-level BPE, too):
+paper's vocabulary is also a byte-level BPE):
     bert-jax train-tokenizer --kind byte-bpe --input TEXT --vocab-size 50368 \
         --output corpora/modernbert-tokenizer
     bert-jax prepare --input TEXT --tokenizer corpora/modernbert-tokenizer \

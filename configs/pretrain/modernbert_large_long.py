@@ -6,9 +6,9 @@ have 616 rows for 250 billion tokens and 624 rows for the decay over 50 billion 
 decoupled weight decay of 1e-6 is 0.02 times the peak learning rate; see modernbert_base.
 
 Corpora: the same as for modernbert_base_long.py.
-Command, after both commands of modernbert_large.py:
+Command, to be run after both commands in modernbert_large.py:
     bert-jax pretrain --config configs/pretrain/modernbert_large_long.py
-The published model is the best checkpoint of the decay (appendix A.5):
+The published model is the best checkpoint from the decay (appendix A.5):
     bert-jax extract runs/modernbert_large_long --step best --output models/modernbert-large
 Hardware: any, if the number of data-parallel devices divides 8; with few devices, also set
 --config.accumulation_steps=N. Published: 81 and 22 hours on eight H100 GPUs (table 3). This recipe

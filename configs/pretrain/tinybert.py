@@ -1,16 +1,16 @@
-r"""4-layer TinyBERT as published (Jiao et al. 2020, 3.2 and 4.2): the general distillation stage.
+r"""4-layer TinyBERT as published (Jiao et al. 2020, sections 3.2 and 4.2): general distillation.
 
 The student is trained to match BERT-base's embeddings, hidden states and attention scores. Its
 layer m corresponds to the teacher's layer 3m, and learned matrices map its hidden states to the
 teacher's 768 features. The loss has no terms for predictions, masked words or sentence pairs. The
 student is trained for three epochs on English Wikipedia, in sequences of 128 tokens. All other
-settings are from BERT's pretraining (Devlin et al. 2019, A.2): segment pairs, batches of 256, AdamW
-at 1e-4 after 10,000 warm-up steps, a weight decay of 0.01 and a dropout of 0.1. As in the released
-code, no tokens are masked, so that the student matches the teacher on unmodified text. The model
-has the size of TinyBERT4 in table 1: 14.5 million parameters.
+settings are from BERT's pretraining (Devlin et al. 2019, appendix A.2): segment pairs, batches of
+256, AdamW with a peak learning rate of 1e-4 after 10,000 warm-up steps, a weight decay of 0.01 and
+a dropout of 0.1. As in the released code, no tokens are masked, so that the student matches the
+teacher on unmodified text. The model has the size of TinyBERT4 in table 1: 14.5 million parameters.
 
-The resulting model is intended for fine-tuning, since its heads are untrained. Its held-out metrics
-are its distillation losses.
+The resulting model is intended for fine-tuning, since its heads are untrained. The held-out metrics
+of the run are the distillation losses.
 
 The teacher is a work directory written by `bert-jax pretrain` or by
     bert-jax import google-bert/bert-base-uncased --output models/base

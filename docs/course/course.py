@@ -26,7 +26,7 @@ WORK = Path("work")
 WORK.mkdir(exist_ok=True)
 _NUMBER = re.compile(r"[-+]?[\d.,]+%?")
 
-# Compiled programs are kept on disk, so a notebook runs faster the second time.
+# Keep compiled programs on disk, so that a notebook runs faster the second time.
 enable_compilation_cache()
 
 # Charts have a transparent background and use colors that are readable on white and on black.

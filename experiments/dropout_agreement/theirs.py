@@ -98,8 +98,8 @@ def main() -> None:
     args = parsed()
     transformers.set_seed(args.seed)
     tokenizer = transformers.AutoTokenizer.from_pretrained(args.model)
-    # Set both rates explicitly, since the model may have been pretrained with other rates. The
-    # first rate also applies before the classifier.
+    # Set both dropout rates explicitly, since the model may have been pretrained with different
+    # rates. The first one also applies to the input of the classifier.
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         args.model, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1
     )

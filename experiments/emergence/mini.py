@@ -1,6 +1,6 @@
 """BERT-mini (4 layers with 4 heads and 256 features each), with checkpoints at regular intervals.
 
-Command, for a seed S; see the README of this directory for the corpus:
+Command for seed S (the README of this directory describes the corpus):
     bert-jax pretrain --config experiments/emergence/mini.py \
         --config.seed=S --config.work_dir=runs/emergence/seedS
 """

@@ -3,7 +3,7 @@ r"""Compare BERT-family objectives and architectures at equal token counts and a
     python experiments/families/run.py --data DATA --work runs/families --dtype bfloat16
 
 DATA contains corpus_small/ and glue/. Models with the same vocabulary and recipe are pretrained on
-the same number of tokens. Models whose steps have a different cost are also pretrained with as many
+the same number of tokens. Models whose steps cost more or less are also pretrained with as many
 FLOPs as the first model. All models are then fine-tuned on two tasks, as are randomly initialized
 models. If the command is killed, repeat it to resume; each set of options needs its own --work
 folder. The script prints the table, and writes results.json and comparison.png; with --fast (a
@@ -138,7 +138,7 @@ def values_of(run: Run, corpora: Path, args: argparse.Namespace) -> dict[str, An
 
 
 def load(run: Run, corpora: Path, args: argparse.Namespace) -> PretrainConfig:
-    """Return the run's config, loaded the way `bert-jax` does."""
+    """Return the run's config, loaded the way `bert-jax` loads it."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "config.py"
         write_config(values_of(run, corpora, args), file)

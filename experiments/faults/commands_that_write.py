@@ -21,7 +21,7 @@ class Writing:
         result: a function that returns the output's contents for comparison; it runs in its own
           process.
         seconds: the command's approximate duration.
-        resumes: whether repeating the command resumes after a kill and accepts a finished output.
+        resumes: whether the command, if repeated, resumes after a kill and accepts finished output.
         size: the output's size in bytes, from which the disk sizes are computed.
     """
 

@@ -14,7 +14,7 @@ LFS_POINTER = (
     + b"4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n"
 )
 WEB_PAGE = b"<!DOCTYPE html><html><head><title>404</title></head><body>Not found</body></html>\n"
-# Replacements of various types for a JSON value.
+# Values of various types that can replace a JSON value.
 ODD_VALUES = (None, True, [], {}, "", "abc", -1, 0, 1.5, 10**30, [1, 2], {"a": 1})
 
 
@@ -28,7 +28,7 @@ def flip_bit(path: Path, rng: random.Random) -> int:
 
 
 def not_a_file_of_its_kind(rng: random.Random) -> Iterator[tuple[str, bytes]]:
-    """Yield names and file contents that are invalid in every format."""
+    """Yield file contents that are invalid in every format, each with a name."""
     yield "empty", b""
     yield "zeros", bytes(4096)
     yield "random bytes", rng.randbytes(2048)

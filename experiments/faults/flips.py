@@ -137,7 +137,7 @@ def part_cases(assets: Assets, seed: int) -> Iterator[Case]:
 def _resumed(
     assets: Assets, name: str, damage: Damage, seed: float, number: str, group: str = "flips"
 ) -> Case:
-    """Return a case that must resume from an older checkpoint and end like an undisturbed run."""
+    """Return a case whose run must resume from an older checkpoint and end as if undisturbed."""
 
     def steps(here: Path) -> Steps:
         given = here / "given"

@@ -54,7 +54,7 @@ def _import_case(
     expectation: Expectation,
     seconds: float = 90,
 ) -> Case:
-    """Return a case that imports a damaged model; if it is accepted, no parameter may change."""
+    """Return a case that imports a damaged model; if that succeeds, no parameter may change."""
 
     def steps(here: Path) -> Steps:
         shutil.copytree(assets / source, here / "given")

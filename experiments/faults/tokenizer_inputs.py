@@ -41,7 +41,7 @@ def _write(files: Files, here: Path) -> None:
 
 
 def _same_corpus(assets: Assets, files: Files, here: Path, _: Ended) -> str:
-    """Compare the corpus with the one made with the undamaged tokenizer, if there is one."""
+    """Compare the corpus with the undamaged WordPiece tokenizer's; skip other kinds."""
     if not {"vocab.txt", "tokenizer.json"} & set(files):
         return ""
     given, expected = (

@@ -38,8 +38,8 @@ from bert_jax.labeled_data.tags import TagFiles, TagSentences, read_tags
 from bert_jax.tasks.sentence_scores import sentence_scores
 from bert_jax.tasks.span_scores import entity_scores, squad_scores
 
-# The penalties and class weights to choose from on the validation set. The networks' learning rates
-# are chosen in the same way, but from fewer values.
+# The penalties and class weights to try; those that are best on the validation set are used. The
+# networks' learning rates are chosen in the same way, but from fewer values.
 _LINEAR = ParameterGrid({"C": [0.1, 1.0, 10.0, 100.0], "class_weight": [None, "balanced"]})
 _RIDGE = ParameterGrid({"alpha": [0.1, 1.0, 10.0]})
 _WORD = r"\w+|[^\w\s]"

@@ -22,7 +22,7 @@ _BATCH_SIZE, _RATE, _EPOCHS = 32, 3e-4, 3
 
 
 class MnliPair(TypedDict):
-    """A row in MNLI; the label is entailment, neutral or contradiction."""
+    """A row of MNLI; the label is entailment, neutral or contradiction."""
 
     premise: str
     hypothesis: str

@@ -43,7 +43,7 @@ def table(results: dict[str, dict]) -> Iterator[str]:
 
 
 def test_table(results: dict[str, dict]) -> Iterator[str]:
-    """Yield the same table for the test sets on which both sides were scored."""
+    """Yield the lines of the same table for the test sets on which both sides were scored."""
     both = {
         name: [result[side]["test"] for side in SIDES]
         for name, result in results.items()

@@ -5,14 +5,14 @@ r"""Compare pretraining with training from scratch and with encoder-free baselin
 MODEL is a work directory written by `bert-jax pretrain` or `import`. DATA contains glue/, squad/,
 squad_shifts/ and ner_wnut17/. For each task, a `bert-jax sweep` from MODEL is compared with a sweep
 from random parameters of the same sizes, with the same learning rates and seeds, and with
-baselines. MRPC and WNUT-17 have test sets with public answers
-(glue/MRPC/msr_paraphrase_test.txt, ner_wnut17/emerging.test.annotated): models are trained again
-with the learning rate and epoch that are best on the validation set, and scored on these sets. If
-the command is killed, repeat it to resume. The script prints the table, and writes results.json and
+baselines. MRPC and WNUT-17 have test sets with public answers (glue/MRPC/msr_paraphrase_test.txt,
+ner_wnut17/emerging.test.annotated). For these two tasks, models are trained again with the learning
+rate and epoch that are best on the validation set, and then scored on the test set. If the command
+is killed, repeat it to resume. The script prints the table, and writes results.json and
 a plot per task to --output. The default output is this file's folder; with --fast (a check that
 takes minutes), it is the --work folder.
 
-Each task has its own number of epochs, batch size and learning rates (tasks.py), which can be
+Each task has its own number of epochs, batch size and learning rates (see tasks.py), which can be
 overridden. The experiment can be run in parts. Earlier results for other tasks are kept if they are
 for the same model. If only one side of a task is run, earlier results for the other side are kept,
 provided that both sides were trained in the same way:
@@ -20,8 +20,8 @@ provided that both sides were trained in the same way:
     run.py MODEL ... --tasks SQuAD --learning-rates 3e-4 --epochs 4
     run.py MODEL ... --tasks SQuAD --sides from_scratch
 
-With --after-mnli, both sides are first trained on the part of MNLI in DATA/mnli/ (mnli.py), and the
-results are written to after-mnli/ in this file's folder.
+With --after-mnli, both sides are first trained on the part of MNLI in DATA/mnli/ (see mnli.py), and
+the results are written to after-mnli/ in this file's folder.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def baselines(task: Task, sets: Sequence[Files], work: Path) -> dict:
 
 
 def measure(task: Task, files: Files, args: argparse.Namespace, mnli: dict[str, dict]) -> dict:
-    """Measure the requested sides and the baselines; `mnli` has the scores of both MNLI runs."""
+    """Measure the requested sides and the baselines; `mnli` holds the scores of both MNLI runs."""
     result, settings = {}, {name: getattr(args, name) for name in SETTINGS}
     settings |= {"after_mnli": True} if args.after_mnli else {}
     sets = [files]

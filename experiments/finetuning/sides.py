@@ -88,7 +88,7 @@ def side_of(results: SweepResults, output: Path) -> dict:
 
 
 def on_test_set(results: SweepResults, output: Path, epoch: int) -> dict:
-    """Return the seeds' scores after one epoch of a sweep that evaluates on the test set.
+    """Return the seeds' scores after the given epoch of a sweep that evaluates on the test set.
 
     The sweep has a single learning rate. Parameters depend on the seed and the rate, but not on the
     evaluated set, so these are the models whose rate and epoch were chosen on the validation set.
@@ -113,7 +113,7 @@ def made_of(output: Path, settings: dict) -> str:
     config = identity["config"]
     for name in ("init_from", "from_scratch"):
         del config[name]
-    # Leave out the locations of files, since the sweep's identity already contains their checksums.
+    # Leave out the files' locations, since the sweep's identity already contains their checksums.
     for section in ("glue", "spans", "tags"):
         for name in ("directory", "files"):
             (config[section] or {}).pop(name, None)

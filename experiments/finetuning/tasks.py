@@ -77,7 +77,7 @@ TASKS = {
 }
 
 
-# The label that these tasks give to MNLI pairs in which the first sentence entails the second.
+# For these tasks, the label to use for MNLI pairs in which the first sentence entails the second.
 ENTAILED = {"RTE": "entailment", "MRPC": "1"}
 
 
@@ -154,7 +154,7 @@ def test_files_of(task: Task, files: Files, data: Path, work: Path, *, fast: boo
         if fast:
             test = _cut_sentences(test, work / "test.conll", FAST_VALIDATION)
         return Files(train=files.train, validation=str(test))
-    # The file has the same columns as dev.tsv.
+    # The test file has the same columns as dev.tsv.
     lines = table_text(test).split("\n")
     shortened = lines[: FAST_VALIDATION + 1] if fast else lines
     (work / "dev.tsv").write_text("\n".join(shortened), encoding="utf-8")

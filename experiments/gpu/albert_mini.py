@@ -2,7 +2,7 @@
 
 The layers of a group share their parameters (Lan et al. 2020, section 3.1), so 4.9 million
 parameters do the work of 22 million.
-Command; the README of this directory describes the corpora:
+Command (the README of this directory describes the corpora):
     bert-jax pretrain --config experiments/gpu/albert_mini.py
 """
 

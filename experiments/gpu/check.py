@@ -3,8 +3,8 @@ r"""Check on an NVIDIA GPU what the tests can only check on a CPU.
     python experiments/gpu/check.py --work runs/gpu
 
 The script prints one line of JSON per check:
-- parity: logits of the model in experiments/finetuning/bert-mini in float32, compared with Hugging
-  Face Transformers on the CPU;
+- parity: float32 logits of the model in experiments/finetuning/bert-mini, compared with those of
+  Hugging Face Transformers on the CPU;
 - attention: outputs and gradients of cuDNN's fused attention and of XLA's, both in bfloat16,
   compared with XLA's in float32;
 - local_attention: the same for attention over a sliding window;

@@ -2,14 +2,14 @@ r"""Measure how much less time and memory local attention needs than global atte
 
     python experiments/local_attention/run.py
 
-The script times the attention of one layer, from the projected queries, keys and values to the
-weighted values: `local_attention`, and the dense attention of `models/attention.py`. "Forward" is
-the forward pass without dropout, as in evaluation; "step" is the forward and the backward pass. In
-every round, each program runs once, and a round's ratio is the time of local attention divided by
-the time of global attention. The table shows the fastest run of each program, and the median and
-range of the ratio. Memory is the size of the program's temporary buffers according to XLA's memory
-analysis. --blocks also times other block sizes. The script prints the table and writes
-results.json.
+The script times the attention of one layer (from the projected queries, keys and values to the
+weighted values), computed by `local_attention` and by the dense attention in `models/attention.py`.
+"Forward" is the forward pass without dropout, as in evaluation; "step" is the forward and the
+backward pass. In every round, each program runs once, and a round's ratio is the time of local
+attention divided by the time of global attention. The table shows the fastest run of each program,
+and the median and range of the ratio. Memory is the size of the program's temporary buffers
+according to XLA's memory analysis. --blocks also times other block sizes. The script prints the
+table and writes results.json.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Program(NamedTuple):
     memory: int
 
     def seconds(self) -> float:
-        """Return the time of one run."""
+        """Run the program once, and return how long it takes."""
         start = time.perf_counter()
         jax.block_until_ready(self.run(*self.arguments))
         return time.perf_counter() - start
@@ -103,7 +103,7 @@ def compiled(block: int | None, kind: str, length: int, args: argparse.Namespace
 
 
 def measure(kind: str, length: int, args: argparse.Namespace) -> dict[str, Any]:
-    """Time every program in turns, and return the times and the ratios to global attention."""
+    """Time the programs in turn; return their times and the ratios to global attention's."""
     names = {GLOBAL: None} | {f"local {block}": block for block in args.blocks}
     programs = {name: compiled(block, kind, length, args) for name, block in names.items()}
     times: dict[str, list[float]] = {name: [] for name in programs}

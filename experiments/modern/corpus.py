@@ -1,4 +1,4 @@
-"""Draw the sample of text, and prepare the corpus."""
+"""Draw a sample of text, and prepare the corpus."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bert_jax.text.sources import SourceCounts, SourceOptions, read_documents
 
 SMALL, LARGE = "corpus_small", "corpus_large"
 VOCABULARY = ROOT / "experiments/finetuning/bert-mini/vocab.txt"
-# The number of words to draw from the large corpus. A word is what is between white space.
+# The number of words, as separated by white space, to draw from the large corpus.
 WORDS, FAST_WORDS = 10_000_000, 2_000
 # The fraction of documents to hold out.
 HELD_OUT, FAST_HELD_OUT = "0.02", "0.2"
@@ -39,8 +39,9 @@ def prepare(data: Path, work: Path, length: int, *, fast: bool) -> Path:
 def draw(source: Path, output: Path, words: int) -> Path:
     """Write a sample of the documents in a folder's files to `output`, and return the sample.
 
-    Documents are drawn in the order of the SHA-256 of their text until they have `words` words, and
-    written in the order in which they are read. A file next to the sample describes it.
+    Documents are drawn in the order of the SHA-256 of their text until they have `words` words in
+    total. They are written in the order in which they are read. A file next to the sample describes
+    it.
     """
     sample, description = output / "sample.jsonl.gz", output / "sample.json"
     if description.is_file():
@@ -56,7 +57,8 @@ def draw(source: Path, output: Path, words: int) -> Path:
         total += sizes[key]
     counts: dict[str, Counter[str]] = {}
     with temporary_beside(sample) as temporary:
-        # Without a file name and a time, the same text yields the same bytes.
+        # Leave the file name and the time out of the gzip header, so that the same text always
+        # yields the same bytes.
         with temporary.open("wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:
             for name, text in _documents(source):
                 if (key := _hash(text)) in drawn:
@@ -83,7 +85,7 @@ def opened(corpus: Path, length: int) -> Manifest:
 
 
 def description_of(manifest: Manifest) -> dict[str, Any]:
-    """Return the facts about a corpus that the results record."""
+    """Return a description of a corpus to store with the results."""
     return {
         "fingerprint": manifest.fingerprint,
         "tokens": manifest.train.num_tokens,
@@ -102,7 +104,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _documents(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the name of the file and the text of each document in a folder's files."""
+    """Yield the file name and the text of each document in a folder."""
     for file in _files(folder):
         for document in read_documents([str(file)], SourceOptions(), SourceCounts()):
             yield file.name, document.text

@@ -1,7 +1,8 @@
 """Run jobs that can be stopped and resumed, in one process or in several at the same time.
 
-Every job has a file for its results, and a lock. A process skips finished jobs, and jobs that
-another process is running, for which it waits at the end. If that process is killed, it takes over.
+Every job has a results file and a lock. A process skips jobs that are finished or that another
+process is running. At the end, it waits for the jobs that are still running, and it takes over a
+job if the process that was running it is killed.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from bert_jax.json_files import read_json_object
 class Job:
     """A measurement.
 
-    name: the name that is printed.
+    name: the name of the job in messages.
     output: the JSON file for the results.
     recipe: the settings that determine the results.
-    measure: the function that measures the results; it resumes a job that was stopped.
+    measure: the function that returns the results; if the job was stopped, it resumes.
     """
 
     name: str
@@ -45,13 +46,13 @@ class Job:
         content = read_json_object(self.output)
         if content["recipe"] != json.loads(json.dumps(self.recipe)):
             raise SystemExit(
-                f"{self.output}: was measured with other settings. Remove {self.output.parent}, or "
-                "use another --work"
+                f"{self.output}: was measured with different settings. Remove "
+                f"{self.output.parent}, or use another --work folder"
             )
         return content
 
     def run(self) -> None:
-        """Measure the results, unless they exist, and write them."""
+        """Run the measurement and write its results, unless they already exist."""
         if self.result() is not None:
             return
         began = time.monotonic()
@@ -63,7 +64,7 @@ class Job:
 
 
 def run_all(jobs: Sequence[Job]) -> list[dict[str, Any]]:
-    """Run all unfinished jobs, wait for those of other processes, and return all results."""
+    """Run all unfinished jobs, wait for jobs in other processes, and return all results."""
     for wait in (False, True):
         for job in jobs:
             with _lock(job, wait=wait) as acquired:
@@ -82,7 +83,7 @@ def required(job: Job) -> dict[str, Any]:
 
 @contextmanager
 def _lock(job: Job, *, wait: bool) -> Iterator[bool]:
-    """Try to lock a job, or wait for its lock, and yield whether it is locked."""
+    """Lock a job, waiting for other processes if `wait` is set; yield whether that succeeded."""
     file = job.output.with_name(f"{job.output.stem}.lock")
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w") as lock:
@@ -115,4 +116,4 @@ def in_parallel(number: int, words: Sequence[str], environment: Mapping[str, str
         signal.signal(signal.SIGTERM, before)
     failed = [code for code in codes if code]
     if failed:
-        raise SystemExit(f"{failed[0]}: exit code of a process that --parallel started")
+        raise SystemExit(f"a process started by --parallel failed with exit code {failed[0]}")

@@ -34,19 +34,19 @@ from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 from bert_jax.training.reports import EvaluationReport, Report
 from bert_jax.training.sharding import MeshConfig, make_mesh
 
-# The seed of the runs that tune the learning rates. No other run has it.
+# The seed of the runs that tune the learning rates. No other run uses it.
 TUNING_SEED = 1_000
 
 
 @dataclass(frozen=True)
 class Laboratory:
-    """What all pretraining runs share.
+    """The inputs and settings that all pretraining runs share.
 
     work: the folder for the runs.
     corpus: the directory of the corpus.
     manifest: the corpus's manifest.
     settings: the settings of the runs.
-    tuning_fraction: the number of steps of the runs that tune learning rates, as a fraction.
+    tuning_fraction: the length of the runs that tune learning rates, as a fraction of a full run.
     learning_rates: the learning rates to try with each optimizer.
     num_workers: the number of processes that make batches for a run.
     """
@@ -61,7 +61,7 @@ class Laboratory:
 
     @cached_property
     def costs(self) -> dict[str, Cost]:
-        """The cost of a step of each variant, keyed by the variant's name."""
+        """The cost of a training step of each variant, keyed by the variant's name."""
         rate = self.learning_rates[0]
         return {
             name: cost_of(
@@ -71,12 +71,12 @@ class Laboratory:
         }
 
     def num_steps(self, variant: Variant) -> int:
-        """Return the number of steps with which a variant has the FLOPs of BERT's recipe."""
+        """Return the number of steps at which a variant takes as many FLOPs as BERT's recipe."""
         budget = self.settings.reference_steps * self.costs[REFERENCE.name].model_flops
         return max(1, round(budget / self.costs[variant.name].model_flops))
 
     def tuning_jobs(self, optimizer: str) -> list[Job]:
-        """Return one job for each learning rate of an optimizer."""
+        """Return one tuning job for each learning rate to try with an optimizer."""
         variant = TUNED_WITH[optimizer]
         steps = max(1, round(self.tuning_fraction * self.num_steps(variant)))
         return [
@@ -108,7 +108,7 @@ class Laboratory:
         }
 
     def training_job(self, name: str, seed: int) -> Job:
-        """Return the job that pretrains a variant with a seed."""
+        """Return the job that pretrains a variant with the given seed."""
         variant = VARIANTS[name]
         rate = self.tuned_rate(variant.optimizer)
         run = Run(variant, seed, rate, self.num_steps(variant))

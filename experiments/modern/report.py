@@ -42,9 +42,9 @@ def steps_to(target: float, curve: Sequence[Sequence[float]]) -> float | None:
 
 
 def with_speedups(variants: dict[str, Any]) -> dict[str, Any]:
-    """Add to every run the step at which it reaches the mean final loss of BERT's runs.
+    """Add to each run's results the step at which it reaches the mean final loss of BERT's runs.
 
-    The step is also given as a share of BERT's steps.
+    The step is also stored as a fraction of the number of steps in BERT's runs.
     """
     references = list(variants.get("bert", {"runs": {}})["runs"].values())
     if not references or any(run["loss"] is None for run in references):

@@ -5,8 +5,8 @@ r"""Compare BERT's recipe with newer choices, one at a time and all together, at
 DATA contains corpus_small/, corpus_large/, glue/ and blimp/. The command prepares the text, tunes
 the learning rate of each optimizer, pretrains every variant with every seed, and scores the models
 on minimal pairs and two tasks. It then prints a table, and writes results.json, table.md and
-comparison.png to the --work folder. If it is stopped, repeat it to resume. With --steps, it takes
-only some of these steps.
+comparison.png to the --work folder. If it is stopped, repeat it to resume. With --steps, it
+performs only some of these steps.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
 
 
 def laboratory(args: argparse.Namespace) -> Laboratory:
-    """Return what all pretraining runs share."""
+    """Return the inputs and settings that all pretraining runs share."""
     corpus = args.corpus.resolve() if args.corpus else args.work / "corpus"
     return Laboratory(
         args.work,
@@ -102,23 +102,24 @@ def laboratory(args: argparse.Namespace) -> Laboratory:
 
 
 def scorer(args: argparse.Namespace) -> Scorer:
-    """Return the settings of the scores."""
+    """Return the scorer for the pretrained models."""
     rates = args.finetuning_rates
     return Scorer(args.data, args.work, args.pairs, rates, args.length, args.dtype, args.fast)
 
 
 def optimizers(args: argparse.Namespace) -> list[str]:
-    """Return the optimizers of the variants."""
+    """Return the optimizers that the variants use."""
     return list(dict.fromkeys(VARIANTS[name].optimizer for name in args.variants))
 
 
 def run_jobs(args: argparse.Namespace) -> None:
-    """Tune, train and score, as far as these steps were requested."""
+    """Tune, train and score, or do only those of these steps that were requested."""
     lab = laboratory(args)
     enable_compilation_cache()
     if "tune" in args.steps:
         run_all([job for name in optimizers(args) for job in lab.tuning_jobs(name)])
-    # Variants come before seeds, since the seeds of a variant share their compiled programs.
+    # Train all variants with one seed before the next, since the seeds of a variant share compiled
+    # programs.
     pairs = [(name, seed) for seed in range(args.seeds) for name in args.variants]
     if "train" in args.steps:
         run_all([lab.training_job(name, seed) for name, seed in pairs])
@@ -159,7 +160,7 @@ def results(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_results(pretrained: Job, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the results of a pretraining run and the scores that exist for it."""
+    """Return the results of a pretraining run, with the scores that exist so far."""
     found = {job.output.stem: job.result() for job in scorer(args).jobs(pretrained)}
     scores = {name: _without_recipe(result) for name, result in found.items() if result}
     return _without_recipe(required(pretrained)) | {"scores": scores}
@@ -182,7 +183,7 @@ def write_report(args: argparse.Namespace) -> None:
 
 
 def main(words: Sequence[str]) -> None:
-    """Take the requested steps."""
+    """Perform the requested steps."""
     args = arguments(words)
     claim(args.work, {name: getattr(args, name) for name in _SETTINGS})
     if "prepare" in args.steps and not args.corpus:

@@ -1,4 +1,4 @@
-"""Score the pretrained models: on minimal pairs, and on two tasks after fine-tuning."""
+"""Score the pretrained models on minimal pairs and, after fine-tuning, on two tasks."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ BATCH_SIZE = 32
 
 @dataclass(frozen=True)
 class Scorer:
-    """The settings of the scores.
+    """A scorer for pretrained models.
 
     data: the folder with the data sets.
     work: the folder for the runs.
     max_pairs: the number of minimal pairs from each paradigm.
-    learning_rates: the learning rates for fine-tuning, of which the better one counts.
+    learning_rates: the learning rates for fine-tuning; only the best score counts.
     length: the number of tokens in a row.
     dtype: the floating-point type for fine-tuning. Minimal pairs are scored in float32.
-    fast: whether to use a few examples only.
+    fast: whether to use only a few examples.
     """
 
     data: Path
@@ -104,7 +104,7 @@ class Scorer:
         }
 
     def _files(self, name: str) -> Files:
-        """Return a task's files; of SST-2's training sentences, only a fixed random sample."""
+        """Return a task's files; SST-2's training set is reduced to a fixed random sample."""
         task, work = TASKS[name], self.work / "data" / name
         work.mkdir(parents=True, exist_ok=True)
         with locked(work.with_suffix(".lock")):

@@ -46,8 +46,9 @@ _SINGLE = (
         # As in ModernBERT, the norm of the embeddings takes the place of the first layer's norm.
         {"model": {"norm": "pre", "first_norm": False, "norm_bias": False, "dense_bias": False}},
     ),
-    # A gated block has three matrices instead of two. Two thirds of 1,024 features, rounded up to a
-    # multiple of 16, keep the number of parameters.
+    # A gated block has three matrices instead of two. It therefore has two thirds of 1,024
+    # features, rounded up to a multiple of 16, so that the number of parameters stays about the
+    # same.
     Variant("geglu", "+ GeGLU", {"model": {"gated_ffn": True, "ffn_dim": 688}}),
     Variant("muon", "+ Muon", {"optimizer": {"name": "muon"}}),
     Variant(
@@ -92,7 +93,7 @@ class Settings:
 
     @property
     def reference_steps(self) -> int:
-        """The number of steps of BERT's recipe."""
+        """The number of steps in BERT's recipe."""
         return max(1, round(self.tokens / self.tokens_per_step))
 
 
@@ -168,9 +169,9 @@ def config_of(run: Run, settings: Settings, places: Places, num_workers: int = 0
 
 
 class Cost(NamedTuple):
-    """What a step of a run costs, and the size of its model.
+    """The cost of a training step, and the size of the model.
 
-    model_flops: the model FLOPs of a step, which the budget is based on.
+    model_flops: the model FLOPs of a step, on which the budget is based.
     muon_flops: the FLOPs of Muon's matrix products in a step; 0 with AdamW.
     parameters: the number of parameters, including the pretraining heads.
     """
@@ -181,13 +182,13 @@ class Cost(NamedTuple):
 
 
 class _Cpu(NamedTuple):
-    """A device that need not exist, since a step has the same model FLOPs on every device."""
+    """A stand-in for a real device, since a step has the same model FLOPs on every device."""
 
     platform: str = "cpu"
 
 
 def cost_of(values: dict[str, Any], documents_per_row: int) -> Cost:
-    """Return the cost of a step of the run with these config values."""
+    """Return the cost of a training step with these config values."""
     config: PretrainConfig = load_config(ConfigDict(values), kind="pretrain")
     setup = config.step_setup(_Cpu())
     ((_, _, phase),) = config.ordered_phases()
@@ -203,6 +204,6 @@ def cost_of(values: dict[str, Any], documents_per_row: int) -> Cost:
 
 
 def _newton_schulz_flops(rows: int, columns: int) -> int:
-    """Return the FLOPs of the three matrix products in each of Muon's five iterations."""
+    """Return the FLOPs of Muon's five iterations, each with three matrix products."""
     short, long = sorted((rows, columns))
     return 5 * 2 * short * short * (long + short + long)

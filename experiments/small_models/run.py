@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from commands import bert_jax  # noqa: E402
 from finetuning.tasks import TASKS, Files, Task, files_of  # noqa: E402
 
-# Small models trained on little text hardly find an answer in a passage of several hundred words,
-# so the questions are asked about excerpts of this length, if the sentence allows it.
+# Small models trained on little text rarely find an answer in a passage of several hundred words,
+# so questions are asked about excerpts of at most this length (unless a single sentence is longer).
 MAX_CHARACTERS = 250
 SPLITS = ("train", "validation")
 
@@ -34,10 +34,10 @@ SPLITS = ("train", "validation")
 class SmallModel:
     """A model to fine-tune.
 
-    name: the short name of the result.
+    name: the short name of the fine-tuned model.
     task: the task and its training hyperparameters.
     learning_rate: the peak learning rate.
-    options: further options of the recipe.
+    options: additional options for the recipe.
     """
 
     name: str
@@ -67,7 +67,7 @@ MODELS = (
 
 
 def with_excerpts(files: Files, work: Path) -> Files:
-    """Write both sets to `work`, with a short excerpt of the passage for every question."""
+    """Write the training and validation sets to `work`, with a short excerpt for every question."""
     for split in SPLITS:
         articles = json.loads(Path(getattr(files, split)).read_text(encoding="utf-8"))["data"]
         for article in articles:
@@ -84,8 +84,8 @@ def with_excerpts(files: Files, work: Path) -> Files:
 def excerpt(passage: str, question: dict[str, Any]) -> dict[str, Any]:
     """Return a paragraph that has one question and the sentences around its first answer.
 
-    Sentences are added in turn before and after the sentence with the answer, as long as the
-    excerpt has at most `MAX_CHARACTERS`.
+    Sentences before and after the one with the answer are added alternately, as long as the excerpt
+    does not exceed `MAX_CHARACTERS`.
     """
     answer = question["answers"][0]
     first, last = answer["answer_start"], answer["answer_start"] + len(answer["text"])

@@ -259,7 +259,7 @@ def test_every_function_that_opens_or_creates_a_path_checks_it(number: int) -> N
 
 
 def test_directories_are_made_by_one_function() -> None:
-    """Only this function rejects URL schemes; `mkdir(parents=True)` itself would create `./gs:`."""
+    """Check that only `local_paths` makes parent directories: `mkdir` would create `./gs:`."""
     made = {
         path.relative_to(REPOSITORY).as_posix()
         for path in (REPOSITORY / "bert_jax").rglob("*.py")

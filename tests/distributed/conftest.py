@@ -17,8 +17,8 @@ COMPARED = ("loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy", "gra
 
 STEPS = 12
 
-# The learning rate does not depend on the length of the run. The size of the held-out split is not
-# a multiple of the batch size.
+# The learning rate schedule does not depend on the length of the run, and the size of the held-out
+# split is not a multiple of the batch size.
 SHORT_CONFIG = """
 from ml_collections import ConfigDict
 

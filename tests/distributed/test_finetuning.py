@@ -37,7 +37,7 @@ def test_two_processes_train_and_score_like_one(toy, bert_jax, tmp_path):  # noq
 
 
 def test_processes_with_other_configs_are_refused(toy, bert_jax, tmp_path):  # noqa: F811
-    """Configure only one process to start from a source, which all processes must read together."""
+    """Let only one process start from scratch, although all processes must read the source."""
     config = tmp_path / "apart.py"
     recipe = (toy.root / "glue.py").read_text()
     config.write_text(

@@ -17,7 +17,7 @@ import pytest
 
 from ..commands import Finished
 
-# With more processes or devices, the machine's two cores would mostly wait for each other.
+# More processes or devices would spend most of their time waiting for each other on two cores.
 PROCESSES, DEVICES = 2, 2
 BEYOND = 2_000  # more steps than any run here reaches
 
@@ -93,7 +93,7 @@ Checkpointer(directory, CheckpointConfig(), {}).close()
 """
 
 
-# Each process has a different config and finds a different checkpoint.
+# A program in which each process has a different config and finds a different checkpoint.
 DIFFERENT = """
 import jax
 
@@ -274,7 +274,7 @@ def test_sigterm_to_one_process_saves_and_stops_all(stopped):
 
 
 def test_ctrl_c_saves_and_stops_all(bert_jax, short_run, interrupts_enabled, tmp_path):
-    # No checkpoint is due, no matter how many steps finish before the signal arrives.
+    # No checkpoint becomes due, no matter how many steps finish before the signal arrives.
     rare = (f"{part}.every_steps={BEYOND}" for part in ("checkpoint", "evaluation"))
     words = short_run(tmp_path, f"phases.only.num_steps={BEYOND}", *rare)
     launcher = bert_jax.start(*words, launcher=PROCESSES, devices=DEVICES)

@@ -51,7 +51,7 @@ SETUPS = {
         "--config.model.max_positions=64 --config.evaluation.every_steps=20 "
         "--config.checkpoint.every_steps=20 --config.reporting.tensorboard=False",
     ),
-    # mini-bert/: this BERT, which takes precedence over the larger small model with that name
+    # mini-bert/: this BERT, which takes precedence over the larger built-in model with that name
     "mini-bert": Setup(("run",), "cp -r runs/mine mini-bert"),
 }
 

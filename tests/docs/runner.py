@@ -16,9 +16,9 @@ from .python_session import PythonSession
 
 # The number of seconds after which a block is considered to be stuck.
 TIMEOUT = 300
-# These are copied into a page's directory, since the page may change them.
+# Files that are copied into a page's directory, since the page may change them.
 COPIED = ("configs", "examples", "launch")
-# These are copied only for a page that changes the code, which is then imported from the copy.
+# Files that are copied only for a page that changes the code, which then runs from the copy.
 COPIED_CODE = ("bert_jax", "tests", "README.md", "CHANGELOG.md", "pyproject.toml", "setup.py")
 LINKED = ("experiments",)
 SHIM = """\
@@ -77,7 +77,7 @@ class Runner:
             "PATH": f"{tools}:{programs}:{environment['PATH']}",
             "PYTHONPATH": str(directory if (directory / "bert_jax").exists() else REPOSITORY),
             "PYTHONDONTWRITEBYTECODE": "1",
-            # Without this, a patch in a directory inside a repository would apply to the
+            # Without this, a patch applied in a directory inside a repository would change the
             # repository's files.
             "GIT_CEILING_DIRECTORIES": str(directory.parent),
             "HF_HUB_OFFLINE": "1",

@@ -69,7 +69,7 @@ def test_linked_files_exist(path: Path) -> None:
 @by_name
 def test_a_notebook_runs_and_reproduces_its_exact_outputs(path: Path, tmp_path: Path) -> None:
     stored = nbformat.read(path, as_version=4)
-    # The programs are compiled with the same flags as when a reader runs the notebook.
+    # Compile programs with the same flags as when a reader runs the notebook.
     environment = {key: os.environ[key] for key in os.environ if key != "XLA_FLAGS"}
     environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")  # for the imported small models
     executed = execute(path, tmp_path, environment)

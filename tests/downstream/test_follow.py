@@ -1,4 +1,4 @@
-"""Test fine-tuning on the checkpoints of finished, growing and resumed pretraining runs."""
+"""Test fine-tuning from the checkpoints of finished, ongoing and resumed pretraining runs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def no_curves() -> Any:
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a config file for a small task: does a sentence belong to a harbour or a kitchen?"""
+    """Return a config file for a small task: which of two places is a sentence about?"""
     directory = tmp_path_factory.mktemp("task")
     nouns = {
         "harbour": "boat sailor anchor wave".split(),
@@ -129,7 +129,7 @@ def test_every_checkpoint_of_a_finished_run_is_scored_once(
     assert all(score.scores.keys() >= {"accuracy", "loss"} for score in scores)
     assert len({score.scores["loss"] for score in scores}) == len(STEPS)
     assert len({score.checkpoint for score in scores}) == len(STEPS)
-    # The run's own log and checkpoints are unchanged, and nothing else remains.
+    # The run's own log is unchanged, and only the output of fine-tuning remains.
     assert read_metrics(followed / "metrics.jsonl") == read_metrics(finished / "metrics.jsonl")
     left = sorted(path.name for path in (followed / "downstream/places").iterdir())
     assert left == ["output.txt"]
@@ -199,7 +199,7 @@ def test_a_growing_run_is_followed_to_its_end(
 
 
 class StopAfter(StopRequest):
-    """A request that is made after a number of checks."""
+    """A stop request that is made after a given number of checks."""
 
     def __init__(self, checks: int):
         super().__init__()
@@ -253,7 +253,7 @@ def test_a_run_fine_tunes_its_own_checkpoints_and_resumes(
     # Only the checkpoints that are fine-tuned are saved.
     words += ["checkpoint.every_steps=100", "checkpoint.keep_best=0"]
     config = config_of(tiny_config, work_dir, *words)
-    # The run checks for a request at 4 steps, in 2 evaluations, and before fine-tuning.
+    # The run checks for a stop request at 4 steps, in 2 evaluations, and before fine-tuning.
     stopped = pretrain(config, stop=StopAfter(7))
     assert not stopped.finished and stopped.step == 4
     assert not read_downstream_scores(work_dir)
@@ -266,7 +266,7 @@ def test_a_run_fine_tunes_its_own_checkpoints_and_resumes(
     logs = [read_metrics(each / "metrics.jsonl") for each in (work_dir, finished)]
     losses = [{x["step"]: x["mlm_loss"] for x in log if x["kind"] == "train"} for log in logs]
     assert losses[0] == losses[1]
-    # A follower would disturb the run, but may continue after it.
+    # A follower would interfere with the run, but may take over after the run has ended.
     assert follow(work_dir, [str(task)], every=4).finished
 
 

@@ -76,7 +76,7 @@ def make_source(tmp_path_factory: pytest.TempPathFactory) -> Maker:
     """Return a function that creates a work directory with a randomly initialized model.
 
     The function takes a head, its labels, a seed, and encoder settings that differ from the
-    default.
+    defaults.
     """
 
     def make(
@@ -128,7 +128,7 @@ def write_reviews(directory: Path, rng: random.Random, flipped: str = "") -> Non
         ]
         rows = (f"{text}\t{label}\n" for text, label in examples)
         (directory / f"{name}.tsv").write_text("sentence\tlabel\n" + "".join(rows))
-    # Number the rows in descending order, since submissions must be sorted by number.
+    # Number the rows in descending order, to test that submissions are sorted by number.
     rows = (f"{10 - i}\t{text}\n" for i, (text, _) in enumerate(reviews(rng, 11)))
     (directory / "test.tsv").write_text("index\tsentence\n" + "".join(rows))
 

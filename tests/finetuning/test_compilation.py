@@ -34,7 +34,7 @@ def test_a_second_run_loads_its_steps_from_the_compilation_cache(toy, tmp_path):
     """Compare the files in JAX's compilation cache before and after a run with another seed."""
     # Cache all programs, including those that compile quickly.
     command = Command(tmp_path / "programs", seconds=0)
-    # Count only the steps, since JAX also compiles other, small programs.
+    # Count only the steps, since JAX also compiles other, smaller programs.
     steps = ("jit_train_step-", "jit_prediction_step-")
 
     def entries() -> set[str]:

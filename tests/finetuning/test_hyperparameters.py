@@ -12,7 +12,7 @@ NO_DROPOUT = ("dropout=0", "head_dropout=0")
 
 
 def test_layer_decay_lowers_the_rate_of_lower_layers(toy, make_source, bert_jax_here, tmp_path):
-    """Compare one step on the same parameters and batch, so that Adam's directions agree."""
+    """Compare single steps from the same parameters on the same batch: Adam's directions agree."""
     init = make_source(num_layers=2)
     changes = {}
     for decay in (1.0, 0.5):

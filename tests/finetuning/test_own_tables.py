@@ -1,4 +1,4 @@
-"""Test `finetune --data FILE` with the unmodified table recipe, and the commands that follow."""
+"""Test `finetune --data FILE` with the unmodified table recipe, and the commands run after it."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ def with_new_texts(recorded: Any, measured: Any, where: str = "") -> Any:
 def _check_equal(recorded: Any, measured: Any, where: str) -> None:
     problems = list(differences(recorded, measured, exact=False, where=where))
     if problems:
-        raise ValueError("\n".join(["More than texts changed:", *problems]))
+        raise ValueError("\n".join(["Not only texts have changed:", *problems]))
 
 
 def _with_new_lines(recorded: list[str], measured: list[str]) -> list[str]:

@@ -5,8 +5,8 @@ differs, behavior has changed. If that is intended, say so in CHANGELOG.md and r
 
     python -m tests.golden.record CASE
 
-On the machine that recorded the values, floats must match down to the last bit. `differences` says
-what is compared on other machines.
+On the machine that recorded the values, floats must match down to the last bit. See `differences`
+for what is compared on other machines.
 """
 
 from __future__ import annotations

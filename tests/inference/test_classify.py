@@ -143,7 +143,7 @@ def test_dtype_changes_the_computation(model_pair):
     exact, rounded = Classify(ours, dtype="float32"), Classify(ours, dtype="bfloat16")
     for one, other in zip(exact(texts), rounded(texts), strict=True):
         assert one.scores != other.scores
-        # Allow 0.5%, since two layers round numbers to eight bits.
+        # Allow an error of 0.5%, since both layers round numbers to eight significant bits.
         assert other.scores == pytest.approx(one.scores, rel=5e-3)
     with pytest.raises(ValueError, match="dtype='float16': expected one of 'auto', 'float32', 'b"):
         Classify(ours, dtype="float16")

@@ -1,10 +1,10 @@
-r"""../domain.py scaled down for two CPU cores: BERT-mini continues on Python's documentation.
+r"""../domain.py scaled down for two CPU cores: continued pretraining of BERT-mini.
 
 As published (Gururangan et al. 2020, section 3.2 and appendix B): the betas are 0.9 and 0.98, the
-epsilon is 1e-6, the weight decay is 0.01, the warm-up takes 6% of the steps, and the learning rate
-then falls linearly; the peak is four fifths of the peak in the model's own pretraining (0.83 times
-in the paper). Scaled down: 160 steps (about one epoch) with batches of 32 sequences of 128 tokens,
-and no dropout, as in this model's own pretraining.
+epsilon is 1e-6, the weight decay is 0.01, and the learning rate rises over 6% of the steps and then
+falls linearly. Its peak is 0.8 times the peak in the model's original pretraining (0.83 times in
+the paper). Scaled down: 160 steps (about one epoch of Python's documentation) with batches of 32
+sequences of 128 tokens, and no dropout, as in this model's original pretraining.
 
 Commands:
     bert-jax import experiments/finetuning/bert-mini --output models/mini
@@ -14,8 +14,8 @@ Commands:
     bert-jax pretrain --config small/domain --init models/mini --corpus corpora/small/domain
 Hardware: two CPU cores.
 Measured on two CPU cores (AMD EPYC, 2026-11-26): 8 min 7 s while other processes used most of both
-cores (2 min 19 s of CPU time); held-out masked-LM loss 2.83 nats after 4.10 before the first step,
-compared with a unigram cross-entropy of 6.18.
+cores (2 min 19 s of CPU time); held-out masked-LM loss 2.83 nats, down from 4.10 before the first
+step, compared with a unigram cross-entropy of 6.18.
 """
 
 from ml_collections import ConfigDict

@@ -11,7 +11,7 @@ Corpus:
 Command:
     bert-jax pretrain --config configs/pretrain/small/electra_small.py
 Hardware: two CPU cores.
-This recipe has not been run to its end.
+This recipe has not been run to completion.
 """
 
 from ml_collections import ConfigDict
