@@ -8,6 +8,7 @@ from typing import assert_never, get_args
 
 from bert_jax.analysis.shapes import shape_table
 from bert_jax.analysis.tables import flops_table, parameter_table
+from bert_jax.local_paths import SMALL_MODELS
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import ModelConfig, PretrainingHead, define_model
 from bert_jax.models.parameters import count
@@ -22,6 +23,7 @@ from bert_jax.runs.work_dir import PAIRS, read_model
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tasks.replaced_token import ReplacedToken
 from bert_jax.tasks.task import Task
+from bert_jax.validation import nearest
 
 # Parameter and FLOP counts do not depend on the dtype or the attention backend.
 _COMPUTE = ComputeConfig(dtype="float32", attention="xla")
@@ -171,9 +173,11 @@ def _named(name: str) -> tuple[ModelConfig, SentencePairs | None]:
     """Return a model and the kind of sentence pairs it was pretrained on (None if unknown)."""
     if Path(name).is_dir() or name not in VARIANTS:
         if not Path(name).is_dir():
+            plain = name.removeprefix("bert-")  # the sizes of BERT have names such as base
+            similar = plain if plain in VARIANTS else name
             raise ValueError(
-                f"{name}: neither a work directory nor one of {', '.join(VARIANTS)}. Specify the "
-                "directory of a run or of `bert-jax import`."
+                f"{name}: neither a work directory nor the name of a model; "
+                f"{nearest(similar, [*SMALL_MODELS, *VARIANTS])}."
             )
         model, origin = read_model(Path(name))
         pairs = origin.get(PAIRS)

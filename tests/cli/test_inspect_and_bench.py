@@ -69,7 +69,11 @@ def test_inspect_compares_models(tmp_path, bert_jax_here) -> None:
     assert rows["trained for"][2:] == ["masked LM, sentence order", "masked LM", "classification"]
     refused = bert_jax_here("inspect", "base", "bert-base")
     assert refused.code == 2
-    assert "bert-base: neither a work directory nor one of tiny, mini" in refused.errors
+    assert "bert-base: neither a work directory nor the name of a model; nearest: base" in (
+        refused.errors
+    )
+    refused = bert_jax_here("inspect", "mini-brt")
+    assert refused.code == 2 and "nearest: mini-bert" in refused.errors
     refused = bert_jax_here("inspect", "base", "tiny", "--shapes")
     assert refused.code == 2 and "--shapes: supports only one model at a time" in refused.errors
 
