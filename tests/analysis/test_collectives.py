@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from bert_jax.analysis.collectives import Traffic, array_bytes, collectives, group_size
+from bert_jax.analysis.collectives import Traffic, collectives, group_size
+from bert_jax.analysis.hlo import array_bytes
 
 ROWS, COLUMNS = 16, 32
 

@@ -1,0 +1,132 @@
+"""Parse the HLO text of a compiled program: its computations, loops and array sizes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+_ITEM_BYTES = {
+    "pred": 1,
+    "bf16": 2,
+    **{f"{kind}{bits}": bits // 8 for kind in "suf" for bits in (8, 16, 32, 64) if bits >= 8},
+}
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (.*?) ([a-z][\w-]*)\((.*)$")
+_ARRAY = re.compile(r"\b([a-z]+\d*)\[([\d,]*)\]")
+_CALLED = re.compile(
+    r"\b(?:calls|to_apply|body|condition|branch_computations|called_computations)="
+    r"(\{[^}]*\}|%?[\w.-]+)"
+)
+_TRIPS = re.compile(r'"known_trip_count":\s*\{"n":\s*"(\d+)"')
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """An instruction of a compiled program.
+
+    Attributes:
+      name: the name, which is unique within the computation.
+      result: the shape of the result, or a tuple of shapes in parentheses, with layouts.
+      opcode: the operation, such as "fusion".
+      rest: the text after the opcode and its opening parenthesis: the operands and attributes.
+    """
+
+    name: str
+    result: str
+    opcode: str
+    rest: str
+
+
+# A program's computations: a dict from each name to the instructions, in execution order.
+Computations = Mapping[str, Sequence[Instruction]]
+
+
+def array_bytes(shape: str) -> int:
+    """Return the size in bytes of an HLO shape such as `f32[16,64]{1,0}` or of a tuple of shapes.
+
+    Raises:
+      ValueError: the element type is unknown.
+    """
+    total = 0
+    for dtype, dims in _ARRAY.findall(shape):
+        if dtype not in _ITEM_BYTES:
+            raise ValueError(f"the compiled program has {dtype} arrays, whose item size is unknown")
+        total += _ITEM_BYTES[dtype] * math.prod(int(dim) for dim in dims.split(",") if dim)
+    return total
+
+
+def parse_computations(hlo: str) -> tuple[Computations, str]:
+    """Return the computations of a compiled module and the name of the entry computation.
+
+    Args:
+      hlo: the text of a compiled module, as returned by `compiled.as_text()`.
+    """
+    computations: dict[str, list[Instruction]] = {}
+    entry, current = "", ""
+    for text in hlo.splitlines():
+        header = _COMPUTATION.match(text)
+        if header:
+            current = header.group(2)
+            computations[current] = []
+            entry = current if header.group(1) else entry
+        elif text.startswith("}"):
+            current = ""
+        elif current:
+            instruction = _INSTRUCTION.match(text)
+            if instruction:
+                computations[current].append(Instruction(*instruction.groups()))
+    assert entry, "the text of a compiled module must have an ENTRY computation"
+    return computations, entry
+
+
+def count_runs(computations: Computations, entry: str) -> dict[str, int]:
+    """Return how many times each computation runs, counting every branch of a conditional.
+
+    The number of iterations of a loop is the trip count that the compiler annotates. Without an
+    annotation, it is the bound in the loop's condition (loop counters from `lax.scan` and the
+    compiler start at 0 and increase by 1) or, if no bound is found, 1.
+    """
+    runs = dict.fromkeys(computations, 0)
+
+    def visit(name: str, count: int) -> None:
+        runs[name] += count
+        for line in computations[name]:
+            # Skip the end of an asynchronous call, which refers to the same computation as its
+            # start.
+            if not line.opcode.endswith(("-done", "-update")):
+                for called, trips in _calls(line, computations):
+                    if called in computations:
+                        visit(called, count * trips)
+
+    visit(entry, 1)
+    return runs
+
+
+def _calls(line: Instruction, computations: Computations) -> Iterator[tuple[str, int]]:
+    """Yield each computation that an instruction calls, with the number of calls."""
+    called = [
+        name.strip().lstrip("%")
+        for names in _CALLED.findall(line.rest)
+        for name in names.strip("{}").split(",")
+    ]
+    trips = 1
+    if line.opcode == "while":
+        trip_count = _TRIPS.search(line.rest)
+        bounds = [_loop_bound(computations.get(name, [])) for name in called]
+        trips = int(trip_count.group(1)) if trip_count else max(bounds)
+    for name in called:
+        yield name, trips
+
+
+def _loop_bound(condition: Sequence[Instruction]) -> int:
+    """Return N if the condition ends with "counter < N", or 1 for any other computation."""
+    if not condition or condition[-1].opcode != "compare":
+        return 1
+    compare = condition[-1]
+    constants = {line.name: line.rest for line in condition if line.opcode == "constant"}
+    operands = compare.rest.split(")")[0].split(",")
+    bound = constants.get(operands[-1].strip().lstrip("%"), "")
+    digits = re.match(r"(\d+)\)", bound)
+    return int(digits.group(1)) if digits and "direction=LT" in compare.rest else 1
