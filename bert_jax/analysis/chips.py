@@ -58,18 +58,26 @@ class Chip:
       memory_bytes: HBM size in bytes.
       memory_bandwidth: HBM bandwidth in bytes/s.
       link_bandwidth: total outgoing bandwidth of the links to other chips, in bytes/s.
+      multiply_adds: the number of bfloat16 multiplications with additions that the matrix units of
+        the whole chip finish in a cycle.
       source: where these figures were published.
     """
 
     memory_bytes: int
     memory_bandwidth: float
     link_bandwidth: float
+    multiply_adds: int
     source: str
 
 
 # Patterns for JAX's `device_kind`, with the matching chips. Google publishes link bandwidth for
 # both directions together (400 GB/s for v5e), so the outgoing bandwidth is half of that. According
 # to libtpu 0.0.42's out-of-memory errors, a program can use slightly less than the chip's memory.
+# Google Cloud's documentation gives the number and the size of the matrix units: 4 of 128 x 128 in
+# each core of v4, v5e and v5p, with 2 cores in a v4 or v5p chip, and 2 of 256 x 256 in v6e. At one
+# product per cycle, those of v6e would need 3.5 GHz for the published peak. libtpu counts cycles of
+# half that rate, in which each of them finishes two products: its estimate for a product of two
+# 4096 x 4096 matrices, 301,616 cycles, would exceed the peak at 3.5 GHz.
 _CHIPS: tuple[tuple[str, Chip], ...] = (
     (
         r"\bTPU v4$",
@@ -77,20 +85,21 @@ _CHIPS: tuple[tuple[str, Chip], ...] = (
             32 * GIB,
             1200e9,
             300e9,
+            2 * 4 * 128**2,
             "Google Cloud documentation, TPU v4; links: Jouppi et al. 2023, table 4",
         ),
     ),
     (
         r"\bTPU (v5 lite|v5e)\b",
-        Chip(16 * GIB, 819e9, 200e9, "Google Cloud documentation, TPU v5e"),
+        Chip(16 * GIB, 819e9, 200e9, 4 * 128**2, "Google Cloud documentation, TPU v5e"),
     ),
     (
         r"\bTPU (v5p|v5)\b",
-        Chip(95 * GIB, 2765e9, 600e9, "Google Cloud documentation, TPU v5p"),
+        Chip(95 * GIB, 2765e9, 600e9, 2 * 4 * 128**2, "Google Cloud documentation, TPU v5p"),
     ),
     (
         r"\bTPU (v6 lite|v6e)\b",
-        Chip(32 * GIB, 1638e9, 400e9, "Google Cloud documentation, TPU v6e"),
+        Chip(32 * GIB, 1638e9, 400e9, 4 * 256**2, "Google Cloud documentation, TPU v6e"),
     ),
 )
 
@@ -98,6 +107,19 @@ _CHIPS: tuple[tuple[str, Chip], ...] = (
 def chip(device_kind: str) -> Chip | None:
     """Return the chip for a `jax.Device.device_kind`, or None if it is unknown."""
     return next((chip for pattern, chip in _CHIPS if re.search(pattern, device_kind)), None)
+
+
+def clock_rate(device_kind: str) -> float | None:
+    """Return a TPU's clock rate in Hz, or None if the chip is unknown.
+
+    The rate follows from the peak, which the chip reaches if its matrix units never pause: 1.05 GHz
+    for v4 (also given by Jouppi et al. 2023, table 4), 1.50 GHz for v5e, and 1.75 GHz for v5p and
+    v6e. Published peaks are rounded, so the result is rounded to a multiple of 50 MHz.
+    """
+    figures, peak = chip(device_kind), peak_flops(device_kind, "bfloat16")
+    if figures is None or peak is None:
+        return None
+    return round(peak / (2 * figures.multiply_adds) / 50e6) * 50e6
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,15 @@ _ITEM_BYTES = {
 }
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (.*?) ([a-z][\w-]*)\((.*)$")
-_ARRAY = re.compile(r"\b([a-z]+\d*)\[([\d,]*)\]")
+_ARRAY = re.compile(r"\b([a-z]+\d*)\[([\d,]*)\](?:\{([^}]*)\})?")
 _CALLED = re.compile(
     r"\b(?:calls|to_apply|body|condition|branch_computations|called_computations)="
     r"(\{[^}]*\}|%?[\w.-]+)"
 )
+_OPERAND = re.compile(r"%([\w.-]+)")
 _TRIPS = re.compile(r'"known_trip_count":\s*\{"n":\s*"(\d+)"')
+# The operations whose computations the device schedules instruction by instruction.
+_SCHEDULING = ("while", "conditional", "call", "async-start")
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,60 @@ class Instruction:
     opcode: str
     rest: str
 
+    @property
+    def operands(self) -> list[str]:
+        """The names of the operands."""
+        return _OPERAND.findall(self.rest.split(")")[0])
+
 
 # A program's computations: a dict from each name to the instructions, in execution order.
 Computations = Mapping[str, Sequence[Instruction]]
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array in the shape of a result; `str()` returns a string such as "f32[16,64]".
+
+    Attributes:
+      dtype: the element type in HLO's notation, such as "bf16".
+      dims: the dims.
+      in_main_memory: whether the array is in the device's main memory, rather than in its vector or
+        scalar memory.
+    """
+
+    dtype: str
+    dims: tuple[int, ...]
+    in_main_memory: bool
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.dims)
+
+    @property
+    def bytes(self) -> int:
+        """The size in bytes.
+
+        Raises:
+          ValueError: the element type is unknown.
+        """
+        if self.dtype not in _ITEM_BYTES:
+            raise ValueError(
+                f"the compiled program has {self.dtype} arrays, whose item size is unknown"
+            )
+        return _ITEM_BYTES[self.dtype] * self.size
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.dims))}]"
+
+
+def arrays(shape: str) -> list[Array]:
+    """Parse an HLO shape such as `f32[16,64]{1,0}` or a tuple of shapes."""
+    return [
+        # The TPU compiler marks a layout in another memory with its number, such as `S(1)`.
+        Array(dtype, tuple(int(dim) for dim in dims.split(",") if dim), "S(" not in layout)
+        for dtype, dims, layout in _ARRAY.findall(shape)
+    ]
 
 
 def array_bytes(shape: str) -> int:
@@ -49,12 +103,7 @@ def array_bytes(shape: str) -> int:
     Raises:
       ValueError: the element type is unknown.
     """
-    total = 0
-    for dtype, dims in _ARRAY.findall(shape):
-        if dtype not in _ITEM_BYTES:
-            raise ValueError(f"the compiled program has {dtype} arrays, whose item size is unknown")
-        total += _ITEM_BYTES[dtype] * math.prod(int(dim) for dim in dims.split(",") if dim)
-    return total
+    return sum(array.bytes for array in arrays(shape))
 
 
 def parse_computations(hlo: str) -> tuple[Computations, str]:
@@ -81,12 +130,20 @@ def parse_computations(hlo: str) -> tuple[Computations, str]:
     return computations, entry
 
 
-def count_runs(computations: Computations, entry: str) -> dict[str, int]:
+def count_runs(
+    computations: Computations, entry: str, *, only_scheduled: bool = False
+) -> dict[str, int]:
     """Return how many times each computation runs, counting every branch of a conditional.
 
     The number of iterations of a loop is the trip count that the compiler annotates. Without an
     annotation, it is the bound in the loop's condition (loop counters from `lax.scan` and the
     compiler start at 0 and increase by 1) or, if no bound is found, 1.
+
+    Args:
+      computations: the computations of a module.
+      entry: the name of the entry computation.
+      only_scheduled: whether to follow only loops, branches and calls. The device runs each
+        instruction of such a computation separately, unlike the instructions of a fusion.
     """
     runs = dict.fromkeys(computations, 0)
 
@@ -95,22 +152,30 @@ def count_runs(computations: Computations, entry: str) -> dict[str, int]:
         for line in computations[name]:
             # Skip the end of an asynchronous call, which refers to the same computation as its
             # start.
-            if not line.opcode.endswith(("-done", "-update")):
-                for called, trips in _calls(line, computations):
-                    if called in computations:
-                        visit(called, count * trips)
+            if line.opcode.endswith(("-done", "-update")):
+                continue
+            if only_scheduled and line.opcode not in _SCHEDULING:
+                continue
+            for called, trips in _calls(line, computations):
+                if called in computations:
+                    visit(called, count * trips)
 
     visit(entry, 1)
     return runs
 
 
-def _calls(line: Instruction, computations: Computations) -> Iterator[tuple[str, int]]:
-    """Yield each computation that an instruction calls, with the number of calls."""
-    called = [
+def called_by(line: Instruction) -> list[str]:
+    """Return the names of the computations that an instruction calls."""
+    return [
         name.strip().lstrip("%")
         for names in _CALLED.findall(line.rest)
         for name in names.strip("{}").split(",")
     ]
+
+
+def _calls(line: Instruction, computations: Computations) -> Iterator[tuple[str, int]]:
+    """Yield each computation that an instruction calls, with the number of calls."""
+    called = called_by(line)
     trips = 1
     if line.opcode == "while":
         trip_count = _TRIPS.search(line.rest)

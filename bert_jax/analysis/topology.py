@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,7 +13,26 @@ if TYPE_CHECKING:
 
 
 _TPU = re.compile(r"v[2-9][a-z]*|tpu.*")  # does not match NVIDIA's V100
-EXAMPLES = "cpu:8, v5e:4x4, v6e:2x4, v5p:2x2x2 or v4:2x2x4"
+EXAMPLES = "cpu:8, v5e:4x4, v6e-8, v5p-128 or v4:2x2x4"
+
+# The slices of each kind of chip in Google Cloud's documentation, keyed by the number in names such
+# as v5litepod-16. The number counts chips for v5e and v6e, but cores for v4 and v5p, which have two
+# cores per chip.
+_FLAT_SLICES = {
+    **{1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16"},
+    256: "16x16",
+}
+_CUBIC_SLICES = {
+    **{8: "2x2x1", 16: "2x2x2", 32: "2x2x4", 64: "2x4x4", 128: "4x4x4", 256: "4x4x8"},
+    **{512: "4x8x8", 1024: "8x8x8", 2048: "8x8x16", 4096: "8x16x16"},
+}
+_SLICES: Mapping[str, Mapping[int, str]] = {
+    "v4": _CUBIC_SLICES,
+    "v5litepod": _FLAT_SLICES,
+    "v5e": _FLAT_SLICES,
+    "v5p": _CUBIC_SLICES | {8192: "16x16x16", 12288: "16x16x24"},
+    "v6e": _FLAT_SLICES,
+}
 
 # Without the first three variables, libtpu requests its settings from a Cloud TPU host's metadata
 # server and waits for a response. Any settings work for compiling. The last variable lets several
@@ -32,12 +52,14 @@ def topology_devices(name: str) -> list[jax.Device]:
     cores, as it is by default on real hardware.
 
     Args:
-      name: the name of the topology, such as "v5e:4x4" or "cpu:8".
+      name: the name of the topology, such as "v5e:4x4" or "cpu:8", or of a slice in Google Cloud,
+        such as "v5litepod-16" or "v4-32".
 
     Raises:
       ValueError: the topology does not exist or consists of neither TPUs nor CPUs, JAX has already
         initialized other devices, or libtpu is missing.
     """
+    name = slice_topology(name)
     match = re.fullmatch(r"([a-z][a-z0-9]*):([0-9]+(?:x[0-9]+){0,2})", name.lower())
     if not match:
         raise ValueError(f"--topology={name}: expected a kind and a shape, such as {EXAMPLES}")
@@ -54,6 +76,27 @@ def topology_devices(name: str) -> list[jax.Device]:
             "`bert-jax bench step --config FILE` on a machine that has one"
         )
     return _tpu_devices(name.lower(), kind, dims)
+
+
+def slice_topology(name: str) -> str:
+    """Return the topology of a slice in Google Cloud, such as "v4:2x2x4" for "v4-32".
+
+    Any other name is returned unchanged.
+
+    Raises:
+      ValueError: Google Cloud has no slice of this size.
+    """
+    match = re.fullmatch(r"(v\d[a-z]*)-(\d+)", name.lower())
+    if not match or match[1] not in _SLICES:
+        return name
+    kind, sizes = match[1].replace("v5litepod", "v5e"), _SLICES[match[1]]
+    if int(match[2]) not in sizes:
+        unit = "cores" if sizes[8] == "2x2x1" else "chips"
+        raise ValueError(
+            f"--topology={name}: the number must be {', '.join(map(str, sizes))} ({unit}). For "
+            f"other slices, give the shape, such as {kind}:{sizes[16]}"
+        )
+    return f"{kind}:{sizes[int(match[2])]}"
 
 
 def _cpu_devices(count: int) -> list[jax.Device]:

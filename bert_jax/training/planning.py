@@ -28,7 +28,8 @@ class CompiledStep:
       arguments: the size of the arguments in bytes.
       outputs: the size in bytes of the outputs that do not reuse an argument's memory.
       temporaries: the size of the temporary buffers in bytes.
-      flops: the FLOPs per step as counted by the compiler, which counts a loop body only once.
+      flops: the FLOPs per step as counted by the compiler, which counts a loop body only once; None
+        if the compiler counts nothing.
       bytes_accessed: the bytes read and written per step, counted in the same way.
       text: the partitioned program as HLO.
     """
@@ -36,8 +37,8 @@ class CompiledStep:
     arguments: int
     outputs: int
     temporaries: int
-    flops: float
-    bytes_accessed: float
+    flops: float | None
+    bytes_accessed: float | None
     text: str = field(repr=False)
 
     @property
@@ -119,13 +120,13 @@ def state_bytes(
 
 def read_compiled(compiled: Any) -> CompiledStep:
     """Read the compiler's statistics on a compiled step."""
-    memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
+    memory, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
     return CompiledStep(
         arguments=memory.argument_size_in_bytes,
         outputs=memory.output_size_in_bytes - memory.alias_size_in_bytes,
         temporaries=memory.temp_size_in_bytes,
-        flops=cost["flops"],
-        bytes_accessed=cost["bytes accessed"],
+        flops=cost.get("flops"),
+        bytes_accessed=cost.get("bytes accessed"),
         text=compiled.as_text(),
     )
 

@@ -1,0 +1,282 @@
+"""Sum the time that the TPU compiler expects each instruction of a compiled step to take."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bert_jax.analysis.collectives import collectives
+from bert_jax.analysis.hlo import (
+    Computations,
+    Instruction,
+    array_bytes,
+    arrays,
+    count_runs,
+    parse_computations,
+)
+from bert_jax.analysis.instruction_kinds import (
+    DMA_COPIES,
+    SCALARS,
+    caller,
+    contents,
+    is_dma,
+    is_free,
+    kind_of,
+    product_in,
+    unestimated_kind,
+)
+from bert_jax.analysis.source_lines import Frame, StackFrames
+
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+
+
+@dataclass(frozen=True)
+class InstructionEstimate:
+    """The expected cost of one instruction; time and bytes are sums over all of its runs in a step.
+
+    Attributes:
+      name: the name of the instruction in the compiled program.
+      kind: the kind of work, one of `instruction_kinds.KINDS`, or a plural noun such as "sorts" for
+        an instruction without an estimate.
+      shape: the shape of the result, or of all results in parentheses, such as "bf16[32,512,768]".
+      stored: the arrays of the result that are in the device's main memory.
+      seconds: the expected time; None if the compiler gives no estimate.
+      bytes: the size of the operands and results that are in main memory.
+      runs: the number of runs in a step.
+      source: the source line that the instruction comes from and, if that is in a function that
+        different parts of the step share, the line that called the function; empty if unknown.
+    """
+
+    name: str
+    kind: str
+    shape: str
+    stored: Sequence[str]
+    seconds: float | None
+    bytes: int
+    runs: int
+    source: str
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Arrays of the same shape that come from the same source line.
+
+    Attributes:
+      shape: the shape, such as "bf16[32,12,512,512]".
+      bytes: the size of one array in bytes.
+      count: the number of arrays.
+      source: the source line, as in `InstructionEstimate`.
+    """
+
+    shape: str
+    bytes: int
+    count: int
+    source: str
+
+
+@dataclass(frozen=True)
+class StepEstimate:
+    """The compiler's estimate for a compiled step on one device; `str()` returns a table.
+
+    Attributes:
+      instructions: the instructions that the device runs, in the order of the program.
+      clock_rate: the device's clock rate in Hz, which converts cycles to seconds.
+      link_seconds: the time to send the data of all collectives over the device's links. The
+        compiler does not estimate collectives.
+      least_seconds: the time that the model FLOPs would take at the device's peak.
+    """
+
+    instructions: Sequence[InstructionEstimate] = field(repr=False)
+    clock_rate: float
+    link_seconds: float
+    least_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """The expected time of a step in seconds."""
+        return sum(self.by_kind.values())
+
+    @property
+    def utilization(self) -> float:
+        """The model FLOP/s as a fraction of the device's peak."""
+        return self.least_seconds / self.seconds
+
+    @property
+    def by_kind(self) -> Mapping[str, float]:
+        """The expected seconds for each kind of work, starting with the longest."""
+        seconds: Counter[str] = Counter()
+        for line in self.instructions:
+            if line.seconds is not None:
+                seconds[line.kind] += line.seconds  # type: ignore[assignment]
+        if self.link_seconds:
+            seconds["collectives"] += self.link_seconds  # type: ignore[assignment]
+        return dict(seconds.most_common())
+
+    @property
+    def not_estimated(self) -> Mapping[str, int]:
+        """The number of runs of instructions without an estimate, for each of their kinds."""
+        runs: Counter[str] = Counter()
+        for line in self.instructions:
+            if line.seconds is None and line.kind != "collectives":
+                runs[line.kind] += line.runs
+        return dict(runs.most_common())
+
+    @property
+    def bytes(self) -> int:
+        """The number of bytes read from and written to main memory in a step."""
+        return sum(line.bytes for line in self.instructions)
+
+    @property
+    def kernels(self) -> int:
+        """The number of instructions run, not counting DMA copies and scalar operations."""
+        return sum(
+            line.runs for line in self.instructions if line.kind not in (DMA_COPIES, SCALARS)
+        )
+
+    def largest_buffers(self, count: int = 3) -> list[Buffer]:
+        """Return the largest arrays that the step writes to main memory, besides its outputs."""
+        counts = Counter(
+            (shape, line.source)
+            for line in self.instructions
+            for shape in line.stored
+            if line.kind not in ("optimizer", DMA_COPIES)
+        )
+        found = [
+            Buffer(shape, array_bytes(shape), number, source)
+            for (shape, source), number in counts.items()
+        ]
+        return sorted(found, key=lambda buffer: -buffer.bytes)[:count]
+
+    def most_expensive(self, count: int = 10) -> list[InstructionEstimate]:
+        """Return the instructions with the longest expected time."""
+        estimated = [line for line in self.instructions if line.seconds is not None]
+        return sorted(estimated, key=lambda line: -(line.seconds or 0.0))[:count]
+
+    def __str__(self) -> str:
+        return "\n".join(_table(self))
+
+
+def estimate_step(
+    hlo: str, num_devices: int, *, clock_rate: float, link_bandwidth: float, least_seconds: float
+) -> StepEstimate | None:
+    """Read the compiler's estimates in the text of a compiled step.
+
+    Args:
+      hlo: the text of the compiled module.
+      num_devices: the number of devices of the mesh.
+      clock_rate: the device's clock rate in Hz.
+      link_bandwidth: the total outgoing bandwidth of a device's links, in bytes/s.
+      least_seconds: the time that the model FLOPs of a step would take at the device's peak.
+
+    Returns:
+      the estimate; None if the text contains none, since only the TPU compiler writes them.
+    """
+    if not _CYCLES.search(hlo):
+        return None
+    computations, entry = parse_computations(hlo)
+    frames = StackFrames(hlo)
+    lines = [
+        line
+        for name, runs in count_runs(computations, entry, only_scheduled=True).items()
+        for line in _read(computations, name, runs, frames, clock_rate)
+    ]
+    sent = sum(traffic.sent for traffic in collectives(hlo, num_devices).values())
+    return StepEstimate(lines, clock_rate, sent / link_bandwidth, least_seconds)
+
+
+def _read(
+    computations: Computations, name: str, runs: int, frames: StackFrames, clock_rate: float
+) -> Iterator[InstructionEstimate]:
+    """Yield the instructions of a computation that do work, if the computation runs at all."""
+    results = {line.name: line.result for line in computations[name]}
+    for line in computations[name] if runs else ():
+        if is_free(line):
+            continue
+        parts = contents(line, computations)
+        product = product_in(parts)
+        stack = frames.stack(line.rest if product is None else product.rest)
+        stack = stack or frames.stack(line.rest)
+        cycles = _CYCLES.search(line.rest)
+        kind = kind_of(parts, stack)
+        seconds = None
+        if is_dma(line):
+            kind = DMA_COPIES
+        elif cycles and kind != "collectives":
+            seconds = runs * int(cycles[1]) / clock_rate
+        elif kind != "collectives":
+            kind = unestimated_kind(line, parts)
+        stored = [str(array) for array in arrays(line.result) if array.in_main_memory]
+        yield InstructionEstimate(
+            name=line.name,
+            kind=kind,
+            shape=re.sub(r"\{[^}]*\}|/\*index=\d+\*/", "", line.result),
+            stored=stored,
+            seconds=seconds,
+            bytes=runs * _main_memory_bytes(line, results),
+            runs=runs,
+            source=_source(stack),
+        )
+
+
+def _main_memory_bytes(line: Instruction, results: Mapping[str, str]) -> int:
+    """Return the number of bytes of main memory that an instruction reads and writes."""
+    if is_dma(line):
+        # The result is a tuple of both ends of the copy and a flag. An end may be a whole array, of
+        # which only a slice is copied.
+        ends = arrays(line.result)[:2]
+        return min(end.bytes for end in ends) * sum(end.in_main_memory for end in ends)
+    shapes = [line.result, *(results.get(operand, "") for operand in line.operands)]
+    return sum(a.bytes for shape in shapes for a in arrays(shape) if a.in_main_memory)
+
+
+def _source(stack: Sequence[Frame]) -> str:
+    inner = next((frame for frame in stack if frame.package), None)
+    if inner is None:
+        return ""
+    outer = caller(stack)
+    return f"{inner}" if outer in (None, inner) else f"{inner} < {outer}"
+
+
+def _table(estimate: StepEstimate) -> list[str]:
+    """Format the time of each kind of work, the memory traffic and the largest buffers."""
+    total = estimate.seconds
+    lines = [
+        f"{'estimated time':20s}{total * 1e3:.2f} ms per step, MFU {estimate.utilization:.1%}",
+        *(
+            f"  {kind:24s}{seconds * 1e3:10.2f} ms{seconds / total:8.1%}"
+            for kind, seconds in estimate.by_kind.items()
+        ),
+    ]
+    missing = ", ".join(f"{kind} {count:,}" for kind, count in estimate.not_estimated.items())
+    lines += [
+        f"{'':20s}from the compiler's cycle counts at {estimate.clock_rate / 1e9:.2f} GHz, one "
+        "instruction after another; collectives take as long as",
+        f"{'':20s}sending their data at the links' full bandwidth. Not estimated: "
+        f"{missing or 'nothing'}",
+        f"{'HBM traffic':20s}{estimate.bytes / 2**30:.2f} GiB per step, in {estimate.kernels:,} "
+        "kernels",
+    ]
+    label = "largest buffers"
+    for buffer in estimate.largest_buffers():
+        lines.append(
+            f"{label:20s}{buffer.count} x {buffer.shape}, {buffer.bytes / 2**20:,.1f} MiB"
+            + f": {buffer.source}" * bool(buffer.source)
+        )
+        label = ""
+    return lines
+
+
+def explain(estimate: StepEstimate, count: int = 10) -> list[str]:
+    """Format the most expensive instructions with their source lines."""
+    lines = ["most expensive instructions, with the source line and its caller in the model"]
+    for line in estimate.most_expensive(count):
+        assert line.seconds is not None
+        times = f" in {line.runs:,} runs" if line.runs > 1 else ""
+        lines += [
+            f"  {line.seconds * 1e3:8.3f} ms{times}  {line.kind}, {line.bytes / 2**20:,.1f} MiB: "
+            f"{line.name} {line.shape}",
+            f"  {'':13s}{line.source}",
+        ]
+    return lines

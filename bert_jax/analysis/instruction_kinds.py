@@ -1,0 +1,159 @@
+"""Sort the instructions of a compiled train step by the kind of work they do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from bert_jax.analysis.collectives import KINDS as COLLECTIVES
+from bert_jax.analysis.hlo import Computations, Instruction, arrays, called_by
+from bert_jax.analysis.source_lines import Frame
+
+# Elementwise work includes norms, activations, dropout, residual connections, embeddings and bias
+# gradients; the attention softmax includes its masks and dropout.
+KINDS = (
+    *("dense products", "attention products", "attention softmax", "elementwise"),
+    *("vocabulary and loss", "optimizer", "collectives", "copies"),
+)
+DMA_COPIES, SCALARS = "DMA copies", "scalar operations"
+
+_LAYERS, _ATTENTION, _VOCABULARY, _OPTIMIZER = "layers", "attention", "vocabulary", "optimizer"
+# Patterns for the module and the function of a call, with the part of the step that the call
+# belongs to. Calls of shared functions, such as dropout, match no row, and belong to the same part
+# as their callers.
+_PARTS: Sequence[tuple[str, str, str]] = (
+    (r"layers", r"scores_of", _VOCABULARY),
+    (r"layers", r"Dense\.", _LAYERS),
+    (r"embeddings", r"Embeddings\.attend", _VOCABULARY),
+    (r"embeddings|norms|activations", r"", _LAYERS),
+    (r"(\w+_)?attention|rotary", r"", _ATTENTION),
+    (r"encoder|transformer_layer", r"", _LAYERS),
+    (r"heads|classifiers|pretraining_models|sentence_embedding", r"", _VOCABULARY),
+)
+# Modules with functions and layers that several parts of the step use.
+_SHARED = frozenset({"activations", "dropout", "layers", "norms", "ops", "products", "task"})
+_PRODUCTS = frozenset({"dot", "convolution"})
+_GATHERS = frozenset({"gather", "scatter"})
+_MOVES = frozenset(
+    {
+        *("bitcast", "bitcast-convert", "concatenate", "copy", "dynamic-slice"),
+        *("dynamic-update-slice", "pad", "reshape", "slice", "transpose"),
+    }
+)
+# Operations that only name values, or that run other computations.
+_FREE = frozenset(
+    {
+        *("after-all", "async-start", "bitcast", "call", "conditional", "constant"),
+        *("get-tuple-element", "opt-barrier", "parameter", "partition-id", "replica-id", "tuple"),
+        *("while",),
+    }
+)
+_OPTIMIZER_FILES = (
+    "bert_jax/training/averaging.py",
+    "bert_jax/training/optimizer.py",
+    "bert_jax/training/transformations.py",
+)
+_TARGET = re.compile(r'custom_call_target="([^"]*)"')
+
+
+def is_free(line: Instruction) -> bool:
+    """Return whether an instruction only names a value or only waits for or runs others."""
+    if line.opcode == "custom-call":
+        return _target(line) == "ConcatBitcast"
+    return line.opcode in _FREE or line.opcode.endswith(("-done", "-update"))
+
+
+def is_dma(line: Instruction) -> bool:
+    """Return whether an instruction starts a copy that the device makes while it computes."""
+    return line.opcode.endswith("-start") and line.opcode.removesuffix("-start") not in COLLECTIVES
+
+
+def contents(line: Instruction, computations: Computations) -> list[Instruction]:
+    """Return the instructions that run as part of an instruction: itself, or those of a fusion."""
+    if line.opcode != "fusion":
+        return [line]
+    return [
+        part
+        for name in called_by(line)
+        for inner in computations.get(name, ())
+        if inner.opcode not in _FREE or inner.opcode == "bitcast"
+        for part in contents(inner, computations)
+    ]
+
+
+def product_in(parts: Sequence[Instruction]) -> Instruction | None:
+    """Return the first matrix multiplication among the parts of an instruction, if there is one."""
+    return next((part for part in parts if part.opcode in _PRODUCTS), None)
+
+
+def kind_of(parts: Sequence[Instruction], stack: Sequence[Frame]) -> str:
+    """Return the kind of work that an instruction does, one of `KINDS`.
+
+    Args:
+      parts: the instructions that run as part of it.
+      stack: the calls that created its matrix multiplication or, without one, its result, with the
+        innermost call first.
+    """
+    opcodes = {part.opcode.removesuffix("-start") for part in parts}
+    part = _part(stack)
+    if not opcodes & _PRODUCTS:
+        if opcodes & set(COLLECTIVES):
+            return "collectives"
+        if opcodes <= _MOVES:
+            return "copies"
+    if part == _OPTIMIZER:
+        return "optimizer"
+    if part == _VOCABULARY:
+        return "vocabulary and loss"
+    if opcodes & _PRODUCTS:
+        return "attention products" if part == _ATTENTION else "dense products"
+    return "attention softmax" if part == _ATTENTION else "elementwise"
+
+
+def unestimated_kind(line: Instruction, parts: Sequence[Instruction]) -> str:
+    """Return a plural noun for an instruction that the compiler gives no estimate for."""
+    opcodes = {part.opcode for part in parts}
+    if line.opcode == "custom-call":
+        return f"{_target(line)} custom calls"
+    if opcodes & _GATHERS:
+        return "gathers and scatters"
+    if "sort" in opcodes:
+        return "sorts"
+    if all(array.size == 1 for array in arrays(line.result)):
+        return SCALARS
+    return "copies" if opcodes <= _MOVES else "other operations"
+
+
+def caller(stack: Sequence[Frame]) -> Frame | None:
+    """Return the innermost call of a function that only one part of the step uses, if any."""
+    own = (frame for frame in stack if _part_of(frame) and frame.module not in _SHARED)
+    return next(own, None)
+
+
+def _part(stack: Sequence[Frame]) -> str:
+    if any(_part_of(frame) == _OPTIMIZER for frame in stack):
+        return _OPTIMIZER
+    return next(filter(None, map(_part_of, stack)), _LAYERS)
+
+
+def _part_of(frame: Frame) -> str | None:
+    """Return the part of the step that a call belongs to; None for calls of shared functions."""
+    if frame.package == "optax" or frame.path.startswith(_OPTIMIZER_FILES):
+        return _OPTIMIZER
+    if frame.path.startswith("bert_jax/tasks/"):
+        return _VOCABULARY
+    if not frame.path.startswith("bert_jax/models/"):
+        return None
+    return next(
+        (
+            part
+            for module, function, part in _PARTS
+            if re.fullmatch(module, frame.module) and re.match(function, frame.function)
+        ),
+        None,
+    )
+
+
+def _target(line: Instruction) -> str:
+    match = _TARGET.search(line.rest)
+    return match[1] if match else ""
