@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import os
 import re
 from collections import Counter
@@ -48,6 +49,14 @@ def at_least(minimum: int) -> Callable[[str], int]:
         )
 
     return parse
+
+
+def above_zero(text: str) -> float:
+    """Convert an argument to a number greater than 0."""
+    with suppress(ValueError):
+        if 0 < (number := float(text)) < math.inf:
+            return number
+    raise argparse.ArgumentTypeError(f"expected a number greater than 0, not {text!r}")
 
 
 def _destination(option: str) -> str:

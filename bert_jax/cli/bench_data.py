@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 from typing import get_args
 
-from bert_jax.argument_parser import ArgumentParser, option_names
+from bert_jax.argument_parser import ArgumentParser, above_zero, option_names
 from bert_jax.corpus.corpus import Corpus
 from bert_jax.corpus.synthetic import MAX_LENGTH, MILLION_TOKENS, corpus_to_measure
 from bert_jax.objectives import SentencePairs
@@ -32,7 +32,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_option("--corpus", "DIR", "corpus made by `bert-jax prepare`")
     parser.add_number("--batch-size", "number of rows in a batch", default=256, minimum=1)
     parser.add_option(
-        "--seconds", "S", "duration of each measurement in seconds", kind=float, default=5.0
+        "--seconds", "S", "duration of each measurement in seconds", kind=above_zero, default=5.0
     )
     parser.add_argument(
         "--workers",
@@ -57,8 +57,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the throughput of one core, its time per stage, and the throughput of the loader."""
-    if args.seconds <= 0:
-        raise ValueError("--seconds must be positive")
     for num_workers in args.workers:
         check_workers("--workers", num_workers)
     sizes = {"max_length": args.max_length, "million_tokens": args.million_tokens}

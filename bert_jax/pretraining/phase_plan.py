@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import jax
 from jax.sharding import Mesh
 
-from bert_jax.analysis.chips import Roofline, chip, peak_flops, roofline
+from bert_jax.analysis.chips import Roofline, chip, clock_rate, peak_flops, roofline
 from bert_jax.analysis.collectives import collectives
+from bert_jax.analysis.estimates import StepEstimate, estimate_step
 from bert_jax.models.heads import GENERATOR
 from bert_jax.models.parameters import count
 from bert_jax.pretraining.messages import generator_line, rotary_line
@@ -39,6 +40,7 @@ class PhasePlan:
       compile_seconds: the compile time in seconds.
       step: the compiled step; None if the compiler ran out of device memory.
       refused: the memory needed by a step that did not compile; None if it compiled.
+      estimate: the compiler's estimate of the time of a step; None if it makes none.
     """
 
     name: str
@@ -50,6 +52,12 @@ class PhasePlan:
     compile_seconds: float
     step: CompiledStep | None
     refused: OutOfMemory | None
+    estimate: StepEstimate | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """The estimated time of all steps of the phase in seconds; None without an estimate."""
+        return None if self.estimate is None else self.estimate.seconds * full_steps(self.phase)
 
     @property
     def memory(self) -> int:
@@ -74,7 +82,7 @@ class PhasePlan:
             chip_figures,
             peak,
             # Rematerialization raises the compiler's FLOP count above the model's; loops lower it.
-            flops=max(self.model_flops / len(devices), self.step.flops),
+            flops=max(self.model_flops / len(devices), self.step.flops or 0.0),
             memory_bytes=self.step.least_traffic,
             sent_bytes=sum(kind.sent for kind in traffic),
         )
@@ -128,16 +136,35 @@ def plan_phase(
             )
         except OutOfMemory as error:
             refused = error
+    model_flops = setup.step_flops(phase, documents_per_row)
     return PhasePlan(
         name=name,
         phase=phase,
         documents_per_row=documents_per_row,
         dtype=setup.compute.dtype,
         state_bytes=state_bytes(setup.task.definition, setup.transformation, mesh),
-        model_flops=setup.step_flops(phase, documents_per_row),
+        model_flops=model_flops,
         compile_seconds=time.perf_counter() - began,
         step=step,
         refused=refused,
+        estimate=_estimate(step, mesh, setup.compute.dtype, model_flops),
+    )
+
+
+def _estimate(
+    step: CompiledStep | None, mesh: Mesh, dtype: str, model_flops: float
+) -> StepEstimate | None:
+    """Read the estimates of a compiler that makes them, for a chip whose figures are known."""
+    kind = mesh.devices.flat[0].device_kind
+    figures, peak, clock = chip(kind), peak_flops(kind, dtype), clock_rate(kind)
+    if step is None or figures is None or peak is None or clock is None:
+        return None
+    return estimate_step(
+        step.text,
+        mesh.size,
+        clock_rate=clock,
+        link_bandwidth=figures.link_bandwidth,
+        least_seconds=model_flops / mesh.size / peak,
     )
 
 
@@ -191,28 +218,62 @@ def phase_lines(plan: PhasePlan, devices: Sequence[jax.Device], limit: int | Non
         for kind, total in traffic.items()
     ] or ["    none"]
     lines += [
-        f"  FLOPs per step      {plan.model_flops:.4g} of the model on all devices; the compiler "
-        f"counts {step.flops:.4g} per device (each loop once)",
+        f"  FLOPs per step      {plan.model_flops:.4g} of the model on all devices"
+        + (
+            ""
+            if step.flops is None
+            else f"; the compiler counts {step.flops:.4g} per device (each loop once)"
+        ),
         *_roofline_lines(plan, devices),
     ]
-    return lines
+    if plan.estimate is None:
+        kind = devices[0].device_kind
+        return [*lines, f"  estimated time      none: the compiler estimates no times for {kind}"]
+    return lines + [f"  {line}" for line in str(plan.estimate).splitlines()]
 
 
-def total_lines(plans: Sequence[PhasePlan], devices: Sequence[jax.Device]) -> list[str]:
-    """Describe the minimum time of the whole run, if it is known."""
+def total_lines(
+    plans: Sequence[PhasePlan], devices: Sequence[jax.Device], price: float | None = None
+) -> list[str]:
+    """Describe the estimated and the minimum time of the whole run, if they are known.
+
+    Args:
+      plans: the phases, all of which compiled.
+      devices: the devices of the topology.
+      price: the price of a chip per hour in USD, to describe the cost as well; None for no cost.
+    """
+    lines = []
+    seconds = total_seconds(plans)
+    if seconds is not None:
+        hours = seconds / 3600 * len(devices)
+        cost = "" if price is None else f", {hours * price:,.2f} USD at {price:g} USD each"
+        lines = [
+            f"the run   takes an estimated {duration(seconds)} ({hours:,.1f} chip-hours{cost}), "
+            "without evaluations, checkpoints, pauses",
+            "          and instructions that the compiler does not estimate.",
+        ]
+    elif price is not None:
+        kind = devices[0].device_kind
+        lines = [f"the cost  is unknown, because the compiler estimates no times for {kind}"]
     bounds = [(plan, plan.roofline(devices)) for plan in plans]
     if any(bound is None for _, bound in bounds):
-        return ["the run   fits"]
-    seconds = sum(bound.seconds * _full_steps(plan.phase) for plan, bound in bounds if bound)
-    return [
-        f"the run   takes at least {duration(seconds)}: a lower bound, not a prediction. It "
+        return ["the run   fits", *lines]
+    least = sum(bound.seconds * full_steps(plan.phase) for plan, bound in bounds if bound)
+    return lines + [
+        f"the run   takes at least {duration(least)}: a lower bound, not a prediction. It "
         "assumes that every matrix multiplication runs at the",
         "          chip's peak and overlaps with memory and link traffic, and it ignores "
         "evaluations, checkpoints and pauses.",
     ]
 
 
-def _full_steps(phase: PhaseConfig) -> float:
+def total_seconds(plans: Sequence[PhasePlan]) -> float | None:
+    """Return the estimated time of all phases in seconds; None if one has no estimate."""
+    seconds = [plan.seconds for plan in plans]
+    return sum(filter(None, seconds)) if None not in seconds else None
+
+
+def full_steps(phase: PhaseConfig) -> float:
     """Return the number of full batches with as many sequences as the phase."""
     return phase.num_sequences / phase.batch_size
 
@@ -224,15 +285,19 @@ def _roofline_lines(plan: PhasePlan, devices: Sequence[jax.Device]) -> list[str]
         return [f"  roofline            unknown for {kind}"]
     chip_figures = chip(kind)
     assert chip_figures is not None and plan.step is not None
-    busy = plan.step.bytes_accessed / chip_figures.memory_bandwidth
-    return [
+    lines = [
         f"  roofline            at least {bound.seconds * 1e3:.2f} ms per step, by {bound.bound} "
         f"(compute {bound.compute * 1e3:.2f}, memory {bound.memory * 1e3:.2f}, "
-        f"links {bound.links * 1e3:.2f} ms); {duration(bound.seconds * _full_steps(plan.phase))} "
+        f"links {bound.links * 1e3:.2f} ms); {duration(bound.seconds * full_steps(plan.phase))} "
         "for the phase",
-        f"                      memory counts only the necessary traffic; moving every operand of "
-        f"every operation would take {busy * 1e3:.2f} ms",
     ]
+    if plan.step.bytes_accessed is not None:
+        busy = plan.step.bytes_accessed / chip_figures.memory_bandwidth
+        lines.append(
+            f"                      memory counts only the necessary traffic; moving every operand "
+            f"of every operation would take {busy * 1e3:.2f} ms"
+        )
+    return lines
 
 
 def gib(size: float) -> str:

@@ -11,6 +11,7 @@ from itertools import islice
 import jax
 
 from bert_jax.analysis.chips import chip
+from bert_jax.analysis.estimates import explain
 from bert_jax.analysis.topology import topology_devices
 from bert_jax.models.config import ComputeConfig
 from bert_jax.pretraining.config import PretrainConfig
@@ -23,6 +24,7 @@ from bert_jax.pretraining.phase_plan import (
     phase_lines,
     plan_phase,
     total_lines,
+    total_seconds,
 )
 from bert_jax.pretraining.phases import PhaseConfig
 from bert_jax.pretraining.remedies import Changes, flags, remedies, with_changes
@@ -64,6 +66,33 @@ class Plan:
         """The memory that the largest phase needs on each device, in bytes."""
         return max(phase.memory for phase in self.phases)
 
+    @property
+    def seconds(self) -> float | None:
+        """The time that the compiler expects all steps to take; None if it estimates no times.
+
+        `PhasePlan.estimate` has the estimate for a step, divided by the kind of work.
+        """
+        return total_seconds(self.phases)
+
+    @property
+    def chip_hours(self) -> float | None:
+        """The estimated time in hours, times the number of devices; None without an estimate."""
+        return None if self.seconds is None else self.seconds / 3600 * len(self.devices)
+
+    def explain(self, count: int = 10) -> str:
+        """Return a text with the most expensive instructions of each phase and their source lines.
+
+        Args:
+          count: the number of instructions for each phase.
+        """
+        kind = self.devices[0].device_kind
+        unknown = [f"most expensive instructions: unknown, without estimates for {kind}"]
+        lines = []
+        for phase in self.phases:
+            body = explain(phase.estimate, count) if phase.estimate else unknown
+            lines += ["", *(f"{phase.name}    {body[0]}", *body[1:])]
+        return "\n".join(lines)
+
 
 def plan(
     config: PretrainConfig,
@@ -72,6 +101,7 @@ def plan(
     documents_per_row: int = 0,
     memory_bytes: int | None = None,
     tries: int = 6,
+    price: float | None = None,
     on_report: OnReport | None = None,
     while_compiling: WhileCompiling = nullcontext,
 ) -> Plan:
@@ -85,6 +115,8 @@ def plan(
         would pack into it.
       memory_bytes: the memory of each device; defaults to the chip's memory (no limit on CPUs).
       tries: the maximum number of changes to try if the run does not fit.
+      price: the price of a chip per hour in USD, to report the cost of the run; None to report no
+        cost.
       on_report: called with a message about each phase as soon as it is compiled.
       while_compiling: see `WhileCompiling`.
 
@@ -115,7 +147,7 @@ def plan(
         plans.append(compiler.compile(name, phase, {}))
         report(Message("\n" + "\n".join(phase_lines(plans[-1], devices, limit))))
     if all(phase.fits(limit) for phase in plans):
-        report(Message("\n" + "\n".join(total_lines(plans, devices))))
+        report(Message("\n" + "\n".join(total_lines(plans, devices, price))))
         return Plan(devices, plans, limit, changes={})
     assert limit is not None
     failing = sorted((p for p in plans if not p.fits(limit)), key=lambda p: -p.memory)

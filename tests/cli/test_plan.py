@@ -77,7 +77,7 @@ def gib_of(line_start: str, text: str) -> float:
 
 
 def test_a_plan_for_eight_absent_devices(config_file: Path) -> None:
-    result = plan("--topology", "cpu:8", config=config_file)
+    result = plan("--topology", "cpu:8", "--price", "2", "--explain", config=config_file)
     assert result.returncode == 0, result.stderr
     text = result.stdout
     assert "devices   8 x cpu (8 data x 1 fsdp x 1 tensor)" in text
@@ -92,7 +92,10 @@ def test_a_plan_for_eight_absent_devices(config_file: Path) -> None:
         2 * 7 / 8 * mib_of("all-reduce", text, 0), abs=0.01
     )
     assert "roofline            unknown for cpu" in text
+    assert "estimated time      none: the compiler estimates no times for cpu" in text
     assert "the run   fits" in text
+    assert "the cost  is unknown, because the compiler estimates no times for cpu" in text
+    assert "phase1    most expensive instructions: unknown, without estimates for cpu" in text
     assert "compiled  phase1 (16 x 64)" in result.stderr
     assert not Path("never-written").exists()
 
@@ -118,6 +121,7 @@ def test_a_plan_suggests_changes_for_a_run_that_does_not_fit(config_file: Path) 
     [
         (["--topology", "cpu"], "--topology=cpu: expected a kind and a shape, such as cpu:8"),
         (["--topology", "cpu:2x2"], "=cpu:2x2: expected the number of devices, such as cpu:8"),
+        (["--topology", "v5e-12"], "the number must be 1, 4, 8, 16, 32, 64, 128, 256 (chips)"),
         (["--topology", "cpu:0"], "expected the number of devices, such as cpu:8"),
         (["--topology", "abacus!"], "expected a kind and a shape"),
         (
@@ -132,7 +136,7 @@ def test_a_plan_suggests_changes_for_a_run_that_does_not_fit(config_file: Path) 
         (["--topology", "cpu:4096"], "Run `bert-jax plan` in a separate process"),
         (["--topology", "cpu:3"], "batch_size=16 is not divisible by 3"),
         (["--topology", "cpu:8", "--config.model.max_positions=32"], "is greater than model.max"),
-        (["--topology", "cpu:8", "--hbm", "0"], "--hbm must be positive"),
+        (["--topology", "cpu:8", "--hbm", "0"], "--hbm: expected a number greater than 0, not '0'"),
     ],
 )
 def test_mistakes_are_reported(

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from bert_jax.analysis.estimates import estimate_step
 from bert_jax.models.config import EncoderConfig
 from bert_jax.pretraining.config import PhaseConfig, PretrainConfig
-from bert_jax.pretraining.plan import plan
+from bert_jax.pretraining.phase_plan import PhasePlan, phase_lines, total_lines
+from bert_jax.pretraining.plan import Plan, plan
+from bert_jax.training.planning import CompiledStep
 
+STEP_ON_V5E = Path(__file__).parents[1] / "analysis" / "step_on_v5e.txt"
 MIB = 2**20
 
 
@@ -21,6 +29,7 @@ def test_a_plan_says_whether_a_run_fits(capfd: pytest.CaptureFixture[str]) -> No
     assert capfd.readouterr() == ("", "")
     assert result.fits and result.changes == {} and result.limit is None
     (compiled,) = result.phases
+    assert compiled.estimate is None and result.seconds is None and result.chip_hours is None
     assert len(result.devices) == 2 and compiled.documents_per_row == 1
     assert 0 < compiled.state_bytes < result.memory == compiled.memory < 16 * MIB
 
@@ -36,3 +45,38 @@ def test_a_plan_says_whether_a_run_fits(capfd: pytest.CaptureFixture[str]) -> No
     assert "the run does not fit: trying at most 0 changes" in lines
     assert lines[-1].startswith("\nthe run does not fit with any of these changes")
     assert capfd.readouterr() == ("", "")
+
+
+def test_an_estimate_becomes_the_time_and_the_cost_of_the_run() -> None:
+    text = STEP_ON_V5E.read_text(encoding="utf-8")
+    estimate = estimate_step(text, 4, clock_rate=1.5e9, link_bandwidth=200e9, least_seconds=3.3e-3)
+    assert estimate is not None
+    # The counts of a compiler that counts no FLOPs and bytes.
+    step = CompiledStep(2 * MIB, 0, MIB, flops=None, bytes_accessed=None, text=text)
+    phase = PhasePlan(
+        name="phase1",
+        phase=PhaseConfig("never-read", num_steps=1_000_000, sequence_length=512, batch_size=128),
+        documents_per_row=16,
+        dtype="bfloat16",
+        state_bytes=MIB,
+        model_flops=4 * 650_100_000_000,
+        compile_seconds=1.0,
+        step=step,
+        refused=None,
+        estimate=estimate,
+    )
+    devices: Any = [SimpleNamespace(device_kind="TPU v5 lite")] * 4
+    result = Plan(devices, [phase], limit=None, changes={})
+    # A step takes 6 ms of computation and 0.703 ms of communication (see test_estimates.py).
+    assert result.seconds == phase.seconds == pytest.approx(6_703.2, abs=0.1)
+    assert result.chip_hours == pytest.approx(4 * 6_703.2 / 3_600, abs=1e-3)
+    lines = phase_lines(phase, devices, None)
+    assert "  FLOPs per step      2.6e+12 of the model on all devices" in lines
+    assert "  estimated time      6.70 ms per step, MFU 49.2%" in lines
+    # The roofline stays as a bound.
+    assert any("at least 3.30 ms per step, by compute" in line for line in lines)
+    first, _, third, *_ = total_lines([phase], devices, 1.2)
+    assert "takes an estimated 1 h 52 min (7.4 chip-hours, 8.94 USD at 1.2 USD each)" in first
+    assert third.startswith("the run   takes at least 55 min: a lower bound, not a prediction")
+    assert "optax/_src/update.py:42 <lambda>" in result.explain(3)
+    assert "cross_entropy" not in result.explain(3)
