@@ -47,9 +47,9 @@ RECIPES = (
 KINDS = {"wordpiece": "wordpiece", "byte_bpe": "byte-bpe", "sentencepiece": "sentencepiece"}
 NUM_STEPS = 20
 # These sizes replace those in recipes for accelerators. Recipes for two cores keep their own sizes.
-# All recipes run with a quarter of their sequence length, up to a limit.
+# All recipes run with a quarter of their sequence length, within limits.
 REDUCED = {"hidden_dim": 32, "num_heads": 2, "ffn_dim": 64}
-MAX_LENGTH = 128
+MIN_LENGTH, MAX_LENGTH = 32, 128
 BATCH_SIZE = 8
 # A batch-size warm-up takes eight steps.
 WARMUP = {"warmup_batch_sizes": "(2,4)", "warmup_batch_steps": 4}
@@ -111,7 +111,7 @@ def run(corpora, bert_jax, tmp_path_factory) -> Callable[[str], tuple[list[float
         words += [f"optimizer.decay_steps={steps[-1]}"] if config.optimizer.decay_steps else []
         predecessor = recipes.get(config.init_from)
         for (name, _, phase), count in zip(config.ordered_phases(), steps, strict=True):
-            length = min(phase.sequence_length // 4, MAX_LENGTH)
+            length = min(max(phase.sequence_length // 4, MIN_LENGTH), MAX_LENGTH)
             corpus = corpora(
                 "wordpiece" if config.vocabulary == "any" else config.vocabulary, length
             )

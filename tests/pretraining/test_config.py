@@ -60,6 +60,9 @@ def test_a_small_recipe_differs_from_its_large_one_only_in_sizes(recipe: Path) -
     sizes += ("embedding_dim", "initializer_range", "attention_window")
     if recipe.stem == "domain":  # continues a model, and keeps that model's dropout
         sizes += ("hidden_dropout", "attention_dropout")
+    if recipe.stem == "electra_small":  # learns something in minutes only with other rates
+        sizes += ("hidden_dropout", "attention_dropout")
+        small = replace(small, masking=replace(small.masking, rate=large.masking.rate))
     same_model = {name: getattr(large.model, name) for name in sizes}
     assert replace(small.model, **same_model) == large.model
     assert (small.model.embedding_dim is None) == (large.model.embedding_dim is None)
