@@ -33,7 +33,7 @@ Command:
     bert-jax pretrain --config configs/pretrain/modernbert_base.py
 Hardware: any, if the number of data-parallel devices divides 768; with few devices, also set
 --config.accumulation_steps=N. Published: 194 hours on eight H100 GPUs (table 3). This recipe has
-not been run; small/modernbert_base.py has.
+not been run.
 """
 
 from ml_collections import ConfigDict

@@ -25,7 +25,7 @@ last four checkpoints of this run:
     bert-jax extract runs/modernbert_base_long --average 4 --output models/modernbert
 Hardware: any, if the number of data-parallel devices divides 576; with few devices, also set
 --config.accumulation_steps=N. Published: 40 and 12 hours on eight H100 GPUs (table 3). This recipe
-has not been run; small/modernbert_base_long.py has.
+has not been run.
 """
 
 from ml_collections import ConfigDict
