@@ -15,7 +15,7 @@ Command:
     bert-jax pretrain --config configs/pretrain/small/modernbert_base.py
 To continue with longer rows, use modernbert_base_long.py in this directory.
 Hardware: two CPU cores.
-This recipe has not been run to its end.
+This recipe has not been run to completion.
 """
 
 from ml_collections import ConfigDict

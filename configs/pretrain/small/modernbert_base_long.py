@@ -15,7 +15,7 @@ Corpus:
 Command, after running modernbert_base.py in this directory:
     bert-jax pretrain --config configs/pretrain/small/modernbert_base_long.py
 Hardware: two CPU cores.
-This recipe has not been run to its end.
+This recipe has not been run to completion.
 """
 
 from ml_collections import ConfigDict
