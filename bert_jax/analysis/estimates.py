@@ -86,12 +86,14 @@ class StepEstimate:
       link_seconds: the time to send the data of all collectives over the device's links. The
         compiler does not estimate collectives.
       least_seconds: the time that the model FLOPs would take at the device's peak.
+      memory_bandwidth: the bandwidth of the device's main memory in bytes/s.
     """
 
     instructions: Sequence[InstructionEstimate] = field(repr=False)
     clock_rate: float
     link_seconds: float
     least_seconds: float
+    memory_bandwidth: float
 
     @property
     def seconds(self) -> float:
@@ -122,6 +124,16 @@ class StepEstimate:
             if line.seconds is None and line.kind != "collectives":
                 runs[line.kind] += line.runs
         return dict(runs.most_common())
+
+    @property
+    def least_unestimated_seconds(self) -> float:
+        """The time to move the operands and results of kernels without an estimate, in seconds."""
+        size = sum(
+            line.bytes
+            for line in self.instructions
+            if line.seconds is None and line.kind not in ("collectives", DMA_COPIES, SCALARS)
+        )
+        return size / self.memory_bandwidth
 
     @property
     def bytes(self) -> int:
@@ -159,7 +171,13 @@ class StepEstimate:
 
 
 def estimate_step(
-    hlo: str, num_devices: int, *, clock_rate: float, link_bandwidth: float, least_seconds: float
+    hlo: str,
+    num_devices: int,
+    *,
+    clock_rate: float,
+    link_bandwidth: float,
+    memory_bandwidth: float,
+    least_seconds: float,
 ) -> StepEstimate | None:
     """Read the compiler's estimates in the text of a compiled step.
 
@@ -168,6 +186,7 @@ def estimate_step(
       num_devices: the number of devices of the mesh.
       clock_rate: the device's clock rate in Hz.
       link_bandwidth: the total outgoing bandwidth of a device's links, in bytes/s.
+      memory_bandwidth: the bandwidth of the device's main memory in bytes/s.
       least_seconds: the time that the model FLOPs of a step would take at the device's peak.
 
     Returns:
@@ -183,7 +202,7 @@ def estimate_step(
         for line in _read(computations, name, runs, frames, clock_rate)
     ]
     sent = sum(traffic.sent for traffic in collectives(hlo, num_devices).values())
-    return StepEstimate(lines, clock_rate, sent / link_bandwidth, least_seconds)
+    return StepEstimate(lines, clock_rate, sent / link_bandwidth, least_seconds, memory_bandwidth)
 
 
 def _read(
@@ -250,11 +269,12 @@ def _table(estimate: StepEstimate) -> list[str]:
         ),
     ]
     missing = ", ".join(f"{kind} {count:,}" for kind, count in estimate.not_estimated.items())
+    least = f"; their data takes at least {estimate.least_unestimated_seconds * 1e3:.2f} ms"
     lines += [
         f"{'':20s}from the compiler's cycle counts at {estimate.clock_rate / 1e9:.2f} GHz, one "
-        "instruction after another; collectives take as long as",
-        f"{'':20s}sending their data at the links' full bandwidth. Not estimated: "
-        f"{missing or 'nothing'}",
+        "instruction after another; collectives",
+        f"{'':20s}take as long as sending their data at the full bandwidth of the links",
+        f"{'not estimated':20s}{missing + least if missing else 'nothing'}",
         f"{'HBM traffic':20s}{estimate.bytes / 2**30:.2f} GiB per step, in {estimate.kernels:,} "
         "kernels",
     ]

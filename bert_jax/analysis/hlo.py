@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -120,12 +121,16 @@ def parse_computations(hlo: str) -> tuple[Computations, str]:
             current = header.group(2)
             computations[current] = []
             entry = current if header.group(1) else entry
-        elif text.startswith("}"):
+        elif re.match(r"\}(?!\})", text):
             current = ""
         elif current:
             instruction = _INSTRUCTION.match(text)
+            lines = computations[current]
             if instruction:
-                computations[current].append(Instruction(*instruction.groups()))
+                lines.append(Instruction(*instruction.groups()))
+            elif lines:
+                # The attributes of a Pallas kernel contain line breaks.
+                lines[-1] = dataclasses.replace(lines[-1], rest=f"{lines[-1].rest}\n{text}")
     assert entry, "the text of a compiled module must have an ENTRY computation"
     return computations, entry
 

@@ -15,7 +15,7 @@ KINDS = (
     *("dense products", "attention products", "attention softmax", "elementwise"),
     *("vocabulary and loss", "optimizer", "collectives", "copies"),
 )
-DMA_COPIES, SCALARS = "DMA copies", "scalar operations"
+DMA_COPIES, PALLAS_KERNELS, SCALARS = "DMA copies", "Pallas kernels", "scalar operations"
 
 _LAYERS, _ATTENTION, _VOCABULARY, _OPTIMIZER = "layers", "attention", "vocabulary", "optimizer"
 # Patterns for the module and the function of a call, with the part of the step that the call
@@ -114,7 +114,8 @@ def unestimated_kind(line: Instruction, parts: Sequence[Instruction]) -> str:
     """Return a plural noun for an instruction that the compiler gives no estimate for."""
     opcodes = {part.opcode for part in parts}
     if line.opcode == "custom-call":
-        return f"{_target(line)} custom calls"
+        target = _target(line)
+        return PALLAS_KERNELS if target == "tpu_custom_call" else f"{target} custom calls"
     if opcodes & _GATHERS:
         return "gathers and scatters"
     if "sort" in opcodes:

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from bert_jax.analysis.chips import Roofline, chip, clock_rate, peak_flops, roofline
 from bert_jax.analysis.collectives import collectives
 from bert_jax.analysis.estimates import StepEstimate, estimate_step
+from bert_jax.analysis.instruction_kinds import PALLAS_KERNELS
 from bert_jax.models.heads import GENERATOR
 from bert_jax.models.parameters import count
 from bert_jax.pretraining.messages import generator_line, rotary_line
@@ -164,6 +165,7 @@ def _estimate(
         mesh.size,
         clock_rate=clock,
         link_bandwidth=figures.link_bandwidth,
+        memory_bandwidth=figures.memory_bandwidth,
         least_seconds=model_flops / mesh.size / peak,
     )
 
@@ -250,7 +252,7 @@ def total_lines(
         lines = [
             f"the run   takes an estimated {duration(seconds)} ({hours:,.1f} chip-hours{cost}), "
             "without evaluations, checkpoints, pauses",
-            "          and instructions that the compiler does not estimate.",
+            f"          and {_left_out(plans)}.",
         ]
     elif price is not None:
         kind = devices[0].device_kind
@@ -265,6 +267,16 @@ def total_lines(
         "          chip's peak and overlaps with memory and link traffic, and it ignores "
         "evaluations, checkpoints and pauses.",
     ]
+
+
+def _left_out(plans: Sequence[PhasePlan]) -> str:
+    """Describe the instructions that are missing in the estimates."""
+    counts = [plan.estimate.not_estimated for plan in plans if plan.estimate is not None]
+    if any(PALLAS_KERNELS in count for count in counts):
+        return (
+            "Pallas kernels, whose time the compiler does not estimate: it takes longer than that"
+        )
+    return "instructions that the compiler does not estimate"
 
 
 def total_seconds(plans: Sequence[PhasePlan]) -> float | None:

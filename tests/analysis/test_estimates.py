@@ -22,7 +22,9 @@ MODELS = "bert_jax/models"
 
 @pytest.fixture(scope="module")
 def estimate() -> StepEstimate:
-    estimate = estimate_step(TEXT, 4, clock_rate=GHZ, link_bandwidth=200e9, least_seconds=3.3e-3)
+    estimate = estimate_step(
+        TEXT, 4, clock_rate=GHZ, link_bandwidth=200e9, memory_bandwidth=819e9, least_seconds=3.3e-3
+    )
     assert estimate is not None
     return estimate
 
@@ -55,6 +57,31 @@ def test_instructions_without_an_estimate_are_counted(estimate: StepEstimate) ->
         "gathers and scatters": 1,
         "sorts": 1,
     }
+    # The gather's table and the sort's first result are in main memory.
+    moved = 30_522 * 768 * 2 + 16_384 * 4
+    assert estimate.least_unestimated_seconds == pytest.approx(moved / 819e9)
+
+
+def test_attributes_with_line_breaks_are_read() -> None:
+    """The attributes of a Pallas kernel look like the end of a computation."""
+    text = """HloModule jit_step
+
+ENTRY %main (x: bf16[4,8]) -> bf16[4,8] {
+  %x = bf16[4,8]{1,0:T(8,128)(2,1)} parameter(0)
+  %kernel.1 = bf16[4,8]{1,0} custom-call(%x), custom_call_target="tpu_custom_call", \
+frontend_attributes={kernel_metadata={
+"xprof_metadata":"{\\"block_q\\": 512}"
+}}, metadata={op_name="pallas_call"}
+  ROOT %add.1 = bf16[4,8]{1,0} add(%kernel.1, %x), backend_config={"estimated_cycles":"300"}
+}
+"""
+    estimate = estimate_step(
+        text, 1, clock_rate=GHZ, link_bandwidth=1, memory_bandwidth=1e9, least_seconds=1e-7
+    )
+    assert estimate is not None
+    assert estimate.not_estimated == {"Pallas kernels": 1}
+    assert estimate.by_kind == {"elementwise": 2e-7}
+    assert estimate.least_unestimated_seconds == pytest.approx(2 * 4 * 8 * 2 / 1e9)
 
 
 def test_only_arrays_in_main_memory_count_as_traffic(estimate: StepEstimate) -> None:
@@ -105,7 +132,10 @@ def test_an_estimate_can_be_printed(estimate: StepEstimate) -> None:
 
 def test_other_compilers_make_no_estimates() -> None:
     text = jax.jit(lambda x: x @ x).lower(jnp.ones((4, 4))).compile().as_text()
-    assert estimate_step(text, 1, clock_rate=1, link_bandwidth=1, least_seconds=1) is None
+    assert (
+        estimate_step(text, 1, clock_rate=1, link_bandwidth=1, memory_bandwidth=1, least_seconds=1)
+        is None
+    )
     frames = StackFrames(text)
     assert frames.stack("metadata={op_name=1}") == frames.stack("stack_frame_id=999") == []
 

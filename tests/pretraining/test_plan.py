@@ -49,7 +49,14 @@ def test_a_plan_says_whether_a_run_fits(capfd: pytest.CaptureFixture[str]) -> No
 
 def test_an_estimate_becomes_the_time_and_the_cost_of_the_run() -> None:
     text = STEP_ON_V5E.read_text(encoding="utf-8")
-    estimate = estimate_step(text, 4, clock_rate=1.5e9, link_bandwidth=200e9, least_seconds=3.3e-3)
+    estimate = estimate_step(
+        text,
+        4,
+        clock_rate=1.5e9,
+        link_bandwidth=200e9,
+        memory_bandwidth=819e9,
+        least_seconds=3.3e-3,
+    )
     assert estimate is not None
     # The counts of a compiler that counts no FLOPs and bytes.
     step = CompiledStep(2 * MIB, 0, MIB, flops=None, bytes_accessed=None, text=text)
