@@ -208,7 +208,7 @@ def _import_command(verb: Verb) -> tuple[str | None, AddArguments, RunCommand]:
 def select_verb(
     program: str, words: list[str], verbs: Mapping[str, Verb]
 ) -> tuple[Verb, str] | str:
-    """Return the verb that a command line names, and the program's name with that verb.
+    """Return the verb that a command line names, and the program's name followed by that verb.
 
     If no verb is selected, the result is the text to print: the version or an overview.
 

@@ -29,7 +29,7 @@ _ZSTD_MAX_WINDOW = 256 << 20  # kept in memory; zstd's own limit is 128 MiB by d
 
 
 class ReadCounter(Protocol):
-    """A counter of bytes read from disk, with a running hash of these bytes if `hashing` is set."""
+    """A counter of the bytes read from disk, which also hashes them if `hashing` is set."""
 
     bytes_read: int
     hashing: Hash | None
@@ -46,10 +46,10 @@ class Hash(Protocol):
 def open_stream(path: Path, counter: ReadCounter) -> Iterator[IO[bytes]]:
     """Open `path` as a buffered binary stream of its decompressed bytes.
 
-    The number of bytes read from disk is added to `counter.bytes_read`. If `counter.hashing` is
-    set, it is updated with the bytes themselves. Reading from a truncated or damaged archive always
-    raises one of the exceptions in `BROKEN_ARCHIVE`. Reading from an archive that needs too much
-    memory raises ValueError.
+    The number of bytes read from disk is added to `counter.bytes_read`, and the bytes themselves
+    are added to the checksum in `counter.hashing` if there is one. Reading from a truncated or
+    damaged archive always raises one of the exceptions in `BROKEN_ARCHIVE`. Reading from an archive
+    that needs too much memory raises ValueError.
     """
     with ExitStack() as stack:
         raw: io.RawIOBase = stack.enter_context(_CountingFile(path, counter))

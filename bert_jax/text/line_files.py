@@ -69,7 +69,10 @@ def read_text(path: Path, options: SourceOptions, counts: SourceCounts) -> Itera
 def _decoded_lines(
     path: Path, options: SourceOptions, counts: SourceCounts
 ) -> Iterator[tuple[int, str | None]]:
-    """Yield (line number, text) for each line or part of a long line, with None for blank lines."""
+    """Yield (line number, text) for each line or part of a long line.
+
+    The text of a blank line is None.
+    """
     decoder = codecs.getincrementaldecoder(options.encoding)()
     skipping = False  # whether to skip the rest of a line that could not be decoded
     with open_stream(path, counts) as stream:
@@ -164,7 +167,7 @@ def _line_parts(stream: IO[bytes], path: Path, limit: int) -> Iterator[_LinePart
     while True:
         try:
             data = stream.readline(limit)
-            # At the end of the file, a part ends its line even if there is no newline.
+            # The last line of the file may end without a newline.
             ends_line = data.endswith(b"\n") or len(data) < limit or not stream.peek(1)  # type: ignore[attr-defined]
         except BROKEN_ARCHIVE as error:
             raise ValueError(
@@ -182,8 +185,8 @@ def _line_parts(stream: IO[bytes], path: Path, limit: int) -> Iterator[_LinePart
 
 
 def _undecodable(part: _LinePart, error: UnicodeDecodeError) -> str:
-    # An incremental decoder reports positions relative to the first byte that it kept from the
-    # previous part.
+    # The decoder may have kept the beginning of a character from the previous part. If so, it
+    # reports positions relative to the first of these bytes.
     start = error.start - (len(error.object) - len(part.data))
     return (
         f"cannot decode byte 0x{error.object[error.start]:02x} as {error.encoding} "

@@ -196,10 +196,10 @@ def _open(name: str, data_dir: str | None) -> _Opened:
 
 
 def _shortened(message: str) -> str:
-    """Return the first line of a message, and the list after it if the line ends with a colon.
+    """Return a message's first line, plus the list that follows if the line ends with a colon.
 
-    TFDS adds a list of all its datasets to some messages. This list does not follow a colon, so it
-    is left out.
+    TFDS appends a list of all its datasets to some messages. No colon comes before that list, so
+    it is left out.
     """
     first, _, rest = message.partition("\n")
     return f"{first} {' '.join(rest.split())[:400]}" if first.rstrip().endswith(":") else first

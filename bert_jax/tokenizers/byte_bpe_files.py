@@ -94,7 +94,7 @@ def _with_prefix_space(part: Any, add: bool) -> Any:
 
 
 def adds_prefix_space(state: Mapping[str, Any]) -> bool:
-    """Return whether a tokenizer, in tokenizer.json's format, puts a space before a text."""
+    """Return whether a tokenizer, in tokenizer.json's format, adds a space before each text."""
     splitter = state["pre_tokenizer"]
     parts = splitter.get("pretokenizers", [splitter])
     return any(part.get("add_prefix_space") for part in parts if part["type"] == "ByteLevel")

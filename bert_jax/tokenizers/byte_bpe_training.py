@@ -27,13 +27,13 @@ from bert_jax.tokenizers.training import (
 )
 
 ROBERTA_VOCAB_SIZE = 50_265
-# These are in the order of RoBERTa's ids. Padding has id 1, and RoBERTa's position ids start after
-# this id.
+# The special tokens are in the order of RoBERTa's ids. The order matters, since RoBERTa's position
+# ids start after the padding id, which is 1.
 _SPECIALS = (ROBERTA.cls, ROBERTA.pad, ROBERTA.sep, ROBERTA.unk, ROBERTA.mask)
 _WORDS_PER_CHUNK = 1_024
 _MAX_WORD_CHARACTERS = 1_000
-# The same limit as for WordPiece, since both use the same trainer, which needs 75 to 100 bytes per
-# character.
+# The limit is the same as for WordPiece, which uses the same trainer. The trainer needs 75 to 100
+# bytes per character.
 _MAX_TOTAL_WORD_CHARACTERS = 8_000_000
 
 

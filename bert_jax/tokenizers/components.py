@@ -137,7 +137,7 @@ def _special_tokens_around(
 _LAST_SPACE = 0x3000
 _IS_SPACE = np.array([chr(code).isspace() for code in range(_LAST_SPACE + 2)])
 # The pattern that ByteLevel uses to find words before it maps bytes to letters. If ByteLevel adds a
-# space at the beginning of a text, it does not recognize a suffix there, such as "'s".
+# space before a text, it does not recognize a suffix such as "'s" at the beginning of the text.
 _SUFFIXES = "'s|'t|'re|'ve|'m|'ll|'d"
 _BYTE_LEVEL_WORDS = r"| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 # Pre-tokenizers that split text the same way before and after ByteLevel, except at non-ASCII

@@ -24,7 +24,7 @@ from bert_jax.tokenizers.wordpiece_files import (
     wordpiece_backend,
 )
 
-# The subdirectory of a work directory or corpus that holds its tokenizer.
+# The subdirectory that holds the tokenizer of a work directory or a corpus.
 NESTED_NAME = "tokenizer"
 # The first of these files that exists is read.
 FILE_NAMES = (
@@ -71,7 +71,7 @@ def read_backend(path: Path, lowercase: bool | None) -> Any:
     ALBERT's. Byte-level BPE is always cased.
 
     Raises:
-      ValueError: a file is missing, damaged or unsupported, or `lowercase` contradicts it.
+      ValueError: a file is missing, damaged or unsupported, or conflicts with `lowercase`.
     """
     check_local(path)
     file = _tokenizer_file(path)

@@ -31,7 +31,7 @@ class NewWord:
       word: the word, as in the vocabulary: after lowercasing and stripping accents, if the
         tokenizer does so.
       token_id: its id.
-      replaced: the [unusedN] entry whose id it has taken; "" if the id is new.
+      replaced: the [unusedN] entry whose id the word took; "" if the id is new.
       pieces: the ids of the tokens that the word was split into before.
     """
 
@@ -54,7 +54,7 @@ def read_words(file: str | Path) -> list[str]:
 
 
 def with_words(tokenizer: Tokenizer, words: Iterable[str]) -> tuple[Tokenizer, list[NewWord]]:
-    """Return a tokenizer that splits each of these words into one token, and the words it added.
+    """Return a tokenizer that encodes each of these words as one token, and the words it added.
 
     The words take the ids of the vocabulary's [unusedN] entries, in ascending order, and then new
     ids after the largest one. Words that are already one token are left out. Adding a word also
@@ -72,16 +72,16 @@ def with_words(tokenizer: Tokenizer, words: Iterable[str]) -> tuple[Tokenizer, l
             pass
         case "byte_bpe":
             raise ValueError(
-                "words: this tokenizer is a byte-level BPE, which builds its tokens by merges in "
-                "order of priority. The merges for a new word would also change how other words "
-                "are split. Train with the vocabulary as it is, which has no unknown words, or "
-                "train a new tokenizer."
+                "words: this tokenizer is a byte-level BPE, which builds its tokens by merging "
+                "pieces in order of priority. The merges for a new word would also change how "
+                "other words are split. Train with the vocabulary as it is, which has no unknown "
+                "words, or train a new tokenizer."
             )
         case "sentencepiece":
             raise ValueError(
                 "words: this tokenizer is a SentencePiece model, which chooses the most probable "
-                "split according to its pieces' scores. A new word has no score that is comparable "
-                "with them. Train with the vocabulary as it is, or train a new tokenizer."
+                "split according to its pieces' scores. A new word would have no comparable score. "
+                "Train with the vocabulary as it is, or train a new tokenizer."
             )
         case _:
             assert_never(tokenizer.kind)
@@ -105,7 +105,7 @@ def with_words(tokenizer: Tokenizer, words: Iterable[str]) -> tuple[Tokenizer, l
     for new, ids in zip(added, larger.encode_batch(chosen), strict=True):
         if ids != [new.token_id]:
             raise ValueError(
-                f"words: {new.word!r} is not one token even after adding it, because the "
+                f"words: {new.word!r} is still not a single token after it was added, because the "
                 "tokenizer's normalizer changes it again. Leave it out."
             )
     return larger, added

@@ -64,8 +64,8 @@ def train_sentencepiece(
       A tuple of the tokenizer and the content of the spiece.model that it was built from.
 
     Raises:
-      ValueError: `model_type` is unknown, there is no text, or `vocab_size` does not suit the text
-        or the special tokens.
+      ValueError: `model_type` is unknown, there is no text, or a vocabulary of this size cannot be
+        trained, for example because it is too small for the text or the special tokens.
     """
     check_repeatable(documents)
     if model_type not in get_args(ModelType):

@@ -72,10 +72,11 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path, lowercase: bool | None = None) -> Tokenizer:
-        """Load a tokenizer.json, vocab.txt, spiece.model or vocab.json, or a directory with one.
+        """Load a tokenizer from a file or a directory.
 
-        The directory may also be a work directory or a prepared corpus. A vocab.json needs a
-        merges.txt in the same directory and is always cased. For any other file, `lowercase` sets
+        The file must be a tokenizer.json, vocab.txt, spiece.model or vocab.json. A directory must
+        contain one of these files, or be a work directory or a prepared corpus. A vocab.json needs
+        a merges.txt in the same directory and is always cased. For any other file, `lowercase` sets
         whether text is lowercased and stripped of accents, and defaults to `do_lower_case` in
         tokenizer_config.json in the same directory. If neither is set, a tokenizer.json keeps its
         own setting, a vocab.txt is treated as uncased if no token contains an uppercase ASCII

@@ -1,4 +1,4 @@
-"""Check the arguments of training for any kind of vocabulary, and sample the text to train on.
+"""Check the arguments for training any kind of vocabulary, and sample the text to train on.
 
 Training is deterministic: the same text always gives the same vocabulary.
 """

@@ -1,4 +1,4 @@
-"""Keep an exponential moving average of the parameters next to the optimizer's state."""
+"""Keep an exponential moving average of the parameters alongside the optimizer's state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import optax
 from bert_jax.models.parameters import Parameters
 from bert_jax.training.state import TrainState
 
-# In its first steps, the average forgets faster, so that the initial parameters do not dominate it.
+# Early steps use a lower decay rate, so that the initial parameters do not dominate the average.
 _FIRST_STEPS = 10
 
 
@@ -53,7 +53,7 @@ def averaged(
 ) -> optax.GradientTransformation:
     """Return an optimizer that also averages the parameters, or `optimizer` if the decay is 0.
 
-    Its `update` takes the number of the `step`, counted from 0, as an additional argument.
+    Its `update` takes the current `step`, counted from 0, as an additional argument.
     """
     if not config.ema_decay:
         return optimizer
@@ -84,7 +84,7 @@ def average_of(state: TrainState) -> Parameters | None:
 
 
 def with_new_average(state: TrainState) -> TrainState:
-    """Return a state whose average, if it has one, consists of copies of its parameters."""
+    """Return the state with its average, if it keeps one, reset to copies of its parameters."""
     if not isinstance(state.opt_state, AveragedState):
         return state
     # Make copies, because the train step donates the buffers of both.

@@ -51,8 +51,8 @@ class Checkpointer:
         values that may be nested. They are stored with every checkpoint and compared when it is
         restored.
       evaluated_later: returns whether to keep the checkpoint at a given step even if it was saved
-        without metrics. A run that was stopped when an evaluation was due may have stopped at its
-        best checkpoint.
+        without metrics. This is needed because a run that was stopped when an evaluation was due
+        may have stopped at its best checkpoint.
       verified: the step whose files `recover` has just verified, so that `restore` does not verify
         them again.
     """
@@ -79,8 +79,9 @@ class Checkpointer:
             # directory is never read.
             cleanup_tmp_directories=True,
         )
-        # Orbax calls this only for logging, in its own thread and only on the first process. JAX
-        # would mistake the step being saved for the step that this process has reached.
+        # Orbax calls this only for logging, in its own thread and only on the first process.
+        # The default implementation asks JAX, which would mistake the step being saved for the step
+        # that this process has reached.
         self._checkpointer._manager.reached_preemption = lambda step: False
 
     def __enter__(self) -> Checkpointer:
@@ -90,7 +91,7 @@ class Checkpointer:
         try:
             self.close()
         except CheckpointNotSaved:
-            # If `kind` is set, an error is already ending the run.
+            # If `kind` is set, another error is already ending the run and must not be replaced.
             if kind is None:
                 raise
 
@@ -300,7 +301,7 @@ def _restored(directory: Path, step: int, abstract: TrainState) -> TrainState:
     state = TrainState(
         number, loaded[PARAMETERS], AveragedState(opt_state, loaded.get(AVERAGE, {}))
     )
-    # A run that did not keep an average before starts one here.
+    # If the run did not keep an average before, it starts one here.
     return state if AVERAGE in parts else with_new_average(state)
 
 

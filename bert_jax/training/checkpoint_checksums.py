@@ -137,7 +137,7 @@ def verify(
 def recorded_checksum(directory: Path, step: int, part: str) -> str:
     """Return a checksum of the recorded checksums of one part of a checkpoint.
 
-    It is "" for a checkpoint of an earlier version, which has no checksums.
+    The result is "" for checkpoints saved by earlier versions, which recorded no checksums.
 
     Raises:
       Unreadable: the checkpoint's metadata or checksums are missing or damaged.
@@ -226,7 +226,7 @@ def _problem_of(checkpoint: Path, file: _File, quick: bool) -> str | None:
         if quick and size > _SMALL_BYTES:
             return None
         if _digest(path) != file.digest:
-            return f"{file.path} differs from the checksum recorded when it was saved"
+            return f"{file.path} does not match the checksum recorded when it was saved"
     except FileNotFoundError:
         return f"{file.path} is missing"
     except OSError as error:

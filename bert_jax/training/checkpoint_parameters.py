@@ -44,7 +44,7 @@ def load_parameters(
     """Load a checkpoint's parameters, for inference or to initialize a run.
 
     All processes of a run must call this together. Parameters that are needed only in training
-    (`TRAINING_ONLY`) are not loaded, unless the model has them.
+    (`TRAINING_ONLY`) are not loaded, unless `definition` includes them.
 
     Args:
       directory: the directory that holds the checkpoints.

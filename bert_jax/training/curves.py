@@ -151,7 +151,7 @@ def _draw_panel(axis: Axes, name: str, entries: list[dict[str, Any]]) -> None:
 
 
 def _draw_phenomena(axis: Axes, name: str, entries: list[dict[str, Any]]) -> None:
-    """Add the accuracy on each phenomenon to the panel of the accuracy on all minimal pairs."""
+    """Add a curve for each phenomenon to the panel for the accuracy on all minimal pairs."""
     prefix = name.removesuffix(PAIRS_ACCURACY)
     names = sorted({each for entry in entries for each in entry if phenomenon_of(each)})
     metrics = [each for each in names if each.startswith(f"{prefix}{PAIRS_PREFIX}")]
@@ -211,7 +211,7 @@ def _points(entries: list[dict[str, Any]], kind: str, name: str) -> Points:
 
 
 def _smooth(points: Points) -> Points:
-    """Return a moving average over about one thirtieth of the curve (less near its ends)."""
+    """Return a moving average over about a thirtieth of the curve (less near the ends)."""
     steps, values = points
     half = len(values) // 60
     sums = np.concatenate([[0.0], np.cumsum(values)])

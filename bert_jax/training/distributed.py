@@ -77,7 +77,7 @@ _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)(_explain)
 
 # These variables hold the number of processes that a launcher started together. SLURM_NTASKS is
 # not used: Slurm also sets it in `salloc` shells and batch scripts, which are single processes.
-# Only `srun` sets the number of tasks in a step.
+# Only `srun` sets SLURM_STEP_NUM_TASKS, the number of tasks in a job step.
 _SIZE_VARIABLES = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
 _LOCAL_VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 # How long a failed process waits for the other processes to fail and exit too.
@@ -236,7 +236,7 @@ class StopRequest:
     Each process has its own instance. All processes must call `stop_now` the same number of times,
     since they agree to stop at a call that none of them has made yet.
 
-    A request cannot be withdrawn, so create a new instance for every run, even one that resumes.
+    A request cannot be withdrawn, so create a new instance for every run, even a resumed one.
 
     A second Ctrl-C raises KeyboardInterrupt. Signals that were ignored before, such as SIGINT in a
     shell's background jobs or SIGHUP under `nohup`, remain ignored.

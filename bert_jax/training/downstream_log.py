@@ -27,7 +27,7 @@ class DownstreamScore:
     Attributes:
       task: the name of the task.
       step: the checkpoint's step.
-      metric: the metric that the task's checkpoints are compared by.
+      metric: the metric by which the task's checkpoints are compared.
       scores: all scores on the validation set, keyed by metric; empty if fine-tuning diverged.
       seconds: the time that fine-tuning took.
       checkpoint: a checksum of the checkpoint's parameters.
@@ -54,7 +54,7 @@ class DownstreamScore:
 
 
 class DownstreamLog:
-    """The log `downstream.jsonl`. Only one process may open it at the same time.
+    """The log `downstream.jsonl`. Only one process at a time may have it open.
 
     Args:
       work_dir: the work directory of the pretraining run.
@@ -68,7 +68,7 @@ class DownstreamLog:
         self.entries = list(_read(self._path))
 
     def append(self, score: DownstreamScore) -> None:
-        """Add an entry to the log, which is replaced as a whole.
+        """Add an entry to the log by rewriting the whole file.
 
         Raises:
           NotWritten: the file cannot be written.
@@ -91,8 +91,8 @@ def read_downstream_scores(work_dir: str | os.PathLike[str]) -> list[DownstreamS
     """Read the scores of a run's fine-tuned checkpoints, in the order of their steps.
 
     If a checkpoint was scored more than once on the same task, because the run went back to an
-    earlier step or the task's config changed, the result has only the newest score. It has no
-    scores for steps that the run has yet to repeat.
+    earlier step or the task's config changed, only the newest score is included. Scores for
+    steps that the run has yet to repeat are left out.
 
     Raises:
       ValueError: a line is not an entry of the log.

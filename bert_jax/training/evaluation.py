@@ -212,7 +212,7 @@ class HeldOutMetrics:
         return evaluate(self.step, params, batches, after_batch)
 
 
-# Takes the parameters, and a function to call after every batch; see `Phase.evaluate`.
+# Evaluations take the parameters and a function to call after every batch; see `Phase.evaluate`.
 Evaluate = Callable[[Parameters, Callable[[], None]], Mapping[str, float]]
 
 

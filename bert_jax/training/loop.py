@@ -97,14 +97,14 @@ class RunReporter(Protocol):
 
 
 class AfterSave(Protocol):
-    """Something that is done with a saved checkpoint before training continues."""
+    """An action to perform on a saved checkpoint before training continues."""
 
     def due(self, step: int) -> bool:
-        """Return whether it is due after an evaluated step."""
+        """Return whether the action is due after a step that was evaluated."""
         ...
 
     def __call__(self, step: int) -> bool:
-        """Do it for the checkpoint at `step`, unless it was done before.
+        """Perform the action on the checkpoint at `step`, unless this was already done.
 
         The result is False if the run was asked to stop.
         """
@@ -118,8 +118,8 @@ class Intervals:
     Attributes:
       report: the number of steps between reports.
       evaluate: the number of steps between evaluations; 0 disables them. The last step is evaluated
-        too. If the number is a fraction, the steps nearest to its multiples are evaluated (halves
-        are rounded up), so that the evaluations in an epoch neither drift nor miss its end.
+        too. If the number is a fraction, its multiples are rounded to the nearest step (halves are
+        rounded up), so that evaluations do not drift and the last one in an epoch falls at its end.
       save: the number of steps between checkpoints.
       save_evaluated: whether every evaluated state is saved too, since it may be the best.
     """
@@ -153,9 +153,9 @@ class Trainer:
         be recorded in this object.
       profiler: traces a few steps; None for no trace.
       evaluate_first: whether to evaluate the state before the first step of the run, provided that
-        `intervals` has evaluations.
-      after_save: is called with evaluated checkpoints, which are saved for that purpose; None for
-        nothing.
+        `intervals` enables evaluations.
+      after_save: an action on evaluated checkpoints, which are saved for that purpose; None for no
+        action.
     """
 
     mesh: Mesh
@@ -278,8 +278,8 @@ class Trainer:
         """Return whether the first state should be evaluated before the next step.
 
         This is the case for the initial parameters with `evaluate_first`, and for a checkpoint that
-        should have been evaluated but was not: the run was stopped when an evaluation was due, or
-        its number of steps has been lowered so that it now ends at this step.
+        should have been evaluated but was not, because the run was stopped when an evaluation was
+        due or because its number of steps has been lowered so that it now ends at this step.
         """
         if step == 0:
             return self.evaluate_first and self.intervals.evaluate > 0
@@ -329,7 +329,7 @@ class Trainer:
         return due and self.after_save is not None and self.after_save.due(step)
 
     def _call_after_save(self, step: int) -> bool:
-        """Wait until the checkpoint at `step` is on disk, and call `after_save` with it."""
+        """Wait until the checkpoint at `step` is on disk, then call `after_save` with its step."""
         assert self.after_save is not None
         self.checkpointer.raise_if_failed(wait=True)
         return self.after_save(step)
@@ -362,7 +362,7 @@ class Trainer:
         return metrics
 
     def _report_pending(self, *, force: bool = False) -> None:
-        """Read the previous step's metrics, and report them if it is time or `force` is set."""
+        """Read the previous step's metrics; report them if a report is due or `force` is set."""
         window = self._window
         if window.pending is not None:
             window.collect()

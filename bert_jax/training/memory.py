@@ -158,7 +158,7 @@ def _listed(parts: list[Part]) -> str:
 
 
 def _excess(parts: list[Part], memory: int) -> Part:
-    """Return the first part that does not fit in the memory left over by the parts before it."""
+    """Return the first part that does not fit in the memory that the parts before it leave free."""
     totals = itertools.accumulate(part.bytes for part in parts)
     return next(part for part, total in zip(parts, totals, strict=True) if total > memory)
 

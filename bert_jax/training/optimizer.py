@@ -30,7 +30,8 @@ from bert_jax.training.transformations import (
 
 OptimizerName = Literal["adamw", "lamb", "stable_adamw", "muon"]
 _Choice = TypeVar("_Choice")
-# Settings that earlier versions did not have. Runs that use their defaults resume unchanged.
+# Settings that earlier versions did not have. A run that an earlier version started can resume if
+# these settings are left at their defaults.
 _ADDED_SETTINGS = (
     *("decay_steps", "decay_fraction", "decay_shape"),
     *("momentum", "adam_rate_factor"),
@@ -154,8 +155,8 @@ class StableAdamW(_Decayed):
 class Muon(_Adam):
     """Muon for the matrices in encoder layers, and AdamW for all other parameters.
 
-    See `scale_by_muon`. The memory check counts one moment for each parameter, as for a matrix in a
-    layer; the other parameters have two.
+    See `scale_by_muon`. The memory check counts one moment for each parameter. This is correct for
+    the matrices in layers; the other parameters have two.
 
     Attributes:
       momentum: the decay rate of Muon's running mean of the gradient.
@@ -296,7 +297,7 @@ class OptimizerConfig:
         return "clip_norm" in _names(OPTIMIZERS[self.name]) and self.clip_norm > 0
 
     def identity(self) -> dict[str, object]:
-        """Return the settings as plain values, without new settings that have their defaults."""
+        """Return the settings as plain values, omitting newer settings left at their defaults."""
         defaults = {field.name: field.default for field in fields(self)}
         return {
             name: value

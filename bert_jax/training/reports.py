@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-# The beginnings of the names of metrics on texts and on minimal pairs.
+# The prefixes of metrics that are measured on texts and on minimal pairs.
 TEXT_PREFIX, PAIRS_PREFIX = "text_", "pairs_"
 PAIRS_ACCURACY = f"{PAIRS_PREFIX}accuracy"
 AVERAGE_PREFIX = "average_"  # in the names of the metrics of the parameters' average
@@ -87,10 +87,10 @@ class TrainReport:
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """Metrics on the held-out set after a step; `str()` formats them as one line.
+    """Metrics on the held-out set after a step; `str()` formats them as one or two lines.
 
-    The metrics on texts and on all minimal pairs, if there are any, are formatted as one more line,
-    without those on single phenomena.
+    The second line contains any metrics on texts and on all minimal pairs, but not the metrics on
+    individual phenomena.
 
     Attributes:
       step: the number of optimizer steps since the start of the run; 0 for the parameters that the
@@ -120,7 +120,7 @@ def is_on_other_data(name: str) -> bool:
 
 
 def phenomenon_of(name: str) -> str:
-    """Return the phenomenon whose accuracy a metric is, or "" for any other metric."""
+    """Return the phenomenon that an accuracy was measured on, or "" for any other metric."""
     name = name.removeprefix(AVERAGE_PREFIX)
     if not name.startswith(PAIRS_PREFIX) or name == PAIRS_ACCURACY:
         return ""

@@ -79,7 +79,7 @@ class WarmupStableDecay:
     """The peak rate until the last steps of the run, then a decay (Zhai et al. 2022, section 3.5).
 
     The decay would reach `end_learning_rate` one step after the end of the run. The rates before it
-    do not depend on the length of the run, so the same stable phase can end in different decays.
+    do not depend on the length of the run, so several decays can start from the same stable phase.
 
     Attributes:
       decay_steps: the number of steps in the decay.
@@ -127,7 +127,8 @@ class WarmupStableDecay:
         if length > decay_steps:
             raise ValueError(
                 f"optimizer.{self._key}: the decay of {length} steps would begin during the "
-                f"warm-up, since only {decay_steps} steps remain after it. Lower one of them."
+                f"warm-up, since only {decay_steps} steps remain after it. Shorten the decay or "
+                "the warm-up."
             )
         begin, end = decay_steps - length, self.end_learning_rate
 
@@ -144,7 +145,7 @@ class WarmupStableDecay:
         return f"decay_fraction={self.decay_fraction}"
 
     def _left(self, done: Any) -> Any:
-        """Return the remaining fraction of the decay in the rate, given the fraction of steps."""
+        """Return the fraction of the decay that remains after the fraction `done` of its steps."""
         match self.decay_shape:
             case "linear":
                 return 1 - done

@@ -1,8 +1,8 @@
 """Universal Dependencies: tag each word with its part of speech (UPOS), using CoNLL-U files.
 
-Data: a treebank from https://universaldependencies.org, here English EWT. To predict another
-column, set --config.tags.files.tag=XPOS, for example; to train on another language, set the paths
-to the files of a treebank in that language.
+Data: a treebank from https://universaldependencies.org. The default paths are those of English EWT;
+to train on another language, set the paths to the files of a treebank in that language. To predict
+another column, set, for example, --config.tags.files.tag=XPOS.
 Command:
     bert-jax finetune --config configs/finetune/ud_pos.py --init DIR
 Hardware: any. The BERT paper does not report a score for this task.

@@ -105,7 +105,7 @@ def test_other_kinds_of_tokenizers_are_refused(tmp_path: Path) -> None:
     backend = tokenizers.Tokenizer(models.BPE(ids, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel()
     backend.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(ValueError, match="byte-level BPE, which builds its tokens by merges"):
+    with pytest.raises(ValueError, match="byte-level BPE, which builds its tokens by merging"):
         with_words(Tokenizer.load(tmp_path / "tokenizer.json"), ["kinase"])
     pieces = [(piece, -1.0) for piece in ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "▁", "a")]
     backend = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=1, byte_fallback=False))

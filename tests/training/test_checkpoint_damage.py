@@ -93,7 +93,7 @@ def test_every_flipped_bit_of_the_data_is_detected(checkpoints: Path) -> None:
             flip_bit(path, rng)
             name = path.relative_to(checkpoints / "30").as_posix()
             assert verify(checkpoints, 30).problem == (
-                f"{name} differs from the checksum recorded when it was saved"
+                f"{name} does not match the checksum recorded when it was saved"
             )
             path.write_bytes(before)
     assert verify(checkpoints, 30).problem is None
