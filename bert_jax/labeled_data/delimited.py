@@ -73,8 +73,8 @@ class TableFormat:
         """Return the format of a file, resolving the kind "auto" from the file's extension.
 
         Raises:
-          ValueError: the extension is unknown, there is no file with an unknown extension, or the
-            format is incompatible with the other fields.
+          ValueError: the extension is unknown (if the file does not exist either, the message says
+            so instead), or the format is incompatible with the other fields.
         """
         if self.kind != "auto" or is_tfds(path):
             return self
@@ -294,7 +294,7 @@ def _csv_problem(error: csv.Error, path: Path) -> str:
 def check_no_header(
     path: str, form: TableFormat, column: str, is_label: Callable[[str], bool]
 ) -> None:
-    """Reject a file that is read without a header if its label column shows that it has one.
+    """Reject a file configured to have no header if its label column shows that there is one.
 
     The first line is a header if it is the only line whose cell in the label column contains
     letters and is not a label. In a test set, the other cells in this column may be labels,

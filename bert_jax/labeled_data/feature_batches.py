@@ -1,6 +1,6 @@
 """Batch examples by length.
 
-Batches have few shapes and little padding, and are the same in every run.
+Batches come in only a few shapes and contain little padding, and every run gets the same batches.
 """
 
 from __future__ import annotations

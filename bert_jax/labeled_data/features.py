@@ -40,8 +40,8 @@ def truncate_pair(
 
     Tokens are removed from the end of the longer segment until both have the same length, and then
     from both. If the budget is odd, the originally longer segment keeps one more token (the second
-    one if both were equally long). The result is the same as with the strategy `longest_first` of
-    the tokenizers library.
+    one if both were equally long). The result is the same as with the tokenizers library's
+    `longest_first` strategy.
     """
     if len(first) + len(second) <= budget:
         return first, second

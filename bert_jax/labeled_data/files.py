@@ -173,7 +173,7 @@ Split = Literal["train", "validation", "test"]
 
 
 def check_paths(train: str, validation: str, test: str) -> None:
-    """Reject a task without files, and one that validates or tests on TFDS's train split."""
+    """Reject a task that has no files or that validates or tests on TFDS's train split."""
     if not (train or validation or test):
         raise ValueError("train, validation and test are all empty. Set at least one of them")
     for split, path in (("validation", validation), ("test", test)):
@@ -214,8 +214,8 @@ def is_held_out(texts: Sequence[str], share: float) -> bool:
     """Return whether the row with these texts should be held out for validation.
 
     The result depends only on a hash of the texts, ignoring case and whitespace. Duplicates
-    therefore end up in the same split, adding rows to a file does not move existing rows, and a
-    larger fraction contains all the rows of a smaller fraction.
+    therefore end up in the same split, adding rows to a file does not move existing rows, and
+    increasing the fraction keeps all the rows that were already held out.
     """
     digest = document_digest(b"".join(map(folded_digest, texts)))
     return int.from_bytes(digest[:8], "big") < share * 2**64

@@ -113,8 +113,8 @@ def label_sets_in_cells(
     """Parse the set of labels in each cell of a column.
 
     A cell is empty, contains labels joined by the separator, or contains a JSON array of labels.
-    Spaces around labels are removed. A number in an array stands for the label that equals its JSON
-    text.
+    Spaces around labels are removed. If an array contains a number, its JSON text is used as
+    the label.
 
     Args:
         cells: [examples] the cells.

@@ -1,4 +1,4 @@
-"""Split the passages of questions into windows of tokens."""
+"""Split the passage that goes with each question into windows of tokens."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class SpanWindows:
       character_offsets: int32 [tokens, 2], aligned with `features.sequences.token_ids`: where each
         token starts and ends in the passage, in characters, or (0, 0) if it is not from the
         passage.
-      has_maximum_context: bool [tokens] whether this window is the one that gives the token the
-        most context. For each token in a passage, this is true in exactly one window.
+      has_maximum_context: bool [tokens] whether, of all windows that contain the token, this one
+        gives it the most context. For each token in a passage, this is true in exactly one window.
     """
 
     features: Features
@@ -66,7 +66,7 @@ class _Cuts(NamedTuple):
 
     Attributes:
       examples: [windows] index of the question.
-      begins: [windows] position in the passage of the window's first token.
+      begins: [windows] position of the window's first token within the passage.
       sizes: [windows] number of tokens.
     """
 
@@ -148,7 +148,7 @@ def _check_lengths(
             raise ValueError(f"{name}={value}: must be at least 1")
     capacity = max_length - num_specials - max_query_length
     if capacity < doc_stride:
-        largest = f": here, a doc_stride of at most {capacity}" if capacity > 0 else ""
+        largest = f", which means doc_stride <= {capacity} here" if capacity > 0 else ""
         raise ValueError(
             f"max_length={max_length}: leaves {capacity} tokens for the passage after a question "
             f"of max_query_length={max_query_length} tokens and {num_specials} special tokens, so "
@@ -212,7 +212,8 @@ def _maximum_context(cuts: _Cuts) -> NDArray[np.bool_]:
     If multiple windows give a token the same amount of context, the first one is chosen. The
     result has the shape [tokens of all windows].
     """
-    # 98% of SQuAD's passages fit in one window of 384 tokens, so there is nothing to compare.
+    # Most passages fit in a single window (98% of SQuAD's, at 384 tokens), which leaves nothing to
+    # compare.
     several = np.bincount(cuts.examples)[cuts.examples] > 1
     chosen = np.ones(int(cuts.sizes.sum()), np.bool_)
     several_windows = _Cuts(*(array[several] for array in cuts))

@@ -64,9 +64,9 @@ def read_table(
 ) -> Table:
     """Read columns from a table.
 
-    TFDS class labels are converted to their names, and missing ones to "". A column such as "a.0"
-    or "a.b" is an item of an array or object in the JSON field "a", unless a field has that full
-    name.
+    TFDS class labels are converted to their names, and missing ones to "". A column name such as
+    "a.0" or "a.b" refers to an item of an array or object in the JSON field "a", unless a field has
+    that full name.
 
     Args:
         path: a file, which may be compressed, or "tfds:NAME[:SPLIT]", where the split defaults to

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TagFeatures:
-    """Features of windows that together score every word of every sentence exactly once.
+    """Features of windows in which every word of every sentence is scored exactly once.
 
     A word is scored at its first token.
 
@@ -93,9 +93,9 @@ def tag_features(
             document context is not used if the file does not mark documents.
 
     Raises:
-        ValueError: `max_length` is too small, a tag is not one of `labels` (for evaluation, more
-            than half of the tags are not), or `document_context` is set for training on a file that
-            does not mark documents. The message gives the file and line.
+        ValueError: `max_length` is too small, a tag is not one of `labels` (for evaluation, this
+            is allowed for up to half of the tags), or `document_context` is set for training on a
+            file that does not mark documents. The message gives the file and line.
     """
     check_max_length(max_length, 2)
     if sentences.tags is not None:
@@ -170,7 +170,7 @@ def _tokenize_words(
 def _scopes(
     sentences: TagSentences, document_context: bool
 ) -> Iterator[list[tuple[int, list[str]]]]:
-    """Yield lists of sentences that may share windows, each as (sentence number, words)."""
+    """Yield lists of the sentences that may share windows, as (sentence number, words) pairs."""
     numbered = list(enumerate(sentences.words))
     if not document_context:
         yield from ([sentence] for sentence in numbered)

@@ -72,7 +72,8 @@ def recognize_scheme(
 
     Raises:
         ValueError: some tags have prefixes while others, apart from "O", have none, or entities are
-            marked in different schemes. The message gives the file, line and value of each.
+            marked in different schemes. The message gives the file, line and value of each
+            conflicting tag.
     """
     sentences = _Marks(tags, locations)
     first = _first_of_prefix(sentences)

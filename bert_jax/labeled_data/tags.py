@@ -50,8 +50,8 @@ class TagFiles:
         UPOS.
       word: the column that contains the words, or "" for the first one. It must be "" for CoNLL-U,
         where words are always in FORM.
-      comment: the prefix of lines to skip. The default, "", skips none, since "#" is a word in most
-        column files.
+      comment: the prefix of lines to skip. The default, "", skips none, since most column files
+        treat "#" as an ordinary word.
       learn_as: "IOB2" to recognize the scheme of entity tags (IOB1, IOB2, BIOES, BILOU or BMES),
         reject mixed schemes and convert the tags to IOB2; "IOB1" to do the same but convert them to
         IOB1; or "as_written" to use the tags as they are.

@@ -1,4 +1,4 @@
-"""Score a model on the same texts and minimal pairs again and again while it is trained."""
+"""Score a model repeatedly on the same texts and minimal pairs during training."""
 
 from __future__ import annotations
 
@@ -92,8 +92,9 @@ def read_evaluation_set(
       texts: files and directories of text, in any format that `prepare` reads.
       minimal_pairs: the data for `score_minimal_pairs`; "" for none.
       tokenizer: the model's tokenizer.
-      text_length: the maximum number of tokens in a row of a text, including special tokens.
-      max_sentences: the maximum number of sentences of each text for the pseudo-perplexity.
+      text_length: the maximum number of tokens in a row of text, including special tokens.
+      max_sentences: the maximum number of sentences to use from each text for the
+        pseudo-perplexity.
       max_pairs: the maximum number of pairs from each paradigm; 0 for all.
       max_positions: the model's number of positions.
 
@@ -124,7 +125,7 @@ def read_evaluation_set(
 class LanguageMetrics:
     """Computes the scores on an evaluation set for different parameters of one model.
 
-    `score_text` and `score_minimal_pairs` return the same scores.
+    The scores are equal to those that `score_text` and `score_minimal_pairs` return.
 
     Args:
       data: the texts and the minimal pairs.

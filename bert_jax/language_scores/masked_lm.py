@@ -27,14 +27,14 @@ class NotFinite(ValueError):
 
 @dataclass(frozen=True)
 class MaskedLM:
-    """A masked language model, as functions of batches.
+    """Functions that score batches with a masked language model.
 
     Attributes:
       loss_sums: returns the summed loss, the number of correct predictions and the number of
-        predictions, float32 [3], for a batch with the masked positions of `Predictions`.
+        predictions, float32 [3], for a batch from `masked_batches`.
       log_probabilities: returns the log-probabilities of `labels` [rows, labels] at `positions`
         [rows].
-      multiple: the number that the number of rows in a batch must be a multiple of.
+      multiple: a number that must divide the number of rows in every batch.
     """
 
     loss_sums: Score
@@ -43,7 +43,7 @@ class MaskedLM:
 
     @staticmethod
     def of(model: PretrainingModel) -> MaskedLM:
-        """Return the functions of a model on this process's first device."""
+        """Return functions that run a model on this process's first device."""
         return MaskedLM(
             partial(_compiled_loss_sums, model), partial(_compiled_log_probabilities, model)
         )
@@ -56,8 +56,8 @@ class MaskedLM:
 class MaskedLMPrograms:
     """Compiled functions that take a model's parameters, which may be sharded over a mesh.
 
-    Every shape of a batch is compiled once, whatever parameters are used. Rows are split over the
-    devices, and every process gets the results.
+    Each batch shape is compiled only once, no matter how often the parameters change. Rows are
+    split across the devices, and every process gets the results.
 
     Args:
       definition: a model with an encoder and a masked-LM head.

@@ -1,7 +1,7 @@
-"""Encode sentences, and make the rows in which one token after another is masked.
+"""Encode sentences, and make rows in which their tokens are masked one at a time.
 
-Rows that are exactly the same are made only once. The two sentences of a minimal pair often differ
-in one token, and then share the row in which this token is masked.
+Identical rows are made only once. The two sentences of a minimal pair often differ in a single
+token, in which case they share the row where that token is masked.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from bert_jax.labeled_data.features import TEXTS_PER_BATCH
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
-# The number of tokens to look up in one row. Most rows belong to one sentence or to both sentences
-# of a pair; if more tokens are looked up, the row is repeated.
+# The maximum number of tokens to look up in one row. Most rows belong to one sentence or to both
+# sentences of a pair; if more tokens must be looked up, the row is repeated.
 LABELS_PER_ROW = 2
 
 
@@ -26,8 +26,8 @@ class EncodedSentence(NamedTuple):
 
     Attributes:
       token_ids: int32 [tokens], the token ids without [CLS] and [SEP].
-      words: int32 [tokens], the index of the word that each token belongs to. Without whole words,
-        every token is a word.
+      words: int32 [tokens], the index of the word that each token belongs to. Unless sentences are
+        encoded with `whole_words`, every token counts as a word.
     """
 
     token_ids: NDArray[np.int32]
@@ -36,7 +36,7 @@ class EncodedSentence(NamedTuple):
 
 @dataclass(frozen=True)
 class MaskedRows:
-    """Different rows, in each of which a token is masked, and where the results belong.
+    """Distinct rows that each have a token to predict, and where to find each token's result.
 
     Attributes:
       token_ids: int32 [rows, length], `[CLS] sentence [SEP]` with masks, and padding.
@@ -58,7 +58,7 @@ class MaskedRows:
 def encode_sentences(
     tokenizer: Tokenizer, texts: Sequence[str], *, whole_words: bool = False
 ) -> list[EncodedSentence]:
-    """Encode sentences; special tokens that are spelled out in a text are ordinary text.
+    """Encode sentences, treating special tokens that are spelled out in a text as ordinary text.
 
     Args:
       tokenizer: the tokenizer.
@@ -106,8 +106,9 @@ def masked_rows(
 ) -> MaskedRows:
     """Return the rows in which each token of the sentences is masked in turn.
 
-    With whole words, the tokens that follow it in the same word are masked too (Kauf and Ivanova
-    2023, "A better way to do masked language model scoring", section 3.2).
+    If the sentences were encoded with `whole_words`, the tokens that follow the masked token in the
+    same word are masked too (Kauf and Ivanova 2023, "A better way to do masked language model
+    scoring", section 3.2).
 
     Args:
       sentences: sentences with at least one token.
@@ -150,7 +151,8 @@ def _without_repetitions(
     content = np.ascontiguousarray(np.column_stack([positions, token_ids]))
     keys = content.view(np.dtype((np.void, content.strides[0])))[:, 0]
     _, chosen, same = np.unique(keys, return_index=True, return_inverse=True)
-    # Number the different labels of each row: 0, 1, ... They go into columns of copies of the row.
+    # Number the distinct labels of each row from 0. A row with more than LABELS_PER_ROW labels is
+    # copied, and its labels are split among the copies.
     lookups, lookup = np.unique(np.column_stack([same, labels]), axis=0, return_inverse=True)
     lookup = lookup.reshape(-1)
     begins = np.searchsorted(lookups[:, 0], np.arange(len(chosen)))

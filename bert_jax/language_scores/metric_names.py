@@ -1,4 +1,4 @@
-"""Name the scores on texts and minimal pairs in the log of a run."""
+"""Define the names under which a run logs its scores on texts and minimal pairs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def text_metrics_of(names: Sequence[str], *, sentences: bool) -> list[str]:
 
     Args:
       names: the names of the texts.
-      sentences: whether there are pseudo-perplexities.
+      sentences: whether pseudo-perplexities are computed too.
     """
     scores = ["mlm_loss", "mlm_accuracy", *(["pseudo_perplexity"] if sentences else [])]
     return [text_metric(name, score) for name in names for score in scores]

@@ -1,7 +1,7 @@
 """Score a pretrained model on minimal pairs of sentences, such as BLiMP.
 
-A pair is right if the model finds the acceptable sentence more probable. The accuracy of a set of
-paradigms is the mean of the paradigms' accuracies (Warstadt et al. 2020, "BLiMP", section 5).
+A pair counts as right if the model finds the acceptable sentence more probable. The accuracy on
+several paradigms is the mean of their accuracies (Warstadt et al. 2020, "BLiMP", section 5).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ParadigmScore:
 
     @property
     def accuracy(self) -> float:
-        """The fraction of pairs that are right."""
+        """The fraction of pairs that the model gets right."""
         return self.right / self.pairs
 
 
@@ -61,7 +61,7 @@ class MinimalPairScores:
     Attributes:
       checkpoint: the checkpoint.
       data: the file, directory or pattern that contains the pairs.
-      whole_words: whether the rest of a word was masked along with each of its tokens.
+      whole_words: whether the rest of the word was masked along with each token.
       paradigms: the score on each paradigm, in the order of the data.
       pairs: the pairs.
       log_likelihoods: float64 [pairs, 2], the pseudo-log-likelihood of the acceptable and of the
@@ -82,7 +82,7 @@ class MinimalPairScores:
 
     @property
     def num_ties(self) -> int:
-        """The number of pairs whose sentences have equal scores; such pairs are not right."""
+        """The number of pairs whose sentences have equal scores, which count as wrong."""
         return int((self.log_likelihoods[:, 0] == self.log_likelihoods[:, 1]).sum())
 
     @property
@@ -170,19 +170,20 @@ def score_minimal_pairs(
 
     Args:
       work_dir: the work directory of a pretraining run or of `bert-jax import`.
-      data: a JSON Lines file with the fields of BLiMP (`sentence_good`, `sentence_bad`, `UID` and
-        `linguistics_term`), which may be compressed, a pattern, or a directory of such files.
+      data: a JSON Lines file (plain or compressed), a directory of such files, or a pattern. The
+        files need the fields of BLiMP: `sentence_good`, `sentence_bad`, `UID` and
+        `linguistics_term`.
       whole_words: whether to mask, along with each token, the tokens that follow it in the same
         word (Kauf and Ivanova 2023).
-      max_pairs: the maximum number of pairs from each paradigm, a fixed random sample; None for
-        all.
+      max_pairs: the maximum number of pairs from each paradigm, drawn as a fixed random sample;
+        None to use all pairs.
       step: the step of the checkpoint; if None, the best or newest one.
       on_progress: called with progress messages.
 
     Raises:
       ValueError: the model has no masked-LM head, or the data cannot be used: a field is missing,
-        every pair has equal sentences, or a sentence is longer than the model. This is checked
-        before any work is done.
+        every pair has identical sentences, or a sentence is too long for the model. All of this is
+        checked before any pair is scored.
     """
     if max_pairs is not None and max_pairs < 1:
         raise ValueError(f"max_pairs={max_pairs}: expected 1 or more, or None for all pairs.")
@@ -226,7 +227,7 @@ def encode_pairs(
 def paradigm_scores(
     pairs: Sequence[MinimalPair], log_likelihoods: np.ndarray
 ) -> tuple[ParadigmScore, ...]:
-    """Count the right pairs of each paradigm, in the order in which the paradigms first occur."""
+    """Count the pairs that the model gets right, by paradigm, in order of first occurrence."""
     right = log_likelihoods[:, 0] > log_likelihoods[:, 1]
     counts: dict[str, list[int]] = {}
     phenomena: Mapping[str, str] = {pair.paradigm: pair.phenomenon for pair in pairs}

@@ -1,4 +1,4 @@
-"""Read minimal pairs: two sentences that differ in one point of grammar, one of them acceptable."""
+"""Read minimal pairs: sentences with one grammatical difference, only one of them acceptable."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def read_minimal_pairs(path: str | os.PathLike[str]) -> list[MinimalPair]:
     """Read minimal pairs from JSON Lines with the fields of BLiMP.
 
     Args:
-      path: a file, which may be compressed, a pattern, or a directory of such files.
+      path: a file (plain or compressed), a directory of such files, or a pattern.
 
     Raises:
       ValueError: there is no such file, a line is not a JSON object or lacks a field, a paradigm
@@ -66,8 +66,8 @@ def read_minimal_pairs(path: str | os.PathLike[str]) -> list[MinimalPair]:
         raise ValueError(f"{path}: contains no minimal pairs. Use a file with one pair per line.")
     if all(pair.good == pair.bad for pair in pairs):
         raise ValueError(
-            f"{pairs[0].location}: both sentences of every pair are equal. Check that {GOOD} and "
-            f"{BAD} are different columns of the original data."
+            f"{pairs[0].location}: the two sentences of every pair are identical. Check that "
+            f"{GOOD} and {BAD} are different columns of the original data."
         )
     phenomena: dict[str, MinimalPair] = {}
     for pair in pairs:
@@ -115,7 +115,7 @@ def _text(record: dict[str, Any], name: str, location: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{location}: {name} is {json_kind(value)}. Write a string.")
     if not value.strip():
-        raise ValueError(f"{location}: {name} is empty. Write a text of one word or more.")
+        raise ValueError(f"{location}: {name} is empty. Write at least one word.")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -28,10 +28,10 @@ from bert_jax.models.options import DTypeName
 from bert_jax.models.pretraining_models import PretrainingModel
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
-# The maximum number of row lengths. Each one is compiled, which takes about as long as computing
-# a few thousand rows of BERT-mini, so few rows get few lengths.
+# The maximum number of row lengths, and the number of rows that justifies one more length:
+# compiling for a length takes about as long as computing a few thousand rows with BERT-mini.
 _MAX_LENGTHS, _ROWS_PER_LENGTH = 12, 2000
-# Up to this length, rows may have any number of tokens; beyond it, a multiple of 8.
+# Up to this length, rows may have any number of tokens; beyond it, only multiples of 8.
 _LONGEST_EXACT = 512
 # The number of tokens in a batch on a CPU, where activations should fit in the caches, and on an
 # accelerator.
@@ -66,8 +66,8 @@ class SentenceScorer:
 
         Args:
           sentences: the sentences; one without tokens has the pseudo-log-likelihood 0.
-          on_tokens: called with the number of tokens that are done, and with their total, in which
-            repeated sentences count once.
+          on_tokens: called with the number of tokens done so far and the total number of tokens.
+            Both count repeated sentences only once.
 
         Raises:
           NotFinite: a log-probability is not finite.
@@ -116,7 +116,7 @@ class SentenceScorer:
 
 
 def _plan(sentences: Sequence[EncodedSentence]) -> Iterator[tuple[NDArray[np.int64], int]]:
-    """Yield parts of the sentences, longest first, with the length of their rows."""
+    """Yield the indices and the row length of each group of sentences, longest first."""
     counts = np.array([len(sentence.token_ids) for sentence in sentences], np.int64)
     filled = np.flatnonzero(counts)
     if not len(filled):
@@ -136,7 +136,7 @@ def _plan(sentences: Sequence[EncodedSentence]) -> Iterator[tuple[NDArray[np.int
 
 
 def _batch(rows: MaskedRows, part: slice, size: int) -> Mapping[str, NDArray[np.int32]]:
-    """Return a batch of `size` rows; the last row is repeated where no rows are left."""
+    """Return a batch of `size` rows, repeating the last row if there are not enough."""
     index = np.minimum(np.arange(part.start, part.start + size), len(rows.token_ids) - 1)
     return {
         "token_ids": rows.token_ids[index],
@@ -176,7 +176,7 @@ class PseudoLikelihood(Predictor):
         dtype: DTypeName = "float32",
         step: int | None = None,
     ):
-        """Load the newest checkpoint of a work directory.
+        """Load the best checkpoint of a work directory, or else the newest.
 
         Args:
           work_dir: the work directory of a run or of `bert-jax import`.
@@ -209,7 +209,7 @@ class PseudoLikelihood(Predictor):
 
         Raises:
           ValueError: `text` is neither a string nor a list.
-          UnusableText: a sentence is not valid Unicode, has no tokens, or is longer than the model.
+          UnusableText: a sentence is not valid Unicode, has no tokens, or is too long.
         """
         texts = [text] if isinstance(text, str) else as_list(text)
         check_strings([[each] for each in texts])

@@ -1,4 +1,4 @@
-"""Choose the scores that a command asks for, and check its options before any work is done."""
+"""Determine which scores a command asks for, and check its options before any work is done."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check_options(options: Mapping[str, Any]) -> None:
       options: the values of the command's options, keyed by the option's name with underscores.
 
     Raises:
-      ValueError: both --text and --minimal-pairs are given, or an option that applies to another
+      ValueError: both --text and --minimal-pairs are given, or an option applies only to another
         kind of evaluation.
     """
     if options["text"] and options["minimal_pairs"]:

@@ -26,14 +26,15 @@ Batch = dict[str, NDArray]
 
 @dataclass(frozen=True, eq=False)
 class TextRows:
-    """A text, as token ids.
+    """A text in the form of token ids.
 
     Attributes:
-      name: the text's name, made of its files.
+      name: the name of the input or, if there are several, their number ("3 inputs").
       documents: the number of documents.
-      fragments: the token ids of the documents, in parts that fit into a row; int32 [tokens] each.
+      fragments: the token ids of the documents, split into parts that fit in a row; int32 [tokens]
+        each.
       num_sentences: the number of sentences in the text.
-      sentences: a random sample of the sentences; one that is too long for a row is split.
+      sentences: a random sample of the sentences; those that are too long for a row are split.
       num_split: the number of sentences in the sample that were split.
     """
 
@@ -73,7 +74,7 @@ def read_text_rows(
       max_length: the maximum number of tokens in a row, including special tokens.
       max_sentences: the maximum number of sentences in the sample, which may be 0; None for all.
       seed: the seed of the sample.
-      language: the language whose sentence rules are used.
+      language: the language whose rules are used to split the text into sentences.
       sources: the options for reading the inputs.
 
     Raises:
@@ -91,7 +92,7 @@ def read_text_rows(
         stripped = (each.strip() for each in split_sentences(document.text, language))
         sentences += [sentence for sentence in stripped if sentence]
     if not fragments:
-        raise ValueError(f"{names[0]}: contains no text. Use a file with one word or more.")
+        raise ValueError(f"{names[0]}: contains no text. Use a file with at least one word.")
     sample = _sample(sentences, max_sentences, seed)
     encoded = [each for each in encode_sentences(tokenizer, sample) if len(each.token_ids)]
     parts = [
@@ -109,7 +110,7 @@ def _cut(ids: NDArray[np.int32], capacity: int) -> list[NDArray[np.int32]]:
 
 
 def _sample(sentences: Sequence[str], count: int | None, seed: int) -> list[str]:
-    """Return `count` sentences in their original order, or all if there are no more."""
+    """Return `count` random sentences in their original order, or all if there are fewer."""
     if count is None or count >= len(sentences):
         return list(sentences)
     chosen = permuted(np.arange(count), len(sentences), seed)
@@ -133,9 +134,9 @@ def masked_batches(
       fragments: the token ids of each row.
       tokenizer: the tokenizer.
       seed: the seed of the masks.
-      batch_tokens: the number of tokens in a batch; a batch has at least one row.
+      batch_tokens: the maximum number of tokens in a batch; every batch has at least one row.
       masking: how tokens are masked.
-      multiple: the number that the number of rows in a batch is a multiple of.
+      multiple: a number that divides the number of rows in every batch.
 
     Yields:
       `token_ids` [rows, length], `lengths` [rows], and `positions`, `labels` and `weights`

@@ -42,14 +42,14 @@ class TextScores:
       mlm_loss: the mean cross-entropy at the masked tokens, in nats.
       mlm_accuracy: the fraction of masked tokens that are predicted correctly.
       num_sentences: the number of sentences in the text.
-      scored_sentences: the number of sentences in the sample for the pseudo-perplexity; one that
-        was split counts once for each part.
+      scored_sentences: the number of sentences in the sample for the pseudo-perplexity; a sentence
+        that was split counts once for each part.
       scored_tokens: the number of tokens in the sample.
       num_split: the number of sentences in the sample that were split because they are longer than
         a row.
       pseudo_perplexity: the exponential of the mean negative log-probability of each token in the
-        sample, given the rest of its sentence (Salazar et al. 2020, equation 4). Only models with
-        the same tokenizer can be compared.
+        sample, given the rest of its sentence (Salazar et al. 2020, equation 4). It is only
+        comparable between models with the same tokenizer.
     """
 
     checkpoint: NamedCheckpoint
@@ -132,11 +132,11 @@ def score_text(
         and TFDS datasets.
       max_length: the maximum number of tokens in a row; defaults to the model's number of
         positions. A model is best scored with rows as long as those that it was trained on.
-      max_sentences: the maximum number of sentences for the pseudo-perplexity, a random sample;
+      max_sentences: the maximum number of sentences in the random sample for the pseudo-perplexity;
         None for all sentences.
       seed: the seed of the masks and of the sample.
       step: the step of the checkpoint; if None, the best or newest one.
-      language: the language whose sentence rules are used (ISO 639-1).
+      language: the language whose rules are used to split the text into sentences (ISO 639-1).
       sources: the options for reading the inputs, such as `text_field`.
       on_progress: called with progress messages.
 
@@ -189,7 +189,7 @@ def text_metrics(
 ) -> dict[str, float]:
     """Return `mlm_loss`, `mlm_accuracy`, `predictions` and `pseudo_perplexity` of a text.
 
-    Without sentences, there is no `pseudo_perplexity`.
+    If `rows` contains no sentences, `pseudo_perplexity` is left out.
 
     Args:
       model: the model.

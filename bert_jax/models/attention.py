@@ -28,7 +28,7 @@ class View(NamedTuple):
         document. An ordinary 0/1 attention mask is the special case in which each row holds one
         document followed by padding. None to let every token attend to every token.
       packed: whether a row may contain multiple documents.
-      window: the number of tokens around and including a token to which it attends; None for all.
+      window: the number of nearby tokens that a token attends to, including itself; None for all.
       rotation: the rotation of queries and keys; None without rotary positions.
     """
 
@@ -39,7 +39,7 @@ class View(NamedTuple):
 
 
 def window_mask(length: int, window: int) -> jax.Array:
-    """Return the mask [1, 1, length, length] of pairs of tokens that are close to each other."""
+    """Return the mask [1, 1, length, length] of pairs of tokens that lie within a window."""
     columns = jnp.arange(length)
     return (jnp.abs(columns[:, None] - columns) <= window // 2)[None, None]
 
@@ -89,8 +89,8 @@ def visible_tokens(view: View, length: int) -> jax.Array | None:
 def attention_probabilities(scores: jax.Array, view: View) -> jax.Array:
     """Take the softmax of the scores over the tokens to which each token may attend.
 
-    Padding that is too far from its row's tokens to attend to any of them attends evenly to
-    everything.
+    If padding is too far from its row's tokens to attend to any of them, it attends equally to all
+    positions.
 
     Args:
       scores: see `scaled_scores`.
@@ -194,7 +194,7 @@ class SelfAttention(nnx.Module):
           The output, which has the shape of `x`, and the `scaled_scores` (None unless requested).
         """
         projections = self.project(x, view.rotation)
-        # A row of unknown length, in an exported program, cannot be cut into blocks.
+        # In an exported program, the row length may be unknown, so rows cannot be cut into blocks.
         in_blocks = view.window is not None and isinstance(x.shape[1], int)
         scores = None
         if return_scores or (self.backend == "xla" and not in_blocks):

@@ -17,7 +17,8 @@ from bert_jax.models.heads import Pooler
 from bert_jax.models.layers import dense, norm_layer, scores_of
 from bert_jax.models.options import Pooling
 
-# A classifier's prediction head starts with the parameters of the masked-LM head's transform.
+# A classifier's prediction head is initialized with the parameters of the masked-LM head's
+# transform.
 FROM_MASKED_LM = {
     "prediction.dense.": "masked_lm.transform.",
     "prediction.norm.": "masked_lm.norm.",
@@ -25,7 +26,7 @@ FROM_MASKED_LM = {
 
 
 class PredictionHead(nnx.Module):
-    """A dense layer, an activation and a norm in front of a classifier (ModernBERT's release)."""
+    """A dense layer, activation and norm before a classifier's last layer, as in ModernBERT."""
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
         self.activation = activation_function(config.activation, compute.ops)

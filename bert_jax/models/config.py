@@ -271,9 +271,9 @@ class EncoderConfig:
         return self.hidden_dim // self.num_heads
 
     def parameter_owners(self, layer: int) -> tuple[int, int]:
-        """Return the layers that own the attention and feed-forward parameters used by `layer`.
+        """Return the layers that provide the attention and feed-forward parameters for `layer`.
 
-        Layers are numbered from 0. The first layer of a group owns the group's shared parameters.
+        Layers are numbered from 0. Shared parameters come from the first layer of the group.
         """
         size = self.num_layers // self.num_groups
         first = layer - layer % size
@@ -368,7 +368,7 @@ TRAINING_KEYS = (
 
 
 def incompatible_fields(first: EncoderConfig, second: EncoderConfig) -> list[str]:
-    """Return one line for each difference that changes the outputs, given the same parameters.
+    """Return a line for each difference that changes the outputs even if the parameters are equal.
 
     Dropout rates and the initializer are ignored because they matter only during training.
     """

@@ -1,4 +1,4 @@
-"""Check the values of an `EncoderConfig` that limit one another.
+"""Check that the values of an `EncoderConfig` are valid and compatible with one another.
 
 Every function raises a ValueError whose message names a key and suggests a fix.
 """
@@ -141,7 +141,7 @@ def check_window(attention_window: int | None, global_every: int) -> None:
 def check_norms(
     norm: NormPlacement, norm_kind: NormKind, norm_bias: bool, first_norm: bool, sharing: Sharing
 ) -> None:
-    """Check the bias of the norms, and whether the first layer's attention can do without one."""
+    """Check that `norm_bias` and `first_norm` are compatible with the other settings."""
     require(
         norm_kind != "rms" or not norm_bias,
         "norm_bias=True: RMSNorm has no bias. Set norm_bias=False or norm_kind='layer'",
@@ -153,5 +153,5 @@ def check_norms(
     require(
         first_norm or sharing == "none",
         f"first_norm=False: the first layer shares its norm with others (sharing="
-        f"{sharing!r}). Set it to True, or sharing to 'none'",
+        f"{sharing!r}). Set first_norm=True or sharing='none'",
     )

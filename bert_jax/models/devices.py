@@ -50,14 +50,14 @@ def check_cudnn(
     """Check that cuDNN's fused attention can be used.
 
     Args:
-      device: the device that computes the encoder.
+      device: the device that runs the encoder.
       dtype: the dtype of the activations.
       attention_dropout: see `EncoderConfig`.
       hidden_dim: see `EncoderConfig`.
       num_heads: see `EncoderConfig`.
 
     Raises:
-      ValueError: it cannot; the message suggests a fix.
+      ValueError: the kernel cannot be used; the message suggests a fix.
     """
     capability = _nvidia_capability(device)
     if capability is None:
@@ -95,7 +95,7 @@ def check_splash(device: Device, *, attention_dropout: float) -> None:
     """Check that JAX's fused attention for TPUs can be used.
 
     Args:
-      device: the device that computes the encoder.
+      device: the device that runs the encoder.
       attention_dropout: see `EncoderConfig`.
 
     Raises:

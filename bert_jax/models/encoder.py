@@ -107,9 +107,9 @@ class Encoder(nnx.Module):
             are unrolled.
           return_attention_scores: whether to also return every layer's attention scores; if so, the
             layers are unrolled.
-          positions: [batch, count], the only positions whose output is needed, in evaluation; None
-            for all. The output then has the shape [batch, count, hidden_dim], and the last layer
-            does less work; the layers are unrolled.
+          positions: [batch, count], the only positions whose output is needed (in evaluation only);
+            None for all. If set, the output has the shape [batch, count, hidden_dim], the last
+            layer does less work, and the layers are unrolled.
         """
         assert positions is None or (dropout_key is None and not return_hidden_states)
         count = self.config.num_layers + 1
@@ -167,14 +167,14 @@ class Encoder(nnx.Module):
                 assert_never(config.positions)
 
     def shared_layer(self, number: int) -> SharedLayer:
-        """Return the layers that own the parameters of layer `number`, counted from 0."""
+        """Return the layers that provide the parameters for layer `number`, counted from 0."""
         attention, ffn = self.config.parameter_owners(number)
         return SharedLayer(self.layers[attention], self.layers[ffn])
 
     def _layer_step(
         self, view: View, return_scores: bool, positions: jax.Array | None = None
     ) -> LayerStep:
-        """Return a function of (layer, x, key) that applies a layer as set in `compute.remat`."""
+        """Return a function of (layer, x, key) that applies a layer, with remat as configured."""
 
         def step(
             layer: SharedLayer, x: jax.Array, key: jax.Array | None

@@ -1,4 +1,4 @@
-"""Define the pooler, the heads of pretraining, and the projections to a teacher's dimension."""
+"""Define the pooler, the pretraining heads, and the projections to a teacher's dimension."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _pooler_activation(
 
 
 class ReplacedTokenHead(nnx.Module):
-    """A dense layer, an activation and a score: the logit of the token having been replaced.
+    """A dense layer, an activation and a layer that scores whether each token was replaced.
 
     Source: Clark et al. 2020 ("ELECTRA"), section 2, and the code released with it.
     """

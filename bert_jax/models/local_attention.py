@@ -19,8 +19,9 @@ from bert_jax.models.ops import with_ops
 from bert_jax.models.options import Ops
 from bert_jax.models.products import attention_scores, weighted_values
 
-# Queries in a block, unless the window reaches farther. On a CPU, blocks of 64, 128 and 256 were
-# about equally fast, and 64 needed the least memory in training (experiments/local_attention).
+# The number of queries in a block, unless the window reaches farther. On a CPU, blocks of 64, 128
+# and 256 were about equally fast, and 64 needed the least memory in training
+# (experiments/local_attention).
 BLOCK = 64
 # Block sizes are multiples of this number. cuDNN needs an even number of queries and keys.
 _MULTIPLE = 8
@@ -48,8 +49,8 @@ class Blocks:
 def cut(length: int, window: int, multiple: int = 1) -> Blocks:
     """Choose the blocks for a row of `length` tokens.
 
-    A row is one block if that takes no more scores than multiple blocks. The size of a single block
-    is rounded up to `multiple`.
+    The row becomes a single block if that requires no more attention scores than multiple blocks.
+    The size of a single block is rounded up to a multiple of `multiple`.
     """
     assert window >= 1 and window % 2 == 1, window
     reach = window // 2
@@ -210,7 +211,7 @@ def cudnn_local_attention(
 
 
 def _joined(attended: jax.Array, visible: jax.Array, blocks: Blocks) -> jax.Array:
-    """Join blocks [batch * count, size, ...] to rows, with zeros for queries that see no key."""
+    """Join blocks [batch * count, size, ...] into rows, with zeros for queries that see no key."""
     seen = jnp.any(visible, axis=-1)[:, 0, :, None, None]
     attended = jnp.where(seen, attended, jnp.zeros((), attended.dtype))
     rows = attended.reshape(-1, blocks.count * blocks.size, *attended.shape[2:])

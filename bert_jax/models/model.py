@@ -1,4 +1,4 @@
-"""Configure, build and run a model, which is an encoder with a head."""
+"""Configure, build and run models, each made up of an encoder and a head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Name the values of the options in `EncoderConfig` and `ComputeConfig`."""
+"""Define types that list the allowed values of options in `EncoderConfig` and `ComputeConfig`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define encoders with the heads of pretraining: all of them, one of them, or none."""
+"""Define encoders with all, one or none of the pretraining heads."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.heads import GENERATOR
 from bert_jax.models.pretraining_models import PretrainingModel, ReplacedTokenModel
 
-# The generator has its own projection, since its hidden states have another dimension.
+# The generator has its own projection, since its hidden states have a different dimension.
 _SHARED = ("token", "position", "segment", "norm")
 _EMBEDDINGS = "encoder.embeddings."
 

@@ -128,7 +128,7 @@ def sentence_vectors(
 
 
 def _pooled(mode: PoolingMode, hidden: jax.Array, kept: jax.Array) -> jax.Array:
-    """Pool the vectors in `hidden` [batch, length, dim] that are `kept` [batch, length]."""
+    """Pool the vectors in `hidden` [batch, length, dim] where `kept` [batch, length] is True."""
     length = hidden.shape[1]
     weights = kept.astype(jnp.float32)[..., None]
     match mode:

@@ -82,7 +82,7 @@ class SharedLayer(NamedTuple):
     ffn: Layer
 
     def attention_input(self, x: jax.Array, config: EncoderConfig) -> jax.Array:
-        """Return the input of the attention for a layer's input `x`."""
+        """Return the input to the attention block, given the layer's input `x`."""
         match config.norm:
             case "post":
                 return x

@@ -187,7 +187,7 @@ def _receive(
 
 
 def _serve(connection: Connection, source: Batches) -> None:
-    """Send each requested batch, or the error that making it raised, until the pipe closes."""
+    """Send each requested batch, or the error raised while making it, until the pipe closes."""
     ignore_stop_signals()  # the parent may need more batches before it can save a checkpoint
     end_with_parent()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):

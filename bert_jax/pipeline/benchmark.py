@@ -140,7 +140,7 @@ def measure_loader(
 def measured_lines(
     examples: ExampleSource, batch_size: int, seconds: float, num_workers: Sequence[int]
 ) -> Iterator[str]:
-    """Describe the examples, then measure each speed and yield its line.
+    """Yield lines that describe the examples, and then a line for each speed that is measured.
 
     Args:
       examples: the examples of a corpus.

@@ -101,7 +101,7 @@ class BatchSource:
 
 
 class EvaluationSource:
-    """The batches of one pass over a split, in which each record occurs once, as in epoch 0.
+    """The batches of one pass over a split: each record occurs once, exactly as in epoch 0.
 
     Rows after the last record are padding with zero weights. If `max_records` is set, only the
     first `max_records` records are used, in the order of epoch 0, which is random but fixed.

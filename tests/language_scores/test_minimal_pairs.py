@@ -89,7 +89,10 @@ GOOD = {"UID": "u", "linguistics_term": "p", "sentence_good": "a b", "sentence_b
         ([GOOD | {"sentence_bad": None}], r":1: sentence_bad is null"),
         ([GOOD, {"UID": "u"}], r":2: no field 'sentence_good'; the fields are 'UID'"),
         ([GOOD | {"sentence_good": " "}], r":1: sentence_good is empty"),
-        ([GOOD | {"sentence_good": "a c"}] * 2, r":1: both sentences of every pair are equal"),
+        (
+            [GOOD | {"sentence_good": "a c"}] * 2,
+            r":1: the two sentences of every pair are identical",
+        ),
         ([GOOD, GOOD | {"linguistics_term": "q"}], r":2: the paradigm 'u' has the phenomenon 'q'"),
         ([GOOD | {"sentence_bad": "\ud800"}], r":1: sentence_bad has a lone surrogate"),
         ([GOOD, GOOD | {"sentence_bad": "a " * 60}], r":2: the sentence has 62 tokens, .* most 40"),
