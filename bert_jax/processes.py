@@ -144,7 +144,7 @@ def largest_block(memory: int) -> int:
 def keep_blocks(largest: int) -> None:
     """Configure malloc to keep freed blocks of less than `largest` bytes, for all threads."""
     mallopt = ctypes.CDLL(None).mallopt
-    # glibc rejects thresholds above 32 MiB before version 2.35.
+    # Before version 2.35, glibc rejects thresholds above 32 MiB.
     if not mallopt(_M_MMAP_THRESHOLD, largest):
         logging.getLogger(__name__).info(
             "glibc %s cannot keep large freed buffers, so training on a CPU is slower",

@@ -34,7 +34,7 @@ def colored(text: str, color: Color) -> str:
 
 
 def write_line(line: str, stream: TextIO) -> None:
-    """Write a line or, if the stream's reader has exited, discard all further output to it.
+    """Write a line, or discard all further output to the stream if its reader has exited.
 
     The reader may be a `tee` process that received the same Ctrl-C, or a terminal that was
     disconnected. In either case, a run must still save its checkpoint.
@@ -111,9 +111,10 @@ class ProgressLine:
 
 
 class StatusLine:
-    """A line at the bottom of a terminal that all other output replaces; never written to a file.
+    """A temporary line at the bottom of a terminal, which any other output replaces.
 
-    Use it as a context manager, which removes the line at the end.
+    The line is never written to a file. Use it as a context manager, which removes the line at the
+    end.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -122,7 +123,7 @@ class StatusLine:
         self._shown_at: float | None = None
 
     def show(self, text: str) -> None:
-        """Show a text, cut off at the width of the terminal, unless the last one was too recent."""
+        """Show a text, cut off at the terminal's width, unless the last update was too recent."""
         now, last = time.monotonic(), self._shown_at
         if self._terminal and (last is None or now - last >= _PROGRESS_ON_A_TERMINAL):
             self._shown_at = now

@@ -1,14 +1,14 @@
 """Choose the words, or runs of words, to predict in each row of a batch.
 
-Whole-word masking follows BERT's release of May 2019. Runs of words follow ALBERT (Lan et al. 2020,
+Whole-word masking follows BERT's May 2019 release. Runs of words follow ALBERT (Lan et al. 2020,
 section 4.1) and SpanBERT (Joshi et al. 2020, section 3.1). Random draws depend only on a row's key
 and tokens.
 
 A run is placed only where all of it fits. This preserves the published length distribution, but
-words near [CLS] and [SEP] are chosen less often. In rows of 126 words with 15% masked, the first
-and last words are each chosen in 5% (spans) or 9% (n-grams) of rows, and words in the middle in 16%
-or 15%. In the released implementations, runs that reach the end of a row are truncated, so only
-words near the start are chosen less often.
+words near [CLS] and [SEP] are chosen less often. When 15% of a row of 126 words is masked, the
+first and last words are each chosen 5% of the time with spans and 9% with n-grams; words in the
+middle are chosen 16% and 15% of the time, respectively. In the released implementations, runs that
+reach the end of a row are truncated, so only words near the start are chosen less often.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def words_of(maskable: NDArray[np.bool_], continues: NDArray[np.bool_]) -> Words
     """Find the words in each row, as runs of tokens.
 
     Args:
-      maskable: [B, L] whether a token may be predicted. Any other token separates words.
+      maskable: [B, L] True for tokens that may be predicted. All other tokens separate words.
       continues: [B, L] whether a token continues the previous token's word.
     """
     num_rows, length = maskable.shape

@@ -139,19 +139,19 @@ class MaskingConfig:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The values that, with the number of steps, determine the masks."""
+        """The values that determine the masks, together with the number of steps."""
         values = dict(vars(self))
         if not self.later_rates:  # checkpoints of earlier versions do not contain this key
             del values["later_rates"]
         return values
 
     def constant(self, rate: float) -> MaskingConfig:
-        """Return these settings with a rate that does not change."""
+        """Return these settings with a constant rate."""
         return replace(self, rate=rate, final_rate=0.0, later_rates=())
 
     @property
     def is_span(self) -> bool:
-        """Whether a run's words are all replaced in the same way and the last run is truncated."""
+        """Whether all words in a span are replaced alike, and the last span is truncated."""
         match self.unit:
             case "span":
                 return True
@@ -165,7 +165,7 @@ class MaskingConfig:
         return math.ceil(max(self.rate, self.final_rate, *self.later_rates) * length)
 
     def rate_at(self, step: int, num_steps: int) -> float:
-        """Return the masking rate of a step of a run, counted from 0."""
+        """Return the masking rate at a given step of a run; steps are counted from 0."""
         if self.later_rates:
             rates = (self.rate, *self.later_rates)
             return rates[step * len(rates) // num_steps]
@@ -310,9 +310,9 @@ class Masker:
     def _lay_out(
         self, choice: Choice, shape: tuple[int, ...]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
-        """Return what `_choose_tokens` returns, plus the start of each used position's run.
+        """Return the result of `_choose_tokens`, plus an array of the starts of runs.
 
-        The last array has one entry per used position.
+        This array gives, for each used position, the start of the run that contains it.
         """
         num_rows, length = shape
         num_predictions = self.config.max_predictions(length)

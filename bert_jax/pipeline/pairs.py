@@ -16,9 +16,9 @@ from bert_jax.hashing import Purpose, below, hash_of, low_half
 
 # The number of random splits per fragment that become candidate partners. With more draws,
 # lengths match more closely, so less text is cut off, but long fragments become partners more
-# often, because they have more sentence starts. With 2, 3 and 4 draws, 0.6%, 0.4% and 0.4% of the
-# tokens are cut off in rows of 128, and 0.8%, 0.6% and 0.5% in rows of 512. Boosted trees cannot
-# predict the label from segment lengths and endings any better than chance.
+# often, because they have more sentence starts. The fraction of tokens that are cut off is 0.6% in
+# rows of 128 and 0.8% in rows of 512 with 2 draws; 0.4% and 0.6% with 3; and 0.4% and 0.5% with 4.
+# Boosted trees cannot predict the label from segment lengths and endings any better than chance.
 DRAWS_PER_FRAGMENT = 4
 
 IS_NEXT = 0
@@ -46,7 +46,7 @@ class Segments:
     label: NDArray[np.int64]
 
     def take(self, fragments: NDArray[np.int64]) -> Segments:
-        """Return the segments of these fragments, in this order."""
+        """Return the segments of these fragments, in the given order."""
         return Segments(*(getattr(self, field.name)[fragments] for field in fields(self)))
 
 
@@ -206,7 +206,7 @@ def equal_tokens(
 ) -> NDArray[np.bool_]:
     """Return whether the ranges in each requested pair have equal tokens; False for other pairs.
 
-    Few pairs have the same first token, so only those pairs are compared in a Python loop.
+    The Python loop is short, since it covers only the few pairs with the same first token.
     """
     equal = requested & (tokens[first] == tokens[second])
     for at in np.flatnonzero(equal).tolist():

@@ -31,9 +31,9 @@ from bert_jax.validation import check_at_least, check_seed
 
 Vocabulary = Literal["any", "wordpiece", "byte_bpe", "sentencepiece"]
 
-# Increment this number whenever the same seed would sample different pairs than before, or the loss
-# would weight pairs differently. Older runs then fail to resume, rather than training on a mixture
-# of old and new batches.
+# Increment this number with every change that makes the same seed sample different pairs, or makes
+# the loss weight pairs differently. Older runs then refuse to resume instead of training on a
+# mixture of old and new batches.
 _PAIRS_VERSION = 3
 
 

@@ -1,4 +1,4 @@
-"""Find the config values that a run takes from the model and the corpus that it continues with."""
+"""Find the config values that continued pretraining takes from its initial model and its corpus."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def model_values(source: Path) -> dict[str, object]:
 
 
 def sentence_pairs_of(source: Path) -> SentencePairs:
-    """Return the kind of sentence pairs that a work directory's model was pretrained on.
+    """Return the kind of sentence pairs that the model in a work directory was pretrained on.
 
-    A model without a head for sentence pairs, such as RoBERTa or a classifier, gives "none".
+    The result is "none" for a model without a sentence-pair head, such as RoBERTa or a classifier.
 
     Raises:
       ValueError: see `read_model`.
@@ -47,10 +47,10 @@ def has_begun(work_dir: Path) -> bool:
 
 
 def corpus_values(phases: Sequence[str], corpus: str) -> dict[str, object]:
-    """Return the config values, keyed by dotted key, with which a run's phase uses a corpus.
+    """Return the config values that make a run's only phase use a corpus, keyed by dotted key.
 
     Args:
-      phases: the names of the run's phases, of which there must be only one.
+      phases: the names of the run's phases; there must be exactly one.
       corpus: a directory made by `prepare`.
 
     Raises:
@@ -70,7 +70,7 @@ def corpus_values(phases: Sequence[str], corpus: str) -> dict[str, object]:
 
 
 def check_positions(length: int, positions: int, corpus: str) -> None:
-    """Reject a corpus whose sequences are longer than the model.
+    """Reject a corpus whose sequences have more tokens than the model has positions.
 
     Args:
       length: the number of tokens in the corpus's sequences.
@@ -83,6 +83,6 @@ def check_positions(length: int, positions: int, corpus: str) -> None:
     if length > positions:
         raise ValueError(
             f"--corpus={corpus}: its sequences have {length:,} tokens, but the model has only "
-            f"{positions:,} positions: prepare it with --max-length {positions}, or add positions "
+            f"{positions:,} positions. Prepare it with --max-length {positions}, or add positions "
             f"with --config.model.max_positions={length}."
         )

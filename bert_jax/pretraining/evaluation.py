@@ -1,4 +1,4 @@
-"""Score the model of a pretraining run on texts, on minimal pairs and on downstream tasks."""
+"""Score a pretraining run's model on texts, minimal pairs and downstream tasks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Downstream(Protocol):
         ...
 
 
-# As in `evaluate`, so that the scores are the same whatever the run computes in.
+# The same as in `evaluate`, so that the scores do not depend on the run's compute settings.
 _COMPUTE = ComputeConfig(dtype="float32", attention="xla")
 
 
@@ -49,8 +49,8 @@ def open_evaluation_set(config: PretrainConfig, tokenizer: Tokenizer) -> Evaluat
     """Read the texts and minimal pairs of a run; return None if there are none.
 
     Raises:
-      ValueError: the run does not train a masked-LM head, a row of text has a wrong length, or the
-        data cannot be used; see `read_evaluation_set`.
+      ValueError: the run does not train a masked-LM head, `evaluation.text_length` is out of range,
+        or the data cannot be used; see `read_evaluation_set`.
     """
     evaluation, positions = config.evaluation, config.model.max_positions
     if not evaluation.scores_language:

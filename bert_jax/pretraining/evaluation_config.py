@@ -69,8 +69,8 @@ class EvaluationConfig:
         for key in ("texts", "minimal_pairs", "downstream"):
             if getattr(self, key) and not self.every_steps:
                 raise ValueError(
-                    f"evaluation.{key} with evaluation.every_steps=0: without evaluations, it has "
-                    "no effect. Set every_steps, or leave it out."
+                    f"evaluation.{key} with evaluation.every_steps=0: without evaluations, {key} "
+                    f"has no effect. Set every_steps, or leave out {key}."
                 )
 
     @property

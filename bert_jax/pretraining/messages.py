@@ -23,8 +23,8 @@ from bert_jax.training.sharding import undivided
 
 # A token table with up to this many extra rows is assumed to be padded to a convenient size.
 _MAX_PADDING = 1_023
-# A run prints a note if the fraction of documents with enough sentences for a pair is less than
-# this.
+# A run prints a note if the fraction of documents with enough sentences for a pair is below
+# this value.
 _MIN_PAIRED = 0.5
 # Of 1,000 held-out tokens, about 150 are masked, so a measured accuracy of 0.3 has a standard
 # deviation of 0.04.
@@ -112,7 +112,7 @@ def _describe_phase(
 
 
 def rotary_line(phase: PhaseConfig, width: int = 11) -> list[str]:
-    """Return a line about the rotary angles of a phase, or [] if the model's are used."""
+    """Return a line about a phase's rotary angles, or [] if it uses the model's."""
     return [f"{'':{width}}rotary_theta {phase.rotary_theta:,.0f}"] if phase.rotary_theta else []
 
 

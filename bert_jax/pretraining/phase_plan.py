@@ -1,4 +1,4 @@
-"""Compile a phase's train step for real or hypothetical devices, and report what it needs."""
+"""Compile a phase's train step for real or hypothetical devices, and report its memory and time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WhileCompiling = Callable[[str], AbstractContextManager[object]]
 
 @dataclass(frozen=True)
 class PhasePlan:
-    """A phase with its compiled step, or with the memory needed by a step too large to compile.
+    """A phase with its compiled step or, if the step is too large to compile, the memory it needs.
 
     Attributes:
       name: the phase's name.
@@ -155,7 +155,7 @@ def plan_phase(
 def _estimate(
     step: CompiledStep | None, mesh: Mesh, dtype: str, model_flops: float
 ) -> StepEstimate | None:
-    """Read the estimates of a compiler that makes them, for a chip whose figures are known."""
+    """Return the compiler's estimate; None if it makes none or the chip's figures are unknown."""
     kind = mesh.devices.flat[0].device_kind
     figures, peak, clock = chip(kind), peak_flops(kind, dtype), clock_rate(kind)
     if step is None or figures is None or peak is None or clock is None:
@@ -270,7 +270,7 @@ def total_lines(
 
 
 def _left_out(plans: Sequence[PhasePlan]) -> str:
-    """Describe the instructions that are missing in the estimates."""
+    """Describe the instructions that are missing from the estimates."""
     counts = [plan.estimate.not_estimated for plan in plans if plan.estimate is not None]
     if any(PALLAS_KERNELS in count for count in counts):
         return (
@@ -286,7 +286,7 @@ def total_seconds(plans: Sequence[PhasePlan]) -> float | None:
 
 
 def full_steps(phase: PhaseConfig) -> float:
-    """Return the number of full batches with as many sequences as the phase."""
+    """Return the number of full-size batches that contain as many sequences as the phase."""
     return phase.num_sequences / phase.batch_size
 
 

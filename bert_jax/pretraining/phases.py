@@ -172,7 +172,7 @@ class PhaseCorpus:
       train: the training split.
       held_out: the held-out split.
       tokenizer: the corpus's tokenizer.
-      first_epoch: the epoch of the corpus at which the phase starts: the first epoch that no
+      first_epoch: the epoch of the corpus at which the phase starts, which is the first one that no
         earlier phase has begun.
     """
 
@@ -332,7 +332,7 @@ class PhaseBatches:
         while_waiting: Callable[[], None],
         on_other_data: Evaluate | None = None,
     ) -> list[Phase]:
-        """Return the stages of a phase, which are phases for the trainer.
+        """Return the stages of a phase, each as a `Phase` for the trainer.
 
         No batches are read until a stage begins.
 
@@ -342,7 +342,7 @@ class PhaseBatches:
           evaluation_step: the compiled evaluation step.
           flops: the model FLOPs per step with the phase's full batch size.
           while_waiting: called repeatedly while a batch is overdue; see `Loader`.
-          on_other_data: computes the metrics on texts and minimal pairs; None for none.
+          on_other_data: computes the metrics on texts and minimal pairs; None if there are none.
         """
         evaluate: Evaluate | None = None
         if self.evaluation.every_steps:

@@ -41,7 +41,7 @@ TOKENS_PER_PIECE = 32
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run needs on the devices of a topology.
+    """The memory and time that a run needs on the devices of a topology.
 
     Attributes:
       devices: the devices of the topology.

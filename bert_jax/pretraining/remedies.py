@@ -31,8 +31,8 @@ def remedies(
 
     Gradient accumulation comes first (the same work in smaller matrix multiplications), then
     rematerialization (some work is done twice), then both. If the state fills more than half of a
-    device's memory, it is sharded over all devices before any of this. Accumulation over k parts
-    is skipped if the state and 1/k of the remaining memory would not fit.
+    device's memory, it is sharded over all devices before any of these changes. Accumulation
+    over k parts is skipped if the state and 1/k of the remaining memory would not fit.
 
     Args:
       worst: the phase that needs the most memory.
@@ -88,7 +88,7 @@ def _parts(batch_sizes: Collection[int], extent: int) -> list[int]:
 
     Args:
       batch_sizes: the batch sizes of all phases.
-      extent: the number of parts that each batch is already split into, over devices and
+      extent: the number of parts that each batch is already split into, across devices and
         accumulation steps.
     """
     return [

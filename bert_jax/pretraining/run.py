@@ -115,7 +115,7 @@ def pretrain(
       from_step: the step of the checkpoint to resume from; None for the newest.
       on_report: called with every message, progress report and evaluation; if None, nothing is
         reported.
-      stop: a request object for stopping the run: calling its `request()` from any thread has the
+      stop: an object for stopping the run. Calling its `request()` method from any thread has the
         same effect as the signals.
       downstream: the tasks in `evaluation.downstream`. `bert_jax.pretrain` loads them.
 
@@ -194,8 +194,9 @@ class PretrainRun:
         teacher's values.
       trains_masked_lm: whether any loss trains the masked-LM head.
       resolved: the config values that are written to `config.json`.
-      evaluation_set: the texts and minimal pairs that every evaluation scores; None for none.
-      downstream: the tasks that checkpoints are fine-tuned on; None for none.
+      evaluation_set: the texts and minimal pairs that every evaluation scores; None if there
+        are none.
+      downstream: the tasks that checkpoints are fine-tuned on; None if there are none.
     """
 
     work_dir: Path
@@ -256,8 +257,8 @@ class PretrainRun:
             alike = first.train.manifest.fingerprint == last.train.manifest.fingerprint
             before = first_evaluation(self.work_dir).get("mlm_loss") if alike else None
             report(Message("\n".join(conclude(self.work_dir, last, loss, before))))
-        # JAX gives the first process five minutes after the other processes exit, and counting
-        # token frequencies over a slow network can take longer.
+        # Make the other processes wait. After they exit, JAX gives the first one five minutes, but
+        # counting token frequencies over a slow network can take longer.
         multihost_utils.sync_global_devices("concluded")
         return PretrainResult(finished, step, metrics, self.work_dir)
 
@@ -412,7 +413,7 @@ class PretrainRun:
             self.corpora,
             self.batches.evaluation,
             state,
-            # Once there is a checkpoint or `init_from`, the model size is fixed.
+            # A checkpoint or the model in `init_from` determines the vocabulary size.
             chooses_size=not saved and not self.init_from,
         )
         if self.evaluation_set is not None:

@@ -1,4 +1,4 @@
-"""Start a run with a decay that ends the stable phase of another run."""
+"""Start a run that only decays the learning rate, from a checkpoint of another run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from bert_jax.validation import differences
 
 DECAY_IDENTITY = "decay_from"
 _PHASES = "phases"
-# The largest relative difference between equal learning rates of different XLA versions.
+# Learning rates are considered equal up to this relative difference, since they depend slightly on
+# the XLA version.
 _ROUNDING = 1e-5
 
 
@@ -45,7 +46,7 @@ class StablePhase:
         return self.work_dir / CHECKPOINTS_NAME
 
     def check(self, learning_rates: LearningRates) -> None:
-        """Check that there is such a checkpoint, and that it was trained with the same rates.
+        """Check that the checkpoint exists, and that it was trained with the same learning rates.
 
         Args:
           learning_rates: the learning rates of the run with the decay.
@@ -100,7 +101,7 @@ class StablePhase:
             )
 
     def _begun(self, identity: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an identity with only those phases that begin before the decay."""
+        """Return an identity with only the phases that begin before the decay."""
         phases = identity.get(_PHASES, {}).items()
         begun = {name: phase for name, phase in phases if phase["first_step"] < self.step}
         return {**identity, _PHASES: begun}
@@ -117,7 +118,7 @@ class StablePhase:
         return state, f"the checkpoint of {self.work_dir} at step {self.step:,}, for a decay"
 
     def copy_log(self, work_dir: Path) -> None:
-        """Copy the other run's log up to the checkpoint, so that the run's log is complete."""
+        """Copy the other run's log up to the checkpoint, so that the new run's log is complete."""
         source, target = self.work_dir / LOG_NAME, work_dir / LOG_NAME
         if jax.process_index() == 0 and source.is_file():
             copy_metrics(source, target, up_to=self.step)

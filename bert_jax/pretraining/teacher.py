@@ -207,7 +207,7 @@ def teacher_identity(
 
     Args:
       config: the distillation losses; None for a run without a teacher.
-      teacher: the teacher; None if the run is finished, because it may no longer exist.
+      teacher: the teacher; None if the run is finished, since its teacher may no longer exist.
       saved: the values in the run's checkpoint; {} if there is no checkpoint. A finished run keeps
         these values.
     """

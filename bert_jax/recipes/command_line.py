@@ -128,12 +128,13 @@ def evaluation_config(
 
 
 def _with_values_of_model(config: str, overrides: Sequence[str], init: Path) -> list[str]:
-    """Return the overrides plus the values of the initial model that they leave open.
+    """Return the overrides, plus the initial model's values for the keys that they do not set.
 
     A run that has already started no longer needs the initial model, because its own work directory
-    contains the same model config. Its `sentence_pairs` never change.
+    contains the same model config. A run's `sentence_pairs` value never changes.
     """
-    # Without the model's values, its other keys may be invalid, such as angles of rotary positions.
+    # Overrides of `model.*` may be invalid without the initial model's values. For example, rotary
+    # angles are valid only if the positions are rotary.
     others = [word for word in overrides if not word.startswith("--config.model.")]
     work_dir = Path(load_config(config, others, kind="pretrain").work_dir)
     own = (work_dir / MODEL_NAME).is_file()

@@ -71,7 +71,7 @@ def load_config(source: Source, overrides: Overrides = (), *, kind: Kind | None 
 
 
 def sets_key(source: Source, key: str) -> bool:
-    """Return whether a pretraining config sets a top-level key, so that it has no default.
+    """Return whether a pretraining config sets a top-level key, rather than leaving its default.
 
     Raises:
       ValueError: there is no such recipe or file.

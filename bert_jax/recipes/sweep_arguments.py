@@ -55,7 +55,7 @@ def grid_of(
     num_seeds: int | None,
     first_seed: int,
 ) -> Grid:
-    """Return the grid with the given values, and the default values where they are missing."""
+    """Return a grid with the given values, using the default for each value that is missing."""
     default = Grid()
     return Grid(
         batch_sizes=tuple(batch_sizes or default.batch_sizes),
@@ -118,8 +118,8 @@ class SweepArguments:
         In the returned config, each of these keys has its first value.
 
         Raises:
-          ValueError: a key is set by the sweep itself, is set twice, or has no values or duplicates
-            among them; `load_config` fails; or the output directory cannot be used.
+          ValueError: a key is set by the sweep itself, is set twice, or has missing or duplicate
+            values; `load_config` fails; or the output directory cannot be used.
         """
         for word in self.overrides:
             key = word.removeprefix("--config.").partition("=")[0]
@@ -142,7 +142,7 @@ class SweepArguments:
 
     @contextmanager
     def naming_options(self) -> Iterator[None]:
-        """Name the options, as given by the user, in the errors that the block raises."""
+        """Make errors raised in the block name the options as the user specified them."""
         with self._naming_varied_keys(), renamed_in_errors(_OPTIONS):
             yield
 

@@ -180,7 +180,7 @@ class TrainedModel:
 def load_model(
     work_dir: str | os.PathLike[str], dtype: DTypeName = "auto", step: int | None = None
 ) -> TrainedModel:
-    """Load a work directory's model as a Flax module.
+    """Load the model in a work directory as a Flax module.
 
     For a fine-tuning run, this loads the best checkpoint; otherwise, it loads the newest one.
 

@@ -143,7 +143,7 @@ def _averaged_steps(work_dir: Path, number: int, average: int, *, ema: bool) -> 
     if len(steps) < average:
         raise ValueError(
             f"average={average}: {work_dir} has only {len(steps)} checkpoints up to step {number} "
-            f"({', '.join(map(str, steps))}). A run keeps more of them with checkpoint.keep_last "
+            f"({', '.join(map(str, steps))}). To make a run keep more, set checkpoint.keep_last "
             "or keep_every."
         )
     return tuple(steps[-average:])

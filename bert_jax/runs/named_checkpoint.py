@@ -15,7 +15,7 @@ class NamedCheckpoint:
     """A checkpoint and a short name for its model. It prints as the name and the step.
 
     Attributes:
-      model: the model's name, made of the last parts of its path.
+      model: the model's name, which consists of the last few parts of its path.
       work_dir: the absolute path of the model's work directory.
       step: the checkpoint's step.
     """
@@ -53,7 +53,7 @@ def name_checkpoints(
 
 
 def shortest_names(paths: Sequence[str]) -> list[str]:
-    """Return the last parts of each path that distinguish it from the others.
+    """Return the last few parts of each path, just enough to distinguish it from the others.
 
     >>> shortest_names(["runs/a/best", "runs/b/best", "base"])
     ['a/best', 'b/best', 'base']

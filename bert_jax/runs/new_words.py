@@ -38,7 +38,7 @@ class AddedWords:
       work_dir: the new work directory.
       config: the model's config, whose `vocab_size` may have grown.
       words: the words that were added, with their ids.
-      known: the number of words that were already one token, including repetitions.
+      known: the number of words that were skipped because they were already one token or repeated.
     """
 
     work_dir: Path
@@ -70,10 +70,11 @@ def add_words(
 ) -> AddedWords:
     """Add words to the vocabulary of a model, and write the model to a new work directory.
 
-    The new tokenizer splits each of the words into one token. The words take the places of
-    [unusedN] tokens first, and then new rows of the token table. A new word's embedding is the mean
-    of the embeddings of the tokens that it was split into before, and so is its bias in the
-    masked-LM head, so its logit is the mean of their logits. All other parameters are unchanged.
+    The new tokenizer encodes each of the words as one token. The words first replace [unusedN]
+    tokens, and then get new rows in the token table. A new word's embedding is the mean of the
+    embeddings of the tokens that it was split into before. Its bias in the masked-LM head is
+    averaged in the same way, so its logit is the mean of their logits. All other parameters are
+    unchanged.
 
     Args:
       model: the work directory of a model with a WordPiece tokenizer.
@@ -121,8 +122,8 @@ def add_words(
 def _with_rows(table: np.ndarray, words: Sequence[NewWord], num_rows: int) -> np.ndarray:
     """Return a table with one row per token, in which each new word has the mean of its pieces.
 
-    Rows beyond the tokenizer's vocabulary are padding. New padding rows do not occur, since new ids
-    have no gaps.
+    Rows beyond the tokenizer's vocabulary are padding. No padding rows are added, since there are
+    no gaps between the new ids.
     """
     larger = np.zeros((num_rows, *table.shape[1:]), table.dtype)
     larger[: len(table)] = table

@@ -45,8 +45,8 @@ def encoder_at(encoder: EncoderConfig, changes: Sequence[RotaryChange], step: in
     Args:
       encoder: the run's encoder.
       changes: the changes that the run makes, in order.
-      step: the number of completed steps. If it is the last step before a change, the change has
-        not been made yet, unless no step comes before it.
+      step: the number of completed steps. A change that takes effect right after this step is
+        not included, unless it takes effect at the first step of the run.
     """
     for change in changes:
         if step > change.after_step or change.after_step == 0:

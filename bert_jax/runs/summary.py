@@ -1,4 +1,4 @@
-"""Describe a work directory's model as lines of text."""
+"""Describe the model in a work directory as lines of text."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def read_model(work_dir: Path, step: int | None = None) -> tuple[ModelConfig, di
 def _encoder_at(
     encoder: EncoderConfig, work_dir: Path, content: Mapping[str, Any], step: int | None
 ) -> EncoderConfig:
-    """Return the encoder of the checkpoint at `step`, or of the newest one if it is None."""
+    """Return the encoder of the checkpoint at `step`, or of the newest one if `step` is None."""
     file = f"{work_dir / MODEL_NAME}: {ROTARY_CHANGES_KEY}"
     stored = content.get(ROTARY_CHANGES_KEY, [])
     changes = [to_dataclass(RotaryChange, change, file) for change in stored]

@@ -70,13 +70,13 @@ def pair_weights(document_ids: jax.Array, window: int | None = None) -> jax.Arra
     """Return the weight of each pair of tokens in `attention_loss`, float32 [batch, from, to].
 
     Without a window, the weight is 1.0 if both tokens belong to one document, else 0.0. With a
-    window, pairs that are too far apart weigh nothing, and a token's other pairs weigh so much more
-    that the sum of the token's weights stays the same. Every layer therefore has the same weight in
-    the loss, whatever its window.
+    window, pairs that are too far apart have weight 0, and the token's other weights are scaled up
+    so that their sum stays the same. Every layer therefore has the same weight in the loss,
+    regardless of its window.
 
     Args:
       document_ids: [batch, length]; see `Encoder.__call__`.
-      window: the number of tokens around and including a token to which it attends; None for all.
+      window: the number of tokens that a token attends to, including itself; None for all.
     """
     visible = document_mask(document_ids)[:, 0] & (document_ids != 0)[:, :, None]
     if window is None:

@@ -104,7 +104,7 @@ def _check_two_classes(predictions: NDArray[Any], labels: NDArray[Any]) -> None:
     others = sorted(set(np.unique([predictions, labels]).tolist()) - {0, 1})
     if others:
         raise ValueError(
-            f"f1 supports only classes 0 and 1, but found class {others[0]}. Use macro_f1 for "
+            f"f1 supports only classes 0 and 1, but class {others[0]} occurs. Use macro_f1 for "
             "more than two classes"
         )
 

@@ -1,4 +1,4 @@
-"""Define the protocols for tasks and teachers, weighted metrics, and cross-entropy losses."""
+"""Define what a task and a teacher must provide, and compute metrics and cross-entropy losses."""
 
 from __future__ import annotations
 

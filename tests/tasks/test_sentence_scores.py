@@ -110,7 +110,7 @@ def test_all_scores_are_python_floats() -> None:
     ("name", "predictions", "labels", "words"),
     [
         ("mathews", [0], [0], "metric 'mathews' is unknown; nearest: matthews"),
-        ("f1", [0, 2], [0, 1], "f1 supports only classes 0 and 1, but found class 2"),
+        ("f1", [0, 2], [0, 1], "f1 supports only classes 0 and 1, but class 2 occurs"),
         ("accuracy", [0.5], [0], "expected integer predictions, got float64"),
         ("accuracy", [0, 1], [0], r"predictions \[2\] and labels \[1\]"),
         ("accuracy", [], [], "at least one example"),
