@@ -1,4 +1,4 @@
-"""Draw random numbers that depend only on where they are used, by vectorized hashing.
+"""Use vectorized hashing to draw random numbers that depend only on where they are used.
 
 Each number is a hash of (seed, purpose, epoch, record, position, ...) and does not depend on
 previously drawn numbers, so any example from any epoch can be generated on its own, in any process
@@ -27,7 +27,7 @@ _PERMUTATION_ROUNDS = 8
 class Purpose(IntEnum):
     """What a random number is used for; numbers for different purposes are independent.
 
-    The values must never change.
+    The integers assigned to the purposes must never change.
     """
 
     SHUFFLE = 1
@@ -43,10 +43,10 @@ class Purpose(IntEnum):
 
 
 def hash_of(*parts: ArrayLike) -> NDArray[np.uint64]:
-    """Hash non-negative integers, broadcast against each other, to 64 well-mixed bits.
+    """Broadcast non-negative integers against each other, and hash them to 64 well-mixed bits.
 
-    The order of the parts matters. They are mixed in from left to right, so pass scalars first and
-    the largest array last; then only one round of mixing runs on the full shape.
+    The order of the arguments matters. They are mixed in from left to right, so pass scalars first
+    and the largest array last; then only one round of mixing runs on the full shape.
     """
     state = np.zeros(1, np.uint64)
     for part in parts:
@@ -65,7 +65,7 @@ def below(bits: NDArray[np.uint64], limit: ArrayLike) -> NDArray[np.int64]:
 
 
 def low_half(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Move the lower 32 bits to the upper half, to make a second, independent input for `below`."""
+    """Move the lower 32 bits to the upper half, to get a second, independent input for `below`."""
     return bits << _32
 
 

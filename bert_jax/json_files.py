@@ -103,7 +103,7 @@ def expecting_fields(file: Path, fix: str = "") -> Iterator[None]:
 
 
 def check_kinds(content: Mapping[str, Any], **kinds: type) -> None:
-    """Raise TypeError if a key's value has the wrong type; the key may be missing or null."""
+    """Raise TypeError if a value has the wrong type; missing keys and nulls are allowed."""
     for name, kind in kinds.items():
         value = content.get(name)
         if value is not None and type(value) is not kind:

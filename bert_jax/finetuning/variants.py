@@ -14,7 +14,7 @@ _NOT_TEXT = {"None", "True", "False"}  # the names of values that are not string
 
 @dataclass(frozen=True)
 class Variant:
-    """The values of the config keys that a sweep varies; empty if it varies none.
+    """The values of the config keys that a sweep varies; empty if no keys are varied.
 
     Attributes:
       settings: pairs of a dotted key and its value, sorted by key. Lists are stored as tuples.
@@ -42,7 +42,8 @@ class Variant:
         """The variant's name for use in file names, unique among all variants of the same keys."""
         full = ",".join(f"{key}={text}" for key, text in self.texts.items())
         name = re.sub(r"[^\w.,=+-]", "-", full, flags=re.ASCII)[:_MAX_NAME]
-        # A value may contain the start of a later setting, or look like a value of another type.
+        # Two variants have the same text if a value contains the start of a later setting, or if it
+        # looks like a value of another type.
         ambiguous = any(full.count(f",{key}=") > 1 for key, _ in self.settings[1:])
         ambiguous |= any(value in _NOT_TEXT for _, value in self.settings if isinstance(value, str))
         if name == full and not ambiguous:
@@ -58,7 +59,7 @@ class Variant:
         return ", ".join(f"{key}={text}" for key, text in self.texts.items())
 
     def __lt__(self, other: Variant) -> bool:
-        """Compare the variants key by key: numbers by value, and all other values as text."""
+        """Compare variants key by key, treating numbers as numbers and all other values as text."""
         return self._order < other._order
 
     @property

@@ -82,7 +82,7 @@ class AnswerQuestion(Predictor):
         Raises:
           ValueError: the arguments are not two strings or two lists of the same length, or `n_best`
             is less than 1.
-          UnusableText: a text is not a string or not valid Unicode.
+          UnusableText: a text is not a string or is not valid Unicode.
         """
         pairs = as_pairs(question, context)
         if not is_integer(n_best) or n_best < 1:

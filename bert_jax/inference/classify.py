@@ -193,7 +193,7 @@ class Choose(Predictor):
 
         Raises:
           ValueError: the lists differ in length, or an argument is neither a string nor a list.
-          UnusableText: there are fewer than two choices, or a text is not a string or not valid
+          UnusableText: there are fewer than two choices, or a text is not a string or is not valid
             Unicode.
         """
         if isinstance(context, str):
@@ -221,7 +221,7 @@ class Choose(Predictor):
             inputs = truncate_texts(self.tokenizer, pairs, self.max_length)
         except UnusableText as error:
             places = np.searchsorted(ends, list(error.reasons), side="right").tolist()
-            # Reverse the order, so that a context's first reason overwrites the later ones.
+            # Reverse the order to keep the reason for each context's first unusable choice.
             reasons = reversed(list(zip(places, error.reasons.values(), strict=True)))
             raise UnusableText(dict(reasons), len(contexts)) from None
         scores = np.array([row["score"] for row in self._run(_score, inputs.features)], np.float64)

@@ -46,7 +46,7 @@ class Embedding:
         model's work directory (by default, the mean).
       tokens: `[CLS]`, the word pieces, and `[SEP]`.
       offsets: int32 [tokens, 2], where each token starts and ends in `text`, in characters; (0, 0)
-        for `[CLS]`, a prompt's tokens and `[SEP]`.
+        for `[CLS]`, `[SEP]` and the tokens of a prompt.
       hidden_states: float32 [layers + 1, tokens, hidden_dim], the embeddings and each layer's
         output.
       truncated: whether the text was truncated.
@@ -210,7 +210,7 @@ class Embed(Predictor):
 
         Raises:
           ValueError: `text` is neither a string nor a list, or the prompt does not exist.
-          UnusableText: a text is not a string or not valid Unicode.
+          UnusableText: a text is not a string or is not valid Unicode.
         """
         prefix = self.sentence_embedding.prompt_for(prompt_name, prompt)
         embedded = self._embed([text] if isinstance(text, str) else as_list(text), prefix)
@@ -228,7 +228,7 @@ class Embed(Predictor):
 
         Raises:
           ValueError: `texts` is not a list, or the prompt does not exist.
-          UnusableText: a text is not a string or not valid Unicode.
+          UnusableText: a text is not a string or is not valid Unicode.
         """
         prefix = self.sentence_embedding.prompt_for(prompt_name, prompt)
         texts = as_list(texts, "a list of strings")
@@ -274,7 +274,7 @@ class Embed(Predictor):
         """Return `program` set up for the model's pooling and for texts that begin with `prompt`.
 
         Raises:
-          UnusableText: the prompt is not pooled, and a text has no tokens other than the prompt's.
+          UnusableText: the prompt is excluded from pooling, and a text has no tokens of its own.
         """
         settings, skipped = self.sentence_embedding, 0
         if prompt and not settings.include_prompt:

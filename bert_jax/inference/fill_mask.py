@@ -37,7 +37,7 @@ _MASKS_AT_ONCE = 4
 
 @dataclass(frozen=True)
 class Guess:
-    """A guess for a mask.
+    """A token that the model predicts for a mask.
 
     Attributes:
       token: the token, as formatted by `Tokenizer.readable`.
@@ -50,10 +50,10 @@ class Guess:
 
 @dataclass(frozen=True)
 class FilledText:
-    """The best guesses for the masks in a text.
+    """The most probable tokens for each mask in a text.
 
     Attributes:
-      masks: one tuple of guesses per mask, in text order; the most probable guess comes first.
+      masks: one tuple of guesses per mask, in text order, with the most probable guess first.
       truncated: whether the end of the text was cut off because the text was too long. Masks are
         never cut off.
     """
@@ -62,7 +62,7 @@ class FilledText:
     truncated: bool
 
     def lines(self, mask: str = "[MASK]") -> Iterator[str]:
-        """Yield a line for each mask, with its guesses; `mask` is the mask token."""
+        """Yield one line per mask that lists its guesses; `mask` is the mask token."""
         if self.truncated:
             yield "(the end was cut off: the sentence is too long for the model)"
         for number, guesses in enumerate(self.masks, start=1):
@@ -92,11 +92,11 @@ class FillMask(Predictor):
     @overload
     def __call__(self, text: list[str], top_k: int = 5) -> list[FilledText]: ...
     def __call__(self, text: str | list[str], top_k: int = 5) -> FilledText | list[FilledText]:
-        """Return the `top_k` best guesses for every mask in a text, or in each text in a list.
+        """Return the `top_k` most probable tokens for every mask in a text or in a list of texts.
 
         Args:
           text: a text or a list of texts.
-          top_k: the number of guesses for each mask.
+          top_k: the number of tokens to return for each mask.
 
         Raises:
           ValueError: `top_k` is out of range, or `text` is neither a string nor a list.
@@ -235,7 +235,7 @@ class NextSentence(Predictor):
 
         Raises:
           ValueError: the arguments are not two strings or two lists of the same length.
-          UnusableText: a sentence is not a string or not valid Unicode.
+          UnusableText: a sentence is not a string or is not valid Unicode.
         """
         inputs = truncate_texts(self.tokenizer, as_pairs(first, second), self.max_length)
         rows = self._run(_is_next, inputs.features)

@@ -34,7 +34,7 @@ class InputLine:
       value: a text, or the values of multiple fields.
       has_id: whether the line's object has an id.
       id: the id.
-      num_bytes: the length of the line.
+      num_bytes: the length of the line in bytes.
     """
 
     place: str
@@ -69,8 +69,8 @@ def read_input(
     Args:
       source: the input.
       form: the format. "auto" means JSON Lines if the file's name ends in .jsonl or the first line
-        that is not blank begins with "{". Otherwise, it means plain text, in which a JSON object
-        is an error.
+        that is not blank begins with "{". Otherwise, it means plain text, and a line that
+        contains a JSON object is an error.
       fields: sets of field names; an object must have all the fields in one of the sets. Other
         fields are ignored. A line of plain text counts as the field "text".
       list_fields: the fields that contain an array of strings.

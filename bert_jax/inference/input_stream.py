@@ -30,7 +30,8 @@ USE_EVALUATE = (
 # cores, with a model that has 40 positions).
 MAX_BYTES = 2 << 20
 Line = TypeVar("Line")
-# A line, None at the end of the input, or the exception that stopped reading.
+# What the reading thread puts in the queue: a line, None at the end of the input, or the exception
+# that made it stop.
 _Read = bytes | Exception | None
 
 

@@ -49,7 +49,10 @@ class UnusableText(ValueError):
 
 
 def refuse(reasons: Mapping[int, str], count: int) -> None:
-    """Raise `UnusableText` if any of `count` texts has a reason in `reasons`, keyed by index."""
+    """Raise `UnusableText` if at least one of `count` texts is unusable.
+
+    The dict `reasons` maps the index of each unusable text to the reason.
+    """
     if reasons:
         raise UnusableText(reasons, count)
 
@@ -101,7 +104,7 @@ def is_integer(number: object) -> bool:
 
 
 def check_strings(texts: Sequence[Sequence[object]]) -> None:
-    """Raise `UnusableText` if any part of a text is not a string or not valid Unicode."""
+    """Raise `UnusableText` if any part of a text is not a string or is not valid Unicode."""
     refuse(_string_problems(texts), len(texts))
 
 

@@ -200,7 +200,7 @@ def work_dir_and_sentences(option: str | None, words: Sequence[str]) -> tuple[st
     """Return a model's work directory and the sentences for `fill-mask`.
 
     Args:
-      option: the work directory given as an option; None if it is the first word.
+      option: the work directory given as an option; None if it is the first positional argument.
       words: the positional arguments.
 
     Raises:

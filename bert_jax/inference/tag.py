@@ -113,7 +113,7 @@ class Tag(Predictor):
 
         Raises:
           ValueError: the argument is not a string, a tuple or a list.
-          UnusableText: a text is not a string or a sequence of strings, or not valid Unicode.
+          UnusableText: a text is not a string or a sequence of strings, or is not valid Unicode.
         """
         if isinstance(text, (str, tuple)):
             return self._tag([text])[0]
@@ -130,7 +130,8 @@ class Tag(Predictor):
 
         Raises:
           ValueError: the argument is not a list.
-          UnusableText: a sentence is not a string or a sequence of strings, or not valid Unicode.
+          UnusableText: a sentence is not a string or a sequence of strings, or is not valid
+            Unicode.
         """
         items = as_list(sentences, "a list of sentences, each a string or a list of words")
         return self._tag(items, one_document=True)
@@ -200,7 +201,7 @@ class Tag(Predictor):
 
 
 def check_words(texts: Sequence[Words]) -> None:
-    """Raise `UnusableText` if a text or a word is not a string or not valid Unicode."""
+    """Raise `UnusableText` if a text or a word is not a string or is not valid Unicode."""
     check_strings([text if isinstance(text, (tuple, list)) else [text] for text in texts])
 
 
@@ -215,7 +216,7 @@ def _join(words: Sequence[str]) -> _Split:
 def _at_words(
     features: TagFeatures, rows: Sequence[Row], lengths: NDArray[np.int64], name: str
 ) -> NDArray:
-    """Return a model output at each word's scored token, concatenated over all sentences."""
+    """Return one of the model's outputs at each word's scored token, for all sentences in turn."""
     tokens = np.concatenate(
         [row[name][:length] for row, length in zip(rows, lengths.tolist(), strict=True)]
     )

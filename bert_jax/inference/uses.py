@@ -20,7 +20,7 @@ class ModelUse(NamedTuple):
     """The purpose of a model.
 
     Attributes:
-      does: a phrase for the subject "this model", such as "fills masks".
+      does: a verb phrase that follows the words "this model", such as "fills masks".
       classes: the public classes that run the model's head, such as "bj.FillMask".
     """
 
@@ -70,13 +70,13 @@ def unsuitable(
     purpose: str,
     made_by: str,
 ) -> str:
-    """Return an error message for a model that is used for a purpose that it does not have.
+    """Return an error message for a model that was not made for the given purpose.
 
     Args:
       model: the model's work directory or checkpoint, which the message begins with.
       config: the encoder and its head.
       origin: where the parameters come from, as recorded in `model.json`.
-      purpose: the purpose that it does not have, such as "classify texts".
+      purpose: what the model was supposed to do, such as "classify texts".
       made_by: the function that creates suitable models.
     """
     does, classes = use_of(config, origin)

@@ -1,4 +1,4 @@
-"""Define the export formats: how to write each one, and Python code that loads the result."""
+"""Define the export formats: how each one is written, and which Python code loads the result."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def usage(form: Format, config: ModelConfig, *, mask: str, pairs: bool, sentence
 
 
 def _text(config: ModelConfig, mask: str, pairs: bool) -> str:
-    """Return Python source for example arguments to the tokenizer."""
+    """Return Python source code for example arguments to the tokenizer."""
     if config.head in ("pretraining", "masked_lm"):
         return f'"The {mask} of the sea."'
     if pairs:

@@ -136,7 +136,7 @@ def _run_lines(work_dir: Path, step: int, run: Mapping[str, Any]) -> list[str]:
             f"- {name}: {phase['num_steps']:,} steps of {phase['batch_size']} sequences of "
             f"{phase['sequence_length']} tokens"
         )
-        # Configs of earlier versions have no batch-size warm-up.
+        # Configs written by earlier versions do not contain a batch-size warm-up.
         if sizes := phase.get("warmup_batch_sizes"):
             lines.append(
                 f"  - batch-size warm-up: {phase['warmup_batch_steps']:,} steps each with "
@@ -156,7 +156,7 @@ def _objective(run: Mapping[str, Any]) -> list[str]:
     masking = run["masking"]
     rate = f"{masking['rate']:g}"
     rate += f" to {masking['final_rate']:g}" if masking["final_rate"] else ""
-    # Configs of earlier versions have no later rates.
+    # Configs written by earlier versions do not contain `masking.later_rates`.
     rate += "".join(f", then {later:g}" for later in masking.get("later_rates", ()))
     repetition = (
         f"{masking['num_maskings']} fixed maskings"

@@ -106,7 +106,7 @@ def _outputs(graph: GraphBuilder, inputs: list[ir.Value], hidden_states: bool) -
     elif config.has_pooler:
         pooled = onnx_heads.pooled(graph, hidden)
     if config.head == "encoder":
-        # Create a separate value, since the last hidden state may also be returned on its own.
+        # Create a separate value, since the same state may also be returned as hidden_states_N.
         last = graph.op("Identity", hidden)
         outputs["last_hidden_state"] = last, [*every_token, encoder.hidden_dim]
         if pooled is not None:

@@ -17,7 +17,7 @@ def pooled(graph: GraphBuilder, hidden: ir.Value) -> ir.Value:
 
 
 def scored_vectors(graph: GraphBuilder, hidden: ir.Value, attention_mask: ir.Value) -> ir.Value:
-    """Add the layers of a classifier in front of its last layer.
+    """Add all layers of a classifier except the last one.
 
     Args:
       graph: the graph of a model with a classifier.

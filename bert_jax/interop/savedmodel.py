@@ -40,7 +40,7 @@ def write_savedmodel(
     *,
     hidden_states: bool = False,
 ) -> None:
-    """Write a SavedModel with one signature and the tokenizer's files to `target`.
+    """Write a SavedModel with one signature, along with the tokenizer's files, to `target`.
 
     The inputs are int32 `token_ids`, `segment_ids` and `attention_mask` with any batch size and
     length, as in `stablehlo.write_stablehlo`. The outputs are named as in `infer`. The parameters

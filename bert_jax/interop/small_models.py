@@ -72,7 +72,7 @@ def _locate(name: str) -> tuple[Path, Path]:
 def replace_short_names(options: dict[str, Any]) -> dict[str, str]:
     """Replace the short names of small models in a command's options with their work directories.
 
-    A file or directory with that name takes precedence. A model that is not in the cache yet is
+    A file or directory with the same name takes precedence. A model that is not in the cache yet is
     imported by another process, since a process that has used JAX cannot join a distributed run.
 
     Returns:
@@ -105,7 +105,7 @@ def replace_short_names(options: dict[str, Any]) -> dict[str, str]:
 
 
 def _with_path(name: str) -> str:
-    """Return the work directory of the small model with this name, or the name if there is none."""
+    """Return the work directory of a small model; return any other name unchanged."""
     if name not in SMALL_MODELS or Path(name).exists():
         return name
     return str(_import_elsewhere(name))

@@ -34,8 +34,8 @@ class Origin:
       name: the name of the tensor.
       transposed: whether the parameter is the transpose of the tensor.
       rows: the number of rows to keep, counted from the first; None keeps all of them.
-      block: (index, number) if the tensor consists of a number of blocks of rows with the same
-        size, and the parameter is only one of them.
+      block: (index, number of blocks) if the parameter is only one of several blocks of rows in the
+        tensor, all of the same size.
     """
 
     name: str
@@ -46,7 +46,8 @@ class Origin:
     def parameter_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the parameter's shape, given the shape of its foreign tensor.
 
-        If the rows cannot be divided into blocks, the shape has -1 rows, which no parameter has.
+        If the rows cannot be divided into blocks, the shape has -1 rows, so it matches no
+        parameter.
         """
         number = self.block[1]
         if number > 1:

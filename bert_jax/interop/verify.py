@@ -264,10 +264,10 @@ def same_ids(first: Tokenizer, second: Tokenizer) -> bool:
 
 
 def tokenization_difference(model: HuggingFaceModel, tokenizer: Tokenizer) -> str:
-    """Describe how transformers tokenizes the texts differently; return "" if it does not.
+    """Describe how the tokenization in transformers differs from that of `tokenizer`, if at all.
 
-    The result begins with "ids" if the token ids differ, and with "segments" if only the segment
-    ids differ.
+    The result is "" if there is no difference. It begins with "ids" if the token ids differ,
+    and with "segments" if only the segment ids differ.
     """
     assert model.sizes is not None
     num_segments = model.sizes.num_segments

@@ -1,1 +1,1 @@
-"""Look inside a trained model: attention, vectors, guesses and attributions."""
+"""Look inside a trained model: trace, probe and compare layers, and explain predictions."""

@@ -1,4 +1,4 @@
-"""Look inside a model: trace a text, read each layer's guesses, and explain predictions."""
+"""Look inside a model: trace a text, see what each layer would predict, and explain predictions."""
 
 from __future__ import annotations
 
@@ -79,27 +79,27 @@ class Attention(Predictor):
           second: the second text of a pair.
 
         Raises:
-          UnusableText: a text or a word is not a string or not valid Unicode.
+          UnusableText: a text or a word is not a string or is not valid Unicode.
         """
         read = self._read(text, second)
         row = self._run_once(trace, read)
         return TracedText(**vars(read), **traced_arrays(row, len(read.tokens)))
 
     def guesses(self, text: Text, second: Text | None = None, *, top_k: int = 5) -> TextGuesses:
-        """Return the best guesses for every mask in a text at every layer.
+        """Return the most probable tokens for every mask in a text, as predicted at every layer.
 
         Args:
           text: the text.
           second: the second text of a pair.
-          top_k: the number of guesses per layer.
+          top_k: the number of tokens to return per layer.
 
         Returns:
-          A list with one `MaskGuesses` per mask token, in order, which prints as tables; an empty
-          list if the text has no masks.
+          A list with one `MaskGuesses` per mask token, in order. It prints as tables, and is empty
+          if the text has no masks.
 
         Raises:
           ValueError: the model has no masked-LM head, or `top_k` is out of range.
-          UnusableText: a text or a word is not a string or not valid Unicode.
+          UnusableText: a text or a word is not a string or is not valid Unicode.
         """
         self._check_masked_lm()
         vocab_size = self.tokenizer.vocab_size
@@ -141,7 +141,7 @@ class Attention(Predictor):
         Raises:
           ValueError: the model has neither a sequence classifier nor a masked-LM head, or does not
             know the label or token; the text has no mask; or an argument is out of range.
-          UnusableText: a text or a word is not a string or not valid Unicode.
+          UnusableText: a text or a word is not a string or is not valid Unicode.
         """
         check_choice("baseline", baseline, get_args(Baseline))
         if steps < 1:
@@ -183,7 +183,7 @@ class Attention(Predictor):
           masked words.
 
         Raises:
-          UnusableText: a text or a word is not a string or not valid Unicode.
+          UnusableText: a text or a word is not a string or is not valid Unicode.
         """
         read = self._read(text, second)
         row = self._run_once(head_outputs, read)
@@ -277,7 +277,7 @@ class Attention(Predictor):
           program: the program.
           read: the tokenized text.
           token_inputs: additional inputs with one value per token.
-          **inputs: other additional inputs.
+          **inputs: all other inputs.
         """
         targets = {name: np.array([value], np.int32) for name, value in inputs.items()}
         (row,) = self._run(program, Features(read.sequences, targets, token_inputs or {}))
@@ -287,7 +287,7 @@ class Attention(Predictor):
         """Tokenize and truncate a text or a pair of texts.
 
         Raises:
-          UnusableText: a text or a word is not a string or not valid Unicode.
+          UnusableText: a text or a word is not a string or is not valid Unicode.
         """
         given = [text] if second is None else [text, second]
         check_strings([part if isinstance(part, tuple) else (part,) for part in given])

@@ -30,7 +30,7 @@ _POINTS_AT_ONCE = 8
 class Attribution:
     """The contribution of every input token to a prediction.
 
-    It prints as a table, and Jupyter shows the words in color.
+    Printing this object shows a table; Jupyter displays the words in color.
 
     Attributes:
       target: the label or token whose score is explained.
@@ -130,7 +130,7 @@ def attribute_token(
 
     Args:
       model: a model with a masked-LM head.
-      batch: the arrays that `attribute_label` takes, with the token's id as `label`, and
+      batch: the same arrays as for `attribute_label`, with the token's id as `label`, plus
         `masked_position` [1].
       vocab_size: the number of tokens in the vocabulary.
       steps: the number of points on the path.

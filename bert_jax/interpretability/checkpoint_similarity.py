@@ -1,4 +1,4 @@
-"""Compare the vectors in every checkpoint of a run with those in its last one."""
+"""Compare the word vectors from every checkpoint of a run with those from the last one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bert_jax.result_files import write_json, write_result
 class CheckpointSimilarity:
     """The similarity of every layer in each checkpoint to the same layer in the last checkpoint.
 
-    It prints as a table, which Jupyter shows in color.
+    Printing this object shows a table, which Jupyter displays in color.
 
     Attributes:
       work_dir: the work directory of the run.
@@ -92,7 +92,7 @@ class CheckpointSimilarity:
         write_json(path, self.to_json())
 
     def plot(self, path: str | Path) -> None:
-        """Plot a heat map of the similarities, as a PNG image."""
+        """Save a heat map of the similarities as a PNG image."""
         figure = heat_map(
             self.cka,
             self._step_names,

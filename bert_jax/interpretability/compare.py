@@ -42,8 +42,8 @@ def compare(
     """
     if every_checkpoint and (other, step, other_step) != (None, None, None):
         raise ValueError(
-            "every_checkpoint=True: compares all checkpoints of one run. Omit the other model and "
-            "the steps."
+            "every_checkpoint=True: this compares all checkpoints of one run. Omit the other model "
+            "and the steps."
         )
     sentences = read_treebank(find_treebank(treebank, "test"))
     if every_checkpoint:

@@ -1,4 +1,4 @@
-"""Probe every checkpoint of a run, to see when its attention heads start to follow relations."""
+"""Probe every checkpoint of a run to see when attention heads start to follow relations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LOSSES = ("mlm_loss", "loss")
 class Emergence:
     """The accuracy of attention heads at every checkpoint of a run.
 
-    It prints as a table, and Jupyter shows the table and the plot.
+    Printing this object shows a table; Jupyter displays the table and a plot.
 
     Attributes:
       name: the name of the run.
@@ -104,7 +104,7 @@ class Emergence:
         write_json(path, self.to_json())
 
     def plot(self, path: str | Path, min_count: int = MIN_COUNT) -> None:
-        """Plot the accuracies and the loss against the step, as a PNG image.
+        """Save a plot of the accuracies and the loss against the step as a PNG image.
 
         The plot shows the relations for which the best head beats the best fixed offset by the
         widest margin.

@@ -76,7 +76,7 @@ def _row(best: BestHead) -> list[Cell]:
 class HeadProbe:
     """How well every attention head predicts every dependency relation.
 
-    It prints as a table of the best heads, which Jupyter shows in color.
+    Printing this object shows a table of the best heads, which Jupyter displays in color.
 
     Attributes:
       relations: "all", followed by the relations in the treebank, the most frequent first.
@@ -125,7 +125,7 @@ class HeadProbe:
         return float(self.accuracies[(*index, best.layer, best.head)])
 
     def lines(self, min_count: int = MIN_COUNT) -> Iterator[str]:
-        """Yield a table of the best heads as lines of text, counting layers and heads from 1."""
+        """Yield a table of the best heads, line by line, with layers and heads counted from 1."""
         width = max(map(len, self.relations))
         yield (
             f"{'relation':{width}}  {'count':>7}  {'head':>6}  {'accuracy':>8}  {'offset':>6}  "
@@ -241,7 +241,7 @@ class _Counts:
         self.num_sentences = 0
 
     def add(self, sentence: ParsedSentence, attention: FloatArray) -> None:
-        """Add a sentence with its attention [layers, heads, words, words]."""
+        """Count a sentence's correct predictions, given attention [layers, heads, words, words]."""
         words = np.arange(len(sentence.words))
         others = np.where(np.eye(len(words), dtype=np.bool_), -1.0, attention)
         predicted = np.stack([others.argmax(axis=-1), others.argmax(axis=-2)])

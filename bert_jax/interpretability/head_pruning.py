@@ -45,9 +45,9 @@ _ROWS = 8
 class HeadPruning:
     """The importance of every head, and the scores of the model with heads pruned.
 
-    Heads are identified as (layer, head), counted from 0. If layers share attention parameters, a
-    head is pruned in all of them, and only the layers that own parameters are listed. The result
-    prints as two tables; Jupyter shows them in color, with a plot.
+    Heads are identified as (layer, head), counted from 0. If several layers share attention
+    parameters, a head is pruned in all of them, and only the first of these layers is listed.
+    Printing this object shows two tables; Jupyter displays them in color, with a plot.
 
     Attributes:
       checkpoint: the checkpoint.
@@ -55,7 +55,7 @@ class HeadPruning:
       set_name: the name of the set.
       num_examples: the number of examples in the set.
       metric: the name of the score.
-      layers: the layers that own attention parameters.
+      layers: the layers that do not use the attention parameters of an earlier layer.
       importance: float64 [layers, heads], normalized by the L2 norm over each layer's heads.
       without: float64 [layers, heads], the score with only this head pruned.
       order: the heads in the order in which they are pruned, the least important first.
@@ -150,7 +150,7 @@ class HeadPruning:
         write_json(path, self.to_json())
 
     def plot(self, path: str | Path) -> None:
-        """Plot the score against the number of pruned heads, as a PNG image."""
+        """Save a plot of the score against the number of pruned heads as a PNG image."""
         write_result(path, png_of(self._figure()))
 
     def _figure(self) -> Figure:
@@ -241,7 +241,7 @@ def _chosen_set(opened: Evaluation, name: str | None) -> str:
 
 
 def output_kernels(encoder: EncoderConfig) -> Mapping[int, str]:
-    """Return the name of each output kernel, keyed by the layer that owns it."""
+    """Return the name of each output kernel, keyed by the first layer that uses it."""
     owners = sorted({encoder.parameter_owners(n)[0] for n in range(encoder.num_layers)})
     return {owner: f"encoder.layers.{owner}.attention.output.kernel" for owner in owners}
 

@@ -23,15 +23,15 @@ from bert_jax.tokenizers.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class MaskGuesses:
-    """The best guesses for a mask at every layer.
+    """The most probable tokens for a mask, as predicted at every layer.
 
     The masked-LM head was trained on the last layer's output only. Its guesses at lower layers show
     how much of the answer those layers already contain, not what the model would predict.
 
     Attributes:
       position: the index of the mask among the tokens.
-      layers: the best guesses from the embeddings and from the output of each layer, the most
-        probable first.
+      layers: the guesses based on the embeddings and on the output of each layer, with the most
+        probable guess first.
     """
 
     position: int
@@ -43,7 +43,7 @@ class MaskGuesses:
         return f"guesses for the mask at token {self.position + 1}"
 
     def lines(self) -> Iterator[str]:
-        """Yield a table with a row for the embeddings and for each layer."""
+        """Yield a table with one row for the embeddings and one for each layer."""
         yield self.title
         width = max(len(guess.token) for layer in self.layers for guess in layer)
         for name, layer in zip(layer_names(len(self.layers)), self.layers, strict=True):
@@ -66,7 +66,7 @@ class MaskGuesses:
 
 
 class TextGuesses(list[MaskGuesses]):
-    """A list with the guesses for each mask in a text, which Jupyter shows as tables."""
+    """A list of the guesses for each mask in a text, which Jupyter displays as tables."""
 
     def lines(self) -> Iterator[str]:
         """Yield a table for each mask."""
@@ -85,7 +85,7 @@ class TextGuesses(list[MaskGuesses]):
 def guess_at_layers(
     model: PretrainingModel, batch: Batch, *, vocab_size: int, top_k: int
 ) -> Outputs:
-    """Return the `top_k` guesses from every layer at `masked_positions` [batch, masks].
+    """Return the `top_k` best tokens from every layer at `masked_positions` [batch, masks].
 
     Returns:
       A dict of arrays [batch, masks, num_layers + 1, top_k]: `probabilities` and `token_ids`.
@@ -120,7 +120,7 @@ def _as_last_layer(encoder: Encoder, states: Sequence[jax.Array]) -> list[jax.Ar
 
 
 def read_guesses(row: Row, positions: Sequence[int], tokenizer: Tokenizer) -> TextGuesses:
-    """Return the guesses for the masks at `positions` from a row of `guess_at_layers` outputs."""
+    """Convert a row of `guess_at_layers` outputs to guesses for the masks at `positions`."""
     return TextGuesses(
         MaskGuesses(
             position,

@@ -43,7 +43,7 @@ _LEARNING_RATE = 1e-3
 class LayerProbe:
     """The test accuracies of linear probes.
 
-    They print as a table, which Jupyter shows in color.
+    Printing this object shows a table, which Jupyter displays in color.
 
     Attributes:
       target: what the probes predict.

@@ -35,7 +35,7 @@ def look(
     Raises:
       ValueError: the text has no words, the page would be larger than 2 MB, or there is no such
         model.
-      UnusableText: a text or a word is not a string or not valid Unicode.
+      UnusableText: a text or a word is not a string or is not valid Unicode.
     """
     if isinstance(model, Attention):
         for name, value in (("max_length", max_length), ("step", step)):

@@ -1,7 +1,7 @@
 """Build the HTML with which notebooks show results: tables, shaded words and plots.
 
-The HTML needs no scripts, style sheets or network. It uses the notebook's own text color, and its
-backgrounds are translucent, so that it is readable in light and dark themes.
+The HTML needs no scripts, style sheets or network access. It uses the notebook's own text color,
+and its backgrounds are translucent, so that it is readable in light and dark themes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Shaded(NamedTuple):
     Attributes:
       text: the text, without HTML escapes.
       strength: how strong the color is, from -1 (orange) through 0 (none) to 1 (blue).
-      title: a tooltip that appears when the mouse points at the text.
+      title: a tooltip that appears when the mouse hovers over the text.
     """
 
     text: str
@@ -50,7 +50,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
 def shaded_table(
     header: Sequence[str], names: Sequence[str], values: Sequence[Sequence[float]]
 ) -> str:
-    """Return an HTML table of values from 0 to 1, with a background color that shows each value.
+    """Return an HTML table of values from 0 to 1; the color of each cell shows its value.
 
     Args:
       header: the titles of the columns, starting with the title for the column of names.
@@ -100,7 +100,7 @@ def folded(title: str, content: str) -> str:
 
 
 def picture(png: bytes, description: str) -> str:
-    """Return an HTML image that contains the PNG data itself."""
+    """Return an HTML image with the PNG data embedded in it."""
     source = base64.b64encode(png).decode("ascii")
     return (
         f'<img src="data:image/png;base64,{source}" alt="{html.escape(description)}" '

@@ -1,4 +1,4 @@
-"""Run the probe that a command asks for."""
+"""Run the kind of probe that the user asks for."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def probe(
     """
     check_choice("target", target, get_args(Target))
     if every_checkpoint and (target != "heads" or step is not None):
-        raise ValueError("every_checkpoint=True: probes heads at all steps. Omit target and step.")
+        raise ValueError(
+            "every_checkpoint=True: this probes heads at every checkpoint. Omit target and step."
+        )
     if plot is not None and not every_checkpoint:
         raise ValueError(
             f"plot={plot}: applies only with every_checkpoint. Set every_checkpoint, or omit plot."

@@ -85,7 +85,7 @@ class Similarity:
         write_json(path, self.to_json())
 
     def plot(self, path: str | Path) -> None:
-        """Draw the similarities as a heat map in a PNG image."""
+        """Save a heat map of the similarities as a PNG image."""
         rows, columns = map(layer_names, self.cka.shape)
         figure = heat_map(
             self.cka,
@@ -120,7 +120,7 @@ def compare_layers(
       treebank: the treebank whose sentences both models read.
       first_step: the step of the first model's checkpoint; if None, the best or newest one.
       second_step: the step of the second model's checkpoint.
-      max_sentences: the maximum number of sentences, from the beginning of the treebank.
+      max_sentences: the maximum number of sentences to read, from the beginning of the treebank.
       on_progress: called with a progress message, a line of text, before each model is read.
 
     Raises:
@@ -175,7 +175,7 @@ def vectors_by_sentence(
       model: the work directory of a run or of `bert-jax import`.
       treebank: the sentences.
       step: the step of the checkpoint; if None, the best or newest one.
-      max_sentences: the maximum number of sentences, from the beginning of the treebank.
+      max_sentences: the maximum number of sentences to read, from the beginning of the treebank.
 
     Returns:
       For each sentence, float32 [layers + 1, words, hidden_dim].

@@ -17,7 +17,7 @@ FloatArray = NDArray[np.float32]
 class EmbeddingSum(NamedTuple):
     """The embeddings that a model adds up to form its input, each float32 [tokens, table_dim].
 
-    `position` is None for rotary positions, and `segment` for a model without segments.
+    `position` is None if positions are rotary, and `segment` is None if the model has no segments.
     """
 
     token: FloatArray

@@ -1,4 +1,4 @@
-"""Collect what a page shows besides attention: guesses, vectors, answers, tags, attributions."""
+"""Collect what a page shows besides attention, such as predictions and attributions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Views:
     """What a page shows besides attention; anything that does not apply is None or empty.
 
     Attributes:
-      guesses: the guesses for every mask at every layer.
+      guesses: the most probable tokens for every mask, as predicted at every layer.
       occurrences: words that occur more than once.
       scores: the score of each label of a sequence classifier or a sentence-pair head.
       are_probabilities: whether `scores` are probabilities.
@@ -102,7 +102,7 @@ def collect_views(
 
 
 def _of_pretraining(attention: Attention, views: Views, text: Text, second: Text | None) -> Views:
-    """Add the guesses for masks and the scores of a sentence pair to the views."""
+    """Add predictions for masked tokens and the scores of a sentence pair to the views."""
     notes = [*views.notes]
     guesses: Sequence[MaskGuesses] = ()
     if attention.config.head != "next_sentence":

@@ -200,13 +200,14 @@ def _candidates(tokens: _Tokens, spans: _Spans, context: str, n_best: int) -> tu
 
 
 def write_squad_predictions(answers: Sequence[Answer], path: Path) -> None:
-    """Write a JSON file {question ID: text}, in the format that SQuAD's evaluation script reads."""
+    """Write the answers to a JSON file {question ID: text} for SQuAD's evaluation script."""
     _write_json({answer.id: answer.text for answer in answers}, path)
 
 
 def write_squad_n_best(answers: Sequence[Answer], path: Path) -> None:
-    """Write a JSON file {question ID: [{text, probability, start_logit, end_logit}, ...]}.
+    """Write the best candidates for each question to a JSON file.
 
+    It maps each question ID to a list of objects {text, probability, start_logit, end_logit}.
     Candidates are sorted from best to worst. The format is the same as that of the file
     `nbest_predictions.json` written by the code released with Devlin et al. 2019.
     """

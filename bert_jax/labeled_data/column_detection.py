@@ -246,7 +246,7 @@ class _Table:
         return texts[0].name
 
     def _may_be_label(self, profile: ColumnProfile) -> bool:
-        """Return whether the values fit the configured labels: numbers, classes or a given set."""
+        """Return whether the values are numbers, classes or given labels, as the config expects."""
         if not self._files.labels:
             return profile.numbers and profile.rows > 0
         if self._files.needs_label_detection or profile.nested or profile.values is None:

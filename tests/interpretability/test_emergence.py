@@ -90,7 +90,7 @@ def test_requests_that_make_no_sense_are_rejected(bert_jax_here, import_pair, ru
         refused.code == 2 and "--plot=x.png: applies only with --every-checkpoint" in refused.errors
     )
     refused = bert_jax_here("probe", run, *given, "--every-checkpoint", "--step", "10")
-    assert refused.code == 2 and "probes heads at all steps" in refused.errors
+    assert refused.code == 2 and "this probes heads at every checkpoint" in refused.errors
     work_dir = import_pair("Bert", "encoder")[1]
     refused = bert_jax_here("probe", work_dir, *given, "--every-checkpoint")
     assert refused.code == 2 and "has kept 1 checkpoints, but at least two" in refused.errors

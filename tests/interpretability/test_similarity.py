@@ -111,6 +111,6 @@ def test_the_command_rejects_options_that_contradict_each_other(bert_jax_here, i
         "compare", model, "--treebank", file, "--every-checkpoint", "--other-step", "1"
     )
     assert refused.code == 2
-    assert "--every-checkpoint=True: compares all checkpoints of one run." in refused.errors
+    assert "--every-checkpoint=True: this compares all checkpoints of one run." in refused.errors
     refused = bert_jax_here("compare", model, "--treebank", file, "--step", "7")
     assert refused.code == 2 and "no checkpoint at step 7." in refused.errors

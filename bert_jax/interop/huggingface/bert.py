@@ -22,7 +22,7 @@ from bert_jax.interop.huggingface.family import (
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig
 
-# Dicts from our names to Hugging Face's names.
+# Dicts that map our names to Hugging Face's names.
 BERT_LAYER = {
     "attention.query": "attention.self.query",
     "attention.key": "attention.self.key",
@@ -64,7 +64,7 @@ ONLY = {
 
 
 def tables(prefix: str, *, segments: bool = True) -> dict[str, str]:
-    """Return a dict that maps our names for the embeddings to Hugging Face's."""
+    """Return a dict that maps our names for the embeddings to those used by Hugging Face."""
     embeddings, hf_embeddings = "encoder.embeddings", f"{prefix}embeddings"
     names = {
         f"{embeddings}.token": f"{hf_embeddings}.word_embeddings.weight",
@@ -76,7 +76,7 @@ def tables(prefix: str, *, segments: bool = True) -> dict[str, str]:
 
 
 def encoder_names(config: ModelConfig, prefix: str) -> dict[str, str]:
-    """Return a dict that maps our names for an encoder without projection to Hugging Face's."""
+    """Map our names for an encoder without a projection to those used by Hugging Face."""
     names = tables(prefix)
     for number in range(config.encoder.num_layers):
         hf_prefix = f"{prefix}encoder.layer.{number}"
@@ -173,7 +173,7 @@ def _roberta(config: ModelConfig) -> dict[str, str]:
 
 
 def _roberta_positions(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the position fields; RoBERTa's first position is one more than the padding id."""
+    """Return our position fields; RoBERTa counts positions from the padding id plus one."""
     offset = whole_number(content, "pad_token_id") + 1
     return {"position_offset": offset, "max_positions": content["max_position_embeddings"] - offset}
 

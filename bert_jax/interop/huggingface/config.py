@@ -154,7 +154,7 @@ def read_labels(content: Mapping[str, Any], scores: int) -> tuple[str, ...]:
 
 
 def head_dropout(content: Mapping[str, Any], family: Family, head: str) -> float:
-    """Return the dropout rate before a classifier, which defaults to the rate inside the layers."""
+    """Return the dropout rate before a classifier; it defaults to the rate inside the layers."""
     content = {**family.defaults, **content}
     key = family.dropout_before(head)
     own = content.get(key)
@@ -230,7 +230,7 @@ def write_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
         content["id2label"] = {str(number): name for number, name in enumerate(config.labels)}
         content["label2id"] = {name: number for number, name in enumerate(config.labels)}
     if config.classifier is not None and config.classifier.dropout:
-        # If the head shares a key with the layers, the key already holds the layers' rate.
+        # If the head and the layers use the same key, it already contains the rate for the layers.
         content.setdefault(family.dropout_before(config.head), config.head_dropout)
     if config.classifier is not None and len(config.classifier.problems) > 1:
         names = {name: hf_name for hf_name, name in PROBLEMS.items()}

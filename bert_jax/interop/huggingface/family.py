@@ -51,8 +51,8 @@ class Family:
       choice_dropout: HF's key for the dropout rate before a classifier of choices, if it differs.
       constants: values of our config fields that config.json has no key for.
       only: for each key where HF's class supports several values, the only one that we support.
-      blocks: a dict from the names of our modules to (index, number): their parameters are one of
-        several blocks of rows in one of HF's tensors.
+      blocks: a dict that maps names of our modules to (index, number of blocks), for modules whose
+        parameters are one of several blocks of rows in an HF tensor.
       classifier: HF's name for the last layer of every classifier, if all have the same name.
       token_name: the name of the token embedding tensor, without `prefix`.
       read: a function that returns additional fields for our config from a parsed config.json.
@@ -115,16 +115,16 @@ class Family:
         return next(copy for copy, original in self.tied.items() if original == self.token_table)
 
     def block_of(self, name: str) -> tuple[int, int]:
-        """Return (index, number) of a parameter's block in its tensor, (0, 1) for all of it."""
+        """Return a parameter's (block index, number of blocks); (0, 1) if it fills the tensor."""
         module = name.rpartition(".")[0]
         return next((b for key, b in self.blocks.items() if module.endswith(f".{key}")), (0, 1))
 
     def tied_in(self, encoder: EncoderConfig) -> dict[str, str]:
-        """Return a dict from the name of each tied tensor in a model to that of its original."""
+        """Return a dict that maps each tied tensor in a model to the tensor it copies."""
         return dict(self.tied) if encoder.tied_output else {}
 
     def unused_in(self, encoder: EncoderConfig) -> dict[str, str]:
-        """Return a dict from tensors that a model does not use to those that it uses instead.
+        """Return a dict that maps each tensor that a model does not use to the one used instead.
 
         If the output layer is not tied, it has a bias of its own, but HF's classes still contain
         the bias that they would otherwise use.
@@ -158,25 +158,25 @@ def whole_number(content: Mapping[str, Any], key: str) -> int:
 
 
 def dense(name: str, hf_name: str) -> dict[str, str]:
-    """Return a dict that maps our names for a dense layer's kernel and bias to Hugging Face's."""
+    """Map our names for a dense layer's kernel and bias to those used by Hugging Face."""
     return {f"{name}.kernel": f"{hf_name}.weight", f"{name}.bias": f"{hf_name}.bias"}
 
 
 def norm(name: str, hf_name: str) -> dict[str, str]:
-    """Return a dict that maps our names for a norm's scale and bias to Hugging Face's."""
+    """Map our names for a norm's scale and bias to those used by Hugging Face."""
     return {f"{name}.scale": f"{hf_name}.weight", f"{name}.bias": f"{hf_name}.bias"}
 
 
 def layer(
     prefix: str, hf_prefix: str, products: Mapping[str, str], norms: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return a dict that maps our names for a layer's parameters to Hugging Face's.
+    """Map our names for a layer's parameters to those used by Hugging Face.
 
     Args:
       prefix: our prefix for the layer.
       hf_prefix: Hugging Face's prefix for the layer.
-      products: a dict that maps our names for the layer's dense modules to Hugging Face's.
-      norms: a dict that maps our names for the layer's norms to Hugging Face's.
+      products: a dict that maps our names for the layer's dense modules to Hugging Face's names.
+      norms: a dict that maps our names for the layer's norms to Hugging Face's names.
     """
     names: dict[str, str] = {}
     for name, hf_name in products.items():
@@ -187,7 +187,7 @@ def layer(
 
 
 def classifier(config: ModelConfig) -> dict[str, str]:
-    """Return a dict that maps our names for a classifier's last layer to Hugging Face's."""
+    """Map our names for a classifier's last layer to those used by Hugging Face."""
     kind = kind_of_head(config.head)
     assert kind is not None and kind.huggingface is not None
     return dense("classifier", kind.huggingface.classifier)

@@ -1,6 +1,6 @@
 """Infer the config of an imported model.
 
-It depends on config.json, on the names and shapes of the tensors, and on the user's options.
+The config depends on config.json, the names and shapes of the tensors, and the user's options.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class ImportOptions:
         the head, it is randomly initialized; other heads of the source are left out.
       labels: the label names for a randomly initialized classifier, or new names for the labels of
         the source's classifier.
-      problem: the meaning of a classifier's scores; None keeps the source's setting, and a
-        new classifier with one label is then used for regression.
+      problem: the meaning of a classifier's scores; None keeps the source's setting or, for a new
+        classifier with one label, selects regression.
       max_positions: the number of positions to keep, counted from the first; None keeps all.
     """
 

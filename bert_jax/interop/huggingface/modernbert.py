@@ -10,7 +10,8 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
-# The keys for the bases of the rotary angles in files written before version 5, and the defaults.
+# The keys for the bases of the rotary angles in files written by transformers before version 5,
+# with their default values.
 THETAS = {GLOBAL: ("global_rope_theta", 160_000.0), LOCAL: ("local_rope_theta", 10_000.0)}
 BIASES = ("attention_bias", "mlp_bias", "classifier_bias")
 # Values of our config fields for which Hugging Face's config.json has no key.

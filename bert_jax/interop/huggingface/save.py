@@ -95,7 +95,7 @@ def write_directory(
     # The tokenizer must return segment ids only if the model has more than one segment. BERT's
     # tokenizer returns them by default, but ALBERT's does so only if configured to. If the model
     # has no segments, Hugging Face's class does not accept segment ids; if the model has only one,
-    # the class has no row for segment 1, which tokenizers assign to the second text.
+    # the embedding table has no row for segment 1, which tokenizers assign to the second text.
     segments = ["token_type_ids"] if config.encoder.num_segments > 1 else []
     save_tokenizer(
         tokenizer, target, config.encoder, inputs=["input_ids", *segments, "attention_mask"]

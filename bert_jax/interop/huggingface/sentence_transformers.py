@@ -28,7 +28,7 @@ ENCODER_NAMES = (
 )
 # The files to download from the hub in addition to the encoder's.
 SENTENCE_FILES = (MODULES_NAME, MODEL_NAME, *ENCODER_NAMES, f"[0-9]*_*/{CONFIG_NAME}")
-# The name of the library's package up to version 5, which later versions also accept.
+# The package that contains the modules in versions up to 5. Later versions also accept this name.
 _PACKAGE = "sentence_transformers.models"
 _SENTENCE = "sentence_embedding"
 # The names of the Transformer module. All names except the first were used only before version 0.3.
@@ -77,7 +77,7 @@ class _Module:
 
 
 def read_sentence_model(directory: Path, options: ImportOptions) -> SentenceModel:
-    """Read modules.json and the files it lists; treat a directory without it as an encoder.
+    """Read modules.json and the files it lists; treat a directory without this file as an encoder.
 
     Raises:
       ValueError: a file is damaged, or the model has an unsupported module or setting and no head
@@ -126,7 +126,7 @@ def _settings(directory: Path, modules: Sequence[_Module]) -> tuple[SentenceEmbe
         if module.kind not in (_ENCODERS, ("Pooling",), ("Normalize",))[min(number, 2)]:
             raise _NotSupported(
                 f"{file}: a {module.kind} module is not supported; expected Transformer, Pooling "
-                "and optionally Normalize, in this order"
+                "and optionally Normalize, in that order"
             )
     encoder, pooling, *rest = modules
     for module in rest:
