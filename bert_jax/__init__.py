@@ -175,7 +175,7 @@ if not TYPE_CHECKING:  # if they saw __getattr__, type checkers would accept any
     def __getattr__(name: str) -> Any:
         if name not in _MODULES:
             message = f"module {__name__!r} has no attribute {name!r}"
-            # With these arguments, Python's traceback suggests a similar name.
+            # These arguments let Python's traceback suggest a similar name.
             raise AttributeError(message, name=name, obj=sys.modules[__name__])
         value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
         globals()[name] = value

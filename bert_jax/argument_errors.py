@@ -1,4 +1,4 @@
-"""Describe an error in the words of the command line: the user's arguments, and commands."""
+"""Reword error messages for users of the command line, in terms of options and commands."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def naming_arguments(
 ) -> Iterator[None]:
     """Reword the errors that the block raises for users of the command line.
 
-    A message that begins with the value of an option begins with the option as well, as in
-    `--input reviews.txt: no such file`. Names in the Python API are replaced by commands.
+    If a message begins with the value of an option, the name of the option is added before it, as
+    in `--input reviews.txt: no such file`. Names in the Python API are replaced by commands.
 
     Args:
       values: the values of all options; see `ArgumentParser.given_values`.
-      short_names: a dict from path to short name for the small models in the arguments.
+      short_names: a dict from path to short name for each small model that the arguments name.
 
     Raises:
       ValueError: the block raised a ValueError, or a path in the options cannot be read.
@@ -61,7 +61,7 @@ def naming_arguments(
 
 
 def _with_option(message: str, values: Iterable[tuple[str, str]]) -> str | None:
-    """Return the message with the option that its path comes from, or None if there is none."""
+    """Return the message preceded by the option that contains its path, or None if none does."""
     for option, value in values:
         path = value.rstrip("/")
         if path and message.startswith((f"{path}:", f"{value}:", f"{value} is a ")):

@@ -45,7 +45,7 @@ def at_least(minimum: int) -> Callable[[str], int]:
             if (number := int(text)) >= minimum:
                 return number
         raise argparse.ArgumentTypeError(
-            f"expected a whole number, at least {minimum}, not {text!r}"
+            f"expected a whole number of at least {minimum}, not {text!r}"
         )
 
     return parse
@@ -115,7 +115,7 @@ class ArgumentParser(argparse.ArgumentParser):
         return {name: path for name, path in given.items() if path not in (None, "-")}
 
     def given_values(self, args: argparse.Namespace) -> list[tuple[str, str]]:
-        """Return the text values of all options that were given, each with the words before it.
+        """Return the value of each given option as text, paired with the words that precede it.
 
         For example, ("--input ", "a.txt") or ("--config.work_dir=", "runs/mine").
         """

@@ -118,7 +118,7 @@ def without_absent_sections(cls: type, values: Mapping[str, Any]) -> dict[str, A
 
 
 def _with_one_section(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments for `cls`, where one field holds the only section that is present."""
+    """Return the arguments for `cls`, where the section field holds the only section present."""
     for field in dataclasses.fields(cls):
         if _SECTIONS not in field.metadata:
             continue
@@ -135,7 +135,7 @@ def _with_one_section(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _keys_of(cls: type, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the dotted keys of a config, where the entries of mappings are taken from `values`."""
+    """Yield the dotted keys of a config, including keys inside the mappings in `values`."""
     for key in config_keys(cls).values():
         hint, _ = without_none(key.hint)
         value = values.get(key.name)

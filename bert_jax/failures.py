@@ -1,4 +1,4 @@
-"""Describe full disks, memory shortages and errors in other libraries in one sentence each.
+"""Describe full disks, memory shortages and library errors in one sentence each.
 
 This module does not import the libraries that raise these errors.
 """

@@ -59,7 +59,9 @@ def test_numbers_have_a_minimum(parser: ArgumentParser) -> None:
     words = ["--output", "o", "--repeat", "2"]
     assert parser.parse_words(words).repeat == 2
     for text in ("0", "-1", "1.5", "two"):
-        with pytest.raises(ValueError, match=f"expected a whole number, at least 1, not '{text}'"):
+        with pytest.raises(
+            ValueError, match=f"expected a whole number of at least 1, not '{text}'"
+        ):
             parser.parse_words([*words[:-1], text])
 
 

@@ -1,1 +1,1 @@
-"""Count a model's parameters, FLOPs and communication, and list the specifications of chips."""
+"""Compute a model's size, FLOPs and communication volume, and list chip specifications."""

@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 
 # Each row has a pattern for JAX's `device_kind`, a dict from dtype to the dense peak in TFLOP/s,
-# and the source. Starting with Hopper and Ada, NVIDIA publishes figures with 2:4 sparsity, which
-# are twice the dense peak. The first match is used, so specific boards are listed before their
-# families.
+# and the source of the figures. Starting with Hopper and Ada, NVIDIA publishes figures with 2:4
+# sparsity, which are twice the dense peak. The first match is used, so specific boards are listed
+# before their families.
 _DENSE_TFLOPS: tuple[tuple[str, dict[str, float], str], ...] = (
     (r"\bA100\b", {"bfloat16": 312, "float16": 312}, "NVIDIA A100 datasheet, 2021"),
     (r"\bH100 NVL\b", {"bfloat16": 835.5, "float16": 835.5}, "NVIDIA H100 datasheet, 2024"),
@@ -52,14 +52,14 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Chip:
-    """A chip's specifications; JAX treats a chip as a single device.
+    """The specifications of a chip that JAX treats as a single device.
 
     Attributes:
       memory_bytes: HBM size in bytes.
       memory_bandwidth: HBM bandwidth in bytes/s.
       link_bandwidth: total outgoing bandwidth of the links to other chips, in bytes/s.
-      multiply_adds: the number of bfloat16 multiplications with additions that the matrix units of
-        the whole chip finish in a cycle.
+      multiply_adds: the number of bfloat16 multiply-adds per cycle in all of the chip's matrix
+        units.
       source: where these figures were published.
     """
 
@@ -71,13 +71,14 @@ class Chip:
 
 
 # Patterns for JAX's `device_kind`, with the matching chips. Google publishes link bandwidth for
-# both directions together (400 GB/s for v5e), so the outgoing bandwidth is half of that. According
-# to libtpu 0.0.42's out-of-memory errors, a program can use slightly less than the chip's memory.
-# Google Cloud's documentation gives the number and the size of the matrix units: 4 of 128 x 128 in
-# each core of v4, v5e and v5p, with 2 cores in a v4 or v5p chip, and 2 of 256 x 256 in v6e. At one
-# product per cycle, those of v6e would need 3.5 GHz for the published peak. libtpu counts cycles of
-# half that rate, in which each of them finishes two products: its estimate for a product of two
-# 4096 x 4096 matrices, 301,616 cycles, would exceed the peak at 3.5 GHz.
+# both directions together (400 GB/s for v5e), so the outgoing bandwidth is half of that.
+# Out-of-memory errors from libtpu 0.0.42 show that a program can use slightly less memory than the
+# chip has. Google Cloud's documentation specifies the number and size of the matrix units: each
+# core of v4, v5e and v5p has four 128 x 128 units (a v4 or v5p chip has two cores), and v6e has two
+# 256 x 256 units. If the units of v6e finished one product per cycle, they would need a clock rate
+# of 3.5 GHz to reach the published peak. libtpu counts cycles at half that rate, with two products
+# per cycle in each unit: it estimates 301,616 cycles for multiplying two 4096 x 4096 matrices,
+# which would exceed the peak if the rate were 3.5 GHz.
 _CHIPS: tuple[tuple[str, Chip], ...] = (
     (
         r"\bTPU v4$",
@@ -112,9 +113,9 @@ def chip(device_kind: str) -> Chip | None:
 def clock_rate(device_kind: str) -> float | None:
     """Return a TPU's clock rate in Hz, or None if the chip is unknown.
 
-    The rate follows from the peak, which the chip reaches if its matrix units never pause: 1.05 GHz
-    for v4 (also given by Jouppi et al. 2023, table 4), 1.50 GHz for v5e, and 1.75 GHz for v5p and
-    v6e. Published peaks are rounded, so the result is rounded to a multiple of 50 MHz.
+    The rate is derived from the peak, which the chip reaches if its matrix units are never idle:
+    1.05 GHz for v4 (also given by Jouppi et al. 2023, table 4), 1.50 GHz for v5e, and 1.75 GHz for
+    v5p and v6e. Published peaks are rounded, so the result is rounded to a multiple of 50 MHz.
     """
     figures, peak = chip(device_kind), peak_flops(device_kind, "bfloat16")
     if figures is None or peak is None:

@@ -37,7 +37,7 @@ def collectives(hlo: str, num_devices: int) -> dict[str, Traffic]:
 
     A collective in a loop is counted once per iteration (see `count_runs`). If the TPU compiler
     splits a collective across several fusions to overlap it with matmuls, the collective appears in
-    each fusion with the same channel number, but is counted once.
+    each fusion with the same channel number but is counted only once.
 
     Args:
       hlo: the text of a compiled, partitioned module, as returned by `compiled.as_text()`. Shapes

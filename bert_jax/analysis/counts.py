@@ -51,7 +51,7 @@ def parameters_by_part(
 
     Args:
       shapes: the shape of every parameter, keyed by name.
-      norm_kind: see `EncoderConfig`; the titles of the norms name it.
+      norm_kind: the kind of norm, which the norms' titles include; see `EncoderConfig`.
 
     Raises:
       ValueError: a parameter does not belong to any part.
@@ -125,7 +125,7 @@ def parameter_counts(model: ModelConfig) -> ParameterCounts:
 
 
 def own_generator_parameters(generator: EncoderConfig) -> int:
-    """Return the number of parameters that ELECTRA's generator does not share."""
+    """Return how many parameters ELECTRA's generator does not share with the discriminator."""
     counts = parameter_counts(ModelConfig(generator, "masked_lm"))
     projection = 0
     if generator.embedding_dim is not None:
@@ -144,7 +144,7 @@ def _norm(encoder: EncoderConfig, dim: int) -> int:
 
 
 def _prediction(model: ModelConfig) -> int:
-    """Return the number of parameters in a classifier's prediction head, if it has one."""
+    """Return the number of parameters in a classifier's prediction head, or 0 if it has none."""
     encoder = model.encoder
     match encoder.classifier_transform:
         case "pooler":

@@ -67,8 +67,8 @@ def encoder_training_flops(config: EncoderConfig, length: int, trainable_layers:
     Args:
       config: the encoder's architecture.
       length: the number of tokens, including padding.
-      trainable_layers: the number of layers that have a backward pass, starting with the last one.
-        If the embeddings are trainable, all layers have one.
+      trainable_layers: the number of layers, counted from the last, that have a backward pass. If
+        the embeddings are trainable, all layers have a backward pass.
     """
     assert 0 <= trainable_layers <= config.num_layers
     flops = [layer_flops(config, length, layer).total for layer in range(config.num_layers)]

@@ -19,14 +19,14 @@ _LEAVES = ("kernel", "scale", "bias")
 
 
 def shape_table(shapes: Shapes, norm_kind: NormKind = "layer") -> list[str]:
-    """Format the size of each part of a model, a formula for it, and its parameters' shapes.
+    """Format the size of each part of a model, along with a formula and the parameter shapes.
 
     All layers have the same shapes, so only one is listed, with the number of layers that have
     their own parameters.
 
     Args:
       shapes: the shape of every parameter, keyed by name.
-      norm_kind: see `EncoderConfig`; the titles of the norms name it.
+      norm_kind: the kind of norm, which the norms' titles include; see `EncoderConfig`.
     """
     lines = [f"{'parameters and shapes':62s}"]
     for title, part in parameters_by_part(shapes, norm_kind).items():

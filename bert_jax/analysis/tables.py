@@ -46,7 +46,7 @@ def flops_table(
     next_sentence: bool,
     generator: EncoderConfig | None = None,
 ) -> list[str]:
-    """Format each part's FLOPs for one sequence, and the FLOPs in a train step and in a phase.
+    """Format each part's FLOPs for one sequence, and the FLOPs of a train step and of a phase.
 
     Args:
       encoder: the encoder's architecture.

@@ -1,4 +1,4 @@
-"""Provide devices to compile for, which need not exist: CPUs (`cpu:8`) or a TPU slice."""
+"""Provide CPUs (`cpu:8`) or a TPU slice to compile for, even if no such devices are present."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _TPU = re.compile(r"v[2-9][a-z]*|tpu.*")  # does not match NVIDIA's V100
 EXAMPLES = "cpu:8, v5e:4x4, v6e-8, v5p-128 or v4:2x2x4"
 
 # The slices of each kind of chip in Google Cloud's documentation, keyed by the number in names such
-# as v5litepod-16. The number counts chips for v5e and v6e, but cores for v4 and v5p, which have two
-# cores per chip.
+# as v5litepod-16. This is the number of chips for v5e and v6e, but the number of cores for v4 and
+# v5p, which have two cores per chip.
 _FLAT_SLICES = {
     **{1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16"},
     256: "16x16",
@@ -35,7 +35,7 @@ _SLICES: Mapping[str, Mapping[int, str]] = {
 }
 
 # Without the first three variables, libtpu requests its settings from a Cloud TPU host's metadata
-# server and waits for a response. Any settings work for compiling. The last variable lets several
+# server and waits for a response. For compiling, any values will do. The last variable lets several
 # processes load libtpu.
 _NO_TPU_HOST = {
     "TPU_SKIP_MDS_QUERY": "1",

@@ -26,11 +26,11 @@ READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 class Corpus:
     """One split of a prepared corpus.
 
-    Opening a corpus checks the size of every shard without opening any. A shard is opened, and its
-    record count checked, when a record in it is first read (about 1 ms); it then stays open. If
-    there are many shards, the process's soft limit on open files is raised by the number of shards.
-    If the hard limit is too low, the least recently read shards are closed. Instances can be
-    pickled and read from multiple threads.
+    Opening a corpus checks the size of every shard without opening any. A shard is opened and its
+    record count is checked when one of its records is first read, which takes about 1 ms. After
+    that, the shard stays open. If there are many shards, the process's soft limit on open files is
+    raised by the number of shards. If the hard limit is too low, the least recently read shards are
+    closed. Instances can be pickled and read from multiple threads.
     """
 
     def __init__(self, directory: str | os.PathLike[str], split: Split):
@@ -41,8 +41,8 @@ class Corpus:
           split: "train" or "heldout".
 
         Raises:
-          ValueError: there is no finished corpus, or shards are missing or differ in size from the
-            manifest. The message names up to five such shards.
+          ValueError: there is no finished corpus, or shards are missing or do not have the size
+            recorded in the manifest. The message names up to five such shards.
         """
         if split not in ("train", "heldout"):
             raise ValueError(f"split={split!r}: expected 'train' or 'heldout'.")
@@ -183,7 +183,8 @@ def _check_sizes(directory: Path, shards: Sequence[ShardInfo]) -> None:
         )
 
 
-# 2^16 records of 512 tokens each are 33 M tokens, far more than a unigram distribution needs.
+# 2^16 records of 512 tokens each contain 33 million tokens, far more than a unigram distribution
+# needs.
 MAX_RECORDS = 1 << 16
 
 

@@ -149,7 +149,7 @@ class PrepareInputs:
     def documents(
         self, options: SourceOptions, counts: SourceCounts
     ) -> tuple[Iterator[Document], Iterator[Document]]:
-        """Return (held-out documents, documents to split), which must be read in this order."""
+        """Return (held-out documents, documents to split), which must be read in that order."""
         heldout = read_documents(self.heldout, options, counts) if self.heldout else iter(())
         return heldout, read_documents(self.split, options, counts)
 
@@ -182,7 +182,8 @@ def resolve_inputs(
     named = [path for path in inputs if _identity(path, options.sources) in heldout_identities]
     if named:
         raise ValueError(
-            f"{named[0]}: this is both an input and a held-out input. Remove it from one of them."
+            f"{named[0]}: this is both an input and a held-out input. Remove it from one of the "
+            "two lists."
         )
     split = [path for path in split if _identity(path, options.sources) not in heldout_identities]
     if not split:

@@ -132,7 +132,7 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """A hex SHA-256 of what affects training: the records and tokenizer, not the sources."""
+        """A SHA-256 in hex of what affects training: the records and tokenizer, not the sources."""
         content = dataclasses.asdict(self, dict_factory=json_fields)
         history = ("options", "sources", "tokenizer_files")
         for name in (*history, "empty_files_skipped", "heldout_repeats"):

@@ -262,10 +262,10 @@ def _pack_tails(
 
     The first order is by length, longest first, which is best if fragments are few or long. If many
     fragments are short, the shortest ones come at the end, where records reach `max_fragments` long
-    before they are full (up to 30% more records than needed). The other two orders sort only the
-    fragments longer than a quarter or half of a record, and append the rest in their original
-    order. Their results are within 1% of the minimum, or 6% if `max_fragments` limits half of the
-    records.
+    before they are full, which produces up to 30% more records than needed. The other two orders
+    sort only the fragments longer than a quarter or half of a record, and append the rest in their
+    original order. Their results are within 1% of the minimum, or 6% if `max_fragments` limits half
+    of the records.
     """
     by_length = sorted(tails, key=lambda fragment: -len(fragment.token_ids))
     attempts = []

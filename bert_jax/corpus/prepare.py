@@ -47,7 +47,7 @@ class PreparedCorpus:
 
     Attributes:
       path: the directory.
-      manifest: the corpus's manifest, which has its sizes, sources and checksums.
+      manifest: the corpus's manifest, which lists its sizes, sources and checksums.
     """
 
     path: Path

@@ -161,7 +161,7 @@ def read_result(directory: Path, name: str) -> UnitResult | None:
 
 
 def split_info(results: Sequence[UnitResult], max_length: int) -> SplitInfo:
-    """Return the manifest entry for a split that consists of these units, in this order."""
+    """Return the manifest entry for a split that consists of these units, in the given order."""
     records = sum(result.shard.num_records for result in results)
     fragments = sum(result.num_fragments for result in results)
     tokens = sum(result.num_tokens for result in results)

@@ -152,7 +152,8 @@ def train_tokenizer(
         which is False for byte-level BPE and True for the other kinds.
       keep_accents: whether lowercased text keeps its accents.
       num_unused: the number of [unusedN] tokens (only for "wordpiece"); None for BERT's 99.
-      min_frequency: how many times a piece must occur (not allowed for SentencePiece); None for 2.
+      min_frequency: how many times a piece must occur; None for 2. It must be None for
+        SentencePiece.
       max_bytes: the amount of text to train on, in whole documents spread evenly over the inputs;
         None for the kind's default.
       sources: the options for reading the inputs; None for the defaults.

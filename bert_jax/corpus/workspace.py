@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 WORK = ".work"
 _PLAN = "plan.json"
 _MAX_DIFFERENCES = 5
-# Plan entries that may differ from those of a finished corpus, since it is not prepared again.
+# Plan entries that may differ from those of a finished corpus, which is not prepared again.
 _IGNORED_IF_FINISHED = ("libraries.",)
 # Plan entries that may differ from those of an unfinished corpus, since a rejected input may have
 # been fixed. Shards are kept only if their documents are unchanged.
@@ -201,7 +201,7 @@ class Workspace:
     def _check_plan(self, plan: dict[str, Any]) -> None:
         path = self.work / _PLAN
         if not path.exists():
-            # `discard` was interrupted, so the options that made these files are unknown.
+            # `discard` was interrupted, so it is unknown which options these files were made with.
             self._remove("*.arrayrecord", "*.json")
         elif differences := _differences(_read_plan(path), plan, ignored=_IGNORED_IF_UNFINISHED):
             if any(self.work.glob("*.arrayrecord")):
@@ -271,7 +271,7 @@ def _differences(
     Args:
       existing: the plan of the corpus in the directory.
       requested: the plan of this preparation.
-      ignored: prefixes of names; values with these names may differ.
+      ignored: the prefixes of names whose values may differ.
     """
     before, now = _flat(existing), _flat(requested)
     names = [name for name in {**before, **now} if not name.startswith(ignored)]

@@ -1,1 +1,1 @@
-"""Fine-tuning on the checkpoints of a pretraining run, while the run is in progress or later."""
+"""Fine-tune the checkpoints of a pretraining run, either while it is in progress or later."""

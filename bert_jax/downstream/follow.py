@@ -32,7 +32,7 @@ class FollowResult:
     Attributes:
       finished: whether all checkpoints have been scored. If False, `follow` was stopped, and the
         same call resumes it.
-      scores: all scores in the log, in the order of their steps.
+      scores: all scores in the log, ordered by step.
     """
 
     finished: bool
@@ -61,7 +61,7 @@ def follow(
       work_dir: the work directory of the run.
       configs: names of fine-tuning recipes and paths of config files.
       overrides: overrides such as "--config.num_epochs=1", which apply to every config.
-      every: score only checkpoints whose step is a multiple of this number, and the last one.
+      every: score only the last checkpoint and those whose step is a multiple of this number.
       once: whether to return once the current checkpoints have been scored.
       poll_seconds: how often to look for new checkpoints, in seconds.
       on_report: called with a message after each fine-tuning run.
@@ -69,7 +69,7 @@ def follow(
 
     Raises:
       ValueError: the directory does not contain a pretraining run, a config does not fit the model
-        or the data, a file is missing, or another process scores checkpoints of this run.
+        or the data, a file is missing, or another process is scoring this run's checkpoints.
     """
     if (processes := launched_together()) > 1:
         raise ValueError(
@@ -82,8 +82,8 @@ def follow(
     model, _ = read_model(directory)
     if model.classifier is not None:
         raise ValueError(
-            f"{work_dir}: a model that was fine-tuned (its head is {model.head!r}). Specify the "
-            "work directory of a pretraining run."
+            f"{work_dir}: this model was fine-tuned (its head is {model.head!r}). Specify the work "
+            "directory of a pretraining run."
         )
     tasks = load_tasks(configs, overrides, directory, "--config")
     opened = open_tasks(tasks, directory, model, read_tokenizer(directory, model.encoder))
@@ -113,7 +113,7 @@ class _Follower:
     report: OnReport
 
     def run(self, once: bool, poll_seconds: float) -> bool:
-        """Score checkpoints until the run is finished; return False if stopped."""
+        """Score checkpoints until the run is finished; return False if a stop was requested."""
         done: set[int] = set()
         waiting = False
         while True:
@@ -138,7 +138,7 @@ class _Follower:
                 return False
 
     def _score(self, step: int) -> bool:
-        """Score a checkpoint unless the run removes it first; return False if stopped."""
+        """Score a checkpoint unless the run removes it first; return False if asked to stop."""
         try:
             checkpoint = self.scorer.open(step)
         except (OSError, ValueError, Unreadable):
@@ -150,7 +150,7 @@ class _Follower:
         return self.scorer.score(checkpoint)
 
     def _was_removed(self, step: int) -> bool:
-        """Return whether the run removes a checkpoint, which may take a moment."""
+        """Wait briefly for the run to remove a checkpoint, and return whether it did."""
         for _ in range(_REMOVAL_CHECKS):
             if step not in steps_in(self.work_dir / CHECKPOINTS_NAME):
                 return True

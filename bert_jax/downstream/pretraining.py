@@ -64,8 +64,8 @@ def _load(config: PretrainConfig) -> _InProcess:
     if (processes := jax.process_count()) > 1:
         raise ValueError(
             f"{_KEY}: fine-tunes in a single process, but this is one of {processes} processes. "
-            f"Leave it out, and start `bert-jax follow {config.work_dir} --config ...` next to the "
-            "run."
+            f"Leave it out, and start `bert-jax follow {config.work_dir} --config ...` alongside "
+            "the run."
         )
     work_dir = Path(config.work_dir)
     return _InProcess(config, load_tasks(config.evaluation.downstream, (), work_dir, _KEY))
@@ -73,7 +73,7 @@ def _load(config: PretrainConfig) -> _InProcess:
 
 @dataclass
 class _InProcess:
-    """Fine-tunes checkpoints in the process of the pretraining run; see `Downstream`."""
+    """Fine-tunes checkpoints within the pretraining run's own process; see `Downstream`."""
 
     config: PretrainConfig
     tasks: Mapping[str, FinetuneConfig]

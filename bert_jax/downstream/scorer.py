@@ -1,4 +1,4 @@
-"""Fine-tune checkpoints of a pretraining run, and log the scores next to the run's own metrics."""
+"""Fine-tune checkpoints of a pretraining run, and log the scores alongside the run's metrics."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def open_tasks(
       tasks: the configs, keyed by the names of the tasks.
       work_dir: the work directory of the pretraining run.
       model: the run's model.
-      tokenizer: its tokenizer.
+      tokenizer: the model's tokenizer.
 
     Raises:
       ValueError: a file is missing or damaged, or a config does not fit the model or the data.
@@ -70,8 +70,9 @@ class OpenCheckpoint:
     Attributes:
       step: the checkpoint's step.
       checksum: a checksum of its parameters.
-      sources: the model that each task starts from, keyed by the tasks that are not yet scored. A
-        fine-tuning run that has begun needs no parameters.
+      sources: the model that each task starts from, keyed by task. Tasks that have already been
+        scored are left out. Once a task's fine-tuning run has saved a checkpoint, the model is kept
+        without its parameters.
     """
 
     step: int
@@ -83,15 +84,15 @@ class OpenCheckpoint:
 class DownstreamScorer:
     """Fine-tunes checkpoints on a few tasks; `scoring` opens one.
 
-    Each task has a directory in `downstream` in the run's work directory. A fine-tuning run's own
-    directory is removed after its scores have been logged.
+    Each task has its own directory under `downstream` in the run's work directory. The directory of
+    a fine-tuning run is removed after its scores have been logged.
 
     Attributes:
       work_dir: the work directory of the pretraining run.
       opened: the tasks, with their data and compiled programs.
       checksums: a checksum of each task's config and examples.
       log: the log of the scores.
-      board: the TensorBoard events; None for none.
+      board: the writer for TensorBoard events; None to write none.
       stop: a request to stop.
       report: called with a message after each fine-tuning run.
     """
@@ -128,10 +129,10 @@ class DownstreamScorer:
         return OpenCheckpoint(step, checksum, sources)
 
     def score(self, checkpoint: OpenCheckpoint) -> bool:
-        """Fine-tune a checkpoint on every task; return False if stopped.
+        """Fine-tune a checkpoint on every task; return False if a stop was requested.
 
-        Tasks on which it was scored before are skipped, and a fine-tuning run that was stopped is
-        resumed.
+        Tasks that the checkpoint has already been scored on are skipped, and a fine-tuning run that
+        was stopped is resumed.
 
         Raises:
           ValueError: a file is damaged, or does not fit the config.
@@ -147,7 +148,7 @@ class DownstreamScorer:
         return True
 
     def _finetune(self, name: str, run: FinetuneRun, checkpoint: OpenCheckpoint) -> bool:
-        """Fine-tune on one task and log the scores; return False if stopped."""
+        """Fine-tune on one task and log the scores; return False if a stop was requested."""
         step, directory = checkpoint.step, self.work_dir / DIRECTORY_NAME / name
         target = self._run_directory(name, step, checkpoint.checksum)
         run = run.with_hyperparameters(target, run.hyperparameters)
@@ -202,12 +203,12 @@ def scoring(
     Args:
       work_dir: the work directory of the pretraining run.
       opened: the tasks; see `open_tasks`.
-      tensorboard: whether to write TensorBoard events, to a directory in the run's own.
+      tensorboard: whether to write TensorBoard events to a subdirectory of the work directory.
       stop: a request to stop.
       report: called with a message after each fine-tuning run.
 
     Raises:
-      ValueError: another process scores checkpoints of this run.
+      ValueError: another process is scoring this run's checkpoints.
     """
     with only_writer(work_dir / DIRECTORY_NAME):
         log = DownstreamLog(work_dir)

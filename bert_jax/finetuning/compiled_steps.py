@@ -1,4 +1,4 @@
-"""Check that a fine-tuning run fits its mesh, data and memory, and compile its steps."""
+"""Check a fine-tuning run's mesh, data and memory requirements, and compile its steps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from bert_jax.training.tuning import Tuning, TuningConfig
 
 @dataclass(frozen=True)
 class CompiledSteps:
-    """The compiled steps, which a run shares with the runs from `FinetuneRun.with_hyperparameters`.
+    """The compiled steps of a run, which runs from `FinetuneRun.with_hyperparameters` share.
 
     Attributes:
       task: the model and its loss.
@@ -214,7 +214,7 @@ def check_memory(
       tuning: the trainable parameters.
       mesh: the device mesh.
       train: the training examples.
-      longest: the length of the longest rows in `train`, which occur in every epoch.
+      longest: the length of the longest rows in `train`; such rows occur in every epoch.
       batch_size: the number of examples per step.
       accumulation_steps: the number of parts that each batch is split into.
       optimizer: the optimizer's settings.

@@ -74,7 +74,8 @@ class Grid:
     """A grid of runs: every variant with every combination of hyperparameters and every seed.
 
     The default batch sizes and epoch counts are from appendix A.3 of Devlin et al. 2019. The
-    default learning rates are from section 4.1 of that paper, which includes 4e-5 as well.
+    default learning rates are from section 4.1 of that paper, which, unlike the appendix, includes
+    4e-5.
 
     Attributes:
       batch_sizes: the batch sizes.

@@ -82,7 +82,7 @@ class Evaluation:
       step: the checkpoint's step.
       sets: the examples in each set, keyed by set name.
       labeled: whether the examples have labels.
-      data: the input, an absolute path or "tfds:...".
+      data: the input, either an absolute path or "tfds:...".
       source: the origin of the predictions, as text that names the input (see
         `TaskConfig.source_of`) and the model's work directory.
       scorer: the scorer, which runs the model on whole sets.

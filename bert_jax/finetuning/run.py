@@ -279,8 +279,8 @@ class FinetuneRun:
             "batch_size": self.hyperparameters.batch_size,
             "best_metric": self.best_metric,
             "row_lengths": list(self.row_lengths),
-            # These keys appear in the error message about changed files. Their values are only
-            # compared.
+            # These keys appear in the error message about changed files. Their values serve only
+            # for comparison.
             "training examples (their file, its columns, max_length)": self.data.train.fingerprint,
             "validation examples (likewise)": {
                 name: examples.fingerprint for name, examples in self.data.validation.items()

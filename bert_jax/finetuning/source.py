@@ -69,7 +69,7 @@ class Source:
         return load_parameters(self.directory / CHECKPOINTS_NAME, definition, shardings, self.step)
 
     def hold(self) -> Source:
-        """Return the source with its parameters in memory; the checkpoint is no longer needed."""
+        """Return the source with its parameters in memory; it no longer needs the checkpoint."""
         if self.step is None or self.held is not None:
             return self
         held = {name: np.array(x) for name, x in self.parameters().items()}

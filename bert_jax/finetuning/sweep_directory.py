@@ -47,7 +47,7 @@ class Ended:
       scores: the scores of the best evaluation; empty if the run diverged.
       last_scores: the scores of the last evaluation; empty if the run diverged.
       step: the step of the best evaluation.
-      trained_steps: the number of steps that the run trained before it ended.
+      trained_steps: the number of train steps that the run completed before it ended.
       seconds: the total duration of the train steps.
       diverged: why the run diverged; empty if it did not.
     """
@@ -259,7 +259,7 @@ def remove_model(directory: Path) -> None:
 
 
 def _trained(directory: Path) -> tuple[int, float]:
-    """Return the number of steps that a run trained, and their total duration in seconds."""
+    """Return the number of train steps that a run completed, and their total time in seconds."""
     entries = [entry for entry in _logged(directory) if entry["kind"] == "train"]
     last = max((entry["step"] for entry in entries), default=0)
     return last, sum(entry["seconds"] for entry in entries)

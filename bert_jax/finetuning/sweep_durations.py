@@ -22,7 +22,7 @@ class Durations:
     def add(
         self, hyperparameters: Hyperparameters, seconds: float, *, fraction: float = 1.0
     ) -> None:
-        """Add the duration of a run that trained this fraction of its epochs."""
+        """Add the duration of a run that completed this fraction of its epochs."""
         runs = self._runs.setdefault(hyperparameters.variant, [])
         runs.append((hyperparameters.num_epochs * fraction, seconds))
 
@@ -33,7 +33,7 @@ class Durations:
     def seconds_left(self, left: Iterable[Hyperparameters]) -> float | None:
         """Estimate how long the remaining runs will take; return None if no run has ended.
 
-        Variants without a run are assumed to be as fast as the others.
+        Variants that have no runs yet are assumed to be as fast as the others.
         """
         usual = _mean([run for variant in self._runs for run in self._representative(variant)])
         if usual is None:

@@ -54,8 +54,8 @@ def draw_sweep(results: SweepResults) -> bytes:
 def sweep_figure(results: SweepResults) -> Figure:
     """Return a figure with one panel for each number of epochs.
 
-    In each panel, every variant and batch size has a line through its means and a point for each
-    run, and dashed horizontal lines mark the chance level.
+    In each panel, every combination of variant and batch size has a line through its means and a
+    point for each run. Dashed horizontal lines mark the chance level.
     """
     epochs = sorted({run.hyperparameters.num_epochs for run in results.runs})
     figure = Figure(figsize=(max(3.2 * len(epochs), 4.8) + 0.6, 4.0), dpi=110, layout="constrained")

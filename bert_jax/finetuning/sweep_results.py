@@ -29,8 +29,8 @@ class RunResult:
       degenerate: whether the last evaluation was no better than `TaskData.chance` (a "failed run"
         in Mosbach et al. 2021, section 3), or the run diverged.
       diverged: why the run diverged; empty if it did not.
-      trained_steps: the number of steps that the run trained before it ended; 0 in older results,
-        in which it was not recorded.
+      trained_steps: the number of train steps that the run completed before it ended; 0 in older
+        results, which did not record it.
     """
 
     hyperparameters: Hyperparameters
@@ -190,9 +190,10 @@ class SweepResults:
       num_examples: the number of training examples. If the sweep varies the data, see `variants`
         instead.
       planned: the number of runs in the whole sweep.
-      runs: the results of the runs, in the order of the grid.
+      runs: the results of the runs, in grid order.
       provenance: the origin of the results.
-      variants: facts about every variant; empty if the sweep varies no config keys.
+      variants: the shared properties of each variant's runs; empty if the sweep varies no config
+        keys.
     """
 
     task: str
@@ -281,7 +282,7 @@ def read_results(directory: Path) -> SweepResults:
 
 
 def _with_variant(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a variant's facts from the file, with the variant converted to an object."""
+    """Return a variant's properties as stored in the file, with the variant as an object."""
     variant = Variant.of(values.get("variant", {}))
     hash(variant)  # a TypeError for values that are objects
     return {**values, "variant": variant}

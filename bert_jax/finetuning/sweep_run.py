@@ -69,7 +69,7 @@ class Sweep:
     Attributes:
       opened: an open run for each variant, which has the task's test sets. The variant's runs in
         the grid share its data and programs, but have their own hyperparameters and no test sets.
-      facts: facts about each variant.
+      facts: the properties that each variant's runs share.
       output: the sweep's directory.
       grid: the grid of variants, hyperparameters and seeds.
       keep: the runs whose parameters stay on disk: all, the best so far, or none.
@@ -98,7 +98,7 @@ class Sweep:
         return self.opened[self.grid.variants[0]]
 
     def run(self, stop: StopRequest, report: OnReport = discard) -> bool:
-        """Train the runs that have not ended yet; return False if stopped before the end."""
+        """Train the runs that have not ended yet; return False if a stop was requested."""
         claim(self.output, self._identity(), self.keep)
         self._read_ended_runs()
         self._announce(report)
@@ -297,7 +297,7 @@ class Sweep:
         return "  ".join([*parts, _eta(left)])
 
     def _seconds_left(self, training: Hyperparameters | None = None) -> float | None:
-        """Estimate how long the runs that have not ended will take, except for `training`."""
+        """Estimate how long the runs that have not ended will take, not counting `training`."""
         return self._durations.seconds_left(
             each for each in self.grid.runs if each not in self._results and each != training
         )

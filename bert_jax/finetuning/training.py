@@ -145,7 +145,7 @@ def train(
     from_step: int | None = None,
     on_report: OnReport | None = None,
 ) -> bool:
-    """Train, evaluate and write the predictions; return False if stopped before the end.
+    """Train, evaluate and write the predictions; return False if a stop was requested.
 
     Args:
       run: the opened run.
@@ -318,7 +318,7 @@ def _phase(run: FinetuneRun) -> Phase:
 def _finish(
     run: FinetuneRun, state: TrainState, early: EarlyStopping, stop: StopRequest, report: OnReport
 ) -> bool:
-    """Write the final scores and predictions; return False if stopped while predicting."""
+    """Write the final scores and predictions; return False if a stop was requested."""
     if int(state.step) < run.total_steps:
         patience = run.monitoring.patience
         report(Message(f"ended early: no improvement in {patience} evaluations (patience)"))

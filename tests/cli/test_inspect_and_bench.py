@@ -140,7 +140,7 @@ def test_bench_step_times_the_train_step(
             ["--phase", "phase7"],
             "--phase=phase7: the config has no such phase. Choose one of phase1",
         ),
-        (["--steps", "0"], "--steps: expected a whole number, at least 1, not '0'."),
+        (["--steps", "0"], "--steps: expected a whole number of at least 1, not '0'."),
         (["--config.compute.attention=cudnn"], "runs only on NVIDIA GPUs, not on cpu"),
         (["--config.model.num_heads=3"], "hidden_dim=128: not divisible by num_heads=3"),
         (["--config.phases.phase1.batch_size=12"], "batch_size=12 is not divisible by the 8 parts"),

@@ -99,7 +99,7 @@ def test_the_share_of_unknown_tokens_is_printed_and_refused(files, tmp_path, cap
         (["--language", "xx"], "language='xx': there are no sentence rules"),
         (
             ["--workers", "0"],
-            "--workers: expected a whole number, at least 1, not '0'.",
+            "--workers: expected a whole number of at least 1, not '0'.",
         ),
         (["--held-out", "2"], "error: --held-out=2.0: expected a fraction"),
         (["--max-length", "1"], "error: --max-length=1: expected 8"),

@@ -291,7 +291,7 @@ def test_mistakes_are_refused_before_any_work(
     refused(finished, [task], "every=0: expected 1 or more", every=0)
     refused(tmp_path / "nothing", [task], "model.json")
     refused(finished, [task], "set the same key", overrides=["--config.init_from=x"])
-    refused(Path(small_model("mini-sentiment")), [task], "a model that was fine-tuned")
+    refused(Path(small_model("mini-sentiment")), [task], "this model was fine-tuned")
     assert not (finished / "downstream").exists()
     config = config_of(tiny_config, tmp_path / "run", f"evaluation.downstream=('{missing}',)")
     with pytest.raises(ValueError, match="evaluation.downstream: missing: .*gone.csv"):
