@@ -117,7 +117,7 @@ def _string_problems(texts: Sequence[Sequence[object]]) -> dict[int, str]:
 
 
 def _string_problem(part: object) -> str:
-    """Return why `part` is not a valid Unicode string, or "" if it is."""
+    """Return why `part` is not a valid Unicode string, or "" if it is valid."""
     if not isinstance(part, str):
         return f"expected a string, got a value of type {type(part).__name__}"
     try:

@@ -1,4 +1,4 @@
-"""Find the model to import in a local directory or on the Hugging Face Hub."""
+"""Find the model to import, either in a local directory or on the Hugging Face Hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write the model card (README.md) of an exported model: architecture, training, evaluation."""
+"""Write a model card (README.md) on the architecture, training and evaluation of an export."""
 
 from __future__ import annotations
 

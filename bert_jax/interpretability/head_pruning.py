@@ -74,7 +74,7 @@ class HeadPruning:
     scores: tuple[float, ...] = field(repr=False)
 
     def lines(self) -> Iterator[str]:
-        """Yield a table of single heads and a table of pruned heads, both numbered from 1."""
+        """Yield a table of single heads and one of pruned heads, with heads numbered from 1."""
         heads = range(1, self.without.shape[1] + 1)
         yield self._title
         yield f"{'layer':>5}  " + "  ".join(f"{head:>7}" for head in heads)

@@ -56,9 +56,9 @@ class _Tokens:
     """Per-token arrays, concatenated over all windows.
 
     Attributes:
-      start_logits: [tokens] start logits.
-      end_logits: [tokens] end logits.
-      window_ends: [tokens] position of the separator that ends the token's row.
+      start_logits: [tokens] the start logit of each token.
+      end_logits: [tokens] the end logit of each token.
+      window_ends: [tokens] the position of the separator that ends the token's row.
       offsets: [tokens, 2] where the token starts and ends in the passage, in characters.
     """
 

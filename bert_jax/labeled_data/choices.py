@@ -94,9 +94,9 @@ class ChoiceExamples:
     """Multiple-choice examples.
 
     Attributes:
-      contexts: [examples] first segments.
-      choices: [examples][endings] second segments.
-      labels: [examples] labels as written in the file, or None if they were not read.
+      contexts: [examples] the first segment of each example.
+      choices: [examples][endings] the second segments, one for each ending.
+      labels: [examples] the labels as written in the file, or None if they were not read.
       ids: [examples] the ID of each example.
       locations: [examples] "file:line".
     """

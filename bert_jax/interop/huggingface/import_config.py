@@ -57,13 +57,13 @@ def with_table_sizes(
     max_positions: int | None,
     notes: list[str],
 ) -> EncoderConfig:
-    """Return the encoder with the actual table sizes, which may differ from the configured ones.
+    """Return the encoder config with the actual table sizes, which may differ from config.json.
 
     Args:
       encoder: the encoder that config.json describes.
       shapes: the shapes of the tensors.
       max_positions: the number of positions to keep; None keeps all.
-      notes: the list to append remarks to.
+      notes: the list to append notes to.
 
     Raises:
       ValueError: the source has fewer positions than `max_positions`.
