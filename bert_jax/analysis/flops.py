@@ -35,7 +35,7 @@ def layer_flops(config: EncoderConfig, length: int, layer: int = 0) -> LayerFlop
     """Return one layer's FLOPs in the forward pass on one sequence.
 
     Element-wise operations (softmax, norms, activations) are not counted, and neither are pairs of
-    tokens that do not see each other because of the layer's window.
+    tokens that do not attend to each other because of the layer's window.
 
     Args:
       config: the encoder's architecture.
@@ -53,11 +53,11 @@ def layer_flops(config: EncoderConfig, length: int, layer: int = 0) -> LayerFlop
 
 
 def _visible_pairs(length: int, window: int | None) -> int:
-    """Return the number of pairs of tokens in a sequence that see each other."""
+    """Return the number of pairs of tokens in a sequence that attend to each other."""
     if window is None:
         return length * length
     side = min(window // 2, length - 1)
-    # Close to the ends of the sequence, a token sees fewer than `side` tokens on one side.
+    # Close to the ends of the sequence, a token attends to fewer than `side` tokens on one side.
     return length * (2 * side + 1) - side * (side + 1)
 
 

@@ -312,7 +312,7 @@ def _check_separate(paths: Sequence[str], into: Path) -> None:
 
 
 def _mesh(config: MeshConfig) -> Mesh:
-    """Return the run's mesh if it fits the devices, or else one that splits batches over them."""
+    """Return the run's mesh if it fits the devices, or a mesh that splits batches over them."""
     try:
         return make_mesh(config)
     except ValueError:

@@ -169,7 +169,7 @@ class FinetuneRun:
     def with_source(self, source: Source) -> FinetuneRun:
         """Return a run that starts from another checkpoint of the same pretraining run.
 
-        The programs are shared, unless the pretraining run has changed its rotary angles.
+        The programs are shared, unless the rotary angles have changed during pretraining.
         """
         model, theta = self.model, source.model.encoder.rotary_theta
         encoder = dataclasses.replace(model.encoder, rotary_theta=theta)

@@ -98,7 +98,7 @@ def open_source(init_from: str, work_dir: Path, mesh: Mesh, *, from_scratch: boo
     saved = saved_run(work_dir / CHECKPOINTS_NAME)
     if gone and saved is not None and (work_dir / MODEL_NAME).is_file():
         _check_path(directory, work_dir, saved[1].get("init_from"))
-        # The run's directory contains the source's sizes and tokenizer, and the run's own
+        # The run's directory contains the sizes and tokenizer of the source, but the run's own
         # parameters.
         model, _ = read_model(work_dir)
         tokenizer = read_tokenizer(work_dir, model.encoder)
