@@ -95,7 +95,9 @@ setup(
     python_requires=">=3.11",
     packages=[*find_packages(include=["bert_jax", "bert_jax.*"]), *RECIPES],
     package_dir=RECIPES,
-    package_data={"bert_jax": ["py.typed", "interpretability/assets/*"]},
+    package_data={
+        "bert_jax": ["py.typed", "analysis/gpu_targets/*.txtpb", "interpretability/assets/*"]
+    },
     install_requires=REQUIRES,
     extras_require={
         "cuda13": ["jax[cuda13]"],

@@ -59,14 +59,14 @@ class Chip:
       memory_bandwidth: HBM bandwidth in bytes/s.
       link_bandwidth: total outgoing bandwidth of the links to other chips, in bytes/s.
       multiply_adds: the number of bfloat16 multiply-adds per cycle in all of the chip's matrix
-        units.
+        units; None for GPUs, whose compiler counts no cycles.
       source: where these figures were published.
     """
 
     memory_bytes: int
     memory_bandwidth: float
     link_bandwidth: float
-    multiply_adds: int
+    multiply_adds: int | None
     source: str
 
 
@@ -102,6 +102,16 @@ _CHIPS: tuple[tuple[str, Chip], ...] = (
         r"\bTPU (v6 lite|v6e)\b",
         Chip(32 * GIB, 1638e9, 400e9, 4 * 256**2, "Google Cloud documentation, TPU v6e"),
     ),
+    # Only the SXM boards, which are connected by NVLink; the memory sizes are those that the driver
+    # reports, as listed in XLA's descriptions in `gpu_targets`.
+    (
+        r"\bH100 80GB HBM3$",
+        Chip(84_942_979_072, 3352e9, 450e9, None, "NVIDIA H100 datasheet, 2024 (SXM)"),
+    ),
+    (
+        r"\bH200( 141GB HBM3e)?$",
+        Chip(151_397_597_184, 4800e9, 450e9, None, "NVIDIA H200 datasheet, 2024 (SXM)"),
+    ),
 )
 
 
@@ -111,7 +121,7 @@ def chip(device_kind: str) -> Chip | None:
 
 
 def clock_rate(device_kind: str) -> float | None:
-    """Return a TPU's clock rate in Hz, or None if the chip is unknown.
+    """Return a TPU's clock rate in Hz, or None for other devices and for unknown TPUs.
 
     The rate is derived from the peak, which the chip reaches if its matrix units are never idle:
     1.05 GHz for v4 (also given by Jouppi et al. 2023, table 4), 1.50 GHz for v5e, and 1.75 GHz for
@@ -119,6 +129,8 @@ def clock_rate(device_kind: str) -> float | None:
     """
     figures, peak = chip(device_kind), peak_flops(device_kind, "bfloat16")
     if figures is None or peak is None:
+        return None
+    if figures.multiply_adds is None:
         return None
     return round(peak / (2 * figures.multiply_adds) / 50e6) * 50e6
 

@@ -1,4 +1,4 @@
-"""Provide CPUs (`cpu:8`) or a TPU slice to compile for, even if no such devices are present."""
+"""Provide CPUs (`cpu:8`), a TPU slice or GPUs to compile for, even if none are present."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,7 +14,15 @@ if TYPE_CHECKING:
 
 
 _TPU = re.compile(r"v[2-9][a-z]*|tpu.*")  # does not match NVIDIA's V100
-EXAMPLES = "cpu:8, v5e:4x4, v6e-8, v5p-128 or v4:2x2x4"
+EXAMPLES = "cpu:8, v5e:4x4, v6e-8, v5p-128, v4:2x2x4 or h100:8"
+
+# XLA's descriptions of GPUs. One machine has at most 8 of them.
+_GPU_TARGETS = Path(__file__).parent / "gpu_targets"
+_GPUS_PER_MACHINE = 8
+_CUDA_PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
+# Without a GPU, XLA cannot measure which tiles are fast for a matrix product that it compiles with
+# Triton, and takes tiny ones. cuBLAS, which it uses otherwise, chooses the tiles itself.
+_WITHOUT_TRITON = "--xla_gpu_enable_triton_gemm=false"
 
 # The slices of each kind of chip in Google Cloud's documentation, keyed by the number in names such
 # as v5litepod-16. This is the number of chips for v5e and v6e, but the number of cores for v4 and
@@ -56,8 +65,8 @@ def topology_devices(name: str) -> list[jax.Device]:
         such as "v5litepod-16" or "v4-32".
 
     Raises:
-      ValueError: the topology does not exist or consists of neither TPUs nor CPUs, JAX has already
-        initialized other devices, or libtpu is missing.
+      ValueError: the topology does not exist or consists of devices that cannot be compiled for,
+        JAX has already initialized other devices, or libtpu or JAX's CUDA plugin is missing.
     """
     name = slice_topology(name)
     match = re.fullmatch(r"([a-z][a-z0-9]*):([0-9]+(?:x[0-9]+){0,2})", name.lower())
@@ -69,11 +78,19 @@ def topology_devices(name: str) -> list[jax.Device]:
         if len(dims) > 1 or dims[0] < 1:
             raise ValueError(f"--topology={name}: expected the number of devices, such as cpu:8")
         return _cpu_devices(dims[0])
+    if kind in _gpu_kinds():
+        if len(dims) > 1 or not 1 <= dims[0] <= _GPUS_PER_MACHINE:
+            raise ValueError(
+                f"--topology={name}: expected a number of GPUs in one machine, from 1 to "
+                f"{_GPUS_PER_MACHINE}, such as {kind}:8"
+            )
+        return _gpu_devices(name, kind, dims[0])
     if not _TPU.fullmatch(kind):
         raise ValueError(
-            f"--topology={name}: {kind} is not a TPU, and `plan` compiles only for TPU slices and "
-            f"CPUs ({EXAMPLES}). To measure the time and memory of the step on a GPU, run "
-            "`bert-jax bench step --config FILE` on a machine that has one"
+            f"--topology={name}: `plan` compiles only for TPU slices, CPUs and some GPUs "
+            f"({', '.join(_gpu_kinds())}), not for {kind}. Examples are {EXAMPLES}. To measure the "
+            "time and memory of the step on a GPU, run `bert-jax bench step --config FILE` on a "
+            "machine that has one"
         )
     return _tpu_devices(name.lower(), kind, dims)
 
@@ -140,5 +157,35 @@ def _tpu_devices(name: str, kind: str, dims: list[int]) -> list[jax.Device]:
         raise ValueError(
             f"--topology={name}: libtpu does not support this slice ({reason}). Use a name such "
             f"as {EXAMPLES}"
+        ) from error
+    return list(description.devices)
+
+
+def _gpu_kinds() -> list[str]:
+    return sorted(path.stem for path in _GPU_TARGETS.glob("*.txtpb"))
+
+
+def _gpu_devices(name: str, kind: str, count: int) -> list[jax.Device]:
+    if not any(importlib.util.find_spec(plugin) for plugin in _CUDA_PLUGINS):
+        raise ValueError(
+            f"--topology={name}: compiling for a GPU requires JAX's CUDA plugin, which is not "
+            "installed. Run pip install -e '.[cuda13]' (no GPU is needed), or use --topology=cpu:N"
+        )
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_gpu_enable_triton_gemm" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {_WITHOUT_TRITON}".strip()
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    import jax
+    from jax.experimental import topologies
+
+    target = (_GPU_TARGETS / f"{kind}.txtpb").read_text(encoding="utf-8")
+    try:
+        description = topologies.get_topology_desc(
+            platform="cuda", target_config=target, topology=f"1x1x{count}"
+        )
+    except jax.errors.JaxRuntimeError as error:
+        raise ValueError(
+            f"--topology={name}: JAX's CUDA plugin cannot compile for this GPU "
+            f"({str(error).splitlines()[0]}). Install the plugin for JAX {jax.__version__}"
         ) from error
     return list(description.devices)

@@ -126,13 +126,17 @@ def test_a_plan_suggests_changes_for_a_run_that_does_not_fit(config_file: Path) 
         (["--topology", "abacus!"], "expected a kind and a shape"),
         (
             ["--topology", "h100:8"],
-            "h100 is not a TPU, and `plan` compiles only for TPU slices and CPUs",
+            "requires JAX's CUDA plugin, which is not installed. Run pip install -e '.[cuda13]'",
         ),
         (
             ["--topology", "A100:8"],
             "run `bert-jax bench step --config FILE` on a machine that has one",
         ),
-        (["--topology", "v100:8"], "v100 is not a TPU"),
+        (["--topology", "h100:16"], "expected a number of GPUs in one machine, from 1 to 8"),
+        (
+            ["--topology", "v100:8"],
+            "compiles only for TPU slices, CPUs and some GPUs (h100, h200), not for v100",
+        ),
         (["--topology", "cpu:4096"], "Run `bert-jax plan` in a separate process"),
         (["--topology", "cpu:3"], "batch_size=16 is not divisible by 3"),
         (["--topology", "cpu:8", "--config.model.max_positions=32"], "is greater than model.max"),
