@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from bert_jax.analysis.collectives import collectives
 from bert_jax.analysis.hlo import (
     Computations,
-    Instruction,
     array_bytes,
     arrays,
     count_runs,
@@ -24,11 +23,13 @@ from bert_jax.analysis.instruction_kinds import (
     is_dma,
     is_free,
     kind_of,
-    product_in,
+    main_part,
     unestimated_kind,
 )
+from bert_jax.analysis.memory_traffic import copied_bytes, main_memory_bytes
 from bert_jax.analysis.source_lines import Frame, StackFrames
 
+_MIB = 2**20
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 
 
@@ -43,7 +44,7 @@ class InstructionEstimate:
       shape: the shape of the result, or of all results in parentheses, such as "bf16[32,512,768]".
       stored: the arrays of the result that are in the device's main memory.
       seconds: the expected time; None if the compiler gives no estimate.
-      bytes: the size of the operands and results that are in main memory.
+      bytes: the number of bytes read from and written to main memory.
       runs: the number of runs in a step.
       source: the source line that the instruction comes from and, if that is in a function that
         different parts of the step share, the line that called the function; empty if unknown.
@@ -148,7 +149,10 @@ class StepEstimate:
         )
 
     def largest_buffers(self, count: int = 3) -> list[Buffer]:
-        """Return the largest arrays that the step writes to main memory, besides its outputs."""
+        """Return the largest arrays of at least 1 MiB that the step writes to main memory.
+
+        The new parameters and optimizer state are left out.
+        """
         counts = Counter(
             (shape, line.source)
             for line in self.instructions
@@ -159,7 +163,8 @@ class StepEstimate:
             Buffer(shape, array_bytes(shape), number, source)
             for (shape, source), number in counts.items()
         ]
-        return sorted(found, key=lambda buffer: -buffer.bytes)[:count]
+        large = [buffer for buffer in found if buffer.bytes >= _MIB]
+        return sorted(large, key=lambda buffer: -buffer.bytes)[:count]
 
     def most_expensive(self, count: int = 10) -> list[InstructionEstimate]:
         """Return the instructions with the longest expected time."""
@@ -214,9 +219,7 @@ def _read(
         if is_free(line):
             continue
         parts = contents(line, computations)
-        product = product_in(parts)
-        stack = frames.stack(line.rest if product is None else product.rest)
-        stack = stack or frames.stack(line.rest)
+        stack = frames.stack(main_part(line, parts).rest) or frames.stack(line.rest)
         cycles = _CYCLES.search(line.rest)
         kind = kind_of(parts, stack)
         seconds = None
@@ -226,6 +229,9 @@ def _read(
             seconds = runs * int(cycles[1]) / clock_rate
         elif kind != "collectives":
             kind = unestimated_kind(line, parts)
+        moved = main_memory_bytes(line, results, computations)
+        if is_dma(line):
+            moved = copied_bytes(line)
         stored = [str(array) for array in arrays(line.result) if array.in_main_memory]
         yield InstructionEstimate(
             name=line.name,
@@ -233,21 +239,10 @@ def _read(
             shape=re.sub(r"\{[^}]*\}|/\*index=\d+\*/", "", line.result),
             stored=stored,
             seconds=seconds,
-            bytes=runs * _main_memory_bytes(line, results),
+            bytes=runs * moved,
             runs=runs,
             source=_source(stack),
         )
-
-
-def _main_memory_bytes(line: Instruction, results: Mapping[str, str]) -> int:
-    """Return the number of bytes of main memory that an instruction reads and writes."""
-    if is_dma(line):
-        # The result is a tuple of both ends of the copy and a flag. An end may be a whole array, of
-        # which only a slice is copied.
-        ends = arrays(line.result)[:2]
-        return min(end.bytes for end in ends) * sum(end.in_main_memory for end in ends)
-    shapes = [line.result, *(results.get(operand, "") for operand in line.operands)]
-    return sum(a.bytes for shape in shapes for a in arrays(shape) if a.in_main_memory)
 
 
 def _source(stack: Sequence[Frame]) -> str:
@@ -278,10 +273,13 @@ def _table(estimate: StepEstimate) -> list[str]:
         f"{'HBM traffic':20s}{estimate.bytes / 2**30:.2f} GiB per step, in {estimate.kernels:,} "
         "kernels",
     ]
+    buffers = estimate.largest_buffers()
+    if not buffers:
+        lines.append(f"{'largest buffers':20s}none of 1 MiB or more in HBM, besides the state")
     label = "largest buffers"
-    for buffer in estimate.largest_buffers():
+    for buffer in buffers:
         lines.append(
-            f"{label:20s}{buffer.count} x {buffer.shape}, {buffer.bytes / 2**20:,.1f} MiB"
+            f"{label:20s}{buffer.count} x {buffer.shape}, {buffer.bytes / _MIB:,.1f} MiB"
             + f": {buffer.source}" * bool(buffer.source)
         )
         label = ""
@@ -294,9 +292,9 @@ def explain(estimate: StepEstimate, count: int = 10) -> list[str]:
     for line in estimate.most_expensive(count):
         assert line.seconds is not None
         times = f" in {line.runs:,} runs" if line.runs > 1 else ""
+        origin = f": {line.source}" if line.source else ""
         lines += [
-            f"  {line.seconds * 1e3:8.3f} ms{times}  {line.kind}, {line.bytes / 2**20:,.1f} MiB: "
-            f"{line.name} {line.shape}",
-            f"  {'':13s}{line.source}",
+            f"  {line.seconds * 1e3:8.3f} ms{times}  {line.kind}: {line.name} {line.shape}",
+            f"  {'':13s}{line.bytes / _MIB:,.1f} MiB of HBM{origin}",
         ]
     return lines

@@ -53,13 +53,14 @@ _OPTIMIZER_FILES = (
     "bert_jax/training/optimizer.py",
     "bert_jax/training/transformations.py",
 )
+_FREE_TARGETS = ("AllocateBuffer", "ConcatBitcast")
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 
 
 def is_free(line: Instruction) -> bool:
     """Return whether an instruction only names a value or only waits for or runs others."""
     if line.opcode == "custom-call":
-        return _target(line) == "ConcatBitcast"
+        return _target(line) in _FREE_TARGETS
     return line.opcode in _FREE or line.opcode.endswith(("-done", "-update"))
 
 
@@ -81,9 +82,17 @@ def contents(line: Instruction, computations: Computations) -> list[Instruction]
     ]
 
 
-def product_in(parts: Sequence[Instruction]) -> Instruction | None:
-    """Return the first matrix multiplication among the parts of an instruction, if there is one."""
-    return next((part for part in parts if part.opcode in _PRODUCTS), None)
+def main_part(line: Instruction, parts: Sequence[Instruction]) -> Instruction:
+    """Return the part of an instruction whose source line says most about it.
+
+    This is the first matrix multiplication. If there is none, and if the instruction ends by moving
+    its result to another place, such as into the arrays that a loop collects, it is the last part
+    that computes something. Otherwise, it is the instruction itself.
+    """
+    product = next((part for part in parts if part.opcode in _PRODUCTS), None)
+    if product is not None or not parts or parts[-1].opcode not in _MOVES:
+        return product or line
+    return next((part for part in reversed(parts) if part.opcode not in _MOVES), line)
 
 
 def kind_of(parts: Sequence[Instruction], stack: Sequence[Frame]) -> str:

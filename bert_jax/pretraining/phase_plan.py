@@ -248,9 +248,10 @@ def total_lines(
     seconds = total_seconds(plans)
     if seconds is not None:
         hours = seconds / 3600 * len(devices)
+        amount = f"{hours:,.1f}" if hours >= 1 else f"{hours:.2g}"
         cost = "" if price is None else f", {hours * price:,.2f} USD at {price:g} USD each"
         lines = [
-            f"the run   takes an estimated {duration(seconds)} ({hours:,.1f} chip-hours{cost}), "
+            f"the run   takes an estimated {duration(seconds)} ({amount} chip-hours{cost}), "
             "without evaluations, checkpoints, pauses",
             f"          and {_left_out(plans)}.",
         ]
@@ -323,7 +324,9 @@ def mib(size: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format a duration in days, hours and minutes."""
+    """Format a duration in days, hours and minutes, or in seconds if it is less than a minute."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     days, hours = divmod(minutes // 60, 24)
     parts = [f"{days} d"] * bool(days) + [f"{hours} h"] * bool(days or hours)

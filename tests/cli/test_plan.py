@@ -214,6 +214,7 @@ def test_the_cheapest_remedies_are_tried_first() -> None:
 
 
 def test_durations_are_readable() -> None:
+    assert duration(2.4) == "2 s"
     assert duration(59 * 60) == "59 min"
     assert duration(3_600 * 25 + 60) == "1 d 1 h 1 min"
     assert duration(2 * 3_600) == "2 h 0 min"
