@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from bert_jax.argument_parser import ArgumentParser, at_least, free_text
-from bert_jax.corpus.shards import available_cores
+from bert_jax.processes import available_cores
 from bert_jax.text.documents import SourceOptions
 
 

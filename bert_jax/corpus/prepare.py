@@ -21,12 +21,9 @@ from bert_jax.corpus.inputs import (
 from bert_jax.corpus.manifest import TOKENIZER, Manifest
 from bert_jax.corpus.preparation import Preparation, ProgressCallback, ProgressMeter
 from bert_jax.corpus.records import bytes_of_id
-from bert_jax.corpus.shards import (
-    available_cores,
-)
 from bert_jax.corpus.workspace import WORK, Workspace, check_outside_corpora, finished_corpus
 from bert_jax.local_paths import check_local
-from bert_jax.processes import check_workers
+from bert_jax.processes import available_cores, check_workers
 from bert_jax.text.documents import SourceOptions
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tokenizers.words import (

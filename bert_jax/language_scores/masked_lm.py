@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.models.parameters import ModelDefinition, Parameters
 from bert_jax.models.pretraining_models import PretrainingModel
+from bert_jax.processes import available_cores
 from bert_jax.tasks.task import cross_entropy
 from bert_jax.training.sharding import batch_extent, layout, local_rows, to_global
 
@@ -34,18 +35,25 @@ class MaskedLM:
         predictions, float32 [3], for a batch from `masked_batches`.
       log_probabilities: returns the log-probabilities of `labels` [rows, labels] at `positions`
         [rows].
-      multiple: a number that must divide the number of rows in every batch.
+      multiple: the number that the number of rows in a batch must be a multiple of.
+      num_threads: the number of threads that may compute batches at the same time.
     """
 
     loss_sums: Score
     log_probabilities: Score
     multiple: int = 1
+    num_threads: int = 1
 
     @staticmethod
     def of(model: PretrainingModel) -> MaskedLM:
         """Return functions that run a model on this process's first device."""
+        # A CPU needs several batches that are small enough for its caches to use all its cores. An
+        # accelerator needs a second batch that waits while the first one is computed.
+        on_cpu = jax.default_backend() == "cpu"
         return MaskedLM(
-            partial(_compiled_loss_sums, model), partial(_compiled_log_probabilities, model)
+            partial(_compiled_loss_sums, model),
+            partial(_compiled_log_probabilities, model),
+            num_threads=max(2, available_cores()) if on_cpu else 2,
         )
 
     def padded(self, num_rows: int) -> int:

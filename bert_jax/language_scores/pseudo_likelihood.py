@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import overload
 
 import jax
@@ -102,17 +103,22 @@ class SentenceScorer:
         if len(rows.token_ids) < size:
             size = 1 << (len(rows.token_ids) - 1).bit_length()
         size = self._model.padded(size)
-        results = np.zeros(rows.labels.shape, np.float32)
-        pending: tuple[slice, jax.Array] | None = None
-        for start in range(0, len(rows.token_ids), size):
-            part = slice(start, start + size)
-            output = self._model.log_probabilities(_batch(rows, part, size))
-            if pending is not None:
-                results[pending[0]] = _fetch(*pending)
-            pending = slice(start, min(start + size, len(results))), output
-        assert pending is not None
-        results[pending[0]] = _fetch(*pending)
-        return results
+
+        def compute(start: int) -> NDArray[np.float32]:
+            return np.asarray(self._model.log_probabilities(_batch(rows, start, size)))
+
+        pool = ThreadPoolExecutor(self._model.num_threads)
+        try:
+            results = list(pool.map(compute, range(0, len(rows.token_ids), size)))
+        finally:
+            pool.shutdown(cancel_futures=True)
+        values = np.concatenate(results)[: len(rows.token_ids)]
+        if not np.isfinite(values).all():
+            raise NotFinite(
+                "the model's log-probabilities are not all finite. Check whether its training "
+                "diverged"
+            )
+        return values
 
 
 def _plan(sentences: Sequence[EncodedSentence]) -> Iterator[tuple[NDArray[np.int64], int]]:
@@ -135,24 +141,15 @@ def _plan(sentences: Sequence[EncodedSentence]) -> Iterator[tuple[NDArray[np.int
             yield members[part == each], lengths[number]
 
 
-def _batch(rows: MaskedRows, part: slice, size: int) -> Mapping[str, NDArray[np.int32]]:
+def _batch(rows: MaskedRows, start: int, size: int) -> Mapping[str, NDArray[np.int32]]:
     """Return a batch of `size` rows, repeating the last row if there are not enough."""
-    index = np.minimum(np.arange(part.start, part.start + size), len(rows.token_ids) - 1)
+    index = np.minimum(np.arange(start, start + size), len(rows.token_ids) - 1)
     return {
         "token_ids": rows.token_ids[index],
         "lengths": rows.lengths[index],
         "positions": rows.positions[index],
         "labels": rows.labels[index],
     }
-
-
-def _fetch(part: slice, output: jax.Array) -> NDArray[np.float32]:
-    values = np.asarray(output)[: part.stop - part.start]
-    if not np.isfinite(values).all():
-        raise NotFinite(
-            "the model's log-probabilities are not all finite. Check whether its training diverged"
-        )
-    return values
 
 
 class PseudoLikelihood(Predictor):

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bert_jax.corpus.shards import available_cores
 from bert_jax.pipeline.examples import ExampleSource
 from bert_jax.pipeline.loader import BatchSource, Loader
+from bert_jax.processes import available_cores
 
 
 @dataclass(frozen=True)
