@@ -20,7 +20,8 @@ from bert_jax.pretraining.messages import generator_line, rotary_line
 from bert_jax.pretraining.phases import PhaseConfig
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.pretraining.step_timing import random_batch
-from bert_jax.training.planning import CompiledStep, OutOfMemory, compile_step, state_bytes
+from bert_jax.training.compiled_step import CompiledStep
+from bert_jax.training.planning import OutOfMemory, compile_step, state_bytes
 from bert_jax.training.sharding import undivided
 
 # A function from a step's name to a context manager that is active while the step compiles.
@@ -194,7 +195,7 @@ def phase_lines(plan: PhasePlan, devices: Sequence[jax.Device], limit: int | Non
     lines = [
         f"{plan.name}    {phase.num_steps:,} steps of {phase.batch_size} x "
         f"{phase.sequence_length} tokens, up to {plan.documents_per_row} documents per row "
-        f"(compiled in {plan.compile_seconds:.0f} s)",
+        f"({_compiled(plan)})",
         *rotary_line(phase, width=2),
     ]
     if plan.step is None:
@@ -232,6 +233,12 @@ def phase_lines(plan: PhasePlan, devices: Sequence[jax.Device], limit: int | Non
         kind = devices[0].device_kind
         return [*lines, f"  estimated time      none: the compiler estimates no times for {kind}"]
     return lines + [f"  {line}" for line in str(plan.estimate).splitlines()]
+
+
+def _compiled(plan: PhasePlan) -> str:
+    if plan.step is not None and plan.step.cached:
+        return "compiled by an earlier command"
+    return f"compiled in {plan.compile_seconds:.0f} s"
 
 
 def total_lines(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -15,45 +14,11 @@ from jax.sharding import Mesh
 
 from bert_jax.models.parameters import ModelDefinition
 from bert_jax.tasks.task import Task, Teacher
+from bert_jax.training.compiled_cache import cached_step
+from bert_jax.training.compiled_step import CompiledStep
 from bert_jax.training.sharding import batch_sharding
 from bert_jax.training.state import abstract_state
 from bert_jax.training.step import StepInputs, make_train_step
-
-
-@dataclass(frozen=True)
-class CompiledStep:
-    """A train step compiled for one mesh; all numbers are per device.
-
-    Attributes:
-      arguments: the size of the arguments in bytes.
-      outputs: the size in bytes of the outputs that do not reuse an argument's memory.
-      temporaries: the size of the temporary buffers in bytes.
-      flops: the FLOPs per step as counted by the compiler, which counts a loop body only once; None
-        if the compiler counts nothing.
-      bytes_accessed: the bytes read and written per step, counted in the same way.
-      text: the partitioned program as HLO.
-    """
-
-    arguments: int
-    outputs: int
-    temporaries: int
-    flops: float | None
-    bytes_accessed: float | None
-    text: str = field(repr=False)
-
-    @property
-    def memory(self) -> int:
-        """The memory that a device needs, in bytes."""
-        return self.arguments + self.outputs + self.temporaries
-
-    @property
-    def least_traffic(self) -> int:
-        """A lower bound on the number of bytes that a step reads and writes.
-
-        The state and the batch are read, the state is written, and the temporaries that exist at
-        the peak are both written and read.
-        """
-        return 2 * self.arguments + self.outputs + 2 * self.temporaries
 
 
 class OutOfMemory(Exception):
@@ -74,6 +39,8 @@ def compile_step(
     teacher: Teacher | None = None,
 ) -> CompiledStep:
     """Compile the train step for a mesh without creating any arrays.
+
+    The result for devices that are not present is kept on disk; see `compiled_cache`.
 
     Args:
       task: the model and the loss.
@@ -98,6 +65,10 @@ def compile_step(
         teacher_params = abstract_state(teacher.definition, optax.identity(), mesh).params
     inputs = StepInputs(np.uint32(0), np.float32(0), teacher_params)
     lowered = step.lower(abstract_state(task.definition, optimizer, mesh), placed, inputs)
+    return cached_step(lowered, mesh, lambda: _compile(lowered))
+
+
+def _compile(lowered: jax.stages.Lowered) -> CompiledStep:
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:

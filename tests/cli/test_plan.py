@@ -234,3 +234,5 @@ def test_the_tiny_recipe_compiles_for_a_tpu_slice() -> None:
     assert mib_of("all-reduce", result.stdout, 0) > 0
     assert re.search(r"roofline +at least [\d.]+ ms per step", result.stdout)
     assert "a lower bound, not a prediction" in result.stdout
+    assert re.search(r"estimated time +[\d.]+ ms per step, MFU [\d.]+%", result.stdout)
+    assert re.search(r"the run   takes an estimated .* \([\d.]+ chip-hours\)", result.stdout)

@@ -13,7 +13,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.pretraining.config import PhaseConfig, PretrainConfig
 from bert_jax.pretraining.phase_plan import PhasePlan, phase_lines, total_lines
 from bert_jax.pretraining.plan import Plan, plan
-from bert_jax.training.planning import CompiledStep
+from bert_jax.training.compiled_step import CompiledStep
 
 STEP_ON_V5E = Path(__file__).parents[1] / "analysis" / "step_on_v5e.txt"
 MIB = 2**20
