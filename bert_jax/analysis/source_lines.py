@@ -68,9 +68,10 @@ class StackFrames:
         }
         rows = [m for m in map(_FRAME.match, tables.get("StackFrames", ())) if m]
         # XLA writes the parent's number plus 1, so that the outermost frame seems to be its own
-        # parent.
+        # parent. No frame would seem so if it wrote the number itself.
+        offset = 1 if any(m[1] == m[3] for m in rows) else 0
         self._frames: Mapping[int, tuple[Frame, int]] = {
-            int(m[1]): (locations[int(m[2])], int(m[3] or 1) - 1) for m in rows
+            int(m[1]): (locations[int(m[2])], int(m[3] or offset) - offset) for m in rows
         }
 
     def stack(self, attributes: str) -> list[Frame]:

@@ -211,3 +211,11 @@ def test_an_array_that_is_updated_in_place_counts_with_the_updated_slice() -> No
     assert line.bytes == 3 * 16 * 64 * 4
     assert line.source == f"{MODELS}/attention.py:131 xla_attention"
     assert line.kind == "attention softmax"
+
+
+def test_parents_may_be_numbered_from_zero_or_one() -> None:
+    numbered = COLLECTING.replace("parent_frame_id=1}", "parent_frame_id=0}")
+    numbered = numbered.replace("parent_frame_id=2}", "parent_frame_id=1}")
+    stacks = [StackFrames(text).stack("stack_frame_id=2") for text in (COLLECTING, numbered)]
+    assert stacks[0] == stacks[1]
+    assert [frame.function for frame in stacks[0]] == ["xla_attention", "Encoder._scan"]
