@@ -116,5 +116,6 @@ def test_all_notations_of_groups_are_supported(groups: str, size: int) -> None:
 def test_sizes_of_shapes_in_bytes() -> None:
     assert array_bytes("f32[16,64]{1,0:T(8,128)}") == 16 * 64 * 4
     assert array_bytes("(bf16[3]{0}, /*index=1*/s32[], pred[5,2]{1,0})") == 6 + 4 + 10
+    assert array_bytes("(f32[2]{0}, token[])") == 8
     with pytest.raises(ValueError, match="c64"):
         array_bytes("c64[2]")
