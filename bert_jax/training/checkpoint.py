@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -322,7 +323,8 @@ def _check_optimizer(
             " (- stored, + expected):\n" + "\n".join(lines) + "\n"
             "The optimizer state depends on optimizer.name and on whether clip_norm and "
             "weight_decay are 0. Use the config that the checkpoint was saved with, or another "
-            "work_dir."
+            "work_dir. If the config is the same, the checkpoint was saved by an earlier version of "
+            "bert_jax: resume the run with that version, or start it again in another work_dir."
         )
 
 
@@ -355,10 +357,13 @@ def _preservation(config: CheckpointConfig, evaluated_later: Callable[[int], boo
     if config.keep_every:
         kept.append(policies.EveryNSteps(config.keep_every))
     if config.keep_best:
-        sign = -1.0 if config.lower_is_better else 1.0
+        best, sign = config.best_metric, -1.0 if config.lower_is_better else 1.0
         kept.append(
             policies.BestN(
-                get_metric_fn=lambda metrics: sign * metrics[config.best_metric],
+                # Checkpoints that were saved before the metric was added to the run lack it.
+                get_metric_fn=lambda metrics: (
+                    sign * metrics[best] if best in metrics else -math.inf
+                ),
                 n=config.keep_best,
                 keep_checkpoints_without_metrics=False,
             )
