@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import get_args
 
 from bert_jax.corpus.manifest import read_manifest
-from bert_jax.models.config import TRAINING_KEYS
+from bert_jax.models.config import TRAINING_KEYS, EncoderConfig
 from bert_jax.objectives import SentencePairs
-from bert_jax.runs.work_dir import CHECKPOINTS_NAME, PAIRS, read_model
+from bert_jax.runs.work_dir import CHECKPOINTS_NAME, PAIRS, read_configured_model, read_model
 from bert_jax.training.checkpoint_files import steps_in
 
 
@@ -20,8 +20,20 @@ def model_values(source: Path) -> dict[str, object]:
     Raises:
       ValueError: see `read_model`.
     """
-    model, _ = read_model(source)
-    values = dataclasses.asdict(model.encoder)
+    return _without_training_keys(read_model(source)[0].encoder)
+
+
+def own_model_values(work_dir: Path) -> dict[str, object]:
+    """Return the `model.*` values that a run has already taken from its initial model.
+
+    Raises:
+      ValueError: see `read_configured_model`.
+    """
+    return _without_training_keys(read_configured_model(work_dir).encoder)
+
+
+def _without_training_keys(encoder: EncoderConfig) -> dict[str, object]:
+    values = dataclasses.asdict(encoder)
     return {key: value for key, value in values.items() if key not in TRAINING_KEYS}
 
 

@@ -12,9 +12,10 @@ from bert_jax.pretraining.continued import (
     corpus_values,
     has_begun,
     model_values,
+    own_model_values,
     sentence_pairs_of,
 )
-from bert_jax.recipes.load import load_config, sets_key
+from bert_jax.recipes.load import load_config, sets_key, work_dir_of
 from bert_jax.runs.work_dir import MODEL_NAME
 
 # The recipe for continuing the pretraining of a model.
@@ -133,13 +134,13 @@ def _with_values_of_model(config: str, overrides: Sequence[str], init: Path) -> 
     A run that has already started no longer needs the initial model, because its own work directory
     contains the same model config. A run's `sentence_pairs` value never changes.
     """
-    # Overrides of `model.*` may be invalid without the initial model's values. For example, rotary
-    # angles are valid only if the positions are rotary.
-    others = [word for word in overrides if not word.startswith("--config.model.")]
-    work_dir = Path(load_config(config, others, kind="pretrain").work_dir)
+    # Other keys may be invalid without the initial model's values. For example, rotary angles are
+    # valid only if the positions are rotary.
+    work_dir = work_dir_of(config, overrides)
     own = (work_dir / MODEL_NAME).is_file()
     source = work_dir if own and not (init / MODEL_NAME).is_file() else init
-    values = {f"model.{key}": value for key, value in sorted(model_values(source).items())}
+    model = own_model_values(work_dir) if source is work_dir else model_values(init)
+    values = {f"model.{key}": value for key, value in sorted(model.items())}
     if not sets_key(config, "sentence_pairs"):
         pairs_source = work_dir if own and has_begun(work_dir) else source
         values["sentence_pairs"] = sentence_pairs_of(pairs_source)

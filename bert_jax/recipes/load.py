@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from ml_collections import ConfigDict
@@ -77,6 +79,28 @@ def sets_key(source: Source, key: str) -> bool:
       ValueError: there is no such recipe or file.
     """
     return key in _read(source, "pretrain")[0]
+
+
+@dataclass(frozen=True)
+class _WithWorkDir:
+    work_dir: str
+
+
+def work_dir_of(source: Source, overrides: Sequence[str]) -> Path:
+    """Return the work directory in a pretraining config, without checking other keys.
+
+    Args:
+      source: see `load_config`.
+      overrides: arguments such as "--config.seed=1".
+
+    Raises:
+      ValueError: there is no such recipe or file, or the key is missing or has the wrong type.
+    """
+    content, _ = _read(source, "pretrain")
+    tree = with_all_keys(PretrainConfig, content)
+    words = [word for word in overrides if word.startswith("--config.work_dir=")]
+    value = apply_words(tree, words, PretrainConfig).work_dir
+    return Path(to_dataclass(_WithWorkDir, {"work_dir": value}).work_dir)
 
 
 def fill_config(cls: type[T], content: ConfigDict, overrides: Overrides, name: str) -> T:

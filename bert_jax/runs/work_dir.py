@@ -143,10 +143,23 @@ def read_model(work_dir: Path, step: int | None = None) -> tuple[ModelConfig, di
     Raises:
       ValueError: there is no `model.json`, or it does not describe a model.
     """
-    file, content = work_dir / MODEL_NAME, _content(work_dir)
-    model = to_dataclass(ModelConfig, content["model"], f"{file}: model")
+    content = _content(work_dir)
+    model = _configured_model(work_dir, content)
     encoder = _encoder_at(model.encoder, work_dir, content, step)
     return dataclasses.replace(model, encoder=encoder), content["origin"]
+
+
+def read_configured_model(work_dir: Path) -> ModelConfig:
+    """Return the model in a run's config, whatever rotary angles the run uses in its phases.
+
+    Raises:
+      ValueError: there is no `model.json`, or it does not describe a model.
+    """
+    return _configured_model(work_dir, _content(work_dir))
+
+
+def _configured_model(work_dir: Path, content: Mapping[str, Any]) -> ModelConfig:
+    return to_dataclass(ModelConfig, content["model"], f"{work_dir / MODEL_NAME}: model")
 
 
 def _encoder_at(

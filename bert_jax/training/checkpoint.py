@@ -323,8 +323,8 @@ def _check_optimizer(
             " (- stored, + expected):\n" + "\n".join(lines) + "\n"
             "The optimizer state depends on optimizer.name and on whether clip_norm and "
             "weight_decay are 0. Use the config that the checkpoint was saved with, or another "
-            "work_dir. If the config is the same, the checkpoint was saved by an earlier version of "
-            "bert_jax: resume the run with that version, or start it again in another work_dir."
+            "work_dir. If the config is the same, the checkpoint was saved by an earlier version: "
+            "resume the run with that version of bert_jax, or start over in another work_dir."
         )
 
 

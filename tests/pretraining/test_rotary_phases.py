@@ -22,6 +22,7 @@ from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.pretraining.phases import open_corpora, phases_identity, training_batches
 from bert_jax.pretraining.run import pretrain
 from bert_jax.pretraining.stable_phase import StablePhase
+from bert_jax.recipes.command_line import pretrain_config
 from bert_jax.recipes.load import load_config
 from bert_jax.recipes.tables import config_tables
 from bert_jax.runs.checkpoints import load_model
@@ -200,6 +201,17 @@ def test_the_angles_are_part_of_the_identity(tiny_config: Path, run: PretrainCon
     with pytest.raises(ValueError, match=r"phases\.phase2\.rotary_theta: 160000\.0 -> "):
         late.check_identity(identity(**{THETA: 0}))
     StablePhase(Path(run.work_dir), 6).check_identity(identity(**{THETA: 0}))
+
+
+def test_a_run_resumes_without_its_initial_model(
+    tiny_config: Path, run: PretrainConfig, tmp_path: Path
+) -> None:
+    """The newest checkpoint of the run has other angles than its config."""
+    words = [f"work_dir={run.work_dir}", f"{THETA}={LONG}", "model.initializer_range=0.2"]
+    words = [f"--config.{word}" for word in words]
+    config = pretrain_config(str(tiny_config), words, str(tmp_path / "removed"))
+    assert config.model.identity == run.model.identity
+    assert config.model.rotary_theta == BASE
 
 
 @pytest.mark.slow
