@@ -62,5 +62,7 @@ def get_config() -> ConfigDict:
         weight_decay=1e-5 / 3e-4,
     )
     # Keep the four newest checkpoints, all of them from the decay, so that they can be averaged.
-    config.checkpoint.update(every_steps=1_000, keep_last=4)
+    # The losses in the two phases are on different held-out sets, so they do not show which
+    # checkpoint is best.
+    config.checkpoint.update(every_steps=1_000, keep_last=4, keep_best=0)
     return config

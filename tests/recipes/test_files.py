@@ -29,6 +29,18 @@ def test_recipes_are_found_by_name_from_any_directory(
         assert find_config(f"{kind}/{name}") == find_config(name) == path
 
 
+def test_the_best_checkpoint_of_a_recipe_is_chosen_on_the_same_text() -> None:
+    """The held-out sets of different corpora have different losses."""
+    long = CONFIGS.glob("pretrain/*_long.py")
+    best = [file for file in long if "--step best" in file.read_text(encoding="utf-8")]
+    assert [file.stem for file in best] == ["modernbert_large_long"]
+    config = load_config(best[0], kind="pretrain")
+    assert config.checkpoint.best_metric in config.evaluation.language_metrics
+    assert config.optimizer.decay_steps // config.evaluation.every_steps >= 9
+    averaged = load_config("modernbert_base_long", kind="pretrain")
+    assert averaged.checkpoint.keep_best == 0 and averaged.checkpoint.keep_last == 4
+
+
 def test_the_kind_of_a_config_is_determined_from_its_keys() -> None:
     words = {"init_from": "models/base"}
     assert isinstance(load_config("pretrain/tiny"), PretrainConfig)
