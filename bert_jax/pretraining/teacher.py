@@ -92,11 +92,12 @@ def describe_teacher(
     dtype = distillation.dtype
     if dtype == "auto":
         dtype = compute.resolve(device, student).dtype
-    # The teacher runs without dropout. A request for XLA attention applies to both models.
+    # The teacher runs without dropout. A request for XLA attention or for the kernel for TPUs
+    # applies to both models. A request for cuDNN does not, because the teacher's dtype or head size
+    # may not allow it; "auto" selects cuDNN if they do.
     without_dropout = replace(model.encoder, attention_dropout=0.0)
-    requested = ComputeConfig(dtype=dtype)
-    if compute.attention == "xla":
-        requested = replace(requested, attention="xla")
+    attention = compute.attention if compute.attention in ("xla", "splash") else "auto"
+    requested = ComputeConfig(dtype=dtype, attention=attention)
     resolved = requested.resolve(device, without_dropout)
     pairs = cast(SentencePairs, origin.get(PAIRS, "next_sentence"))
     if model.head == "masked_lm":
