@@ -86,14 +86,15 @@ class StepEstimate:
       clock_rate: the device's clock rate in Hz, which converts cycles to seconds.
       link_seconds: the time to send the data of all collectives over the device's links. The
         compiler does not estimate collectives.
-      least_seconds: the time that the model FLOPs would take at the device's peak.
+      least_seconds: the time that the model FLOPs would take at the device's peak; None if the peak
+        is unknown.
       memory_bandwidth: the bandwidth of the device's main memory in bytes/s.
     """
 
     instructions: Sequence[InstructionEstimate] = field(repr=False)
     clock_rate: float
     link_seconds: float
-    least_seconds: float
+    least_seconds: float | None
     memory_bandwidth: float
 
     @property
@@ -102,9 +103,9 @@ class StepEstimate:
         return sum(self.by_kind.values())
 
     @property
-    def utilization(self) -> float:
-        """The model FLOP/s as a fraction of the device's peak."""
-        return self.least_seconds / self.seconds
+    def utilization(self) -> float | None:
+        """The model FLOP/s as a fraction of the device's peak; None if the peak is unknown."""
+        return None if self.least_seconds is None else self.least_seconds / self.seconds
 
     @property
     def by_kind(self) -> Mapping[str, float]:
@@ -182,7 +183,7 @@ def estimate_step(
     clock_rate: float,
     link_bandwidth: float,
     memory_bandwidth: float,
-    least_seconds: float,
+    least_seconds: float | None,
 ) -> StepEstimate | None:
     """Read the compiler's estimates in the text of a compiled step.
 
@@ -192,7 +193,8 @@ def estimate_step(
       clock_rate: the device's clock rate in Hz.
       link_bandwidth: the total outgoing bandwidth of a device's links, in bytes/s.
       memory_bandwidth: the bandwidth of the device's main memory in bytes/s.
-      least_seconds: the time that the model FLOPs of a step would take at the device's peak.
+      least_seconds: the time that the model FLOPs of a step would take at the device's peak; None
+        if the peak is unknown.
 
     Returns:
       the estimate; None if the text contains none, since only the TPU compiler writes them.
@@ -255,9 +257,10 @@ def _source(stack: Sequence[Frame]) -> str:
 
 def _table(estimate: StepEstimate) -> list[str]:
     """Format the time of each kind of work, the memory traffic and the largest buffers."""
-    total = estimate.seconds
+    total, utilization = estimate.seconds, estimate.utilization
+    share = "unknown without the chip's peak" if utilization is None else f"{utilization:.1%}"
     lines = [
-        f"{'estimated time':20s}{total * 1e3:.2f} ms per step, MFU {estimate.utilization:.1%}",
+        f"{'estimated time':20s}{total * 1e3:.2f} ms per step, MFU {share}",
         *(
             f"  {kind:24s}{seconds * 1e3:10.2f} ms{seconds / total:8.1%}"
             for kind, seconds in estimate.by_kind.items()

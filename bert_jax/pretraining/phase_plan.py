@@ -149,17 +149,24 @@ def plan_phase(
         compile_seconds=time.perf_counter() - began,
         step=step,
         refused=refused,
-        estimate=_estimate(step, mesh, setup.compute.dtype, model_flops),
+        estimate=estimate_of(step, mesh, setup.compute.dtype, model_flops),
     )
 
 
-def _estimate(
+def estimate_of(
     step: CompiledStep | None, mesh: Mesh, dtype: str, model_flops: float
 ) -> StepEstimate | None:
-    """Return the compiler's estimate; None if it makes none or the chip's figures are unknown."""
+    """Return the compiler's estimate; None if it makes none or the chip's figures are unknown.
+
+    Args:
+      step: the compiled step; None if the compiler ran out of device memory.
+      mesh: the device mesh.
+      dtype: the compute dtype.
+      model_flops: the model FLOPs per step, summed over all devices.
+    """
     kind = mesh.devices.flat[0].device_kind
     figures, peak, clock = chip(kind), peak_flops(kind, dtype), clock_rate(kind)
-    if step is None or figures is None or peak is None or clock is None:
+    if step is None or figures is None or clock is None:
         return None
     return estimate_step(
         step.text,
@@ -167,7 +174,7 @@ def _estimate(
         clock_rate=clock,
         link_bandwidth=figures.link_bandwidth,
         memory_bandwidth=figures.memory_bandwidth,
-        least_seconds=model_flops / mesh.size / peak,
+        least_seconds=None if peak is None else model_flops / mesh.size / peak,
     )
 
 
@@ -230,8 +237,7 @@ def phase_lines(plan: PhasePlan, devices: Sequence[jax.Device], limit: int | Non
         *_roofline_lines(plan, devices),
     ]
     if plan.estimate is None:
-        kind = devices[0].device_kind
-        return [*lines, f"  estimated time      none: the compiler estimates no times for {kind}"]
+        return [*lines, f"  estimated time      none: {_no_estimate(devices[0].device_kind)}"]
     return lines + [f"  {line}" for line in str(plan.estimate).splitlines()]
 
 
@@ -263,8 +269,7 @@ def total_lines(
             f"          and {_left_out(plans)}.",
         ]
     elif price is not None:
-        kind = devices[0].device_kind
-        lines = [f"the cost  is unknown, because the compiler estimates no times for {kind}"]
+        lines = [f"the cost  is unknown, because {_no_estimate(devices[0].device_kind)}"]
     bounds = [(plan, plan.roofline(devices)) for plan in plans]
     if any(bound is None for _, bound in bounds):
         return ["the run   fits", *lines]
@@ -275,6 +280,13 @@ def total_lines(
         "          chip's peak and overlaps with memory and link traffic, and it ignores "
         "evaluations, checkpoints and pauses.",
     ]
+
+
+def _no_estimate(device_kind: str) -> str:
+    """Say why a step that compiled has no estimate."""
+    if device_kind.startswith("TPU") and clock_rate(device_kind) is None:
+        return f"the clock rate of {device_kind} is unknown"
+    return f"the compiler estimates no times for {device_kind}"
 
 
 def _left_out(plans: Sequence[PhasePlan]) -> str:
@@ -301,9 +313,11 @@ def full_steps(phase: PhaseConfig) -> float:
 def _roofline_lines(plan: PhasePlan, devices: Sequence[jax.Device]) -> list[str]:
     bound = plan.roofline(devices)
     kind = devices[0].device_kind
-    if bound is None:
-        return [f"  roofline            unknown for {kind}"]
     chip_figures = chip(kind)
+    if bound is None:
+        # The peak in float32 depends on the matmul precision.
+        reason = f", because its peak in {plan.dtype} is unknown" if chip_figures else ""
+        return [f"  roofline            unknown for {kind}{reason}"]
     assert chip_figures is not None and plan.step is not None
     lines = [
         f"  roofline            at least {bound.seconds * 1e3:.2f} ms per step, by {bound.bound} "

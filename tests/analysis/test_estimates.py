@@ -4,6 +4,7 @@
 v5e, with round numbers of cycles. Its loop over the layers runs twice.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -129,6 +130,14 @@ def test_an_estimate_can_be_printed(estimate: StepEstimate) -> None:
     assert "DMA copies 2, gathers and scatters 1, sorts 1" in str(estimate)
     assert f"in {estimate.kernels} kernels" in str(estimate)
     assert f"192.0 MiB: {MODELS}/attention.py:65 scaled_scores" in str(estimate)
+
+
+def test_without_the_peak_only_the_utilization_is_unknown(estimate: StepEstimate) -> None:
+    unknown = replace(estimate, least_seconds=None)
+    assert unknown.utilization is None and unknown.seconds == estimate.seconds
+    first, *rest = str(unknown).splitlines()
+    assert first.endswith(" ms per step, MFU unknown without the chip's peak")
+    assert rest == str(estimate).splitlines()[1:]
 
 
 def test_other_compilers_make_no_estimates() -> None:

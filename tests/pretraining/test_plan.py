@@ -11,7 +11,7 @@ import pytest
 from bert_jax.analysis.estimates import estimate_step
 from bert_jax.models.config import EncoderConfig
 from bert_jax.pretraining.config import PhaseConfig, PretrainConfig
-from bert_jax.pretraining.phase_plan import PhasePlan, phase_lines, total_lines
+from bert_jax.pretraining.phase_plan import PhasePlan, estimate_of, phase_lines, total_lines
 from bert_jax.pretraining.plan import Plan, plan
 from bert_jax.training.compiled_step import CompiledStep
 
@@ -87,3 +87,42 @@ def test_an_estimate_becomes_the_time_and_the_cost_of_the_run() -> None:
     assert third.startswith("the run   takes at least 55 min: a lower bound, not a prediction")
     assert "optax/_src/update.py:42 <lambda>" in result.explain(3)
     assert "cross_entropy" not in result.explain(3)
+
+
+def described(phase: PhaseConfig, device_kind: str, dtype: str, text: str) -> list[str]:
+    """Describe a plan for devices whose compiler writes `text`."""
+    step = CompiledStep(2 * MIB, 0, MIB, flops=None, bytes_accessed=None, text=text)
+    devices: Any = [SimpleNamespace(device_kind=device_kind)] * 4
+    mesh: Any = SimpleNamespace(size=4, devices=SimpleNamespace(flat=devices))
+    plan = PhasePlan(
+        name="phase1",
+        phase=phase,
+        documents_per_row=1,
+        dtype=dtype,
+        state_bytes=MIB,
+        model_flops=10**12,
+        compile_seconds=1.0,
+        step=step,
+        refused=None,
+        estimate=estimate_of(step, mesh, dtype, 10**12),
+    )
+    return [*phase_lines(plan, devices, None), *total_lines([plan], devices, 1.2)]
+
+
+def test_a_plan_gives_the_reason_for_missing_figures() -> None:
+    phase = PhaseConfig("never-read", num_steps=1_000_000, sequence_length=512, batch_size=128)
+    text = STEP_ON_V5E.read_text(encoding="utf-8")
+    lines = described(phase, "TPU v5 lite", "float32", text)
+    peak = "unknown for TPU v5 lite, because its peak in float32 is unknown"
+    assert f"  roofline            {peak}" in lines
+    assert "  estimated time      6.70 ms per step, MFU unknown without the chip's peak" in lines
+    assert any("takes an estimated 1 h 52 min (7.4 chip-hours, 8.94 USD" in line for line in lines)
+    assert not any("none:" in line or "the cost  is unknown" in line for line in lines)
+    for kind, reason in {
+        "cpu": "the compiler estimates no times for cpu",
+        "TPU v99": "the clock rate of TPU v99 is unknown",
+    }.items():
+        lines = described(phase, kind, "bfloat16", text)
+        assert f"  roofline            unknown for {kind}" in lines
+        assert f"  estimated time      none: {reason}" in lines
+        assert f"the cost  is unknown, because {reason}" in lines
