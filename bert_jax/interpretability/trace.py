@@ -16,7 +16,7 @@ from bert_jax.interpretability.traced_text import EmbeddingSum
 from bert_jax.models.attention import View, attention_probabilities, scaled_scores
 from bert_jax.models.encoder import Encoder
 from bert_jax.models.model import Model, infer
-from bert_jax.models.products import weighted_values
+from bert_jax.models.products import product
 from bert_jax.models.transformer_layer import SharedLayer
 from bert_jax.tasks.task import Batch
 
@@ -89,7 +89,7 @@ def _trace_layer(
     x = layer.attention_input(x, encoder.config)
     query, key, value = layer.attention.attention.project(x, view.rotation)
     probabilities = attention_probabilities(scaled_scores(query, key), view)
-    attended = weighted_values(probabilities.astype(value.dtype), value)
+    attended = product("bhqk,bkhd->bqhd", probabilities.astype(value.dtype), value)
     by_head = {"queries": query, "keys": key, "values": value, "head_outputs": attended}
     return {
         "attention": probabilities,

@@ -10,13 +10,13 @@ from flax import nnx
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.devices import check_splash_dropout
-from bert_jax.models.dropout import dropout
 from bert_jax.models.layers import constrain, dense
 from bert_jax.models.local_attention import cudnn_local_attention, local_attention
 from bert_jax.models.ops import with_ops
 from bert_jax.models.options import Ops
-from bert_jax.models.products import attention_scores, weighted_values
+from bert_jax.models.products import attention_scores
 from bert_jax.models.rotary import Rotation, rotate
+from bert_jax.models.softmax_attention import softmax_attention
 from bert_jax.models.splash_attention import splash_attention
 
 
@@ -126,9 +126,9 @@ def xla_attention(
     Returns:
       [batch, length, num_heads, head_dim] in the dtype of `value`.
     """
-    probabilities = attention_probabilities(scores, view).astype(value.dtype)
-    probabilities = dropout(probabilities, dropout_rate, dropout_key, ops)
-    return with_ops(weighted_values, ops)(probabilities, value)
+    visible = visible_tokens(view, scores.shape[-1])
+    attend = with_ops(softmax_attention, ops)
+    return attend(scores, value, visible, dropout_key, dropout_rate)
 
 
 def cudnn_attention(query: jax.Array, key: jax.Array, value: jax.Array, view: View) -> jax.Array:

@@ -14,7 +14,8 @@ from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.dropout import dropout
 from bert_jax.models.encoder import Encoder
 from bert_jax.models.heads import Pooler
-from bert_jax.models.layers import dense, norm_layer, scores_of
+from bert_jax.models.layers import dense, scores_of
+from bert_jax.models.norms import norm_layer
 from bert_jax.models.options import Pooling
 
 # A classifier's prediction head is initialized with the parameters of the masked-LM head's

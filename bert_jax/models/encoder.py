@@ -11,7 +11,8 @@ from flax import nnx
 from bert_jax.models.attention import View
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.embeddings import Embeddings
-from bert_jax.models.layers import DENSE, constrain, norm_layer
+from bert_jax.models.layers import DENSE, constrain
+from bert_jax.models.norms import norm_layer
 from bert_jax.models.rotary import Rotation, rotation
 from bert_jax.models.transformer_layer import Layer, LayerStep, SharedLayer, apply_layer
 

@@ -16,10 +16,10 @@ from bert_jax.models.layers import (
     constrain,
     dense,
     embedding_table,
-    norm_layer,
     scores_of,
     select_rows,
 )
+from bert_jax.models.norms import norm_layer
 
 PAIRS_HEAD = "next_sentence."  # name prefix of the sentence-pair head's parameters
 GENERATOR = "generator."  # name prefix of the parameters that an ELECTRA generator does not share

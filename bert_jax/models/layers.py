@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -183,37 +183,6 @@ def scores_of(layer: Dense, x: jax.Array) -> jax.Array:
     compute = with_ops(affine_float32, layer.ops)
     scores = compute(rows, layer.kernel[...].astype(x.dtype).T, layer.bias[...])
     return scores.reshape(*x.shape[:-1], scores.shape[-1])
-
-
-Norm = nnx.LayerNorm | nnx.RMSNorm
-
-
-def norm_layer(dim: int, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs) -> Norm:
-    """Return normalization over the last dim, with float32 statistics (see `norm_kind`)."""
-    match config.norm_kind:
-        case "layer":
-            return nnx.LayerNorm(
-                dim,
-                epsilon=config.layer_norm_epsilon,
-                dtype=compute_dtype(compute),
-                use_bias=config.norm_bias,
-                # Compute E[(x - E[x])^2]: E[x^2] - E[x]^2 loses precision if |mean| >> standard
-                # deviation.
-                use_fast_variance=False,
-                scale_metadata={"logical_axes": ("norm",)},
-                bias_metadata={"logical_axes": ("norm",)},
-                rngs=rngs,
-            )
-        case "rms":
-            return nnx.RMSNorm(
-                dim,
-                epsilon=config.layer_norm_epsilon,
-                dtype=compute_dtype(compute),
-                scale_metadata={"logical_axes": ("norm",)},
-                rngs=rngs,
-            )
-        case _:
-            assert_never(config.norm_kind)
 
 
 def embedding_table(

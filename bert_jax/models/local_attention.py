@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models.dropout import dropout
 from bert_jax.models.ops import with_ops
 from bert_jax.models.options import Ops
-from bert_jax.models.products import attention_scores, weighted_values
+from bert_jax.models.products import attention_scores
+from bert_jax.models.softmax_attention import softmax_attention
 
 # The number of queries in a block, unless the window reaches farther. On a CPU, blocks of 64, 128
 # and 256 were about equally fast, and 64 needed the least memory in training
@@ -178,10 +178,8 @@ def local_attention(
     scaled = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
     bands = with_ops(key_bands, ops)
     scores = with_ops(attention_scores, ops)(query_blocks(scaled, blocks), bands(key, blocks))
-    scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
-    probabilities = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
-    probabilities = dropout(probabilities, dropout_rate, dropout_key, ops)
-    attended = with_ops(weighted_values, ops)(probabilities, bands(value, blocks))
+    attend = with_ops(softmax_attention, ops)
+    attended = attend(scores, bands(value, blocks), visible, dropout_key, dropout_rate)
     return _joined(attended, visible, blocks)
 
 

@@ -124,34 +124,6 @@ attention_scores.defvjp(_scores_forward, _scores_backward)
 
 
 @jax.custom_vjp
-def weighted_values(weights: jax.Array, value: jax.Array) -> jax.Array:
-    """Return weighted sums of the vectors in `value`, shaped [batch, from, heads, head_dim].
-
-    Args:
-      weights: [batch, heads, from, to].
-      value: [batch, to, heads, head_dim], with the same dtype.
-    """
-    return product("bhqk,bkhd->bqhd", weights, value)
-
-
-def _values_forward(
-    weights: jax.Array, value: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return weighted_values(weights, value), (weights, value)
-
-
-def _values_backward(
-    operands: tuple[jax.Array, jax.Array], cotangent: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    weights, value = operands
-    to_weights = product("bqhd,bkhd->bhqk", cotangent, value)
-    return to_weights, product("bhqk,bqhd->bkhd", weights, cotangent)
-
-
-weighted_values.defvjp(_values_forward, _values_backward)
-
-
-@jax.custom_vjp
 def affine_float32(x: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array:
     """Multiply `x` [rows, dim] by the transposed `table` [classes, dim] and add `bias`, in float32.
 

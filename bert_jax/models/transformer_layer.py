@@ -12,7 +12,8 @@ from bert_jax.models.activations import activation_function
 from bert_jax.models.attention import SelfAttention, View
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.dropout import dropout
-from bert_jax.models.layers import constrain, dense, norm_layer, select_rows
+from bert_jax.models.layers import constrain, dense, select_rows
+from bert_jax.models.norms import norm_layer
 
 
 class FeedForward(nnx.Module):

@@ -69,15 +69,17 @@ def test_slow_values_match_the_recorded_ones(
     check(recorded(name), measured(name), same_machine)
 
 
-def test_a_run_stopped_by_older_code_resumes_to_the_same_results(
-    measured: Measure, same_machine: bool
-) -> None:
+def test_a_run_stopped_by_older_code_resumes_to_the_same_results(measured: Measure) -> None:
+    """Compare as between two machines, because the older code rounded gradients differently.
+
+    The results of the resumed run are recorded too, and compared to the last bit.
+    """
     uninterrupted, resumed = measured("pretrain"), measured("kept")
     for kind, name in (
         ("texts", "work/pretrain/metrics.jsonl"),
         ("parameters", "exported/pretrain/model.safetensors"),
     ):
-        check(uninterrupted[kind][name], resumed[kind][name], same_machine)
+        check(uninterrupted[kind][name], resumed[kind][name], False)
 
 
 def test_every_command_succeeds() -> None:

@@ -12,7 +12,7 @@ import pytest
 from jax.test_util import check_grads
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bert_jax.models.products import affine, affine_float32, attention_scores, weighted_values
+from bert_jax.models.products import affine, affine_float32, attention_scores
 
 
 def arrays(*shapes: tuple[int, ...]) -> list[jax.Array]:
@@ -30,7 +30,6 @@ CASES = {
     "affine": (affine, lambda x, kernel, bias: x @ kernel + bias),
     "rows": (affine, lambda x, kernel, bias: x @ kernel + bias),
     "scores": (attention_scores, lambda q, k: jnp.einsum("bqhd,bkhd->bhqk", q, k)),
-    "values": (weighted_values, lambda p, v: jnp.einsum("bhqk,bkhd->bqhd", p, v)),
 }
 
 
@@ -42,7 +41,6 @@ def shapes_of(case: str, batch: int, length: int, heads: int, dim: int) -> list[
         "affine": [(batch, length, hidden), (hidden, wide), (wide,), (batch, length, wide)],
         "rows": [(length, hidden), (hidden, wide), (wide,), (length, wide)],
         "scores": [sequence, sequence, pairs],
-        "values": [pairs, sequence, sequence],
     }[case]
 
 
