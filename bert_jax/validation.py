@@ -41,6 +41,20 @@ def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
         raise ValueError(f"{name}={value!r}: expected one of {expected}.")
 
 
+def check_list(name: str, values: Sequence[str]) -> None:
+    """Check that a value is a list of strings, not a single string.
+
+    Args:
+      name: the parameter or config key that contains the value.
+      values: the user's value.
+
+    Raises:
+      ValueError: the value is a string.
+    """
+    if isinstance(values, str):
+        raise ValueError(f"{name}={values!r}: expected a list, got a string. Use [{values!r}].")
+
+
 _LOAD_CONFIG = "Load one with `load_config`, for example from a recipe."
 
 

@@ -5,24 +5,23 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from bert_jax.downstream.scorer import DownstreamScorer, open_tasks, scoring
+from bert_jax.downstream.scorer import DownstreamScorer, OpenCheckpoint, open_tasks, scoring
 from bert_jax.downstream.tasks import load_tasks
 from bert_jax.json_files import expecting_fields, read_json_object
 from bert_jax.runs.ownership import RESOLVED_NAME
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, read_model, read_tokenizer
-from bert_jax.training.checkpoint_checksums import Unreadable
-from bert_jax.training.checkpoint_files import steps_in
+from bert_jax.training.checkpoint_files import DamagedCheckpoint, steps_in
 from bert_jax.training.distributed import StopRequest, StopRequested, launched_together
 from bert_jax.training.downstream_log import DownstreamScore, read_downstream_scores
 from bert_jax.training.reports import Message, OnReport, discard
+from bert_jax.validation import check_list
 
 _POLL_SECONDS = 10.0
 _STOP_SECONDS = 0.2  # how often a request to stop is checked while waiting
-_REMOVAL_CHECKS = 10  # how often an unreadable checkpoint is looked for before it is reported
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,8 @@ class FollowResult:
     """The result of following a run.
 
     Attributes:
-      finished: whether all checkpoints have been scored. If False, `follow` was stopped, and the
-        same call resumes it.
+      finished: whether all checkpoints have been scored, except for those that could not be read.
+        If False, `follow` was stopped, and the same call resumes it.
       scores: all scores in the log, ordered by step.
     """
 
@@ -54,8 +53,9 @@ def follow(
 
     The scores go to `downstream.jsonl` in the run's work directory, to its curves and to its
     TensorBoard events. Checkpoints that have been scored before are skipped, so the same call
-    resumes after an interruption. The function returns when the run is finished and its last
-    checkpoint has been scored.
+    resumes after an interruption. If the run goes back to an earlier step, the new checkpoints are
+    scored too. A checkpoint that cannot be read is skipped with a warning until its files change.
+    The function returns when the run is finished and its last checkpoint has been scored.
 
     Args:
       work_dir: the work directory of the run.
@@ -64,7 +64,7 @@ def follow(
       every: score only the last checkpoint and those whose step is a multiple of this number.
       once: whether to return once the current checkpoints have been scored.
       poll_seconds: how often to look for new checkpoints, in seconds.
-      on_report: called with a message after each fine-tuning run.
+      on_report: called with a message after each fine-tuning run and for each skipped checkpoint.
       stop: a request to stop; any thread may call its `request()`.
 
     Raises:
@@ -78,6 +78,8 @@ def follow(
         )
     if every < 1:
         raise ValueError(f"every={every}: expected 1 or more.")
+    check_list("configs", configs)
+    check_list("overrides", overrides)
     directory, report = Path(work_dir), on_report or discard
     model, _ = read_model(directory)
     if model.classifier is not None:
@@ -104,6 +106,22 @@ def follow(
     return FollowResult(finished, read_downstream_scores(directory))
 
 
+@dataclass(frozen=True)
+class _Unread:
+    """A checkpoint that could not be read.
+
+    Attributes:
+      error: the error.
+      files: the checkpoint's files after the last attempt; see `_files_of`.
+      reported: whether the error has been reported. It is not reported while the files change,
+        since the run may be removing them.
+    """
+
+    error: Exception
+    files: frozenset[tuple[str, int, int]]
+    reported: bool
+
+
 @dataclass
 class _Follower:
     work_dir: Path
@@ -111,51 +129,80 @@ class _Follower:
     every: int
     stop: StopRequest
     report: OnReport
+    _unread: dict[int, _Unread] = field(default_factory=dict)
 
     def run(self, once: bool, poll_seconds: float) -> bool:
         """Score checkpoints until the run is finished; return False if a stop was requested."""
-        done: set[int] = set()
         waiting = False
         while True:
             total = _total_steps(self.work_dir)
             steps = steps_in(self.work_dir / CHECKPOINTS_NAME)
             ended = total is None or total in steps
             last = steps[-1] if steps and (ended or once) else None
-            due = [x for x in steps if (x % self.every == 0 or x == last) and x not in done]
-            if due:
-                done.add(due[0])
-                if not self._score(due[0]):
+            due = [x for x in steps if x % self.every == 0 or x == last]
+            for step in sorted(self._unread.keys() - set(steps)):
+                self._skip_removed(step)
+            checkpoint = self._next(due)
+            if checkpoint is not None:
+                if not self.scorer.score(checkpoint):
                     return False
                 waiting = False
                 continue
-            if ended or once:
+            settled = all(x not in self._unread or self._unread[x].reported for x in due)
+            if (ended or once) and settled:
                 return True
-            if not waiting:
+            if not (waiting or ended or once):
                 newest = f"step {steps[-1]:,}" if steps else "the first step"
                 self.report(Message(f"waiting for a checkpoint after {newest} of {total:,}"))
                 waiting = True
             if not self._wait(poll_seconds):
                 return False
 
-    def _score(self, step: int) -> bool:
-        """Score a checkpoint unless the run removes it first; return False if asked to stop."""
+    def _next(self, due: Sequence[int]) -> OpenCheckpoint | None:
+        """Open the first checkpoint that can be read and is not in the log; None if there is none.
+
+        Checkpoints are compared with the log every time, since a run that goes back to an earlier
+        step replaces them.
+        """
+        for step in due:
+            checkpoint = self._open(step)
+            if checkpoint is not None and checkpoint.sources:
+                return checkpoint
+        return None
+
+    def _open(self, step: int) -> OpenCheckpoint | None:
+        """Open a checkpoint; return None if it cannot be read or has been removed."""
+        files = self.work_dir / CHECKPOINTS_NAME / str(step)
+        before = self._unread.get(step)
+        if before is not None and before.reported and isinstance(before.error, DamagedCheckpoint):
+            if before.files == _files_of(files):
+                return None
         try:
             checkpoint = self.scorer.open(step)
-        except (OSError, ValueError, Unreadable):
-            if not self._was_removed(step):
+        except (OSError, ValueError) as error:
+            if step not in steps_in(files.parent):
+                self._skip_removed(step)
+                return None
+            if not isinstance(error, (OSError, DamagedCheckpoint)):
                 raise
-            text = f"skipped    step {step:,}: the run removed the checkpoint before it was read"
-            self.report(Message(f"{text} (checkpoint.keep_every keeps more of them)"))
-            return True
-        return self.scorer.score(checkpoint)
+            self._note(step, error, _files_of(files))
+            return None
+        self._unread.pop(step, None)
+        return checkpoint
 
-    def _was_removed(self, step: int) -> bool:
-        """Wait briefly for the run to remove a checkpoint, and return whether it did."""
-        for _ in range(_REMOVAL_CHECKS):
-            if step not in steps_in(self.work_dir / CHECKPOINTS_NAME):
-                return True
-            time.sleep(_STOP_SECONDS)
-        return False
+    def _skip_removed(self, step: int) -> None:
+        self._unread.pop(step, None)
+        text = f"skipped    step {step:,}: the run removed the checkpoint before it was read"
+        self.report(Message(f"{text} (checkpoint.keep_every keeps more of them)"))
+
+    def _note(self, step: int, error: Exception, files: frozenset[tuple[str, int, int]]) -> None:
+        """Remember an unreadable checkpoint, and report it if its files are no longer changing."""
+        before = self._unread.get(step)
+        reported = before is not None and before.reported
+        if before is not None and before.files == files and not reported:
+            self.report(Message(f"warning    step {step:,} is skipped: {error}"))
+            reported = True
+        self._unread[step] = _Unread(error, files, reported)
 
     def _wait(self, seconds: float) -> bool:
         """Wait, and return False if a stop was requested in the meantime."""
@@ -167,6 +214,17 @@ class _Follower:
         except StopRequested:
             return False
         return True
+
+
+def _files_of(checkpoint: Path) -> frozenset[tuple[str, int, int]]:
+    """Return the path, size and time of change of every file in a checkpoint."""
+    files = set()
+    for directory, _, names in os.walk(checkpoint):
+        for path in (os.path.join(directory, name) for name in names):
+            with suppress(OSError):  # the file is being removed
+                status = os.stat(path)
+                files.add((path, status.st_size, status.st_ctime_ns))
+    return frozenset(files)
 
 
 def _total_steps(work_dir: Path) -> int | None:

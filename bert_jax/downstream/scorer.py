@@ -24,8 +24,8 @@ from bert_jax.models.model import ModelConfig
 from bert_jax.runs.ownership import only_writer
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, read_model
 from bert_jax.tokenizers.tokenizer import Tokenizer
-from bert_jax.training.checkpoint_checksums import PARAMETERS, recorded_checksum
-from bert_jax.training.checkpoint_files import steps_in
+from bert_jax.training.checkpoint_checksums import PARAMETERS, Unreadable, recorded_checksum
+from bert_jax.training.checkpoint_files import damaged, steps_in
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.downstream_log import DownstreamLog, DownstreamScore
 from bert_jax.training.evaluation import TrainingDiverged
@@ -109,20 +109,31 @@ class DownstreamScorer:
         """Read a checkpoint, which may be removed afterwards.
 
         Raises:
-          OSError, ValueError: the checkpoint is missing or damaged.
-          Unreadable: its checksums are missing or damaged.
+          DamagedCheckpoint: a file is missing or differs from what was saved.
+          OSError: the checkpoint is intact but cannot be loaded.
+          ValueError: there is no checkpoint at this step, or it does not fit the model.
         """
-        checksum = recorded_checksum(self.work_dir / CHECKPOINTS_NAME, step, PARAMETERS)
+        checkpoints = self.work_dir / CHECKPOINTS_NAME
+        try:
+            checksum = recorded_checksum(checkpoints, step, PARAMETERS)
+        except Unreadable as error:
+            raise damaged(checkpoints, step, str(error)) from error
+        unscored = {
+            name: run
+            for name, run in self.opened.items()
+            if not self.log.has(name, step, checkpoint=checksum, config=self.checksums[name])
+        }
+        if not unscored:
+            return OpenCheckpoint(step, checksum, {})
         theta = read_model(self.work_dir, step)[0].encoder.rotary_theta
         sources: dict[str, Source] = {}
         held: Source | None = None
-        for name, run in self.opened.items():
-            if self.log.has(name, step, checkpoint=checksum, config=self.checksums[name]):
-                continue
+        for name, run in unscored.items():
             model = run.source.model
             model = replace(model, encoder=replace(model.encoder, rotary_theta=theta))
-            source = replace(run.source, step=step, model=model, held=None)
-            if not (source.from_scratch or _has_begun(self._run_directory(name, step, checksum))):
+            needed = None if run.source.from_scratch else step
+            source = replace(run.source, step=needed, model=model, held=None)
+            if needed is not None and not _has_begun(self._run_directory(name, step, checksum)):
                 held = held or source.hold()
                 source = replace(source, held=held.held)
             sources[name] = source
@@ -226,8 +237,10 @@ def _checksum_of(run: FinetuneRun) -> str:
     """Return a checksum of the values that determine a fine-tuning run's scores."""
     assert run.data.train is not None
     skipped = ("work_dir", "init_from", "mesh", "tensorboard", "report_every_steps")
+    config = {name: x for name, x in run.resolved.as_read().items() if name not in skipped}
+    config["compute"]["dtype"] = run.compute.dtype  # "auto" depends on the device
     values = {
-        "config": {name: x for name, x in run.resolved.as_read().items() if name not in skipped},
+        "config": config,
         "train": run.data.train.fingerprint,
         "validation": {name: each.fingerprint for name, each in run.data.validation.items()},
     }

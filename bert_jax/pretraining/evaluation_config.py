@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bert_jax.language_scores.metric_names import text_metrics_of, text_names
 from bert_jax.local_paths import LocalPath
 from bert_jax.training.reports import PAIRS_ACCURACY
-from bert_jax.validation import check_at_least
+from bert_jax.validation import check_at_least, check_list
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,8 @@ class EvaluationConfig:
                 f"evaluation.masking_rate={self.masking_rate}: must be above 0 and at most 1, or 0 "
                 "for the training rate of the last step."
             )
+        check_list("evaluation.texts", self.texts)
+        check_list("evaluation.downstream", self.downstream)
         text_names(self.texts, "evaluation.texts")
         for key in ("texts", "minimal_pairs", "downstream"):
             if getattr(self, key) and not self.every_steps:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from bert_jax.training.reports import (
     is_on_other_data,
     phenomenon_of,
 )
+
+logger = logging.getLogger(__name__)
 
 Points = tuple[np.ndarray, np.ndarray]
 
@@ -62,12 +66,13 @@ def draw_curves(log: str | os.PathLike[str], output: str | os.PathLike[str], *, 
 
     Args:
       log: a run's `metrics.jsonl`. If there is a log of fine-tuned checkpoints next to it, the
-        main score of each task is plotted too.
+        main score of each task is plotted too. If that log is damaged, a warning is logged once.
       output: the path of the image.
       title: the title above the panels.
 
     Raises:
       NotWritten: the image cannot be written.
+      ValueError: `log` is damaged.
     """
     entries = read_metrics(log) + _downstream_entries(Path(log).parent)
     names = _panels(entries)
@@ -88,15 +93,25 @@ def draw_curves(log: str | os.PathLike[str], output: str | os.PathLike[str], *, 
 
 def _downstream_entries(work_dir: Path) -> list[dict[str, Any]]:
     """Return the main score of each fine-tuned checkpoint, in the form of an evaluation."""
+    try:
+        scores = read_downstream_scores(work_dir)
+    except ValueError as error:  # another process may have written the log; training needs no score
+        _warn_once(f"{error} The curves do not show the scores of fine-tuned checkpoints.")
+        return []
     return [
         {
             "kind": "evaluation",
             "step": score.step,
             f"{DOWNSTREAM_PREFIX}{score.task}: {score.metric}": score.scores[score.metric],
         }
-        for score in read_downstream_scores(work_dir)
+        for score in scores
         if score.metric in score.scores
     ]
+
+
+@cache
+def _warn_once(text: str) -> None:
+    logger.warning("%s", text)
 
 
 def _panels(entries: list[dict[str, Any]]) -> list[str]:

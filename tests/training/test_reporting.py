@@ -14,6 +14,7 @@ from matplotlib.image import imread
 from bert_jax.cli.output import console_report
 from bert_jax.training import curves
 from bert_jax.training.curves import draw_curves
+from bert_jax.training.downstream_log import DownstreamLog
 from bert_jax.training.metrics_log import MetricsLog, read_metrics
 from bert_jax.training.reporting import Reporter
 from bert_jax.training.reports import Message
@@ -222,3 +223,20 @@ def test_without_tensorboard_no_events_are_written(tmp_path: Path) -> None:
     reporter.close()
     assert "utilisation" not in read_metrics(tmp_path / "metrics.jsonl")[0]
     assert sorted(os.listdir(tmp_path)) == ["curves.png", "metrics.jsonl"]
+
+
+def test_a_damaged_log_of_downstream_scores_does_not_stop_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "downstream.jsonl").write_text('{"kind": "downstream", "step": 10}\n')
+    reporter = make_reporter(tmp_path, io.StringIO())
+    for step in (10, 20):
+        reporter.evaluation(step, {"mlm_loss": 5.25})
+    reporter.close()
+    (warning,) = (x.getMessage() for x in caplog.records if x.levelno == logging.WARNING)
+    assert warning.startswith(f"{tmp_path / 'downstream.jsonl'}: damaged: missing key 'task'")
+    assert warning.endswith("The curves do not show the scores of fine-tuned checkpoints.")
+    assert imread(tmp_path / "curves.png").ndim == 3
+    # Scores can be added only to a log that can be read.
+    with pytest.raises(ValueError, match="missing key 'task'"):
+        DownstreamLog(tmp_path)
