@@ -109,9 +109,9 @@ class DownstreamScorer:
         """Read a checkpoint, which may be removed afterwards.
 
         Raises:
-          DamagedCheckpoint: a file is missing or differs from what was saved.
+          DamagedCheckpoint: a file is missing or damaged.
           OSError: the checkpoint is intact but cannot be loaded.
-          ValueError: there is no checkpoint at this step, or it does not fit the model.
+          ValueError: the checkpoint is missing or does not fit the model.
         """
         checkpoints = self.work_dir / CHECKPOINTS_NAME
         try:

@@ -96,7 +96,8 @@ def _downstream_entries(work_dir: Path) -> list[dict[str, Any]]:
     try:
         scores = read_downstream_scores(work_dir)
     except ValueError as error:  # another process may have written the log; training needs no score
-        _warn_once(f"{error} The curves do not show the scores of fine-tuned checkpoints.")
+        text = str(error).rstrip(".")
+        _warn_once(f"{text}. The curves do not show the scores of fine-tuned checkpoints.")
         return []
     return [
         {

@@ -235,7 +235,7 @@ def test_a_damaged_log_of_downstream_scores_does_not_stop_the_run(
     reporter.close()
     (warning,) = (x.getMessage() for x in caplog.records if x.levelno == logging.WARNING)
     assert warning.startswith(f"{tmp_path / 'downstream.jsonl'}: damaged: missing key 'task'")
-    assert warning.endswith("The curves do not show the scores of fine-tuned checkpoints.")
+    assert warning.endswith("new log. The curves do not show the scores of fine-tuned checkpoints.")
     assert imread(tmp_path / "curves.png").ndim == 3
     # Scores can be added only to a log that can be read.
     with pytest.raises(ValueError, match="missing key 'task'"):
