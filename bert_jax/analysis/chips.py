@@ -59,7 +59,7 @@ class Chip:
       memory_bandwidth: HBM bandwidth in bytes/s.
       link_bandwidth: total outgoing bandwidth of the links to other chips, in bytes/s.
       multiply_adds: the number of bfloat16 multiply-adds per cycle in all of the chip's matrix
-        units; None for GPUs, whose compiler counts no cycles.
+        units; None for GPUs, because only the TPU compiler estimates cycles.
       source: where these figures were published.
     """
 

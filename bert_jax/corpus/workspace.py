@@ -159,9 +159,9 @@ def _check_contents(
         logger.info("%s was modified after preparation, so its checksum is being compared", path)
         if file_sha256(path) != recorded_source[CHECKSUM_KEY]:
             raise ValueError(
-                f"{output}: contains a finished corpus with different inputs: {path} has changed "
-                "since the corpus was prepared, although its size has not. Choose another output "
-                "directory."
+                f"{output}: contains a finished corpus built from different inputs: {path} has "
+                "changed since the corpus was prepared, although its size has not. Choose another "
+                "output directory."
             )
 
 

@@ -1,4 +1,4 @@
-"""Define a traced text: its tokens and words, and a model's intermediate results for them."""
+"""Hold a model's intermediate results for a text, together with the text's tokens and words."""
 
 from __future__ import annotations
 

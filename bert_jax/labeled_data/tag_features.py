@@ -308,7 +308,7 @@ def _correct_tags(
         case "IOB2":
             return [to_iob2(tags, scheme) for tags in in_file.tags]
         case "as_written":
-            raise AssertionError("tags as written need no conversion")
+            raise AssertionError("with learn_as='as_written', the scheme is 'plain'")
         case _:
             assert_never(files.learn_as)
 

@@ -61,8 +61,8 @@ def splash_attention(
       document_ids: [batch, length], or None if all tokens of a row are in one document.
       packed: whether a row may contain multiple documents. If so, padding attends to padding;
         otherwise it attends to the document's tokens.
-      window: the number of tokens that each token sees, itself included, which is odd; None for
-        all.
+      window: the number of tokens that each token attends to, an odd number that includes the
+        token itself; None for all tokens.
 
     Returns:
       [batch, length, num_heads, head_dim] in the dtype of `query`.

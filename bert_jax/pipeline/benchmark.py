@@ -37,7 +37,7 @@ class LoadingSpeed:
 
 @dataclass(frozen=True)
 class InlineSpeed(LoadingSpeed):
-    """The speed at which one core makes batches; `str()` includes how full the rows are.
+    """The speed at which one core makes batches, and how full the rows are; `str()` returns a line.
 
     Attributes:
       filled: the fraction of positions that are not padding.

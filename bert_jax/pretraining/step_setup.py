@@ -191,7 +191,7 @@ class StepSetup:
         return self.teacher_flops(phase) + self._comparison_flops(phase)
 
     def step_flops(self, phase: PhaseConfig, documents_per_row: int) -> int:
-        """Return the model FLOPs per step of `phase`, with the teacher's forward pass."""
+        """Return the model FLOPs per step of `phase`, including the teacher's forward pass."""
         return self.training_flops(phase, documents_per_row) + self.teacher_flops(phase)
 
     def teacher_flops(self, phase: PhaseConfig) -> int:

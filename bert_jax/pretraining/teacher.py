@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, assert_never, cast
 
 from jax.sharding import Mesh
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.config import AttentionBackend, ComputeConfig, EncoderConfig
 from bert_jax.models.devices import Device
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
@@ -92,12 +92,8 @@ def describe_teacher(
     dtype = distillation.dtype
     if dtype == "auto":
         dtype = compute.resolve(device, student).dtype
-    # The teacher runs without dropout. A request for XLA attention or for the kernel for TPUs
-    # applies to both models. A request for cuDNN does not, because the teacher's dtype or head size
-    # may not allow it; "auto" selects cuDNN if they do.
     without_dropout = replace(model.encoder, attention_dropout=0.0)
-    attention = compute.attention if compute.attention in ("xla", "splash") else "auto"
-    requested = ComputeConfig(dtype=dtype, attention=attention)
+    requested = ComputeConfig(dtype=dtype, attention=_attention(compute.attention))
     resolved = requested.resolve(device, without_dropout)
     pairs = cast(SentencePairs, origin.get(PAIRS, "next_sentence"))
     if model.head == "masked_lm":
@@ -108,6 +104,18 @@ def describe_teacher(
         layers = matched_layers(student.num_layers, model.encoder.num_layers)
     teacher = PretrainingTeacher(definition, distillation, layers)
     return TeacherSpec(distillation, model, pairs, resolved, teacher)
+
+
+def _attention(requested: AttentionBackend) -> AttentionBackend:
+    """Return the attention backend to request for the teacher, given the one for the student."""
+    match requested:
+        case "xla" | "splash":
+            return requested
+        case "cudnn" | "auto":
+            # The teacher's dtype or head size may not allow cuDNN. "auto" selects it if they do.
+            return "auto"
+        case _:
+            assert_never(requested)
 
 
 def _check_comparable(

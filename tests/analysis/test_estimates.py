@@ -52,7 +52,7 @@ def test_the_time_of_each_kind_of_work_is_summed(estimate: StepEstimate) -> None
 
 def test_instructions_without_an_estimate_are_counted(estimate: StepEstimate) -> None:
     assert estimate.not_estimated == {
-        # The body's counter runs twice, as does the condition.
+        # The loop runs twice. Each time, it increments its counter and checks its condition.
         "scalar operations": 4,
         "DMA copies": 2,
         "gathers and scatters": 1,

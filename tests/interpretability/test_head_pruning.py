@@ -1,4 +1,4 @@
-"""Compare head importance and pruned scores with PyTorch."""
+"""Compare the importance of heads, and the scores after pruning them, with PyTorch."""
 
 from __future__ import annotations
 
