@@ -175,13 +175,13 @@ def test_unusable_data_is_refused_before_the_run_starts(
     (tmp_path / "bad.jsonl").write_text('{"sentence_good": "A boat."}\n', encoding="utf-8")
     work_dir = tmp_path / "run"
     for words, message in (
-        ([f"evaluation.texts=('{tmp_path}/missing.txt',)"], "does not exist"),
+        ([f"evaluation.texts=('{tmp_path}/missing.txt',)"], "no such file or directory"),
         ([f"evaluation.texts=('{tmp_path}/blank.txt',)"], "contains no usable document"),
         (
             [f"evaluation.texts=('{data}/novel.txt','{tmp_path}/novel.jsonl')"],
             "would both be called 'novel' in the log",
         ),
-        ([f"evaluation.minimal_pairs={tmp_path}/none.jsonl"], "does not exist"),
+        ([f"evaluation.minimal_pairs={tmp_path}/none.jsonl"], "no such file or directory"),
         ([f"evaluation.minimal_pairs={tmp_path}/bad.jsonl"], "no field 'sentence_bad'"),
         (["evaluation.text_length=65"], "evaluation.text_length=65: expected 3 to 64"),
         (["evaluation.max_pairs=-1"], "max_pairs"),
