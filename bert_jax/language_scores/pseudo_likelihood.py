@@ -29,8 +29,8 @@ from bert_jax.models.options import DTypeName
 from bert_jax.models.pretraining_models import PretrainingModel
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
-# The maximum number of row lengths, and the number of rows that justifies one more length:
-# compiling for a length takes about as long as computing a few thousand rows with BERT-mini.
+# There are two row lengths, and one more for every 2,000 rows, but at most 12. Compiling for another
+# length takes about as long as computing a few thousand rows with BERT-mini.
 _MAX_LENGTHS, _ROWS_PER_LENGTH = 12, 2000
 # Up to this length, rows may have any number of tokens; beyond it, only multiples of 8.
 _LONGEST_EXACT = 512
