@@ -63,7 +63,7 @@ def open_evaluation_set(config: PretrainConfig, tokenizer: Tokenizer) -> Evaluat
         )
     shortest = min(phase.sequence_length for phase in config.phases.values())
     length = evaluation.text_length or shortest
-    if not SPECIAL_TOKENS < length <= positions:
+    if evaluation.texts and not SPECIAL_TOKENS < length <= positions:
         raise ValueError(
             f"evaluation.text_length={length}: expected {SPECIAL_TOKENS + 1} to {positions:,}, the "
             "model's number of positions."

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from bert_jax.language_scores.metric_names import text_metrics_of, text_names
 from bert_jax.local_paths import LocalPath
 from bert_jax.training.reports import PAIRS_ACCURACY
 from bert_jax.validation import check_at_least, check_list
+
+# The settings that have an effect only with certain data, keyed by the data's key.
+_USERS = {
+    "texts": ("text_length", "max_sentences"),
+    "minimal_pairs": ("max_pairs",),
+    "downstream": ("downstream_every",),
+}
 
 
 @dataclass(frozen=True)
@@ -68,12 +75,28 @@ class EvaluationConfig:
         check_list("evaluation.texts", self.texts)
         check_list("evaluation.downstream", self.downstream)
         text_names(self.texts, "evaluation.texts")
+        self._check_used()
         for key in ("texts", "minimal_pairs", "downstream"):
             if getattr(self, key) and not self.every_steps:
                 raise ValueError(
                     f"evaluation.{key} with evaluation.every_steps=0: without evaluations, {key} "
                     f"has no effect. Set every_steps, or leave out {key}."
                 )
+
+    def _check_used(self) -> None:
+        """Raise ValueError if a setting differs from its default but the data it is for is missing.
+
+        The data are the texts, the minimal pairs or the downstream tasks.
+        """
+        defaults = {field.name: field.default for field in fields(self)}
+        for data, names in _USERS.items():
+            for name in names:
+                value = getattr(self, name)
+                if value != defaults[name] and not getattr(self, data):
+                    raise ValueError(
+                        f"evaluation.{name}={value}: has no effect without evaluation.{data}. Set "
+                        f"{data}, or leave {name} at {defaults[name]}."
+                    )
 
     @property
     def scores_language(self) -> bool:

@@ -244,6 +244,22 @@ def test_invalid_configs_are_refused(changes: dict, message: str) -> None:
         config(**changes)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"text_length": 64}, "text_length=64: has no effect without evaluation.texts. Set texts"),
+        ({"max_sentences": 0}, "max_sentences=0: has no effect .* leave max_sentences at 100"),
+        ({"minimal_pairs": "pairs.jsonl", "text_length": 64}, "no effect without evaluation.texts"),
+        ({"texts": ("a.txt",), "max_pairs": 5}, "no effect without evaluation.minimal_pairs"),
+        ({"downstream_every": 2}, "downstream_every=2: has no effect without evaluation.downstream"),
+        ({"texts": "novel.txt"}, r"texts='novel.txt': expected a list of paths. Write \['novel.txt'"),
+    ],
+)
+def test_evaluation_settings_without_their_data_are_refused(settings: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        EvaluationConfig(**settings)
+
+
 def test_an_evaluation_batch_has_as_many_rows_as_a_micro_batch() -> None:
     """If training must split a batch to fit it in memory, evaluation must split it too."""
     run = config(accumulation_steps=4)

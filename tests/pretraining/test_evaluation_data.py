@@ -152,6 +152,7 @@ def test_runs_without_the_keys_keep_their_identity_and_metrics(
 ) -> None:
     """The keys for these scores may be added or removed when a run resumes."""
     words = ["evaluation.texts=()", "evaluation.minimal_pairs=''"]
+    words += ["evaluation.max_pairs=20", "evaluation.max_sentences=100"]
     plain = config_of(tiny_config, tmp_path, data, *words)
     assert plain.identity() == config_of(tiny_config, tmp_path, data).identity()
 
