@@ -6,10 +6,11 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
 
+from bert_jax.language_scores.batch_limits import SENTENCE_TOKENS, TEXT_TOKENS, BatchLimits
 from bert_jax.language_scores.masked_lm import MaskedLM, MaskedLMPrograms, NotFinite
 from bert_jax.language_scores.masked_rows import EncodedSentence
 from bert_jax.language_scores.metric_names import (
@@ -25,14 +26,22 @@ from bert_jax.language_scores.minimal_pairs import (
 )
 from bert_jax.language_scores.pair_file import MinimalPair, read_minimal_pairs, sample_pairs
 from bert_jax.language_scores.pseudo_likelihood import SentenceScorer
-from bert_jax.language_scores.text_rows import TextRows, read_text_rows
+from bert_jax.language_scores.text_rows import SPECIAL_TOKENS, TextRows, read_text_rows, row_groups
 from bert_jax.language_scores.text_scores import text_metrics
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.parameters import ModelDefinition, Parameters
 from bert_jax.text.sources import SourceOptions, expand_inputs
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.reports import PAIRS_ACCURACY
 
 _SEED = 0  # the default of `score_text`
+
+
+class BatchShape(NamedTuple):
+    """The number of rows in a batch, over all devices, and the number of tokens per row."""
+
+    rows: int
+    length: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +73,21 @@ class EvaluationSet:
         for sentence in self.sentences:
             digest.update(sentence.token_ids.tobytes() + b"|")
         return digest.hexdigest()
+
+    def text_batches(self, limits: BatchLimits) -> Iterator[BatchShape]:
+        """Yield the shapes of the batches for the texts' losses."""
+        for rows in self.texts.values():
+            for group in row_groups(rows.fragments, TEXT_TOKENS.here, limits):
+                yield BatchShape(group.num_rows, group.length)
+
+    def sentence_batch(self, limits: BatchLimits) -> BatchShape | None:
+        """Return the shape of a batch for the longest sentence of the minimal pairs, if any."""
+        if not self.sentences:
+            return None
+        # A sentence has as many rows as tokens.
+        tokens = max(len(sentence.token_ids) for sentence in self.sentences)
+        length = tokens + SPECIAL_TOKENS
+        return BatchShape(limits.num_rows(length, SENTENCE_TOKENS.here, tokens), length)
 
     def lines(self) -> Iterator[str]:
         """Yield a line for each text, and one for the minimal pairs."""
@@ -130,6 +154,7 @@ class LanguageMetrics:
     Args:
       data: the texts and the minimal pairs.
       definition: a model with an encoder and a masked-LM head.
+      encoder: the encoder's config.
       mesh: the device mesh that the parameters are on.
       stored_names: see `MaskedLMPrograms`.
     """
@@ -138,11 +163,12 @@ class LanguageMetrics:
         self,
         data: EvaluationSet,
         definition: ModelDefinition[Any],
+        encoder: EncoderConfig,
         mesh: Mesh,
         stored_names: Mapping[str, str] | None = None,
     ):
         self._data = data
-        self.programs = MaskedLMPrograms(definition, mesh, stored_names)
+        self.programs = MaskedLMPrograms(definition, encoder, mesh, stored_names)
 
     def __call__(self, parameters: Parameters, after_batch: Callable[[], None]) -> dict[str, float]:
         """Return all scores, keyed by metric name; NaN if the model's outputs are not finite.

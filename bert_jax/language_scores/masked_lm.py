@@ -12,11 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from bert_jax.language_scores.batch_limits import BatchLimits
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.parameters import ModelDefinition, Parameters
 from bert_jax.models.pretraining_models import PretrainingModel
 from bert_jax.processes import available_cores
 from bert_jax.tasks.task import cross_entropy
-from bert_jax.training.sharding import batch_extent, layout, local_rows, to_global
+from bert_jax.training.sharding import layout, local_rows, to_global
 
 HostBatch = Mapping[str, np.ndarray]
 Score = Callable[[HostBatch], jax.Array]
@@ -35,13 +37,13 @@ class MaskedLM:
         predictions, float32 [3], for a batch from `masked_batches`.
       log_probabilities: returns the log-probabilities of `labels` [rows, labels] at `positions`
         [rows].
-      multiple: the number that the number of rows in a batch must be a multiple of.
+      limits: the limits on the shape of a batch.
       num_threads: the number of threads that may compute batches at the same time.
     """
 
     loss_sums: Score
     log_probabilities: Score
-    multiple: int = 1
+    limits: BatchLimits
     num_threads: int = 1
 
     @staticmethod
@@ -53,12 +55,9 @@ class MaskedLM:
         return MaskedLM(
             partial(_compiled_loss_sums, model),
             partial(_compiled_log_probabilities, model),
+            BatchLimits.of(model.encoder.config),
             num_threads=max(2, available_cores()) if on_cpu else 2,
         )
-
-    def padded(self, num_rows: int) -> int:
-        """Return the smallest permitted number of rows that is at least `num_rows`."""
-        return -(-num_rows // self.multiple) * self.multiple
 
 
 class MaskedLMPrograms:
@@ -69,6 +68,7 @@ class MaskedLMPrograms:
 
     Args:
       definition: a model with an encoder and a masked-LM head.
+      encoder: the encoder's config.
       mesh: the device mesh.
       stored_names: a dict from the name of each of the model's parameters to its name among the
         parameters that `bind` takes; None if the names are the same.
@@ -77,10 +77,12 @@ class MaskedLMPrograms:
     def __init__(
         self,
         definition: ModelDefinition[Any],
+        encoder: EncoderConfig,
         mesh: Mesh,
         stored_names: Mapping[str, str] | None = None,
     ):
         self._mesh = mesh
+        self._limits = BatchLimits.of(encoder, mesh)
         self._stored_names = stored_names or {name: name for name in definition.shapes}
         replicated = NamedSharding(mesh, PartitionSpec())
 
@@ -120,7 +122,7 @@ class MaskedLMPrograms:
         return MaskedLM(
             partial(score, self._loss_sums),
             partial(score, self._log_probabilities),
-            batch_extent(self._mesh),
+            self._limits,
         )
 
 

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_jax.inference.predictor import Predictor, as_list, check_strings, refuse
-from bert_jax.labeled_data.feature_batches import MULTIPLE, choose_lengths
+from bert_jax.labeled_data.feature_batches import MULTIPLE
+from bert_jax.language_scores.batch_limits import SENTENCE_TOKENS, BatchLimits
 from bert_jax.language_scores.masked_lm import MaskedLM, NotFinite
 from bert_jax.language_scores.masked_rows import (
     EncodedSentence,
@@ -29,14 +30,11 @@ from bert_jax.models.options import DTypeName
 from bert_jax.models.pretraining_models import PretrainingModel
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
-# There are two row lengths, and one more for every 2,000 rows, but at most 12. Compiling for another
-# length takes about as long as computing a few thousand rows with BERT-mini.
+# There are two row lengths, and one more for every 2,000 rows, but at most 12. Compiling for one
+# more length takes about as long as computing a few thousand rows with BERT-mini.
 _MAX_LENGTHS, _ROWS_PER_LENGTH = 12, 2000
 # Up to this length, rows may have any number of tokens; beyond it, only multiples of 8.
 _LONGEST_EXACT = 512
-# The number of tokens in a batch on a CPU, where activations should fit in the caches, and on an
-# accelerator.
-_TOKENS_ON_A_CPU, _TOKENS_ELSEWHERE = 1024, 65_536
 _TOKENS_AT_ONCE = 1 << 18  # the tokens of the rows that are in memory at the same time
 
 OnTokens = Callable[[int, int], None]
@@ -53,9 +51,6 @@ class SentenceScorer:
     def __init__(self, model: MaskedLM, tokenizer: Tokenizer):
         self._model = model
         self._tokenizer = tokenizer
-        on_cpu = jax.default_backend() == "cpu"
-        tokens = _TOKENS_ON_A_CPU if on_cpu else _TOKENS_ELSEWHERE
-        self._batch_tokens = tokens * model.multiple
 
     def __call__(
         self, sentences: Sequence[EncodedSentence], on_tokens: OnTokens | None = None
@@ -85,7 +80,7 @@ class SentenceScorer:
         different = [sentences[index] for index in first]
         scores = np.zeros(len(different))
         done, total = 0, sum(len(sentence.token_ids) for sentence in different)
-        for indices, length in _plan(different):
+        for indices, length in _plan(different, self._model.limits):
             part = [different[index] for index in indices]
             rows = masked_rows(part, length, self._tokenizer)
             found = self._log_probabilities(rows)[rows.row, rows.slot].astype(np.float64)
@@ -99,15 +94,15 @@ class SentenceScorer:
     def _log_probabilities(self, rows: MaskedRows) -> NDArray[np.float32]:
         """Return the log-probability of every label, shaped like `rows.labels`."""
         length = rows.token_ids.shape[1]
-        size = max(1, self._batch_tokens // length)
-        if len(rows.token_ids) < size:
-            size = 1 << (len(rows.token_ids) - 1).bit_length()
-        size = self._model.padded(size)
+        limits, threads = self._model.limits, self._model.num_threads
+        size = limits.num_rows(length, SENTENCE_TOKENS.here, len(rows.token_ids))
+        if jax.default_backend() == "cpu":  # computes the batches of all threads at the same time
+            threads = min(threads, limits.num_batches(size, length))
 
         def compute(start: int) -> NDArray[np.float32]:
             return np.asarray(self._model.log_probabilities(_batch(rows, start, size)))
 
-        pool = ThreadPoolExecutor(self._model.num_threads)
+        pool = ThreadPoolExecutor(threads)
         try:
             results = list(pool.map(compute, range(0, len(rows.token_ids), size)))
         finally:
@@ -121,7 +116,9 @@ class SentenceScorer:
         return values
 
 
-def _plan(sentences: Sequence[EncodedSentence]) -> Iterator[tuple[NDArray[np.int64], int]]:
+def _plan(
+    sentences: Sequence[EncodedSentence], limits: BatchLimits
+) -> Iterator[tuple[NDArray[np.int64], int]]:
     """Yield the indices and the row length of each group of sentences, longest first."""
     counts = np.array([len(sentence.token_ids) for sentence in sentences], np.int64)
     filled = np.flatnonzero(counts)
@@ -130,7 +127,7 @@ def _plan(sentences: Sequence[EncodedSentence]) -> Iterator[tuple[NDArray[np.int
     # A sentence of n tokens has n rows of n + 2 positions.
     multiple = 1 if counts.max() + 2 <= _LONGEST_EXACT else MULTIPLE
     num_lengths = min(_MAX_LENGTHS, 2 + int(counts.sum()) // _ROWS_PER_LENGTH)
-    lengths = choose_lengths(
+    lengths = limits.row_lengths(
         counts[filled] + 2, num_lengths, weights=counts[filled], multiple=multiple
     )
     bucket = np.searchsorted(lengths, counts + 2)

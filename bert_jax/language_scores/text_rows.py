@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from bert_jax.corpus.inputs import InputPaths, input_names
 from bert_jax.corpus.packing import check_language, split_sentences, tokenize_document
 from bert_jax.hashing import Purpose, hash_of, permuted
-from bert_jax.labeled_data.feature_batches import MULTIPLE, choose_lengths
+from bert_jax.language_scores.batch_limits import BatchLimits
 from bert_jax.language_scores.masked_rows import EncodedSentence, encode_sentences
 from bert_jax.pipeline.masking import Masker, MaskingConfig
 from bert_jax.text.sources import SourceCounts, SourceOptions, read_documents
@@ -117,14 +118,50 @@ def _sample(sentences: Sequence[str], count: int | None, seed: int) -> list[str]
     return [sentences[index] for index in np.sort(chosen)]
 
 
+class RowGroup(NamedTuple):
+    """Fragments that are laid out in rows of equal length.
+
+    Attributes:
+      members: the indices of the fragments.
+      length: the number of tokens in a row.
+      num_rows: the number of rows in a batch.
+    """
+
+    members: NDArray[np.int64]
+    length: int
+    num_rows: int
+
+
+def row_groups(
+    fragments: Sequence[NDArray[np.int32]], tokens: int, limits: BatchLimits
+) -> Iterator[RowGroup]:
+    """Yield the groups that `masked_batches` divides fragments into, longest first.
+
+    Args:
+      fragments: the token ids of each row.
+      tokens: the maximum number of tokens in a batch on each device; see `BatchLimits.num_rows`.
+      limits: the limits on the shape of a batch.
+    """
+    sizes = _sizes(fragments)
+    lengths = limits.row_lengths(sizes, _NUM_LENGTHS)
+    bucket = np.searchsorted(lengths, sizes)
+    for number, length in reversed(list(enumerate(lengths))):
+        members = np.flatnonzero(bucket == number)
+        yield RowGroup(members, length, limits.num_rows(length, tokens, len(members)))
+
+
+def _sizes(fragments: Sequence[NDArray[np.int32]]) -> NDArray[np.int64]:
+    return np.array([len(fragment) + SPECIAL_TOKENS for fragment in fragments], np.int64)
+
+
 def masked_batches(
     fragments: Sequence[NDArray[np.int32]],
     tokenizer: Tokenizer,
     *,
     seed: int,
-    batch_tokens: int,
+    tokens: int,
+    limits: BatchLimits,
     masking: MaskingConfig,
-    multiple: int = 1,
 ) -> Iterator[Batch]:
     """Yield batches of rows `[CLS] fragment [SEP]`, masked as in pretraining.
 
@@ -134,22 +171,17 @@ def masked_batches(
       fragments: the token ids of each row.
       tokenizer: the tokenizer.
       seed: the seed of the masks.
-      batch_tokens: the maximum number of tokens in a batch; every batch has at least one row.
+      tokens: the maximum number of tokens in a batch on each device; see `BatchLimits.num_rows`.
+      limits: the limits on the shape of a batch.
       masking: how tokens are masked.
-      multiple: a number that divides the number of rows in every batch.
 
     Yields:
       `token_ids` [rows, length], `lengths` [rows], and `positions`, `labels` and `weights`
       [rows, predictions], as in `Predictions`.
     """
     masker = Masker(masking, Vocabulary.of(tokenizer))
-    sizes = np.array([len(fragment) + SPECIAL_TOKENS for fragment in fragments])
-    lengths = choose_lengths(sizes, _NUM_LENGTHS, multiple=MULTIPLE)
-    bucket = np.searchsorted(lengths, sizes)
-    for number, length in reversed(list(enumerate(lengths))):
-        members = np.flatnonzero(bucket == number)
-        num_rows = min(max(1, batch_tokens // length), 1 << (len(members) - 1).bit_length())
-        num_rows = -(-num_rows // multiple) * multiple
+    sizes = _sizes(fragments)
+    for members, length, num_rows in row_groups(fragments, tokens, limits):
         for start in range(0, len(members), num_rows):
             chosen = members[start : start + num_rows]
             token_ids = _layout((fragments[row] for row in chosen), num_rows, length, tokenizer)

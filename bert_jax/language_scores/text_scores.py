@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from bert_jax.corpus.inputs import InputPaths, input_names
+from bert_jax.language_scores.batch_limits import TEXT_TOKENS
 from bert_jax.language_scores.masked_lm import MaskedLM, NotFinite
 from bert_jax.language_scores.progress import OnProgress, progress_line
 from bert_jax.language_scores.pseudo_likelihood import PseudoLikelihood, SentenceScorer
@@ -24,9 +24,6 @@ from bert_jax.text.sources import SourceOptions, expand_inputs
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 MAX_SENTENCES = 1000  # the default sample for the pseudo-perplexity
-# The number of tokens in a batch on a CPU, where activations should fit in the caches, and on an
-# accelerator.
-_TOKENS_ON_A_CPU, _TOKENS_ELSEWHERE = 4096, 65_536
 
 
 @dataclass(frozen=True)
@@ -201,13 +198,12 @@ def text_metrics(
     Raises:
       NotFinite: a loss is not finite.
     """
-    on_cpu = jax.default_backend() == "cpu"
     batches = masked_batches(
         rows.fragments,
         tokenizer,
         seed=seed,
-        batch_tokens=(_TOKENS_ON_A_CPU if on_cpu else _TOKENS_ELSEWHERE) * model.multiple,
-        multiple=model.multiple,
+        tokens=TEXT_TOKENS.here,
+        limits=model.limits,
         masking=MaskingConfig(),
     )
     report = None if on_progress is None else progress_line("rows", on_progress)

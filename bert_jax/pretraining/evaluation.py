@@ -42,7 +42,7 @@ class Downstream(Protocol):
 
 
 # The same as in `evaluate`, so that the scores do not depend on the run's compute settings.
-_COMPUTE = ComputeConfig(dtype="float32", attention="xla")
+SCORING_COMPUTE = ComputeConfig(dtype="float32", attention="xla")
 
 
 def open_evaluation_set(config: PretrainConfig, tokenizer: Tokenizer) -> EvaluationSet | None:
@@ -88,6 +88,8 @@ def language_metrics(data: EvaluationSet, setup: StepSetup, mesh: Mesh) -> Langu
       mesh: the device mesh.
     """
     if setup.generator is None:
-        return LanguageMetrics(data, define_model(setup.model_config, _COMPUTE), mesh)
-    definition = define_model(ModelConfig(setup.generator, "masked_lm"), _COMPUTE)
-    return LanguageMetrics(data, definition, mesh, pair_names(definition.shapes))
+        definition = define_model(setup.model_config, SCORING_COMPUTE)
+        return LanguageMetrics(data, definition, setup.model, mesh)
+    definition = define_model(ModelConfig(setup.generator, "masked_lm"), SCORING_COMPUTE)
+    names = pair_names(definition.shapes)
+    return LanguageMetrics(data, definition, setup.generator, mesh, names)

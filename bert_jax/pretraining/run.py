@@ -38,8 +38,9 @@ from bert_jax.pretraining.run_files import (
     last_evaluation,
     write_run_files,
 )
+from bert_jax.pretraining.run_memory import check_run_memory, check_scoring_memory
 from bert_jax.pretraining.stable_phase import StablePhase
-from bert_jax.pretraining.step_setup import StepSetup, check_run_memory
+from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.pretraining.teacher import (
     TEACHER_IDENTITY,
     LoadedTeacher,
@@ -143,6 +144,8 @@ def pretrain(
     setup = config.step_setup(jax.devices()[0])
     check_run_memory(setup, mesh, corpora, config.evaluation, config.loader)
     evaluation_set = open_evaluation_set(config, corpora[0].tokenizer)
+    if evaluation_set is not None:
+        check_scoring_memory(setup, mesh, corpora, evaluation_set)
     assert bool(config.evaluation.downstream) == (downstream is not None), "see bert_jax.pretrain"
     if downstream is not None:
         downstream.check(setup.model_config, corpora[0].tokenizer)

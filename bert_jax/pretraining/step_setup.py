@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import jax
 import optax
 from jax.sharding import Mesh
 
@@ -19,10 +17,8 @@ from bert_jax.models.model import ModelConfig, PretrainingHead
 from bert_jax.models.replaced_token import generator_of
 from bert_jax.objectives import SentencePairs
 from bert_jax.pipeline.masking import MaskingConfig
-from bert_jax.pretraining.evaluation_config import EvaluationConfig
-from bert_jax.pretraining.phases import LoaderConfig, PhaseConfig, PhaseCorpus
+from bert_jax.pretraining.phases import PhaseConfig
 from bert_jax.pretraining.teacher import LoadedTeacher, TeacherSpec, describe_teacher
-from bert_jax.processes import check_workers
 from bert_jax.tasks.distillation import Distillation, DistillationConfig
 from bert_jax.tasks.matched_layers import compared_windows
 from bert_jax.tasks.pretraining import Pretraining
@@ -33,7 +29,6 @@ from bert_jax.training.memory import (
     PRETRAINING_ARRAYS,
     Part,
     batch_part,
-    check_ahead,
     check_fits,
     check_traceable,
     model_size_keys,
@@ -267,44 +262,3 @@ class StepSetup:
         check_traceable(parts, mesh)
         check_fits(parts, mesh)
         return parts
-
-
-def check_run_memory(
-    setup: StepSetup,
-    mesh: Mesh,
-    corpora: Sequence[PhaseCorpus],
-    evaluation: EvaluationConfig,
-    loader: LoaderConfig,
-) -> None:
-    """Check that a run's train steps, evaluations and prefetched batches fit in memory.
-
-    Raises:
-      ValueError: the run does not fit; the message names the largest part and its config keys.
-    """
-    check_workers("loader.num_workers", loader.num_workers)
-    for corpus in corpora:
-        phase = corpus.config
-        parts = setup.check_memory(mesh, corpus.name, phase)
-        if evaluation.every_steps:
-            # During an evaluation, the state stays in memory but the gradients do not.
-            state = [part for part in parts[:-1] if part.name != "gradients"]
-            rows = corpus.evaluation_batch_size
-            check_fits([*state, _evaluation_part(setup, mesh, phase, rows)], mesh)
-        ahead = min(loader.prefetch * max(1, loader.num_workers), phase.num_steps)
-        rows = -(-phase.batch_size // jax.process_count())
-        row_bytes = phase.sequence_length * PRETRAINING_ARRAYS * 4
-        check_ahead(f"loader.prefetch={loader.prefetch}", ahead, rows * row_bytes)
-
-
-def _evaluation_part(setup: StepSetup, mesh: Mesh, phase: PhaseConfig, rows: int) -> Part:
-    return batch_part(
-        mesh,
-        setup.model,
-        setup.compute,
-        name="one evaluation batch",
-        rows=rows,
-        rows_at_once=rows,
-        length=phase.sequence_length,
-        arrays=PRETRAINING_ARRAYS,
-        keys=f"evaluation.batch_size={rows}",
-    )

@@ -13,6 +13,7 @@ import transformers
 
 from bert_jax import MaskingConfig, score_text
 from bert_jax.language_scores import text_scores
+from bert_jax.language_scores.batch_limits import BatchLimits, BatchTokens
 from bert_jax.language_scores.text_rows import masked_batches, read_text_rows
 from bert_jax.text.sources import SourceOptions
 from bert_jax.tokenizers.tokenizer import Tokenizer
@@ -53,7 +54,7 @@ def test_scores_match_transformers(masked_lm, text):
     losses, correct = [], []
     masking = MaskingConfig()
     for batch in masked_batches(
-        rows.fragments, tokenizer, seed=0, batch_tokens=80, masking=masking
+        rows.fragments, tokenizer, seed=0, tokens=80, limits=BatchLimits(40, 2), masking=masking
     ):
         mask = np.arange(batch["token_ids"].shape[1]) < batch["lengths"][:, None]
         with torch.no_grad():
@@ -82,7 +83,7 @@ def test_scores_do_not_depend_on_the_batches(masked_lm, text, monkeypatch):
     model = masked_lm("Bert").ours
     scores = score_text(model, text)
     assert score_text(model, text) == scores
-    monkeypatch.setattr(text_scores, "_TOKENS_ON_A_CPU", 64)
+    monkeypatch.setattr(text_scores, "TEXT_TOKENS", BatchTokens(64, 64))
     assert score_text(model, text).mlm_loss == pytest.approx(scores.mlm_loss, abs=1e-6)
     assert score_text(model, text, seed=1).mlm_loss != pytest.approx(scores.mlm_loss, abs=1e-6)
 

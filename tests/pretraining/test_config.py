@@ -251,8 +251,14 @@ def test_invalid_configs_are_refused(changes: dict, message: str) -> None:
         ({"max_sentences": 0}, "max_sentences=0: has no effect .* leave max_sentences at 100"),
         ({"minimal_pairs": "pairs.jsonl", "text_length": 64}, "no effect without evaluation.texts"),
         ({"texts": ("a.txt",), "max_pairs": 5}, "no effect without evaluation.minimal_pairs"),
-        ({"downstream_every": 2}, "downstream_every=2: has no effect without evaluation.downstream"),
-        ({"texts": "novel.txt"}, r"texts='novel.txt': expected a list of paths. Write \['novel.txt'"),
+        (
+            {"downstream_every": 2},
+            "downstream_every=2: has no effect without evaluation.downstream",
+        ),
+        (
+            {"texts": "novel.txt"},
+            r"texts='novel.txt': expected a list of paths. Write \['novel.txt'",
+        ),
     ],
 )
 def test_evaluation_settings_without_their_data_are_refused(settings: dict, message: str) -> None:

@@ -13,6 +13,7 @@ from bert_jax.pretraining import run as pretraining_run
 from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.pretraining.run import PretrainResult, pretrain
 from bert_jax.recipes.load import load_config
+from bert_jax.training import memory
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.metrics_log import read_metrics
 from bert_jax.training.reports import EvaluationReport, Report, TrainReport
@@ -194,3 +195,24 @@ def test_unusable_data_is_refused_before_the_run_starts(
         with pytest.raises(ValueError, match=message):
             pretrain(config_of(tiny_config, work_dir, data, *words))
     assert not work_dir.exists()
+
+
+@pytest.mark.parametrize("kind", ["texts", "minimal_pairs"])
+def test_long_rows_that_do_not_fit_in_memory_are_refused(
+    kind: str, tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scores of each row's attention take 16 MiB per head, and there is a row per device."""
+    words = " ".join(["boat"] * 2046)
+    (tmp_path / "long.txt").write_text(words, encoding="utf-8")
+    pair = {"UID": "x", "linguistics_term": "x", "sentence_good": words, "sentence_bad": "boat"}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(pair) + "\n", encoding="utf-8")
+    data = {
+        "texts": [f"evaluation.texts=('{tmp_path}/long.txt',)", "evaluation.text_length=2048"],
+        "minimal_pairs": [f"evaluation.minimal_pairs={tmp_path}/pairs.jsonl"],
+    }[kind]
+    settings = [f"work_dir={tmp_path}/run", "model.max_positions=4096", "model.num_heads=2"]
+    config = load_config(tiny_config, [*settings, *data], kind="pretrain")
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 8 * 32 * 2**20)
+    with pytest.raises(ValueError, match=rf"one batch of evaluation.{kind} 3.* MiB.*\. Lower "):
+        pretrain(config)
+    assert not (tmp_path / "run").exists()
