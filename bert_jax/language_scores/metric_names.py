@@ -25,10 +25,8 @@ def text_names(paths: Sequence[str], key: str) -> list[str]:
       key: the config key that contains them, for error messages.
 
     Raises:
-      ValueError: `paths` is a string, a path is empty, or two texts have the same name.
+      ValueError: a path is empty, or two texts have the same name.
     """
-    if isinstance(paths, str):
-        raise ValueError(f"{key}={paths!r}: expected a list of paths. Write [{paths!r}].")
     names: dict[str, str] = {}
     for path in paths:
         file = Path(path)

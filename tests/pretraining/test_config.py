@@ -257,7 +257,7 @@ def test_invalid_configs_are_refused(changes: dict, message: str) -> None:
         ),
         (
             {"texts": "novel.txt"},
-            r"texts='novel.txt': expected a list of paths. Write \['novel.txt'",
+            r"texts='novel.txt': expected a list, got a string. Use \['novel.txt'\]",
         ),
     ],
 )
