@@ -310,8 +310,16 @@ def test_a_model_fine_tuned_for_another_task_is_refused(toy, bert_jax_here, make
             "glue",
             "labels are 'good', 'bad', but the config's are 'negative'",
         ),
-        (make_imported("LABEL_0", "LABEL_1"), "spans", "is for classification (single_label), but"),
-        (make_imported("bad", "good"), "tags", "the config's section 'tags' is for tagging"),
+        (
+            make_imported("LABEL_0", "LABEL_1"),
+            "spans",
+            "classifies texts, but the config's section 'spans' needs a model with the head 'span'",
+        ),
+        (
+            make_imported("bad", "good"),
+            "tags",
+            "the config's section 'tags' needs a model with the head 'tagging'",
+        ),
     ):
         words = ("evaluate", directory, "--config", toy.root / f"{config}.py")
         refused = bert_jax_here(*words)

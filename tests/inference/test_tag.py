@@ -194,5 +194,7 @@ def test_wrong_arguments_are_refused(model_pair, tag):
     for wrong in ("abc", None):
         with pytest.raises(ValueError, match="expected a list of sentences, each a string or a l"):
             tag.document(wrong)
-    with pytest.raises(ValueError, match="'classification'.*Tag.*'tagging'"):
+    with pytest.raises(
+        ValueError, match="does not tag words. It classifies texts: use `bj.Classify`"
+    ):
         Tag(model_pair("classification").ours)

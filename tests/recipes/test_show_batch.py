@@ -35,7 +35,7 @@ def batch_of_the_run(config, step: int, monkeypatch) -> dict[str, np.ndarray]:
         make_mesh(MeshConfig()),
     )
     corpus = corpora[-1]
-    stages = batches.phases(corpus, None, 1600, lambda: None)
+    stages = batches.phases(corpus, None, None, 1600, lambda: None)
     sizes = [stage.batch_size for stage in stages]
     # The cost of a step, from which the time left is estimated, is proportional to its batch size.
     assert [stage.flops({}) for stage in stages] == [1600 * size // sizes[-1] for size in sizes]
