@@ -100,7 +100,7 @@ def run(corpora, bert_jax, tmp_path_factory) -> Callable[[str], tuple[list[float
         config = load_config(str(CONFIGS / f"{recipe}.py"), kind="pretrain")
         words = [f"work_dir={work_dir}", "model.vocab_size=300", "optimizer.warmup_steps=2"]
         words += [f"checkpoint.every_steps={NUM_STEPS}", "evaluation.every_steps=0"]
-        words += ["checkpoint.keep_best=0", "evaluation.texts=()"]
+        words += ["checkpoint.keep_best=0", "evaluation.texts=()", "evaluation.max_sentences=100"]
         words += ["reporting.every_steps=1", "reporting.tensorboard=False", "loader.num_workers=0"]
         # Scanning the layers gives the same results, but compiles one layer instead of all of them
         # (bert_large has eight here).
