@@ -106,22 +106,14 @@ def pretrain(
     stop: StopRequest | None = None,
     downstream: Downstream | None = None,
 ) -> PretrainResult:
-    """Pretrain a model, or resume the run in the config's work directory.
-
-    This function can be called from any thread. In the main thread, SIGTERM, SIGHUP and Ctrl-C make
-    the run save a checkpoint at the next step and stop.
+    """Do what `bert_jax.pretrain` does, with downstream tasks that the caller has loaded.
 
     Args:
       config: the run's config.
-      from_step: the step of the checkpoint to resume from; None for the newest.
-      on_report: called with every message, progress report and evaluation; if None, nothing is
-        reported.
-      stop: an object for stopping the run. Calling its `request()` method from any thread has the
-        same effect as the signals.
-      downstream: the tasks in `evaluation.downstream`. `bert_jax.pretrain` loads them.
-
-    Returns:
-      A `PretrainResult` with the run's progress, its metrics and, in `model`, its newest model.
+      from_step: see `bert_jax.pretrain`.
+      on_report: see `bert_jax.pretrain`.
+      stop: see `bert_jax.pretrain`.
+      downstream: the tasks in `evaluation.downstream`; None if there are none.
 
     Raises:
       ValueError: the run cannot start or resume; the message names the key to change.
