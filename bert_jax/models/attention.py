@@ -86,23 +86,25 @@ def visible_tokens(view: View, length: int) -> jax.Array | None:
     return near if visible is None else visible & near
 
 
-def attention_probabilities(scores: jax.Array, view: View) -> jax.Array:
-    """Take the softmax of the scores over the tokens to which each token may attend.
+def masked_scores(scores: jax.Array, view: View) -> jax.Array:
+    """Replace the scores of tokens to which a token does not attend by the lowest number.
 
-    If padding is too far from its row's tokens to attend to any of them, it attends equally to all
-    positions.
+    If padding is too far from its row's tokens to attend to any of them, all its scores are equal,
+    so it attends equally to all positions.
 
     Args:
       scores: see `scaled_scores`.
       view: the tokens that each token attends to.
-
-    Returns:
-      float32 [batch, num_heads, from, to].
     """
     visible = visible_tokens(view, scores.shape[-1])
-    if visible is not None:
-        scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
-    return jax.nn.softmax(scores, axis=-1)
+    if visible is None:
+        return scores
+    return jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
+
+
+def attention_probabilities(scores: jax.Array, view: View) -> jax.Array:
+    """Return the softmax of the masked scores; see `masked_scores`."""
+    return jax.nn.softmax(masked_scores(scores, view), axis=-1)
 
 
 def xla_attention(
@@ -126,9 +128,8 @@ def xla_attention(
     Returns:
       [batch, length, num_heads, head_dim] in the dtype of `value`.
     """
-    visible = visible_tokens(view, scores.shape[-1])
     attend = with_ops(softmax_attention, ops)
-    return attend(scores, value, visible, dropout_key, dropout_rate)
+    return attend(masked_scores(scores, view), value, dropout_key, dropout_rate)
 
 
 def cudnn_attention(query: jax.Array, key: jax.Array, value: jax.Array, view: View) -> jax.Array:

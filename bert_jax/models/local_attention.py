@@ -178,8 +178,9 @@ def local_attention(
     scaled = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
     bands = with_ops(key_bands, ops)
     scores = with_ops(attention_scores, ops)(query_blocks(scaled, blocks), bands(key, blocks))
+    scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
     attend = with_ops(softmax_attention, ops)
-    attended = attend(scores, bands(value, blocks), visible, dropout_key, dropout_rate)
+    attended = attend(scores, bands(value, blocks), dropout_key, dropout_rate)
     return _joined(attended, visible, blocks)
 
 

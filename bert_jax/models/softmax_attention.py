@@ -10,57 +10,50 @@ import jax.numpy as jnp
 from bert_jax.models.dropout import dropout
 from bert_jax.models.products import product
 
-_Saved = tuple[jax.Array, jax.Array, jax.Array | None, jax.Array | None, jax.Array]
+_Saved = tuple[jax.Array, jax.Array, jax.Array | None, jax.Array]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def softmax_attention(
     scores: jax.Array,
     value: jax.Array,
-    visible: jax.Array | None,
     dropout_key: jax.Array | None,
     dropout_rate: float,
 ) -> jax.Array:
     """Return the values weighted by a float32 softmax (Vaswani et al. 2017, section 3.2.1).
-
-    A query that sees no key attends evenly to all keys.
 
     For the backward pass, only the probabilities are kept, in the dtype of `value`. The gradient of
     the softmax needs the sum of each row's probabilities times their gradients, which equals the
     dot product of the attended values and their gradient (Dao et al. 2022, appendix B.2).
 
     Args:
-      scores: float32 [batch, num_heads, from, to].
+      scores: float32 [batch, num_heads, from, to], masked.
       value: [batch, to, num_heads, head_dim].
-      visible: mask, broadcastable to the shape of `scores`; None if every query sees every key.
       dropout_key: key for dropout of the probabilities; None during evaluation.
       dropout_rate: dropout rate for the probabilities.
 
     Returns:
       [batch, from, num_heads, head_dim] in the dtype of `value`.
     """
-    return _forward(scores, value, visible, dropout_key, dropout_rate)[0]
+    return _forward(scores, value, dropout_key, dropout_rate)[0]
 
 
 def _forward(
     scores: jax.Array,
     value: jax.Array,
-    visible: jax.Array | None,
     dropout_key: jax.Array | None,
     dropout_rate: float,
 ) -> tuple[jax.Array, _Saved]:
-    if visible is not None:
-        scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
     probabilities = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
     weights = dropout(probabilities, dropout_rate, dropout_key, "plain")
     attended = product("bhqk,bkhd->bqhd", weights, value)
-    return attended, (probabilities, value, visible, dropout_key, attended)
+    return attended, (probabilities, value, dropout_key, attended)
 
 
 def _backward(
     dropout_rate: float, saved: _Saved, cotangent: jax.Array
-) -> tuple[jax.Array, jax.Array, None, None]:
-    probabilities, value, visible, key, attended = saved
+) -> tuple[jax.Array, jax.Array, None]:
+    probabilities, value, key, attended = saved
     weights = dropout(probabilities, dropout_rate, key, "plain")
     to_value = product("bhqk,bqhd->bkhd", weights, cotangent)
     to_weights = product("bqhd,bkhd->bhqk", cotangent, value)
@@ -68,9 +61,7 @@ def _backward(
     along = jnp.sum(cotangent.astype(jnp.float32) * attended.astype(jnp.float32), axis=-1)
     along = jnp.swapaxes(along, 1, 2)[..., None]
     to_scores = probabilities.astype(jnp.float32) * (to_probabilities - along)
-    if visible is not None:
-        to_scores = jnp.where(visible, to_scores, 0.0)
-    return to_scores, to_value, None, None
+    return to_scores, to_value, None
 
 
 softmax_attention.defvjp(_forward, _backward)
