@@ -161,6 +161,7 @@ CASES = {
         commands=(
             "verify-checkpoint work/pretrain",
             "pretrain --config configs/pretrain.py",  # resumes
+            "pretrain --config configs/pretrain.py --config.work_dir=work/recent",  # resumes
             "verify-checkpoint work/glue",
             "finetune --config configs/glue.py --init work/source",  # finished: nothing to do
             "evaluate work/glue",
@@ -168,16 +169,20 @@ CASES = {
             f"fill-mask|--work-dir|work/source|--top|3|{_MASKS}",
             "inspect work/glue",
             "export work/pretrain --format huggingface --output exported/pretrain",
+            "export work/recent --format huggingface --output exported/recent",
             "export work/glue --format huggingface --output exported/glue",
             "extract work/glue --step best --output work/extracted",
         ),
         texts=(
             *("work/pretrain/metrics.jsonl", "work/pretrain/config.json", "work/answers.jsonl"),
+            "work/recent/metrics.jsonl",
             "work/glue/scores.json",
         ),
         hashes=("corpora/*/*.arrayrecord",),
         listed=("work/glue", "work/extracted", "exported/glue"),
-        weights=("exported/pretrain/model.safetensors", "exported/glue/model.safetensors"),
+        weights=tuple(
+            f"exported/{name}/model.safetensors" for name in ("pretrain", "recent", "glue")
+        ),
     ),
     "formats": Case(
         kept=True,

@@ -2,13 +2,16 @@
 
     python -m tests.golden.record [CASE ...]
     python -m tests.golden.record --texts [CASE ...]
+    python -m tests.golden.record --recent
     python -m tests.golden.record --kept
 
 The first command writes frozen/values. The second records only texts, not numbers, and works on any
 machine: it keeps all recorded numbers, and fails if a new one differs by more than is allowed
-between machines. The third writes the directories in frozen/kept, which are used to test that newer
-code can read older files. Use it only when the format of these directories has to change, and then
-record all values again.
+between machines. The third writes frozen/kept/work/recent, a run that was stopped by code which
+rounds like the current code. Use it when rounding changes, and then record the case `kept` again.
+The fourth writes all directories in frozen/kept, which are used to test that newer code can read
+older files. Use it only when the format of these directories has to change, and then record all
+values again.
 """
 
 from __future__ import annotations
@@ -39,8 +42,9 @@ from .frozen_runs import (
 )
 from .frozen_values import fingerprint, with_new_texts
 
-# The pretraining run in frozen/kept receives SIGTERM when it reports this step of its first phase.
+# The pretraining runs in frozen/kept receive SIGTERM when they report this step.
 _STOPPED_IN = "step 13/32"
+_RECENT = "work/recent"
 _KEPT = ("corpora/wordpiece32", "corpora/wordpiece64", "work/pretrain", "work/source", "work/glue")
 # Always write these directories to the same place, since their manifests contain the absolute path
 # of the text.
@@ -85,28 +89,39 @@ class _Stopping(io.TextIOBase):
         return sys.__stderr__.write(text)  # type: ignore[union-attr]
 
 
-def _record_kept() -> None:
-    """Write a corpus, a stopped pretraining run and a finished fine-tuning run."""
+def _record_kept(*, all_directories: bool) -> None:
+    """Write a pretraining run that was stopped, and other directories if requested.
+
+    all_directories: whether to write corpora, an older stopped run, and a finished fine-tuning run
+      too.
+    """
     shutil.rmtree(_PLACE, ignore_errors=True)
     lay_out(_PLACE, kept=False)
     os.chdir(_PLACE)
     os.environ.update(environment(os.environ.get("JAX_COMPILATION_CACHE_DIR")))
     draw_no_curves()
-    # All commands log their progress to this stream.
-    sys.stderr = _Stopping(_STOPPED_IN)  # type: ignore[assignment]
     lengths = [
         command for command in CASES["corpora"].commands if "tokenizers/wordpiece" in command
     ]
-    for command in (
+    pretrain = "pretrain --config configs/pretrain.py"
+    commands = [
         CASES["tokenizers"].commands[0],
         *lengths,
-        "pretrain --config configs/pretrain.py",
-        "extract work/pretrain --step newest --output work/source",
-        "finetune --config configs/glue.py --init work/source",
-    ):
+        f"{pretrain} --config.work_dir={_RECENT}",
+    ]
+    if all_directories:
+        commands += [
+            pretrain,
+            "extract work/pretrain --step newest --output work/source",
+            "finetune --config configs/glue.py --init work/source",
+        ]
+    for command in commands:
+        # The command logs its progress to this stream.
+        sys.stderr = _Stopping(_STOPPED_IN)  # type: ignore[assignment]
         print(command, run_command(command, _PLACE))
-    shutil.rmtree(KEPT, ignore_errors=True)
-    for name in _KEPT:
+    names = (*_KEPT, _RECENT) if all_directories else (_RECENT,)
+    for name in names:
+        shutil.rmtree(KEPT / name, ignore_errors=True)
         shutil.copytree(_PLACE / name, KEPT / name)
     for lock in KEPT.rglob(".lock"):
         lock.unlink()
@@ -115,6 +130,7 @@ def _record_kept() -> None:
 
 def _main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--recent", action="store_true", help="write frozen/kept/work/recent")
     parser.add_argument("--kept", action="store_true", help="write the directories in frozen/kept")
     parser.add_argument(
         "--texts", action="store_true", help="record only texts, and keep all recorded numbers"
@@ -127,8 +143,8 @@ def _main() -> None:
         help="a case to record (default: all cases)",
     )
     args = parser.parse_args()
-    if args.kept:
-        _record_kept()
+    if args.kept or args.recent:
+        _record_kept(all_directories=args.kept)
     else:
         _record(args.case or list(CASES), texts=args.texts)
 
