@@ -9,8 +9,7 @@ from typing import assert_never
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models.ops import with_ops
-from bert_jax.models.options import Activation, Ops
+from bert_jax.models.options import Activation, Ops, with_ops
 
 
 def activation_function(name: Activation, ops: Ops = "fast") -> Callable[[jax.Array], jax.Array]:

@@ -12,8 +12,7 @@ from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.devices import check_splash_dropout
 from bert_jax.models.layers import constrain, dense
 from bert_jax.models.local_attention import cudnn_local_attention, local_attention
-from bert_jax.models.ops import with_ops
-from bert_jax.models.options import Ops
+from bert_jax.models.options import Ops, with_ops
 from bert_jax.models.products import attention_scores
 from bert_jax.models.rotary import Rotation, rotate
 from bert_jax.models.softmax_attention import softmax_attention

@@ -11,8 +11,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models.ops import with_ops
-from bert_jax.models.options import Ops
+from bert_jax.models.options import Ops, with_ops
 
 # Multipliers from Wellons' "lowbias32" integer hash (2018), the least biased pair that he found.
 _MULTIPLIER_1 = 0x7FEB352D

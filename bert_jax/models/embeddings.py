@@ -21,8 +21,7 @@ from bert_jax.models.layers import (
     gather,
 )
 from bert_jax.models.norms import norm_layer
-from bert_jax.models.ops import with_ops
-from bert_jax.models.options import Ops
+from bert_jax.models.options import Ops, with_ops
 from bert_jax.models.products import affine_float32
 
 

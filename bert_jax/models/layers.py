@@ -16,8 +16,7 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.ops import with_ops
-from bert_jax.models.options import Ops
+from bert_jax.models.options import Ops, with_ops
 from bert_jax.models.products import affine, affine_float32
 
 Axes = tuple[str | None, ...]

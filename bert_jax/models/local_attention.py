@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models.ops import with_ops
-from bert_jax.models.options import Ops
+from bert_jax.models.options import Ops, with_ops
 from bert_jax.models.products import attention_scores
 from bert_jax.models.softmax_attention import softmax_attention
 

@@ -11,8 +11,7 @@ from flax import nnx
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.layers import compute_dtype
-from bert_jax.models.ops import with_ops
-from bert_jax.models.options import Ops
+from bert_jax.models.options import Ops, with_ops
 
 _Saved = tuple[jax.Array, jax.Array, jax.Array | None, jax.Array, jax.Array]
 

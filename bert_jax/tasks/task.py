@@ -9,8 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models.ops import with_ops
-from bert_jax.models.options import Ops
+from bert_jax.models.options import Ops, with_ops
 from bert_jax.models.parameters import ModelDefinition
 
 Batch = Mapping[str, jax.Array]

@@ -25,8 +25,8 @@ from variants import (
     cost_of,
 )
 
+from bert_jax import pretrain
 from bert_jax.corpus.manifest import Manifest
-from bert_jax.pretraining.run import pretrain
 from bert_jax.recipes.load import load_config
 from bert_jax.runs.runtime import hardware, versions
 from bert_jax.training.evaluation import TrainingDiverged
