@@ -52,13 +52,41 @@ def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
     """
     inner = max(0, len(shape) - 2)
     assert math.prod(shape[inner:]) < 2**32 and math.prod(shape[:inner]) < 2**32
+    states = matrix_states(key, shape[:inner])
+    index = _iota(shape, range(inner, len(shape)))
+    first, second = (state.reshape(*shape[:inner], *[1] * (len(shape) - inner)) for state in states)
+    return keep_elements(index, first, second, rate)
+
+
+def matrix_states(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+    """Return the hash state of each matrix of a mask, two uint32 arrays of this shape.
+
+    Together with `keep_elements`, this function lets a fused kernel compute the part of a
+    `keep_mask` that it needs.
+
+    Args:
+      key: see `keep_mask`.
+      shape: the leading dims of the mask, without the last two.
+    """
     words = jax.random.key_data(key).astype(jnp.uint32).ravel()
-    outer_index = _iota(shape, range(0, inner))
-    row_1 = _mix(_mix(outer_index ^ words[0]) ^ words[-1])
-    row_2 = _mix(row_1 + jnp.uint32(_GOLDEN) ^ words[0])
-    bits = (_iota(shape, range(inner, len(shape))) * jnp.uint32(_GOLDEN)) ^ row_1
+    index = _iota(shape, range(len(shape)))
+    first = _mix(_mix(index ^ words[0]) ^ words[-1])
+    return first, _mix(first + jnp.uint32(_GOLDEN) ^ words[0])
+
+
+def keep_elements(index: jax.Array, first: jax.Array, second: jax.Array, rate: float) -> jax.Array:
+    """Return the elements of a `keep_mask` at the given indices.
+
+    Args:
+      index: uint32 row-major indices into the last two dims of the mask.
+      first: the first hash state of the matrix that each index belongs to, broadcastable to
+        `index`.
+      second: the second hash state.
+      rate: see `keep_mask`.
+    """
+    bits = (index * jnp.uint32(_GOLDEN)) ^ first
     bits = (bits ^ (bits >> 16)) * jnp.uint32(_MULTIPLIER_1)
-    bits = bits ^ row_2
+    bits = bits ^ second
     bits = (bits ^ (bits >> 15)) * jnp.uint32(_MULTIPLIER_2)
     bits = bits ^ (bits >> 16)
     return bits >= jnp.uint32(round(rate * 2**32))
