@@ -7,16 +7,14 @@ attention is linear in the length.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Iterator
-from contextvars import ContextVar
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.models.interpreter import is_interpreted
 from bert_jax.models.layers import on_every_device
 
 # The kernel's blocks have a multiple of this number of queries and keys.
@@ -24,20 +22,6 @@ _LANES = 128
 # The kernel's usual block size for long rows. It has not been tuned for this package.
 _MAX_BLOCK = 512
 _OUTSIDE = -1  # document id of the positions after a row
-_INTERPRETED: ContextVar[bool] = ContextVar("interpreted", default=False)
-
-
-@contextlib.contextmanager
-def interpreted() -> Iterator[None]:
-    """Run kernels that are traced inside the `with` block in Pallas's interpreter, on any device.
-
-    The interpreter is slow. It exists for tests without a TPU.
-    """
-    token = _INTERPRETED.set(True)
-    try:
-        yield
-    finally:
-        _INTERPRETED.reset(token)
 
 
 def splash_attention(
@@ -123,7 +107,7 @@ def _attend(
 
     length, num_heads = query.shape[1:3]
     after = -length % _LANES
-    kernel = _kernel(num_heads, length + after, window, _INTERPRETED.get())
+    kernel = _kernel(num_heads, length + after, window, is_interpreted())
 
     def by_head(x: jax.Array) -> jax.Array:
         return jnp.pad(x, ((0, 0), (0, after), (0, 0), (0, 0))).swapaxes(1, 2)

@@ -14,8 +14,9 @@ import pytest
 from numpy.testing import assert_allclose
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.interpreter import interpreted
 from bert_jax.models.model import ModelConfig, define_model
-from bert_jax.models.splash_attention import block_size, interpreted, splash_attention
+from bert_jax.models.splash_attention import block_size, splash_attention
 from bert_jax.pretraining.step_timing import random_batch
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training.sharding import MeshConfig, layout, make_mesh, named_sharding, to_global

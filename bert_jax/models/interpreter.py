@@ -1,0 +1,27 @@
+"""Run Pallas kernels in an interpreter, for tests without the device that they are made for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+
+_INTERPRETED: ContextVar[bool] = ContextVar("interpreted", default=False)
+
+
+@contextlib.contextmanager
+def interpreted() -> Iterator[None]:
+    """Run kernels that are traced inside the `with` block in Pallas's interpreter, on any device.
+
+    The interpreter is slow. It exists for tests without a TPU or GPU.
+    """
+    token = _INTERPRETED.set(True)
+    try:
+        yield
+    finally:
+        _INTERPRETED.reset(token)
+
+
+def is_interpreted() -> bool:
+    """Return whether kernels run in the interpreter."""
+    return _INTERPRETED.get()
