@@ -84,10 +84,13 @@ def keep_elements(index: jax.Array, first: jax.Array, second: jax.Array, rate: f
       second: the second hash state.
       rate: see `keep_mask`.
     """
-    bits = (index * jnp.uint32(_GOLDEN)) ^ first
-    bits = (bits ^ (bits >> 16)) * jnp.uint32(_MULTIPLIER_1)
-    bits = bits ^ second
-    bits = (bits ^ (bits >> 15)) * jnp.uint32(_MULTIPLIER_2)
+    # A state is mixed in before the bits are shifted. Since (x ^ s) ^ ((x ^ s) >> n) equals
+    # (x ^ (x >> n)) ^ (s ^ (s >> n)), it is shifted here once per matrix instead of per element,
+    # and a GPU combines the three terms of an element in one instruction.
+    first, second = first ^ (first >> 16), second ^ (second >> 15)
+    bits = index * jnp.uint32(_GOLDEN)
+    bits = (bits ^ (bits >> 16) ^ first) * jnp.uint32(_MULTIPLIER_1)
+    bits = (bits ^ (bits >> 15) ^ second) * jnp.uint32(_MULTIPLIER_2)
     bits = bits ^ (bits >> 16)
     return bits >= jnp.uint32(round(rate * 2**32))
 
