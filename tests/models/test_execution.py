@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -11,11 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.embeddings import Embeddings, sinusoidal_positions
 from bert_jax.models.parameters import define
+from bert_jax.tasks import task
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tasks.task import Metrics, cross_entropy, total_loss
 
@@ -283,6 +285,25 @@ def test_the_loss_stays_exact_for_large_logits() -> None:
         cross_entropy(jnp.asarray(logits, jnp.bfloat16), jnp.asarray(labels)).loss.dtype
         == jnp.float32
     )
+
+
+@pytest.mark.parametrize("scale", [0.1, 10.0, 1000.0])
+def test_one_pass_over_the_logits_finds_the_same_maximum_and_sum(scale: float) -> None:
+    logits = np.random.default_rng(0).normal(0, scale, (50, 3001)).astype(np.float32)
+    logits[0, :2000] = -np.inf
+    logits[1] = np.sort(logits[1])  # the maximum changes with every logit
+    highest, total = jax.jit(task._in_one_pass)(logits)
+    assert_array_equal(highest, logits.max(axis=1))
+    expected = torch.logsumexp(torch.from_numpy(logits).double(), dim=1)
+    assert_allclose(np.log(np.float64(total)) + highest, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_only_gpus_read_the_logits_in_one_pass() -> None:
+    loss = jax.grad(lambda x: jnp.sum(cross_entropy(x, jnp.zeros(4, int)).loss))
+    for platform, passes in (("cpu", 2), ("tpu", 2), ("cuda", 1)):
+        lowered = jax.jit(loss).trace(jnp.ones((4, 9))).lower(lowering_platforms=(platform,))
+        found = re.findall(r"stablehlo.reduce\(%.*tensor<4x9xf32>", lowered.as_text())
+        assert len(found) == passes, platform
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e4, 1e6])

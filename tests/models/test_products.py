@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 from jax.test_util import check_grads
 from numpy.testing import assert_allclose, assert_array_equal
 
+from bert_jax.models import products
 from bert_jax.models.products import affine, affine_float32, attention_scores
 
 
@@ -135,6 +137,28 @@ def test_the_bias_gradient_of_bfloat16_logits_is_accumulated_in_float32() -> Non
     # In bfloat16, a sum of 4,096 terms would stop growing at a few hundred.
     assert_allclose(to_bias, rounded.sum(axis=0), rtol=1e-5)
     assert_array_equal(jnp.isfinite(to_x), True)
+
+
+@pytest.mark.parametrize("classes", [2, 8, 13])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_of_logits_are_the_same_on_gpus(dtype: str, classes: int) -> None:
+    x, table, cotangent = (
+        one.astype(dtype) for one in arrays((640, 6), (classes, 6), (640, classes))
+    )
+    found = products._gradients_with_sum(x, table, cotangent)
+    wide = [torch.tensor(np.asarray(one, np.float64)) for one in (x, table, cotangent)]
+    expected = wide[2] @ wide[1], wide[2].T @ wide[0], wide[2].sum(dim=0)
+    for one, other in zip(found, expected, strict=True):
+        assert_allclose(one, other, rtol=2**-8 if one.dtype == jnp.bfloat16 else 1e-5, atol=1e-4)
+    assert found[2].dtype == jnp.float32
+
+
+def test_only_gpus_pad_the_gradient_of_logits() -> None:
+    x, table, bias, cotangent = arrays((6, 5), (13, 5), (13,), (6, 13))
+    traced = jax.jit(lambda *args: jax.vjp(affine_float32, *args)[1](cotangent)).trace
+    for platform, padded in (("cpu", False), ("tpu", False), ("cuda", True)):
+        text = traced(x, table, bias).lower(lowering_platforms=(platform,)).as_text()
+        assert ("tensor<6x16xf32>" in text) == padded, platform
 
 
 def test_gradients_of_float32_parameters_are_not_rounded_on_a_cpu() -> None:
