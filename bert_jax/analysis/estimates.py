@@ -1,36 +1,15 @@
-"""Sum the time that the TPU compiler expects each instruction of a compiled step to take."""
+"""Sum the estimated time and memory traffic of the kernels of a compiled step."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bert_jax.analysis.collectives import collectives
-from bert_jax.analysis.hlo import (
-    Computations,
-    array_bytes,
-    arrays,
-    count_runs,
-    parse_computations,
-)
-from bert_jax.analysis.instruction_kinds import (
-    DMA_COPIES,
-    SCALARS,
-    caller,
-    contents,
-    is_dma,
-    is_free,
-    kind_of,
-    main_part,
-    unestimated_kind,
-)
-from bert_jax.analysis.memory_traffic import copied_bytes, main_memory_bytes
-from bert_jax.analysis.source_lines import Frame, StackFrames
+from bert_jax.analysis.hlo import array_bytes
+from bert_jax.analysis.instruction_kinds import DMA_COPIES, SCALARS
 
-_MIB = 2**20
-_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_MIB, _GIB = 2**20, 2**30
 
 
 @dataclass(frozen=True)
@@ -43,11 +22,13 @@ class InstructionEstimate:
         an instruction without an estimate.
       shape: the shape of the result, or of all results in parentheses, such as "bf16[32,512,768]".
       stored: the arrays of the result that are in the device's main memory.
-      seconds: the expected time; None if the compiler gives no estimate.
+      seconds: the expected time; None if there is no estimate.
+      method: how the time was estimated; empty without an estimate.
       bytes: the number of bytes read from and written to main memory.
       runs: the number of runs in a step.
       source: the source line that the instruction comes from and, if that is in a function that
         different parts of the step share, the line that called the function; empty if unknown.
+      in_layer: whether the instruction comes from a layer of an encoder.
     """
 
     name: str
@@ -55,9 +36,11 @@ class InstructionEstimate:
     shape: str
     stored: Sequence[str]
     seconds: float | None
+    method: str
     bytes: int
     runs: int
     source: str
+    in_layer: bool
 
 
 @dataclass(frozen=True)
@@ -78,24 +61,46 @@ class Buffer:
 
 
 @dataclass(frozen=True)
+class LayerCosts:
+    """The mean cost of a layer in one step, without the optimizer's update of its parameters.
+
+    Attributes:
+      seconds: the estimated time of the forward and the backward pass.
+      bytes: the number of bytes read from and written to main memory.
+      kernels: the number of kernels.
+      kept_bytes: the size of the arrays in main memory that the backward pass needs from the
+        forward pass.
+    """
+
+    seconds: float
+    bytes: float
+    kernels: float
+    kept_bytes: float
+
+
+@dataclass(frozen=True)
 class StepEstimate:
-    """The compiler's estimate for a compiled step on one device; `str()` returns a table.
+    """The estimate for a compiled step on one device; `str()` returns a table.
 
     Attributes:
       instructions: the instructions that the device runs, in the order of the program.
-      clock_rate: the device's clock rate in Hz, which converts cycles to seconds.
-      link_seconds: the time to send the data of all collectives over the device's links. The
-        compiler does not estimate collectives.
+      notes: sentences about the estimates, each on a line.
+      link_seconds: the time to send the data of all collectives over the device's links. Compilers
+        do not estimate collectives.
       least_seconds: the time that the model FLOPs would take at the device's peak; None if the peak
         is unknown.
       memory_bandwidth: the bandwidth of the device's main memory in bytes/s.
+      num_layers: the number of layers of the only encoder in the step; None if there are several.
+      kept_bytes: the size of the arrays that all layers keep for the backward pass.
     """
 
     instructions: Sequence[InstructionEstimate] = field(repr=False)
-    clock_rate: float
+    notes: Sequence[str]
     link_seconds: float
     least_seconds: float | None
     memory_bandwidth: float
+    num_layers: int | None
+    kept_bytes: int
 
     @property
     def seconds(self) -> float:
@@ -117,6 +122,32 @@ class StepEstimate:
         if self.link_seconds:
             seconds["collectives"] += self.link_seconds  # type: ignore[assignment]
         return dict(seconds.most_common())
+
+    @property
+    def by_method(self) -> Mapping[str, float]:
+        """The expected seconds for each way of estimating, starting with the longest."""
+        seconds: Counter[str] = Counter()
+        for line in self.instructions:
+            if line.seconds is not None:
+                seconds[line.method] += line.seconds  # type: ignore[assignment]
+        if self.link_seconds:
+            method = "collectives, by sending their data at the full bandwidth of the links"
+            seconds[method] += self.link_seconds  # type: ignore[assignment]
+        return dict(seconds.most_common())
+
+    @property
+    def per_layer(self) -> LayerCosts | None:
+        """The mean cost of a layer, by source line; None if the step has several encoders."""
+        if self.num_layers is None:
+            return None
+        lines = [line for line in self.instructions if line.in_layer]
+        kernels = sum(line.runs for line in lines if line.kind not in (DMA_COPIES, SCALARS))
+        return LayerCosts(
+            seconds=sum(line.seconds or 0.0 for line in lines) / self.num_layers,
+            bytes=sum(line.bytes for line in lines) / self.num_layers,
+            kernels=kernels / self.num_layers,
+            kept_bytes=self.kept_bytes / self.num_layers,
+        )
 
     @property
     def not_estimated(self) -> Mapping[str, int]:
@@ -176,85 +207,6 @@ class StepEstimate:
         return "\n".join(_table(self))
 
 
-def estimate_step(
-    hlo: str,
-    num_devices: int,
-    *,
-    clock_rate: float,
-    link_bandwidth: float,
-    memory_bandwidth: float,
-    least_seconds: float | None,
-) -> StepEstimate | None:
-    """Read the compiler's estimates in the text of a compiled step.
-
-    Args:
-      hlo: the text of the compiled module.
-      num_devices: the number of devices of the mesh.
-      clock_rate: the device's clock rate in Hz.
-      link_bandwidth: the total outgoing bandwidth of a device's links, in bytes/s.
-      memory_bandwidth: the bandwidth of the device's main memory in bytes/s.
-      least_seconds: the time that the model FLOPs of a step would take at the device's peak; None
-        if the peak is unknown.
-
-    Returns:
-      the estimate; None if the text contains none, since only the TPU compiler writes them.
-    """
-    if not _CYCLES.search(hlo):
-        return None
-    computations, entry = parse_computations(hlo)
-    frames = StackFrames(hlo)
-    lines = [
-        line
-        for name, runs in count_runs(computations, entry, only_scheduled=True).items()
-        for line in _read(computations, name, runs, frames, clock_rate)
-    ]
-    sent = sum(traffic.sent for traffic in collectives(hlo, num_devices).values())
-    return StepEstimate(lines, clock_rate, sent / link_bandwidth, least_seconds, memory_bandwidth)
-
-
-def _read(
-    computations: Computations, name: str, runs: int, frames: StackFrames, clock_rate: float
-) -> Iterator[InstructionEstimate]:
-    """Yield the instructions of a computation that do work, if the computation runs at all."""
-    results = {line.name: line.result for line in computations[name]}
-    for line in computations[name] if runs else ():
-        if is_free(line):
-            continue
-        parts = contents(line, computations)
-        stack = frames.stack(main_part(line, parts).rest) or frames.stack(line.rest)
-        cycles = _CYCLES.search(line.rest)
-        kind = kind_of(parts, stack)
-        seconds = None
-        if is_dma(line):
-            kind = DMA_COPIES
-        elif cycles and kind != "collectives":
-            seconds = runs * int(cycles[1]) / clock_rate
-        elif kind != "collectives":
-            kind = unestimated_kind(line, parts)
-        moved = main_memory_bytes(line, results, computations)
-        if is_dma(line):
-            moved = copied_bytes(line)
-        stored = [str(array) for array in arrays(line.result) if array.in_main_memory]
-        yield InstructionEstimate(
-            name=line.name,
-            kind=kind,
-            shape=re.sub(r"\{[^}]*\}|/\*index=\d+\*/", "", line.result),
-            stored=stored,
-            seconds=seconds,
-            bytes=runs * moved,
-            runs=runs,
-            source=_source(stack),
-        )
-
-
-def _source(stack: Sequence[Frame]) -> str:
-    inner = next((frame for frame in stack if frame.package), None)
-    if inner is None:
-        return ""
-    outer = caller(stack)
-    return f"{inner}" if outer in (None, inner) else f"{inner} < {outer}"
-
-
 def _table(estimate: StepEstimate) -> list[str]:
     """Format the time of each kind of work, the memory traffic and the largest buffers."""
     total, utilization = estimate.seconds, estimate.utilization
@@ -266,15 +218,18 @@ def _table(estimate: StepEstimate) -> list[str]:
             for kind, seconds in estimate.by_kind.items()
         ),
     ]
+    label = "estimated from"
+    for method, seconds in estimate.by_method.items():
+        lines.append(f"{label:20s}{method}: {seconds * 1e3:.2f} ms")
+        label = ""
+    lines += [f"{'':20s}{note}" for note in estimate.notes]
     missing = ", ".join(f"{kind} {count:,}" for kind, count in estimate.not_estimated.items())
     least = f"; their data takes at least {estimate.least_unestimated_seconds * 1e3:.2f} ms"
     lines += [
-        f"{'':20s}from the compiler's cycle counts at {estimate.clock_rate / 1e9:.2f} GHz, one "
-        "instruction after another; collectives",
-        f"{'':20s}take as long as sending their data at the full bandwidth of the links",
         f"{'not estimated':20s}{missing + least if missing else 'nothing'}",
-        f"{'HBM traffic':20s}{estimate.bytes / 2**30:.2f} GiB per step, in {estimate.kernels:,} "
+        f"{'HBM traffic':20s}{estimate.bytes / _GIB:.2f} GiB per step, in {estimate.kernels:,} "
         "kernels",
+        *_layer_lines(estimate.per_layer),
     ]
     buffers = estimate.largest_buffers()
     if not buffers:
@@ -287,6 +242,16 @@ def _table(estimate: StepEstimate) -> list[str]:
         )
         label = ""
     return lines
+
+
+def _layer_lines(layer: LayerCosts | None) -> list[str]:
+    if layer is None:
+        return []
+    return [
+        f"{'per layer':20s}{layer.seconds * 1e3:.2f} ms, {layer.bytes / _GIB:.2f} GiB of HBM "
+        f"traffic in {layer.kernels:,.0f} kernels, {layer.kept_bytes / _GIB:.3f} GiB kept for the",
+        f"{'':20s}backward pass (means, by source line, without the optimizer)",
+    ]
 
 
 def explain(estimate: StepEstimate, count: int = 10) -> list[str]:

@@ -12,11 +12,12 @@ _ITEM_BYTES = {
     "token": 0,  # only orders operations
     "pred": 1,
     "bf16": 2,
-    **{f"{kind}{bits}": bits // 8 for kind in "suf" for bits in (8, 16, 32, 64) if bits >= 8},
+    **{f"{kind}{bits}": bits // 8 for kind in "suf" for bits in (8, 16, 32, 64)},
+    **dict.fromkeys(("f8e4m3", "f8e4m3fn", "f8e5m2"), 1),
 }
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (.*?) ([a-z][\w-]*)\((.*)$")
-_ARRAY = re.compile(r"\b([a-z]+\d*)\[([\d,]*)\](?:\{([^}]*)\})?")
+_ARRAY = re.compile(r"\b([a-z]+\d*(?:e\d+m\d+[a-z]*)?)\[([\d,]*)\](?:\{([^}]*)\})?")
 _CALLED = re.compile(
     r"\b(?:calls|to_apply|body|condition|branch_computations|called_computations)="
     r"(\{[^}]*\}|%?[\w.-]+)"

@@ -6,14 +6,21 @@ import re
 from collections.abc import Sequence
 
 from bert_jax.analysis.collectives import KINDS as COLLECTIVES
+from bert_jax.analysis.custom_calls import (
+    is_library_attention,
+    is_library_product,
+    is_pallas,
+    target,
+)
 from bert_jax.analysis.hlo import Computations, Instruction, arrays, called_by
 from bert_jax.analysis.source_lines import Frame
 
 # Elementwise work includes norms, activations, dropout, residual connections, embeddings and bias
-# gradients; the attention softmax includes its masks and dropout.
+# gradients; the attention softmax includes its masks and dropout. Fused attention is one kernel for
+# the products and the softmax.
 KINDS = (
-    *("dense products", "attention products", "attention softmax", "elementwise"),
-    *("vocabulary and loss", "optimizer", "collectives", "copies"),
+    *("dense products", "attention products", "attention softmax", "fused attention"),
+    *("elementwise", "vocabulary and loss", "optimizer", "collectives", "copies"),
 )
 DMA_COPIES, PALLAS_KERNELS, SCALARS = "DMA copies", "Pallas kernels", "scalar operations"
 
@@ -26,10 +33,13 @@ _PARTS: Sequence[tuple[str, str, str]] = (
     (r"layers", r"Dense\.", _LAYERS),
     (r"embeddings", r"Embeddings\.attend", _VOCABULARY),
     (r"embeddings|norms|activations", r"", _LAYERS),
-    (r"(\w+_)?attention|rotary", r"", _ATTENTION),
+    (r"(\w+_)?attention|rotary|flash_\w+", r"", _ATTENTION),
     (r"encoder|transformer_layer", r"", _LAYERS),
     (r"heads|classifiers|pretraining_models|sentence_embedding", r"", _VOCABULARY),
 )
+# Patterns for the module and the function of a call that computes a layer of an encoder, or loops
+# over layers.
+_LAYER_CALLS = ((r"transformer_layer", r""), (r"encoder", r"Encoder\.(_layer_step|_scan)"))
 # Modules with functions and layers that several parts of the step use.
 _SHARED = frozenset({"activations", "dropout", "layers", "norms", "ops", "products", "task"})
 _PRODUCTS = frozenset({"dot", "convolution"})
@@ -54,13 +64,17 @@ _OPTIMIZER_FILES = (
     "bert_jax/training/transformations.py",
 )
 _FREE_TARGETS = ("AllocateBuffer", "ConcatBitcast")
-_TARGET = re.compile(r'custom_call_target="([^"]*)"')
+
+
+def is_product(part: Instruction) -> bool:
+    """Return whether an instruction is a matrix multiplication."""
+    return part.opcode in _PRODUCTS or is_library_product(part)
 
 
 def is_free(line: Instruction) -> bool:
     """Return whether an instruction only names a value or only waits for or runs others."""
     if line.opcode == "custom-call":
-        return _target(line) in _FREE_TARGETS
+        return target(line) in _FREE_TARGETS
     return line.opcode in _FREE or line.opcode.endswith(("-done", "-update"))
 
 
@@ -89,7 +103,7 @@ def main_part(line: Instruction, parts: Sequence[Instruction]) -> Instruction:
     its result to another place, such as into the arrays that a loop collects, it is the last part
     that computes something. Otherwise, it is the instruction itself.
     """
-    product = next((part for part in parts if part.opcode in _PRODUCTS), None)
+    product = next((part for part in parts if is_product(part)), None)
     if product is not None or not parts or parts[-1].opcode not in _MOVES:
         return product or line
     return next((part for part in reversed(parts) if part.opcode not in _MOVES), line)
@@ -104,8 +118,10 @@ def kind_of(parts: Sequence[Instruction], stack: Sequence[Frame]) -> str:
         innermost call first.
     """
     opcodes = {part.opcode.removesuffix("-start") for part in parts}
-    part = _part(stack)
-    if not opcodes & _PRODUCTS:
+    part, multiplies = _part(stack), any(map(is_product, parts))
+    if any(map(is_library_attention, parts)) or (part == _ATTENTION and any(map(is_pallas, parts))):
+        return "fused attention"
+    if not multiplies:
         if opcodes & set(COLLECTIVES):
             return "collectives"
         if opcodes <= _MOVES:
@@ -114,7 +130,7 @@ def kind_of(parts: Sequence[Instruction], stack: Sequence[Frame]) -> str:
         return "optimizer"
     if part == _VOCABULARY:
         return "vocabulary and loss"
-    if opcodes & _PRODUCTS:
+    if multiplies:
         return "attention products" if part == _ATTENTION else "dense products"
     return "attention softmax" if part == _ATTENTION else "elementwise"
 
@@ -123,8 +139,7 @@ def unestimated_kind(line: Instruction, parts: Sequence[Instruction]) -> str:
     """Return a plural noun for an instruction that the compiler gives no estimate for."""
     opcodes = {part.opcode for part in parts}
     if line.opcode == "custom-call":
-        target = _target(line)
-        return PALLAS_KERNELS if target == "tpu_custom_call" else f"{target} custom calls"
+        return PALLAS_KERNELS if is_pallas(line) else f"{target(line)} custom calls"
     if opcodes & _GATHERS:
         return "gathers and scatters"
     if "sort" in opcodes:
@@ -132,6 +147,20 @@ def unestimated_kind(line: Instruction, parts: Sequence[Instruction]) -> str:
     if all(array.size == 1 for array in arrays(line.result)):
         return SCALARS
     return "copies" if opcodes <= _MOVES else "other operations"
+
+
+def in_layer(stack: Sequence[Frame]) -> bool:
+    """Return whether the calls that created an instruction include a layer of an encoder.
+
+    Args:
+      stack: the calls, with the innermost call first.
+    """
+    return any(
+        re.fullmatch(module, frame.module) and re.match(function, frame.function)
+        for frame in stack
+        if frame.path.startswith("bert_jax/models/")
+        for module, function in _LAYER_CALLS
+    )
 
 
 def caller(stack: Sequence[Frame]) -> Frame | None:
@@ -162,8 +191,3 @@ def _part_of(frame: Frame) -> str | None:
         ),
         None,
     )
-
-
-def _target(line: Instruction) -> str:
-    match = _TARGET.search(line.rest)
-    return match[1] if match else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from bert_jax.analysis.custom_calls import is_library_attention, is_library_product
 from bert_jax.analysis.hlo import (
     Computations,
     Instruction,
@@ -14,6 +15,8 @@ from bert_jax.analysis.hlo import (
 
 # Operations that read only a part of their first operand, as large as their result.
 _READ_PART = ("dynamic-slice", "gather", "slice")
+
+_WORKSPACES = ("s8", "u8")
 
 
 def main_memory_bytes(
@@ -88,6 +91,9 @@ def _written(
     if line.opcode == "dynamic-update-slice":
         return [array_bytes(results.get(line.operands[1], ""))]
     whole = [array.bytes for array in arrays(line.result)]
+    if is_library_product(line) or is_library_attention(line):
+        # The last result is space for the library's own use, not data.
+        whole[-1] = 0 if arrays(line.result)[-1].dtype in _WORKSPACES else whole[-1]
     body = computations.get(called_by(line)[0], ()) if line.opcode == "fusion" else ()
     if not body:
         return whole

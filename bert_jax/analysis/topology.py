@@ -21,8 +21,12 @@ _GPU_TARGETS = Path(__file__).parent / "gpu_targets"
 _GPUS_PER_MACHINE = 8
 _CUDA_PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
 # Without a GPU, XLA cannot measure which tiles are fast for a matrix product that it compiles with
-# Triton, and takes tiny ones. cuBLAS, which it uses otherwise, chooses the tiles itself.
-_WITHOUT_TRITON = "--xla_gpu_enable_triton_gemm=false"
+# Triton, and takes tiny ones. cuBLAS, which it uses otherwise, chooses the tiles itself. The second
+# flag makes XLA write the times that its cost model expects into the compiled program.
+_GPU_FLAGS = (
+    "--xla_gpu_enable_triton_gemm=false",
+    "--xla_gpu_collect_cost_model_stats=true",
+)
 
 # The slices of each kind of chip in Google Cloud's documentation, keyed by the number in names such
 # as v5litepod-16. This is the number of chips for v5e and v6e, but the number of cores for v4 and
@@ -172,8 +176,8 @@ def _gpu_devices(name: str, kind: str, count: int) -> list[jax.Device]:
             "installed. Run pip install -e '.[cuda13]' (no GPU is needed), or use --topology=cpu:N"
         )
     flags = os.environ.get("XLA_FLAGS", "")
-    if "xla_gpu_enable_triton_gemm" not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {_WITHOUT_TRITON}".strip()
+    added = [flag for flag in _GPU_FLAGS if flag.split("=")[0] not in flags]
+    os.environ["XLA_FLAGS"] = " ".join([*flags.split(), *added])
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     import jax
     from jax.experimental import topologies

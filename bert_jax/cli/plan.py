@@ -4,7 +4,7 @@
     bert-jax plan --config configs/pretrain/tiny.py --topology cpu:8
 
 For each phase, the command prints the device memory, the collectives of each kind, the FLOPs, a
-lower bound on the time per step and, for TPUs, the compiler's estimate of that time. If the run
+lower bound on the time per step and, for TPUs and GPUs, an estimate of that time. If the run
 does not fit, the command looks for flags that would make it fit. The compiled program is the one
 that `pretrain` would run, but no parameters are initialized and no corpus is opened.
 """

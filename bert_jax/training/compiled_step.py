@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -17,6 +18,8 @@ class CompiledStep:
         if the compiler counts nothing.
       bytes_accessed: the bytes read and written per step, counted in the same way.
       text: the partitioned program as HLO.
+      pallas: a dict from the name of each Pallas kernel that states its work to the FLOPs and bytes
+        of one call.
       cached: whether an earlier call compiled the step (see `compiled_cache`).
     """
 
@@ -26,6 +29,7 @@ class CompiledStep:
     flops: float | None
     bytes_accessed: float | None
     text: str = field(repr=False)
+    pallas: Mapping[str, Sequence[int]] = field(default_factory=dict)
     cached: bool = False
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
+from bert_jax.analysis.pallas_costs import pallas_costs
 from bert_jax.models.parameters import ModelDefinition
 from bert_jax.tasks.task import Task, Teacher
 from bert_jax.training.compiled_cache import cached_step
@@ -64,8 +66,12 @@ def compile_step(
     if teacher is not None:
         teacher_params = abstract_state(teacher.definition, optax.identity(), mesh).params
     inputs = StepInputs(np.uint32(0), np.float32(0), teacher_params)
-    lowered = step.lower(abstract_state(task.definition, optimizer, mesh), placed, inputs)
-    return cached_step(lowered, mesh, lambda: _compile(lowered))
+    traced = step.trace(abstract_state(task.definition, optimizer, mesh), placed, inputs)
+    lowered = traced.lower()
+    pallas = {
+        name: [work.flops, work.bytes or 0] for name, work in pallas_costs(traced.jaxpr).items()
+    }
+    return cached_step(lowered, mesh, lambda: replace(_compile(lowered), pallas=pallas))
 
 
 def _compile(lowered: jax.stages.Lowered) -> CompiledStep:

@@ -12,19 +12,22 @@ import jax.numpy as jnp
 import pytest
 
 from bert_jax.analysis.chips import chip, clock_rate
-from bert_jax.analysis.estimates import StepEstimate, estimate_step, explain
+from bert_jax.analysis.estimate_step import estimate_step
+from bert_jax.analysis.estimates import StepEstimate, explain
 from bert_jax.analysis.hlo import array_bytes
+from bert_jax.analysis.kernel_times import TpuTimes
 from bert_jax.analysis.source_lines import StackFrames
 
 TEXT = (Path(__file__).parent / "step_on_v5e.txt").read_text(encoding="utf-8")
 GHZ = 1.5e9
+V5E = TpuTimes(GHZ, 197e12, 819e9)
 MODELS = "bert_jax/models"
 
 
 @pytest.fixture(scope="module")
 def estimate() -> StepEstimate:
     estimate = estimate_step(
-        TEXT, 4, clock_rate=GHZ, link_bandwidth=200e9, memory_bandwidth=819e9, least_seconds=3.3e-3
+        TEXT, 4, V5E, link_bandwidth=200e9, memory_bandwidth=819e9, least_seconds=3.3e-3
     )
     assert estimate is not None
     return estimate
@@ -77,7 +80,7 @@ frontend_attributes={kernel_metadata={
 }
 """
     estimate = estimate_step(
-        text, 1, clock_rate=GHZ, link_bandwidth=1, memory_bandwidth=1e9, least_seconds=1e-7
+        text, 1, V5E, link_bandwidth=1, memory_bandwidth=1e9, least_seconds=1e-7
     )
     assert estimate is not None
     assert estimate.not_estimated == {"Pallas kernels": 1}
@@ -143,8 +146,7 @@ def test_without_the_peak_only_the_utilization_is_unknown(estimate: StepEstimate
 def test_other_compilers_make_no_estimates() -> None:
     text = jax.jit(lambda x: x @ x).lower(jnp.ones((4, 4))).compile().as_text()
     assert (
-        estimate_step(text, 1, clock_rate=1, link_bandwidth=1, memory_bandwidth=1, least_seconds=1)
-        is None
+        estimate_step(text, 1, V5E, link_bandwidth=1, memory_bandwidth=1, least_seconds=1) is None
     )
     frames = StackFrames(text)
     assert frames.stack("metadata={op_name=1}") == frames.stack("stack_frame_id=999") == []
@@ -212,7 +214,7 @@ ENTRY %main (x: f32[12,16,64], i: s32[], y: f32[16,64]) -> f32[12,16,64] {
 
 def test_an_array_that_is_updated_in_place_counts_with_the_updated_slice() -> None:
     estimate = estimate_step(
-        COLLECTING, 1, clock_rate=GHZ, link_bandwidth=1, memory_bandwidth=1, least_seconds=1e-7
+        COLLECTING, 1, V5E, link_bandwidth=1, memory_bandwidth=1, least_seconds=1e-7
     )
     assert estimate is not None
     (line,) = estimate.instructions

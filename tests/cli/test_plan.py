@@ -11,7 +11,8 @@ import pytest
 from bert_jax.cli.main import main
 from bert_jax.models.variants import variant
 from bert_jax.pretraining.config import PhaseConfig, PretrainConfig
-from bert_jax.pretraining.phase_plan import PhasePlan, duration
+from bert_jax.pretraining.phase_plan import PhasePlan
+from bert_jax.pretraining.plan_text import duration
 from bert_jax.pretraining.remedies import flags, remedies, with_changes
 from bert_jax.training.planning import OutOfMemory
 from bert_jax.training.sharding import MeshConfig

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from bert_jax.analysis.estimates import estimate_step
+from bert_jax.analysis.estimate_step import estimate_step
+from bert_jax.analysis.kernel_times import kernel_times
 from bert_jax.models.config import EncoderConfig
 from bert_jax.pretraining.config import PhaseConfig, PretrainConfig
-from bert_jax.pretraining.phase_plan import PhasePlan, estimate_of, phase_lines, total_lines
+from bert_jax.pretraining.phase_plan import PhasePlan, estimate_of
 from bert_jax.pretraining.plan import Plan, plan
+from bert_jax.pretraining.plan_text import phase_lines, total_lines
 from bert_jax.training.compiled_step import CompiledStep
 
 STEP_ON_V5E = Path(__file__).parents[1] / "analysis" / "step_on_v5e.txt"
@@ -49,10 +51,12 @@ def test_a_plan_says_whether_a_run_fits(capfd: pytest.CaptureFixture[str]) -> No
 
 def test_an_estimate_becomes_the_time_and_the_cost_of_the_run() -> None:
     text = STEP_ON_V5E.read_text(encoding="utf-8")
+    times = kernel_times("TPU v5 lite")
+    assert times is not None
     estimate = estimate_step(
         text,
         4,
-        clock_rate=1.5e9,
+        times,
         link_bandwidth=200e9,
         memory_bandwidth=819e9,
         least_seconds=3.3e-3,

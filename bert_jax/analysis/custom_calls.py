@@ -1,0 +1,119 @@
+"""Count the work of the kernels from libraries and from Pallas that a compiled program calls."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bert_jax.analysis.hlo import Instruction, arrays
+
+_TARGET = re.compile(r'custom_call_target="([^"]*)"')
+# Pallas compiles a kernel with Mosaic for TPUs, and with Triton or Mosaic GPU for GPUs.
+_PALLAS = re.compile(r"tpu_custom_call|__gpu\$xla\.gpu\.triton|mosaic_gpu\w*")
+_CONTRACTED = re.compile(r'"lhs_contracting_dimensions": ?\[([^\]]*)\]')
+_SCORES = re.compile(r'"intermediate_tensor_shape": ?\{.*?"dimensions": ?\[([^\]]*)\]')
+_COST = re.compile(
+    r'"cost_estimate":\{"flops":"(\d+)","transcendentals":"\d+","bytes_accessed":"(\d+)"'
+)
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
+# The number of matrix multiplications with the scores or their gradient as an operand or a result:
+# two in the forward pass, and five in the backward pass, which computes the scores again.
+_FORWARD_PRODUCTS, _BACKWARD_PRODUCTS = 2, 5
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work of one run of a kernel.
+
+    Attributes:
+      flops: the number of floating-point operations in matrix multiplications.
+      bytes: the number of bytes of main memory that the kernel reads and writes, as stated by its
+        author; None if unknown.
+    """
+
+    flops: int
+    bytes: int | None = None
+
+
+def target(line: Instruction) -> str:
+    """Return the name of the kernel that an instruction calls, or "" for other instructions."""
+    match = _TARGET.search(line.rest) if line.opcode == "custom-call" else None
+    return match[1] if match else ""
+
+
+def is_library_product(line: Instruction) -> bool:
+    """Return whether an instruction is a matrix multiplication by cuBLAS."""
+    return target(line).startswith("__cublas")
+
+
+def is_library_attention(line: Instruction) -> bool:
+    """Return whether an instruction is cuDNN's fused attention, or its backward pass."""
+    return target(line).startswith("__cudnn$fmha")
+
+
+def is_pallas(line: Instruction) -> bool:
+    """Return whether an instruction is a Pallas kernel."""
+    return _PALLAS.fullmatch(target(line)) is not None
+
+
+def is_backward(line: Instruction) -> bool:
+    """Return whether a kernel is part of the backward pass."""
+    match = _OP_NAME.search(line.rest)
+    return "Backward" in target(line) or (match is not None and "transpose(" in match[1])
+
+
+def product_work(line: Instruction, results: Mapping[str, str]) -> Work:
+    """Count the FLOPs of a matrix multiplication by cuBLAS.
+
+    Args:
+      line: the instruction.
+      results: the shape of each result in the instruction's computation.
+    """
+    contracted = _CONTRACTED.search(line.rest)
+    assert contracted is not None, f"{line.name} must say which dims it contracts"
+    left = arrays(results[line.operands[0]])[0]
+    size = math.prod(left.dims[dim] for dim in _numbers(contracted[1]))
+    return Work(2 * arrays(line.result)[0].size * size)
+
+
+def attention_work(line: Instruction, results: Mapping[str, str]) -> tuple[Work, int]:
+    """Count the FLOPs of cuDNN's fused attention, and return them with the number of keys.
+
+    Args:
+      line: the instruction.
+      results: the shape of each result in the instruction's computation.
+    """
+    scores = _SCORES.search(line.rest)
+    assert scores is not None, f"{line.name} must state the shape of the scores"
+    dims = _numbers(scores[1])
+    head_dim = arrays(results[line.operands[0]])[0].dims[-1]
+    products = _BACKWARD_PRODUCTS if is_backward(line) else _FORWARD_PRODUCTS
+    return Work(products * 2 * math.prod(dims) * head_dim), dims[-1]
+
+
+def pallas_work(line: Instruction, costs: Mapping[str, Work]) -> Work | None:
+    """Return the work of a Pallas kernel as its author stated it; None if it is not stated.
+
+    Args:
+      line: the instruction.
+      costs: the work of the program's kernels, keyed by the kernel's name. The text of a program
+        for GPUs does not contain what `pallas_call(cost_estimate=...)` states, unlike the text of a
+        program for TPUs.
+    """
+    stated = _COST.search(line.rest)
+    if stated:
+        return Work(int(stated[1]), int(stated[2]))
+    match = _OP_NAME.search(line.rest)
+    return costs.get(_kernel_name(match[1])) if match else None
+
+
+def _kernel_name(op_name: str) -> str:
+    """Return the `name` of a Pallas call from a path such as "jit(step)/jvp()/NAME/pallas_call"."""
+    *_, name, last = ["", *op_name.split("/")]
+    return name if last == "pallas_call" else ""
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", text)]

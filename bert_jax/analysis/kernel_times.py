@@ -1,0 +1,244 @@
+"""Estimate the time of each kernel of a compiled step, for TPUs and for GPUs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bert_jax.analysis.chips import chip, clock_rate, peak_flops
+from bert_jax.analysis.custom_calls import (
+    Work,
+    attention_work,
+    is_backward,
+    is_library_attention,
+    is_library_product,
+    is_pallas,
+    pallas_work,
+    product_work,
+)
+from bert_jax.analysis.hlo import Instruction, arrays
+
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_COST = re.compile(r'"exec_time_us":([\d.e+-]+),[^{}]*"name":"([\w-]*)"')
+
+# cuBLAS reaches 620 to 725 TFLOP/s in bfloat16 on the shapes of BERT's matrices, measured on an
+# H200 (jax 0.11.2, 2026-11), which is 63 to 73% of the peak.
+PRODUCT_SHARE = 0.68
+# The TFLOP/s of fused attention in bfloat16 on an H100 (SXM), with heads of 64 dims and without a
+# causal mask, in the forward and the backward pass, keyed by the number of tokens. For cuDNN: Shah
+# et al. 2024 ("FlashAttention-3"), figures 5 and 6. FlashAttention-2 in the same figures stands for
+# a Pallas kernel, which does not use Hopper's own matrix instructions either.
+CUDNN_TFLOPS: Mapping[int, tuple[float, float]] = {
+    512: (335, 266),
+    1024: (373, 348),
+    2048: (395, 395),
+    4096: (408, 417),
+    8192: (412, 432),
+}
+PALLAS_GPU_TFLOPS = (282, 198)
+_H100_TFLOPS = 989.5
+# XLA's cost model assumes the same time for starting a kernel (kKernelLaunchOverhead).
+_LAUNCH_SECONDS = 1e-6
+# Relative to the peak in bfloat16: NVIDIA's H100 and H200 datasheets.
+_PEAK_FACTORS = {"f8": 2.0, "f32": 0.5}
+_FULL_FLOAT32 = 67e12
+# A head of 64 dims fills half of a matrix unit of 128 x 128 (TPU v4, v5e, v5p), and the unit waits
+# for the softmax at least as long as it multiplies. This is a guess: no such kernel was measured.
+PALLAS_TPU_SHARE = 0.25
+
+
+# The figures above leave out idle time between kernels, and XLA's cost model assumes that fusions
+# reach the full bandwidth. This factor makes up for both. A step of BERT-base, 128 x 512 tokens, in
+# bfloat16 with cuDNN's attention (attention dropout 0, hidden dropout 0.1, one document per row)
+# was measured at 607,000 tokens/s on an H200, with a prototype of this program and jax 0.11.2 in
+# 2026-11; its estimate with the factor 1 is 95.75 ms. The step of a small ALBERT was measured with
+# this program on an H100, also with jax 0.11.2 (experiments/gpu, phase 2). It did not influence the
+# factor.
+CALIBRATION = 128 * 512 / 607_000 / 95.75e-3
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """The estimated time of one run of a kernel.
+
+    Attributes:
+      seconds: the time.
+      method: how it was estimated.
+    """
+
+    seconds: float
+    method: str
+
+
+class KernelTimes(Protocol):
+    """A way of estimating kernels on one kind of device."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Sentences about the estimates, each on a line."""
+
+    def apply_to(self, hlo: str) -> bool:
+        """Return whether a program's text contains what the compiler must write into it."""
+
+    def __call__(
+        self, line: Instruction, results: Mapping[str, str], moved: int
+    ) -> KernelTime | None:
+        """Estimate one run of an instruction; None if nothing is known about its time.
+
+        Args:
+          line: the instruction.
+          results: the shape of each result in the instruction's computation.
+          moved: the number of bytes of main memory that the instruction reads and writes.
+        """
+
+
+def kernel_times(device_kind: str, pallas: Mapping[str, Work] | None = None) -> KernelTimes | None:
+    """Return the way of estimating kernels on a device; None for unknown devices.
+
+    Args:
+      device_kind: the value of `jax.Device.device_kind`.
+      pallas: the work of the Pallas kernels, keyed by name (see `pallas_work`).
+    """
+    figures, peak = chip(device_kind), peak_flops(device_kind, "bfloat16")
+    if figures is None or peak is None:
+        return None
+    clock = clock_rate(device_kind)
+    if clock is not None:
+        return TpuTimes(clock, peak, figures.memory_bandwidth)
+    return GpuTimes(peak, figures.memory_bandwidth, pallas or {})
+
+
+@dataclass(frozen=True)
+class TpuTimes:
+    """The TPU compiler's counts of cycles, and the stated work of Pallas kernels.
+
+    Attributes:
+      clock_rate: the clock rate in Hz.
+      peak: the peak in bfloat16 in FLOP/s.
+      memory_bandwidth: the bandwidth of main memory in bytes/s.
+    """
+
+    clock_rate: float
+    peak: float
+    memory_bandwidth: float
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Sentences about the estimates, each on a line."""
+        return ["one instruction after another; never compared with a measured step"]
+
+    def apply_to(self, hlo: str) -> bool:
+        """Return whether the text contains cycle counts."""
+        return _CYCLES.search(hlo) is not None
+
+    def __call__(
+        self, line: Instruction, results: Mapping[str, str], moved: int
+    ) -> KernelTime | None:
+        """Estimate one run of an instruction; see `KernelTimes`."""
+        cycles = _CYCLES.search(line.rest)
+        if cycles:
+            method = f"the compiler's cycle counts at {self.clock_rate / 1e9:.2f} GHz"
+            return KernelTime(int(cycles[1]) / self.clock_rate, method)
+        work = pallas_work(line, {}) if is_pallas(line) else None
+        if work is None:
+            return None
+        seconds = _longer(work, moved, PALLAS_TPU_SHARE * self.peak, self.memory_bandwidth)
+        share = f"{PALLAS_TPU_SHARE:.0%} of the peak (assumed)"
+        return KernelTime(seconds, f"Pallas kernels, by FLOPs at {share} or by bytes")
+
+
+@dataclass(frozen=True)
+class GpuTimes:
+    """XLA's cost model for fusions, and FLOPs and bytes for the kernels of libraries and of Pallas.
+
+    Attributes:
+      peak: the peak in bfloat16 in FLOP/s.
+      memory_bandwidth: the bandwidth of main memory in bytes/s.
+      pallas: the work of the Pallas kernels, keyed by name (see `pallas_work`).
+      calibration: the factor by which all times are multiplied, which makes the estimate of one
+        step equal to its measured time.
+    """
+
+    peak: float
+    memory_bandwidth: float
+    pallas: Mapping[str, Work] = field(default_factory=dict)
+    calibration: float = CALIBRATION
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Sentences about the estimates, each on a line."""
+        return [
+            f"all times x {self.calibration:.2f}, with which BERT-base with cuDNN attention (128 x "
+            "512 tokens, H200) takes the",
+            "measured 108 ms. A small ALBERT on an H100 then takes 20.0 ms (measured: 19.9 ms)",
+        ]
+
+    def apply_to(self, hlo: str) -> bool:
+        """Return whether the text contains the results of XLA's cost model."""
+        return '"reification_cost"' in hlo
+
+    def __call__(
+        self, line: Instruction, results: Mapping[str, str], moved: int
+    ) -> KernelTime | None:
+        """Estimate one run of an instruction; see `KernelTimes`."""
+        found = self._without_launch(line, results, moved)
+        if found is None:
+            return None
+        return KernelTime(self.calibration * (found.seconds + _LAUNCH_SECONDS), found.method)
+
+    def _without_launch(
+        self, line: Instruction, results: Mapping[str, str], moved: int
+    ) -> KernelTime | None:
+        if is_library_product(line):
+            peak = PRODUCT_SHARE * self._peak_of(line, results)
+            seconds = _longer(product_work(line, results), moved, peak, self.memory_bandwidth)
+            method = f"cuBLAS, by FLOPs at {PRODUCT_SHARE:.0%} of the peak or by bytes"
+            return KernelTime(seconds, method)
+        if is_library_attention(line):
+            work, length = attention_work(line, results)
+            published = CUDNN_TFLOPS[max(n for n in CUDNN_TFLOPS if n <= max(length, 512))]
+            return self._fused(line, work, moved, published, "cuDNN attention")
+        if is_pallas(line):
+            stated = pallas_work(line, self.pallas)
+            if stated is None:
+                return None
+            return self._fused(line, stated, moved, PALLAS_GPU_TFLOPS, "Pallas kernels")
+        # XLA estimates a fusion that it compiles with Triton twice; the first, unnamed estimate
+        # assumes that each element of a result computes the sums it needs again.
+        costs = {name: float(time) for time, name in _COST.findall(line.rest)}
+        microseconds = costs.get("indexing-cost-model", costs.get(""))
+        if microseconds is not None:
+            return KernelTime(microseconds / 1e6, "XLA's cost model")
+        if line.opcode == "custom-call":
+            return None
+        return KernelTime(moved / self.memory_bandwidth, "bytes at the full bandwidth")
+
+    def _fused(
+        self,
+        line: Instruction,
+        work: Work,
+        moved: int,
+        published: tuple[float, float],
+        name: str,
+    ) -> KernelTime:
+        """Estimate a fused kernel from the TFLOP/s of such kernels in each pass on an H100."""
+        forward, backward = (tflops / _H100_TFLOPS for tflops in published)
+        share = backward if is_backward(line) else forward
+        seconds = _longer(work, moved, share * self.peak, self.memory_bandwidth)
+        shares = f"{forward:.0%} of the peak (backward {backward:.0%})"
+        return KernelTime(seconds, f"{name}, by FLOPs at {shares} or by bytes")
+
+    def _peak_of(self, line: Instruction, results: Mapping[str, str]) -> float:
+        """Return the peak for the operands' dtype; float32 is multiplied as TF32 by default."""
+        dtype = arrays(results[line.operands[0]])[0].dtype
+        if dtype == "f32" and '"HIGHEST"' in line.rest:
+            return min(self.peak, _FULL_FLOAT32)
+        return self.peak * _PEAK_FACTORS.get(dtype[:2] if dtype.startswith("f8") else dtype, 1.0)
+
+
+def _longer(work: Work, moved: int, flops_per_second: float, bandwidth: float) -> float:
+    """Return the time for a kernel's FLOPs or for its bytes, whichever is longer."""
+    size = moved if work.bytes is None else max(moved, work.bytes)
+    return max(work.flops / flops_per_second, size / bandwidth)
