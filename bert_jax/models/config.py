@@ -20,9 +20,12 @@ from bert_jax.models.config_checks import (
 from bert_jax.models.devices import (
     Device,
     check_cudnn,
+    check_norm_kernels,
     check_splash,
     fits_cudnn,
+    fits_norm_kernels,
     has_cudnn_attention,
+    has_triton,
     supports_bfloat16,
 )
 from bert_jax.models.options import (
@@ -30,6 +33,7 @@ from bert_jax.models.options import (
     AttentionBackend,
     ClassifierTransform,
     DTypeName,
+    NormBackend,
     NormKind,
     NormPlacement,
     Ops,
@@ -312,6 +316,11 @@ class ComputeConfig:
         differentiation nor second derivatives. "plain" operations compute the same values but leave
         differentiation to JAX, so that `jax.jvp`, `jax.linearize` and Hessian-vector products work.
         They cannot be combined with `attention="cudnn"` or `"splash"`.
+      norms: implementation of dropout, the residual connection and the norm that follow a block.
+        "triton" computes them in one kernel during training, and their gradients in another. It
+        needs an NVIDIA GPU since Ampere, ops="fast", and a `hidden_dim` that is a power of two, at
+        least 64, times a number up to 8. "auto" selects it where it is supported, and otherwise
+        XLA.
     """
 
     dtype: DTypeName = "auto"
@@ -319,12 +328,19 @@ class ComputeConfig:
     remat: Remat = "none"
     scan_layers: bool = False
     ops: Ops = "fast"
+    norms: NormBackend = "auto"
 
     def __post_init__(self) -> None:
         require_choice("dtype", self.dtype, DTypeName)
         require_choice("attention", self.attention, AttentionBackend)
         require_choice("remat", self.remat, Remat)
         require_choice("ops", self.ops, Ops)
+        require_choice("norms", self.norms, NormBackend)
+        require(
+            self.ops == "fast" or self.norms != "triton",
+            f"compute.ops={self.ops!r}: not supported by compute.norms={self.norms!r}, whose "
+            "kernels have their own backward pass. Set compute.norms='xla' (or 'auto')",
+        )
         require(
             self.ops == "fast" or self.attention not in ("cudnn", "splash"),
             f"compute.ops={self.ops!r}: not supported by compute.attention={self.attention!r}, "
@@ -335,8 +351,8 @@ class ComputeConfig:
         """Return the config with every "auto" replaced by the best choice for `device`.
 
         Raises:
-          ValueError: a fused attention kernel is requested but does not support the device, the
-            dtype or the encoder.
+          ValueError: a fused kernel is requested but does not support the device, the dtype or the
+            encoder.
         """
         dtype, attention = self.dtype, self.attention
         if dtype == "auto":
@@ -355,7 +371,13 @@ class ComputeConfig:
             )
         if attention == "splash":
             check_splash(device, attention_dropout=config.attention_dropout)
-        return dataclasses.replace(self, dtype=dtype, attention=attention)
+        norms = self.norms
+        if norms == "auto":
+            able = self.ops == "fast" and fits_norm_kernels(config.hidden_dim)
+            norms = "triton" if able and has_triton(device) else "xla"
+        if norms == "triton":
+            check_norm_kernels(device, config.hidden_dim)
+        return dataclasses.replace(self, dtype=dtype, attention=attention, norms=norms)
 
 
 # Encoder fields that matter only during training.

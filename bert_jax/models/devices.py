@@ -6,7 +6,7 @@ from typing import Protocol
 
 from bert_jax.models.config_checks import require
 
-# NVIDIA GPUs since Ampere support bfloat16 matmuls and cuDNN's fused attention.
+# NVIDIA GPUs since Ampere support bfloat16 matmuls, cuDNN's fused attention and Triton kernels.
 _AMPERE = (8, 0)
 
 
@@ -115,4 +115,41 @@ def check_splash_dropout(attention_dropout: float) -> None:
         attention_dropout == 0.0,
         f"compute.attention='splash' cannot apply model.attention_dropout={attention_dropout}: its "
         "kernel has no dropout. Set model.attention_dropout=0 or compute.attention='xla'",
+    )
+
+
+def has_triton(device: Device) -> bool:
+    """Return whether the device can run kernels that are compiled by Triton."""
+    capability = _nvidia_capability(device)
+    return capability is not None and capability >= _AMPERE
+
+
+def fits_norm_kernels(dim: int) -> bool:
+    """Return whether the kernels in `norm_kernels` support vectors of this size.
+
+    They divide a vector into at most 8 equal parts, whose size is a power of two, at least 64.
+    """
+    part = dim & -dim
+    return part >= 64 and dim // part <= 8 and dim <= 8192
+
+
+def check_norm_kernels(device: Device, hidden_dim: int) -> None:
+    """Check that the kernels in `norm_kernels` can be used.
+
+    Args:
+      device: the device that runs the encoder.
+      hidden_dim: see `EncoderConfig`.
+
+    Raises:
+      ValueError: they cannot; the message suggests a fix.
+    """
+    require(
+        has_triton(device),
+        "compute.norms='triton' needs an NVIDIA GPU with compute capability 8.0 (Ampere) or later. "
+        "Set compute.norms='xla' (or 'auto')",
+    )
+    require(
+        fits_norm_kernels(hidden_dim),
+        f"compute.norms='triton' needs a hidden_dim, at most 8192, that is a power of two (64 or "
+        f"more) times a number up to 8, not {hidden_dim}. Set compute.norms='xla' (or 'auto')",
     )

@@ -29,13 +29,13 @@ class Layout:
     Attributes:
       constrain: returns an array, sharded by its logical axes.
       split: takes a function, its arguments, the logical axes of each argument, and the result's
-        logical axes. It calls the function on every device with this device's parts of the
-        arguments, and returns the whole result.
+        logical axes (a list of them for several results). It calls the function on every device
+        with this device's parts of the arguments, and returns the whole result.
     """
 
     constrain: Callable[[jax.Array, Axes], jax.Array]
     split: Callable[
-        [Callable[..., jax.Array], Sequence[jax.Array], Sequence[Axes], Axes], jax.Array
+        [Callable[..., Any], Sequence[jax.Array | None], Sequence[Axes], Axes | list[Axes]], Any
     ]
 
 
@@ -59,20 +59,22 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
 
 
 def on_every_device(
-    function: Callable[..., jax.Array],
-    arguments: Sequence[jax.Array],
+    function: Callable[..., Any],
+    arguments: Sequence[jax.Array | None],
     axes: Sequence[Axes],
-    result_axes: Axes,
-) -> jax.Array:
+    result_axes: Axes | list[Axes],
+) -> Any:
     """Call a function that the compiler cannot divide over devices, such as a Pallas kernel.
 
     Inside a `use_layout` block, every device calls it with its own parts of the arguments.
 
     Args:
       function: the function. Its result for a part of the arguments is the same part of its result.
-      arguments: the function's arguments.
-      axes: the logical axes of each argument.
-      result_axes: the logical axes of the result. An axis has the same size in all arrays.
+      arguments: the function's arguments; None is passed unchanged.
+      axes: the logical axes of each argument. An axis has the same size in all arguments.
+      result_axes: the logical axes of the result, or a list of them for a tuple of results. Each
+        result is an array or a tuple of arrays with these axes; the devices' parts are
+        concatenated.
     """
     layout = _LAYOUT.get()
     if layout is None:

@@ -12,6 +12,7 @@ from bert_jax.models.activations import activation_function
 from bert_jax.models.attention import SelfAttention, View
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.dropout import dropout
+from bert_jax.models.dropout_add_norm import dropout_add_and_norm, dropout_add_norm
 from bert_jax.models.layers import constrain, dense, select_rows
 from bert_jax.models.norms import norm_layer
 
@@ -63,7 +64,7 @@ class Layer(nnx.Module):
         ffn: bool,
         norm: bool = True,
     ):
-        self.has_attention_norm = norm
+        self.has_attention_norm, self.norms = norm, compute.norms
         if attention:
             self.attention = SelfAttention(config, compute, rngs)
             if norm:
@@ -113,7 +114,7 @@ def apply_layer(
     For the other arguments and the result, see `SelfAttention.__call__`.
     """
     keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
-    rate, ops = config.hidden_dropout, layer.attention.attention.ops
+    rate, ops, norms = config.hidden_dropout, layer.attention.attention.ops, layer.ffn.norms
     attention, ffn, ffn_norm = layer.attention.attention, layer.ffn.ffn, layer.ffn.ffn_norm
 
     def only_at(x: jax.Array) -> jax.Array:
@@ -122,14 +123,17 @@ def apply_layer(
     update, scores = attention(
         layer.attention_input(x, config), view, keys[0], return_scores=return_scores
     )
-    x = x + dropout(update, config.attention_output_rate, keys[1], ops)
+    attention_rate = config.attention_output_rate
     match config.norm:
         case "post":
-            x = only_at(layer.attention.attention_norm(x))
-            return ffn_norm(x + dropout(ffn(x), rate, keys[2], ops)), scores
+            norm = layer.attention.attention_norm
+            x = only_at(dropout_add_norm(x, update, attention_rate, keys[1], norm, norms))
+            return dropout_add_norm(x, ffn(x), rate, keys[2], ffn_norm, norms), scores
         case "pre":
-            x = only_at(x)
-            return x + dropout(ffn(ffn_norm(x)), rate, keys[2], ops), scores
+            x, normed = dropout_add_and_norm(
+                only_at(x), only_at(update), attention_rate, keys[1], ffn_norm, norms
+            )
+            return x + dropout(ffn(normed), rate, keys[2], ops), scores
         case _:
             assert_never(config.norm)
 

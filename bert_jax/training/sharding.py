@@ -6,12 +6,13 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.models.layers import Layout, use_layout
+from bert_jax.models.layers import Axes, Layout, use_layout
 from bert_jax.models.parameters import LogicalAxes
 
 # Maps logical axes to mesh axes. Parameters are split over `fsdp` (gathered layer by layer) and
@@ -160,18 +161,19 @@ def layout(mesh: Mesh) -> Iterator[None]:
         return jax.lax.with_sharding_constraint(x, named_sharding(x.shape, axes, mesh))
 
     def split(
-        function: Callable[..., jax.Array],
-        arguments: Sequence[jax.Array],
-        axes: Sequence[tuple[str | None, ...]],
-        result_axes: tuple[str | None, ...],
-    ) -> jax.Array:
+        function: Callable[..., Any],
+        arguments: Sequence[jax.Array | None],
+        axes: Sequence[Axes],
+        result_axes: Axes | list[Axes],
+    ) -> Any:
         sizes = {
             axis: size
             for argument, names in zip(arguments, axes, strict=True)
+            if argument is not None
             for axis, size in zip(names, argument.shape, strict=True)
         }
 
-        def spec(axes: Sequence[str | None]) -> PartitionSpec:
+        def spec(axes: Axes) -> PartitionSpec:
             return named_sharding([sizes[axis] for axis in axes], axes, mesh).spec
 
         # The type system for `shard_map` does not support Pallas kernels (check_vma).
@@ -179,11 +181,12 @@ def layout(mesh: Mesh) -> Iterator[None]:
             function,
             mesh=mesh,
             in_specs=tuple(map(spec, axes)),
-            out_specs=spec(result_axes),
+            out_specs=tuple(map(spec, result_axes))
+            if isinstance(result_axes, list)
+            else spec(result_axes),
             check_vma=False,
         )
-        result: jax.Array = divided(*arguments)
-        return result
+        return divided(*arguments)
 
     with use_layout(Layout(constrain, split) if mesh.size > 1 else None):
         yield

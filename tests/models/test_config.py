@@ -159,6 +159,11 @@ def test_a_variant_accepts_changes_and_an_unknown_name_is_refused() -> None:
         ({"dtype": "float16"}, "dtype='float16': expected one of 'auto', 'float32', 'bfloat16'"),
         ({"attention": "flash"}, "attention='flash': expected one of 'auto', 'xla', 'cudnn'"),
         ({"remat": "full"}, "remat='full': expected one of 'none', 'dots', 'layer'"),
+        ({"norms": "cuda"}, "norms='cuda': expected one of 'auto', 'xla', 'triton'"),
+        (
+            {"norms": "triton", "ops": "plain"},
+            "compute.ops='plain': not supported by compute.norms='triton'",
+        ),
     ],
 )
 def test_unknown_compute_options_are_refused(values: dict[str, Any], message: str) -> None:
@@ -248,6 +253,31 @@ def test_unsupported_uses_of_the_kernel_for_tpus_are_refused(
     assert "compute.attention='xla'" in str(error.value)
     with pytest.raises(ValueError, match="compute.ops='plain': not supported by compute.attention"):
         ComputeConfig(attention="splash", ops="plain")
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden_dim", "options", "norms"),
+    [
+        ("gpu 8.0", 768, {}, "triton"),
+        ("gpu 9.0", 1024, {"dtype": "float32"}, "triton"),
+        ("gpu 9.0", 768, {"norms": "xla"}, "xla"),
+        ("gpu 9.0", 768, {"ops": "plain"}, "xla"),
+        ("gpu 9.0", 312, {}, "xla"),
+        ("gpu 7.5", 768, {}, "xla"),
+        ("gpu gfx90a", 768, {}, "xla"),
+        ("tpu", 768, {}, "xla"),
+        ("cpu", 768, {}, "xla"),
+    ],
+)
+def test_the_kernels_for_norms_are_used_where_they_work(
+    name: str, hidden_dim: int, options: dict[str, Any], norms: str
+) -> None:
+    config = EncoderConfig(hidden_dim=hidden_dim, num_heads=4)
+    assert ComputeConfig(**options).resolve(device(name), config).norms == norms
+    if norms == "xla" and not options:
+        with pytest.raises(ValueError, match=r"compute.norms='triton' needs .*. Set") as error:
+            ComputeConfig(norms="triton").resolve(device(name), config)
+        assert "compute.norms='xla'" in str(error.value)
 
 
 @pytest.mark.parametrize(("hidden_dim", "num_heads"), [(312, 12), (512, 2)])
