@@ -84,12 +84,34 @@ def keep_elements(index: jax.Array, first: jax.Array, second: jax.Array, rate: f
       second: the second hash state.
       rate: see `keep_mask`.
     """
+    return keep_counters(hash_counters(index), first, second, rate)
+
+
+def hash_counters(index: jax.Array) -> jax.Array:
+    """Return the part of the hash of `keep_elements` that depends only on the index.
+
+    A kernel that computes multiple matrices of a mask needs it only once.
+    """
+    bits = index * jnp.uint32(_GOLDEN)
+    return bits ^ (bits >> 16)
+
+
+def keep_counters(
+    counters: jax.Array, first: jax.Array, second: jax.Array, rate: float
+) -> jax.Array:
+    """Return the elements of a `keep_mask` at the indices passed to `hash_counters`.
+
+    Args:
+      counters: the result of `hash_counters`.
+      first: see `keep_elements`.
+      second: see `keep_elements`.
+      rate: see `keep_mask`.
+    """
     # A state is mixed in before the bits are shifted. Since (x ^ s) ^ ((x ^ s) >> n) equals
     # (x ^ (x >> n)) ^ (s ^ (s >> n)), it is shifted here once per matrix instead of per element,
     # and a GPU combines the three terms of an element in one instruction.
     first, second = first ^ (first >> 16), second ^ (second >> 15)
-    bits = index * jnp.uint32(_GOLDEN)
-    bits = (bits ^ (bits >> 16) ^ first) * jnp.uint32(_MULTIPLIER_1)
+    bits = (counters ^ first) * jnp.uint32(_MULTIPLIER_1)
     bits = (bits ^ (bits >> 15) ^ second) * jnp.uint32(_MULTIPLIER_2)
     bits = bits ^ (bits >> 16)
     return bits >= jnp.uint32(round(rate * 2**32))

@@ -1,0 +1,274 @@
+"""Compute attention on TPUs with a kernel that drops probabilities as `keep_mask` does.
+
+Neither pass stores scores, probabilities or a dropout mask (Dao et al. 2022, "FlashAttention"). The
+kernel works on arrays [batch, length, num_heads * head_dim], the layout in which the dense layers
+produce them, in blocks of 128 lanes, which are two heads if `head_dim` is 64. To multiply one head
+of a block, it zeroes the other lanes of an operand.
+
+XLA gives no estimate of the time of a kernel, but libtpu writes the kernel's schedule if this is in
+the environment before JAX starts, even when it compiles for a TPU that is not there:
+
+    LIBTPU_INIT_ARGS="--xla_jf_dump_to=FOLDER --xla_jf_dump_llo_text=true
+        --xla_jf_dump_llo_pass_label_regex=final_bundles"
+
+In FOLDER/*-flash_attention_forward*-final_bundles.txt, each line is one bundle of instructions,
+which takes a cycle (1.5 GHz on v5e). The lines from "LB" (loop begin) to "loop exit test" run once
+per program. For BERT-base with 32 rows of 512 tokens in bfloat16 on v5e (192 programs), there are
+4046 lines forward and 5513 backward; about 790 of each compute the tables and run only in a sixth
+of the programs. This makes 1.1 ms a layer (libtpu 0.0.42.1; not measured on a TPU).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from bert_jax.models.flash_tpu_kernels import backward_kernel, forward_kernel
+from bert_jax.models.flash_tpu_tiles import TILE, Plan, Ref
+from bert_jax.models.flash_types import Dropout, Segments
+
+# The number of tiles that a program computes, unless a row has more keys. The loops of a program
+# are unrolled, so this number bounds the size of its code.
+_MAX_TILES = 32
+_MAX_LENGTH = 2048
+_HEAD_DIMS = (32, 64, 128, 256)
+# The segments of padding, which nobody else uses. They differ so that no query sees a padding key.
+_QUERY_PADDING, _KEY_PADDING = -(2**31), -(2**31) + 1
+
+
+def _plan(shape: tuple[int, ...], segments: Segments | None, dropout: Dropout | None) -> Plan:
+    length, num_heads, head_dim = shape[1:]
+    padded = length + -length % TILE
+    lanes = max(TILE, head_dim)
+    heads, blocks = lanes // head_dim, math.ceil(num_heads * head_dim / lanes)
+    column = heads * (padded // TILE)  # the tiles of 128 queries of a block
+    return Plan(
+        length=length,
+        padded=padded,
+        head_dim=head_dim,
+        lanes=lanes,
+        blocks=blocks,
+        group=_largest_part(blocks, 1, _MAX_TILES // (column * (padded // TILE))),
+        queries=_largest_part(padded, TILE, TILE * (_MAX_TILES // column)),
+        rate=0.0 if dropout is None else dropout.rate,
+        masked=segments is not None or padded != length,
+    )
+
+
+def _largest_part(whole: int, unit: int, most: int) -> int:
+    """Return the largest divisor of `whole` that is a multiple of `unit` and at most `most`.
+
+    If `most` is less than `unit`, the result is `unit`.
+    """
+    return max(n for n in range(unit, max(unit, most) + 1, unit) if whole % n == 0)
+
+
+def supported(length: int, num_heads: int, head_dim: int, window: int | None) -> str | None:
+    """Return None, or the reason why the kernel cannot compute such attention, as a clause."""
+    del num_heads  # any number
+    if window is not None:
+        return "needs attention to the whole row, without a window"
+    if head_dim not in _HEAD_DIMS:
+        return f"needs heads of {', '.join(map(str, _HEAD_DIMS[:-1]))} or {_HEAD_DIMS[-1]} dims"
+    if length > _MAX_LENGTH:
+        return f"needs rows of at most {_MAX_LENGTH} tokens"
+    return None
+
+
+def forward(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segments: Segments | None,
+    dropout: Dropout | None,
+    window: int | None,
+    *,
+    interpret: bool = False,
+) -> tuple[jax.Array, jax.Array]:
+    """Return the attended values and the log-sum-exp of the scores.
+
+    A query that sees no key gets zeros.
+
+    Args:
+      query: [batch, length, num_heads, head_dim], divided by the square root of `head_dim`.
+      key: same shape and dtype as `query`.
+      value: same shape and dtype as `query`.
+      segments: which keys each query sees; None for all.
+      dropout: dropout of the probabilities, or None.
+      window: None; see `supported`.
+      interpret: whether to run the kernel in Pallas's interpreter, on any device.
+
+    Returns:
+      [batch, length, num_heads, head_dim] in the dtype of `query`, and float32 [batch, num_heads,
+      length].
+    """
+    plan = _plan(query.shape, segments, dropout)
+    batch, length, num_heads, head_dim = query.shape
+    assert supported(length, num_heads, head_dim, window) is None
+    wide = jax.ShapeDtypeStruct((batch, plan.padded, plan.blocks * plan.lanes), query.dtype)
+    sums = jax.ShapeDtypeStruct((batch, plan.blocks, plan.heads, plan.padded), jnp.float32)
+    specs = _Specs(plan)
+    attended, log_sum_exp = pl.pallas_call(
+        functools.partial(forward_kernel, plan),
+        grid=(batch, plan.blocks // plan.group, plan.parts),
+        in_specs=[*specs.small, specs.tile, specs.row, specs.row],
+        out_specs=[specs.tile, specs.sums],
+        out_shape=[wide, sums],
+        scratch_shapes=_tables(plan),
+        compiler_params=_PARAMS,
+        cost_estimate=_cost(query, products=2, arrays=4),
+        interpret=interpret,
+        name="flash_attention_forward",
+    )(*_small(plan, batch, segments, dropout), *(_widen(plan, x) for x in (query, key, value)))
+    log_sum_exp = log_sum_exp.reshape(batch, -1, plan.padded)
+    return _narrow(attended, query.shape), log_sum_exp[:, :num_heads, :length]
+
+
+def backward(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segments: Segments | None,
+    dropout: Dropout | None,
+    window: int | None,
+    attended: jax.Array,
+    log_sum_exp: jax.Array,
+    cotangent: jax.Array,
+    *,
+    interpret: bool = False,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the gradients for the query, the key and the value.
+
+    Args:
+      query: see `forward`, as the following arguments.
+      key: same shape and dtype as `query`.
+      value: same shape and dtype as `query`.
+      segments: which keys each query sees.
+      dropout: dropout of the probabilities.
+      window: None.
+      attended: the first result of `forward`.
+      log_sum_exp: the second result of `forward`.
+      cotangent: the gradient for `attended`, in its shape and dtype.
+      interpret: see `forward`.
+    """
+    plan = _plan(query.shape, segments, dropout)
+    batch, length, num_heads, head_dim = query.shape
+    assert supported(length, num_heads, head_dim, window) is None
+    wide = jax.ShapeDtypeStruct((batch, plan.padded, plan.blocks * plan.lanes), query.dtype)
+    after = (0, plan.blocks * plan.heads - num_heads), (0, plan.padded - length)
+    sums = jnp.pad(log_sum_exp, ((0, 0), *after))
+    specs = _Specs(plan)
+    totals = [pltpu.VMEM((plan.lanes, plan.padded), jnp.float32)] * 2 if plan.parts > 1 else []
+    gradients = pl.pallas_call(
+        functools.partial(backward_kernel, plan),
+        grid=(batch, plan.blocks // plan.group, plan.parts),
+        in_specs=[
+            *specs.small,
+            specs.tile,
+            specs.row,
+            specs.row,
+            specs.tile,
+            specs.tile,
+            specs.sums,
+        ],
+        out_specs=[specs.tile, specs.row, specs.row],
+        out_shape=[wide, wide, wide],
+        scratch_shapes=[*totals, *_tables(plan)],
+        compiler_params=_PARAMS,
+        cost_estimate=_cost(query, products=5, arrays=8),
+        interpret=interpret,
+        name="flash_attention_backward",
+    )(
+        *_small(plan, batch, segments, dropout),
+        *(_widen(plan, x) for x in (query, key, value, attended, cotangent)),
+        sums.reshape(batch, plan.blocks, plan.heads, plan.padded),
+    )
+    to_query, to_key, to_value = (_narrow(x, query.shape) for x in gradients)
+    return to_query, to_key, to_value
+
+
+# The tables of a row serve all its blocks of heads, so these must run in order on one core.
+_PARAMS = pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary", "arbitrary"))
+
+
+def _tables(plan: Plan) -> list[Ref]:
+    """Return the memory for the tables of `Shared`."""
+    shape = (plan.padded, plan.queries)
+    counters = [pltpu.VMEM(shape, jnp.uint32)] if plan.rate else []
+    return [*counters, *([pltpu.VMEM(shape, jnp.float32)] if plan.masked else [])]
+
+
+class _Specs:
+    """The blocks of the kernels' operands in the program (row, group of blocks, tile)."""
+
+    def __init__(self, plan: Plan):
+        width = plan.group * plan.lanes
+        self.tile = pl.BlockSpec((1, plan.queries, width), lambda i, j, t: (i, t, j))
+        self.row = pl.BlockSpec((1, plan.padded, width), lambda i, j, t: (i, 0, j))
+        sums = (1, plan.group, plan.heads, plan.queries)
+        self.sums = pl.BlockSpec(sums, lambda i, j, t: (i, j, 0, t))
+        self.small = []
+        if plan.rate:
+            states = (1, 1, 2 * plan.blocks * plan.heads)
+            self.small += [pl.BlockSpec(states, lambda i, j, t: (i, 0, 0), memory_space=pltpu.SMEM)]
+        if plan.masked:
+            self.small += [
+                pl.BlockSpec((1, 1, plan.queries), lambda i, j, t: (i, 0, t)),
+                pl.BlockSpec((1, 1, plan.padded), lambda i, j, t: (i, 0, 0)),
+            ]
+
+
+def _small(
+    plan: Plan, batch: int, segments: Segments | None, dropout: Dropout | None
+) -> list[jax.Array]:
+    """Return the hash states and the segment ids, if any, in the shapes of `_Specs.small`."""
+    small = []
+    if plan.rate:
+        assert dropout is not None
+        heads = plan.blocks * plan.heads
+        states = dropout.states
+        states = jnp.pad(states, ((0, 0), (0, heads - states.shape[1]), (0, 0)))
+        small.append(states.reshape(batch, 1, 2 * heads))
+    if plan.masked:
+        same = jnp.zeros((batch, plan.length), jnp.int32)
+        for ids, padding in zip(
+            segments or (same, same), (_QUERY_PADDING, _KEY_PADDING), strict=True
+        ):
+            after = (0, plan.padded - plan.length)
+            small.append(jnp.pad(ids, ((0, 0), after), constant_values=padding)[:, None])
+    return small
+
+
+def _widen(plan: Plan, x: jax.Array) -> jax.Array:
+    """Reshape [batch, length, num_heads, head_dim] to [batch, length, lanes], and pad it."""
+    heads = plan.blocks * plan.heads - x.shape[2]
+    x = jnp.pad(x, ((0, 0), (0, plan.padded - plan.length), (0, heads), (0, 0)))
+    return x.reshape(*x.shape[:2], -1)
+
+
+def _narrow(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Undo `_widen`."""
+    _, length, num_heads, head_dim = shape
+    return x.reshape(*x.shape[:2], -1, head_dim)[:, :length, :num_heads]
+
+
+def _cost(query: jax.Array, products: int, arrays: int) -> pl.CostEstimate:
+    """Return the cost of a kernel, without padding.
+
+    Args:
+      query: the query.
+      products: the number of products of the scores' size.
+      arrays: the number of arrays of the size of `query` that are read or written.
+    """
+    batch, length, num_heads, head_dim = query.shape
+    scores = batch * num_heads * length * length
+    return pl.CostEstimate(
+        flops=2 * products * scores * head_dim,
+        bytes_accessed=arrays * query.size * query.dtype.itemsize + 4 * batch * num_heads * length,
+        transcendentals=scores,
+    )
