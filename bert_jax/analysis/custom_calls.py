@@ -17,6 +17,7 @@ _SCORES = re.compile(r'"intermediate_tensor_shape": ?\{.*?"dimensions": ?\[([^\]
 _COST = re.compile(
     r'"cost_estimate":\{"flops":"(\d+)","transcendentals":"\d+","bytes_accessed":"(\d+)"'
 )
+_CALLED_KERNEL = re.compile(r"([^/()]+)\)*/pallas_call$")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 # The number of matrix multiplications with the scores or their gradient as an operand or a result:
 # two in the forward pass, and five in the backward pass, which computes the scores again.
@@ -110,9 +111,13 @@ def pallas_work(line: Instruction, costs: Mapping[str, Work]) -> Work | None:
 
 
 def _kernel_name(op_name: str) -> str:
-    """Return the `name` of a Pallas call from a path such as "jit(step)/jvp()/NAME/pallas_call"."""
-    *_, name, last = ["", *op_name.split("/")]
-    return name if last == "pallas_call" else ""
+    """Return the `name` of a Pallas call from a path such as "jit(step)/jvp()/NAME/pallas_call".
+
+    If the call is the first inside a transformation, the path ends with "jvp(NAME)/pallas_call" or
+    "transpose(jvp(NAME))/pallas_call".
+    """
+    match = _CALLED_KERNEL.search(op_name)
+    return match[1] if match else ""
 
 
 def _numbers(text: str) -> list[int]:

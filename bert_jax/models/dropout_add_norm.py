@@ -15,7 +15,8 @@ from bert_jax.models.norms import LayerNorm, Norm
 from bert_jax.models.options import NormBackend
 
 if TYPE_CHECKING:
-    from bert_jax.models.norm_kernels import Settings, Statistics
+    from bert_jax.models.norm_kernel_bodies import Settings
+    from bert_jax.models.norm_kernels import Statistics
 
 _MATRICES: Axes = ("batch", None, None)
 _NUMBERS: Axes = ("batch", None)  # some numbers for each row or each token
@@ -79,7 +80,7 @@ def _is_fused(backend: NormBackend) -> bool:
 def _kernel(
     x: jax.Array, update: jax.Array, rate: float, key: jax.Array, norm: Norm, *, returns_sum: bool
 ) -> tuple[jax.Array | None, jax.Array]:
-    from bert_jax.models.norm_kernels import Settings
+    from bert_jax.models.norm_kernel_bodies import Settings
 
     assert norm.scale is not None and x.dtype == update.dtype == norm.dtype
     centered = isinstance(norm, LayerNorm)

@@ -16,10 +16,10 @@ import pytest
 from jax.experimental import pallas as pl
 
 from bert_jax.analysis.chips import chip, peak_flops
-from bert_jax.analysis.custom_calls import Work
+from bert_jax.analysis.custom_calls import Work, pallas_work
 from bert_jax.analysis.estimate_step import estimate_step
 from bert_jax.analysis.estimates import StepEstimate
-from bert_jax.analysis.hlo import arrays
+from bert_jax.analysis.hlo import Instruction, arrays
 from bert_jax.analysis.kernel_times import (
     CALIBRATION,
     CUDNN_TFLOPS,
@@ -201,6 +201,18 @@ def test_the_stated_work_of_pallas_kernels_is_read_from_the_traced_program() -> 
 
     costs = pallas_costs(jax.jit(program).trace(jnp.ones((8, 128))).jaxpr)
     assert costs == {"double": Work(200, 1600)}
+
+
+@pytest.mark.parametrize(
+    "path", ["jit(f)/jvp()/norm", "jit(f)/jvp(norm)", "jit(f)/transpose(jvp(norm))", "jit(f)/norm"]
+)
+def test_kernels_are_found_by_name_inside_transformations(path: str) -> None:
+    text = (
+        f'%x), custom_call_target="__gpu$xla.gpu.triton", metadata={{op_name="{path}/pallas_call"}}'
+    )
+    line = Instruction("pallas_call.3", "bf16[8]", "custom-call", text)
+    assert pallas_work(line, {"norm": Work(0, 32)}) == Work(0, 32)
+    assert pallas_work(line, {"other": Work(0, 32)}) is None
 
 
 def test_small_dtypes_have_a_size() -> None:
