@@ -113,11 +113,11 @@ def pallas_work(line: Instruction, costs: Mapping[str, Work]) -> Work | None:
 def _kernel_name(op_name: str) -> str:
     """Return the `name` of a Pallas call from a path such as "jit(step)/jvp()/NAME/pallas_call".
 
-    If the call is the first inside a transformation, the path ends with "jvp(NAME)/pallas_call" or
-    "transpose(jvp(NAME))/pallas_call".
+    Outside of all other functions, the name of the call is in the parentheses of its
+    transformations, as in "jit(step)/transpose(jvp(NAME))/pallas_call".
     """
-    match = _CALLED_KERNEL.search(op_name)
-    return match[1] if match else ""
+    *_, name, last = ["", *op_name.split("/")]
+    return name.rpartition("(")[2].rstrip(")") if last == "pallas_call" else ""
 
 
 def _numbers(text: str) -> list[int]:

@@ -85,6 +85,15 @@ def test_each_kernel_is_estimated_in_its_own_way(estimate: StepEstimate) -> None
     assert estimate.seconds == pytest.approx(sum(expected.values()) + len(expected) * LAUNCH)
 
 
+@pytest.mark.parametrize("path", ["jvp(attend_to_keys)", "transpose(jvp(attend_to_keys))"])
+def test_the_name_of_a_kernel_may_be_in_its_transformations(path: str) -> None:
+    text = TEXT.replace("jvp()/attend_to_keys", path)
+    lines = estimated(text=text).instructions
+    seconds = next(line.seconds for line in lines if line.name == "pallas_call.1")
+    tflops = PALLAS_GPU_TFLOPS["transpose" in path]
+    assert seconds == pytest.approx(ATTENDED.flops / (tflops * 1e12) + LAUNCH)
+
+
 def test_kinds_and_methods(estimate: StepEstimate) -> None:
     kinds = {line.name: line.kind for line in estimate.instructions}
     assert kinds["cublas-lt-matmul.1"] == kinds["cublas-lt-matmul.2"] == "dense products"
