@@ -11,6 +11,7 @@ import math
 import jax
 import jax.numpy as jnp
 
+from bert_jax.models.barriers import gpu_barrier
 from bert_jax.models.options import Ops, with_ops
 
 # Multipliers from Wellons' "lowbias32" integer hash (2018), the least biased pair that he found.
@@ -141,6 +142,8 @@ def _dropout_forward(x: jax.Array, rate: float, key: jax.Array) -> tuple[jax.Arr
 
 
 def _dropout_backward(rate: float, key: jax.Array, grad: jax.Array) -> tuple[jax.Array, None]:
+    words = gpu_barrier(jax.random.key_data(key))
+    key = jax.random.wrap_key_data(words, impl=jax.random.key_impl(key))
     return _dropout(grad, rate, key), None
 
 

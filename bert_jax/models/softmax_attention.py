@@ -7,6 +7,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from bert_jax.models.barriers import gpu_barrier
 from bert_jax.models.dropout import dropout
 from bert_jax.models.products import product
 
@@ -54,6 +55,7 @@ def _backward(
     dropout_rate: float, saved: _Saved, cotangent: jax.Array
 ) -> tuple[jax.Array, jax.Array, None]:
     probabilities, value, key, attended = saved
+    key, probabilities, cotangent = gpu_barrier((key, probabilities, cotangent))
     weights = dropout(probabilities, dropout_rate, key, "plain")
     to_value = product("bhqk,bqhd->bkhd", weights, cotangent)
     to_weights = product("bqhd,bkhd->bhqk", cotangent, value)

@@ -1,0 +1,65 @@
+"""Keep XLA's GPU compiler from storing what a backward pass should recompute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+
+_Arrays = TypeVar("_Arrays")
+
+
+def gpu_barrier(arrays: _Arrays) -> _Arrays:
+    """Return the same arrays, but make them look like new arrays to XLA's GPU compiler.
+
+    If a backward pass recomputes something that the forward pass has computed from the same arrays,
+    the compiler merges the two computations and keeps the result between the passes. For BERT-base
+    on 128 x 512 tokens, the merged attention scores, weights and dropout masks took 2.1 GB per
+    layer more than the arrays that attention keeps. A barrier around those arrays, at the start of
+    the backward pass, prevents this. If it includes the cotangent, nothing is recomputed before the
+    cotangent is known.
+
+    On other devices, this function does nothing, since the compilers for TPUs and CPUs do
+    recompute. There, a barrier would only prevent fusions.
+
+    Args:
+      arrays: a pytree of arrays.
+    """
+    leaves, structure = jax.tree.flatten(arrays)
+
+    def hidden(*leaves: jax.Array) -> list[jax.Array]:
+        return list(jax.lax.optimization_barrier(leaves))
+
+    def visible(*leaves: jax.Array) -> list[jax.Array]:
+        return list(leaves)
+
+    leaves = jax.lax.platform_dependent(*leaves, cuda=hidden, rocm=hidden, default=visible)
+    return jax.tree.unflatten(structure, leaves)
+
+
+def recomputed(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """Return a function that computes the same values, and keeps only its arguments.
+
+    The backward pass computes everything else again, also on GPUs (see `gpu_barrier`).
+
+    Args:
+      function: a differentiable function of arrays.
+    """
+
+    @jax.custom_vjp
+    def apply(*arguments: jax.Array) -> jax.Array:
+        return function(*arguments)
+
+    def forward(*arguments: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        return function(*arguments), arguments
+
+    def backward(arguments: tuple[jax.Array, ...], cotangent: jax.Array) -> tuple[jax.Array, ...]:
+        arguments, cotangent = gpu_barrier((arguments, cotangent))
+        _, pull = jax.vjp(function, *arguments)
+        gradients: tuple[jax.Array, ...] = pull(cotangent)
+        return gradients
+
+    apply.defvjp(forward, backward)
+    result: Callable[..., jax.Array] = apply
+    return result
