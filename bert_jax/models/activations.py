@@ -9,6 +9,7 @@ from typing import assert_never
 import jax
 import jax.numpy as jnp
 
+from bert_jax.models.barriers import gpu_barrier
 from bert_jax.models.options import Activation, Ops, with_ops
 
 
@@ -81,7 +82,10 @@ def _gelu_tanh_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _gelu_tanh_backward(x: jax.Array, cotangent: jax.Array) -> tuple[jax.Array]:
     _, pull = jax.vjp(_gelu_tanh_float32, x.astype(jnp.float32))
-    return (pull(cotangent.astype(jnp.float32))[0].astype(x.dtype),)
+    to_x = pull(cotangent.astype(jnp.float32))[0].astype(x.dtype)
+    # Without the barrier, XLA's GPU compiler writes the float32 gradient and sums the rounded one
+    # in a second pass over it.
+    return (gpu_barrier(to_x),)
 
 
 gelu_tanh.defvjp(_gelu_tanh_forward, _gelu_tanh_backward)

@@ -10,11 +10,13 @@ from flax import nnx
 
 from bert_jax.models.activations import activation_function
 from bert_jax.models.attention import SelfAttention, View
+from bert_jax.models.barriers import recomputed
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.dropout import dropout
 from bert_jax.models.dropout_add_norm import dropout_add_and_norm, dropout_add_norm
 from bert_jax.models.layers import constrain, dense, select_rows
 from bert_jax.models.norms import norm_layer
+from bert_jax.models.options import with_ops
 
 
 class FeedForward(nnx.Module):
@@ -26,7 +28,7 @@ class FeedForward(nnx.Module):
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
         self.activation = activation_function(config.activation, compute.ops)
-        self.gated = config.gated_ffn
+        self.gated, self.ops = config.gated_ffn, compute.ops
         hidden, inner, bias = config.hidden_dim, config.ffn_dim, config.dense_bias
         if self.gated:
             self.gate = dense(hidden, inner, ("embed", "ffn"), config, compute, rngs, bias=bias)
@@ -37,9 +39,11 @@ class FeedForward(nnx.Module):
         """Transform every position of `x` [batch, length, hidden_dim]."""
         up = constrain(self.up(x), "batch", None, "ffn")
         if not self.gated:
-            return self.down(self.activation(up))
+            activate = with_ops(recomputed(self.activation), self.ops)
+            return self.down(activate(up))
         gate = constrain(self.gate(x), "batch", None, "ffn")
-        return self.down(self.activation(gate) * up)
+        activate = with_ops(recomputed(lambda gate, up: self.activation(gate) * up), self.ops)
+        return self.down(activate(gate, up))
 
 
 class Layer(nnx.Module):
