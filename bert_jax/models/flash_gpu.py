@@ -164,7 +164,7 @@ class _Call:
         interpret: bool,
     ) -> None:
         self._shape, self._interpret = query.shape, interpret
-        self._tiles = choose(tiles, query)
+        self._tiles = choose(tiles, query, window)
         self.rows = Rows(
             length=query.shape[1],
             reach=None if window is None else window // 2,
