@@ -185,7 +185,7 @@ def open_evaluation(
         }
     )
     lengths = None if imported else identity["row_lengths"]
-    compute = config.compute.resolve(jax.devices()[0], model.encoder)
+    compute = config.compute.resolve(jax.devices()[0], model.encoder, config.max_length)
     loss = loss_of(task, model, compute)
     scorer = _make_scorer(loss, config, lengths, sets)
     params = load_parameters(

@@ -114,7 +114,8 @@ class FinetuneRun:
         ) or config.open(source.tokenizer, ("train", "validation", "test"))
         check_data(data, source.tokenizer, config.best_metric, allow_unknown=config.allow_unknown)
         model = data.head.on(encoder, config.head_dropout)
-        loss = loss_of(config.task, model, config.compute.resolve(jax.devices()[0], encoder))
+        compute = config.compute.resolve(jax.devices()[0], encoder, config.max_length)
+        loss = loss_of(config.task, model, compute)
         assert data.train is not None
         run = cls(
             work_dir=Path(config.work_dir),

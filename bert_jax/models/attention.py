@@ -10,6 +10,7 @@ from flax import nnx
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.devices import check_splash_dropout
+from bert_jax.models.flash_attention import flash_attention
 from bert_jax.models.layers import constrain, dense
 from bert_jax.models.local_attention import cudnn_local_attention, local_attention
 from bert_jax.models.options import Ops, with_ops
@@ -208,6 +209,16 @@ class SelfAttention(nnx.Module):
                 attended = splash_attention(
                     *projections, view.document_ids, view.packed, view.window
                 )
+            case "flash_gpu" | "flash_tpu":
+                attended = flash_attention(
+                    self.backend,
+                    *projections,
+                    view.document_ids,
+                    view.packed,
+                    view.window,
+                    self.config.attention_dropout,
+                    dropout_key,
+                )
             case "xla" if in_blocks:
                 assert view.window is not None
                 attended = local_attention(
@@ -227,8 +238,8 @@ class SelfAttention(nnx.Module):
                 )
             case "auto":
                 raise ValueError(
-                    "compute.attention='auto': the backend depends on the device. Set 'xla', "
-                    "'cudnn' or 'splash', or pass ComputeConfig.resolve(jax.devices()[0], config)"
+                    "compute.attention='auto': the backend depends on the device. Set one of "
+                    "the others, or pass ComputeConfig.resolve(jax.devices()[0], config)"
                 )
             case _:
                 assert_never(self.backend)

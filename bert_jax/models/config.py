@@ -7,6 +7,11 @@ import math
 from dataclasses import dataclass
 from typing import Any, assert_never
 
+from bert_jax.models.attention_choice import (
+    AttentionChoice,
+    check_flash,
+    choose_attention,
+)
 from bert_jax.models.config_checks import (
     ROTARY_THETA,
     check_groups,
@@ -22,10 +27,8 @@ from bert_jax.models.devices import (
     check_cudnn,
     check_norm_kernels,
     check_splash,
-    fits_cudnn,
     fits_norm_kernels,
-    has_cudnn_attention,
-    has_triton,
+    has_fused_kernels,
     supports_bfloat16,
 )
 from bert_jax.models.options import (
@@ -302,11 +305,13 @@ class ComputeConfig:
       dtype: dtype of activations and matmuls. Parameters, softmax, norm statistics and losses stay
         in float32. "auto" means bfloat16 on accelerators that support it, and float32 on CPUs and
         on NVIDIA GPUs older than Ampere (T4, V100).
-      attention: attention implementation. "auto" selects cuDNN's fused attention for bfloat16 on
-        NVIDIA GPUs, provided that `ops` is "fast", `attention_dropout` is 0 (when called through
-        JAX, cuDNN cannot draw a new dropout mask at each step) and the head size is supported (a
-        multiple of 8, at most 128). Otherwise it selects XLA. "splash" selects JAX's fused
-        kernel for TPUs, without attention dropout.
+      attention: attention implementation. "auto" selects the fastest one that supports the device,
+        the dtype, the encoder, the longest rows and the `ops`; see `attention_choice`. "xla" runs
+        everywhere. "cudnn" is cuDNN's fused attention for bfloat16 on NVIDIA GPUs, without
+        attention dropout (when called through JAX, cuDNN cannot draw a new dropout mask at each
+        step). "splash" is JAX's fused kernel for TPUs, without attention dropout. "flash_gpu" and
+        "flash_tpu" are this package's fused kernels for NVIDIA GPUs and TPUs, with attention
+        dropout.
       remat: which activations the backward pass recomputes: "none", all except the outputs of dense
         layers ("dots"), or all except each layer's input ("layer").
       scan_layers: whether to compile one layer and loop over it, instead of unrolling the layers. A
@@ -315,7 +320,7 @@ class ComputeConfig:
       ops: "fast" operations have custom backward passes, which support neither forward-mode
         differentiation nor second derivatives. "plain" operations compute the same values but leave
         differentiation to JAX, so that `jax.jvp`, `jax.linearize` and Hessian-vector products work.
-        They cannot be combined with `attention="cudnn"` or `"splash"`.
+        They can only be combined with `attention="xla"` or `"auto"`.
       norms: implementation of dropout, the residual connection and the norm that follow a block.
         "triton" computes them in one kernel during training, and their gradients in another. It
         needs an NVIDIA GPU since Ampere, ops="fast", and a `hidden_dim` that is a power of two, at
@@ -342,42 +347,82 @@ class ComputeConfig:
             "kernels have their own backward pass. Set compute.norms='xla' (or 'auto')",
         )
         require(
-            self.ops == "fast" or self.attention not in ("cudnn", "splash"),
+            self.ops == "fast" or self.attention in ("auto", "xla"),
             f"compute.ops={self.ops!r}: not supported by compute.attention={self.attention!r}, "
             "whose kernel has its own backward pass. Set compute.attention='xla' (or 'auto')",
         )
 
-    def resolve(self, device: Device, config: EncoderConfig) -> ComputeConfig:
+    def resolve(
+        self, device: Device, config: EncoderConfig, longest: int | None = None
+    ) -> ComputeConfig:
         """Return the config with every "auto" replaced by the best choice for `device`.
+
+        Args:
+          device: the device that runs the encoder.
+          config: the encoder.
+          longest: the number of tokens in the longest row; None for the encoder's maximum.
 
         Raises:
           ValueError: a fused kernel is requested but does not support the device, the dtype or the
             encoder.
         """
-        dtype, attention = self.dtype, self.attention
-        if dtype == "auto":
-            dtype = "bfloat16" if supports_bfloat16(device) else "float32"
-        if attention == "auto":
-            able = config.attention_dropout == 0.0 and fits_cudnn(config.head_dim)
-            able = able and self.ops == "fast" and dtype == "bfloat16"
-            attention = "cudnn" if able and has_cudnn_attention(device) else "xla"
-        if attention == "cudnn":
-            check_cudnn(
-                device,
-                dtype,
-                attention_dropout=config.attention_dropout,
-                hidden_dim=config.hidden_dim,
-                num_heads=config.num_heads,
-            )
-        if attention == "splash":
-            check_splash(device, attention_dropout=config.attention_dropout)
+        dtype, attention = self._dtype_on(device), self.attention
+        match attention:
+            case "auto":
+                attention = self.attention_choice(device, config, longest).backend
+            case "cudnn":
+                check_cudnn(
+                    device,
+                    dtype,
+                    attention_dropout=config.attention_dropout,
+                    hidden_dim=config.hidden_dim,
+                    num_heads=config.num_heads,
+                )
+            case "splash":
+                check_splash(device, attention_dropout=config.attention_dropout)
+            case "flash_gpu" | "flash_tpu":
+                check_flash(
+                    device,
+                    attention,
+                    length=config.max_positions if longest is None else longest,
+                    num_heads=config.num_heads,
+                    head_dim=config.head_dim,
+                    window=config.attention_window,
+                )
+            case "xla":
+                pass
+            case _:
+                assert_never(attention)
         norms = self.norms
         if norms == "auto":
             able = self.ops == "fast" and fits_norm_kernels(config.hidden_dim)
-            norms = "triton" if able and has_triton(device) else "xla"
+            norms = "triton" if able and has_fused_kernels(device) else "xla"
         if norms == "triton":
             check_norm_kernels(device, config.hidden_dim)
         return dataclasses.replace(self, dtype=dtype, attention=attention, norms=norms)
+
+    def attention_choice(
+        self, device: Device, config: EncoderConfig, longest: int | None = None
+    ) -> AttentionChoice:
+        """Return the attention implementation that "auto" selects, and what a faster one needs.
+
+        For the arguments, see `resolve`.
+        """
+        return choose_attention(
+            device,
+            self._dtype_on(device),
+            self.ops,
+            length=config.max_positions if longest is None else longest,
+            num_heads=config.num_heads,
+            head_dim=config.head_dim,
+            window=config.attention_window,
+            attention_dropout=config.attention_dropout,
+        )
+
+    def _dtype_on(self, device: Device) -> DTypeName:
+        if self.dtype != "auto":
+            return self.dtype
+        return "bfloat16" if supports_bfloat16(device) else "float32"
 
 
 # Encoder fields that matter only during training.

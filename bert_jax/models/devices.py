@@ -33,8 +33,8 @@ def supports_bfloat16(device: Device) -> bool:
     return device.platform != "cpu" and (capability is None or capability >= _AMPERE)
 
 
-def has_cudnn_attention(device: Device) -> bool:
-    """Return whether the device can run cuDNN's fused attention."""
+def has_fused_kernels(device: Device) -> bool:
+    """Return whether the device can run cuDNN's fused attention and kernels in Triton."""
     capability = _nvidia_capability(device)
     return capability is not None and capability >= _AMPERE
 
@@ -118,12 +118,6 @@ def check_splash_dropout(attention_dropout: float) -> None:
     )
 
 
-def has_triton(device: Device) -> bool:
-    """Return whether the device can run kernels that are compiled by Triton."""
-    capability = _nvidia_capability(device)
-    return capability is not None and capability >= _AMPERE
-
-
 def fits_norm_kernels(dim: int) -> bool:
     """Return whether the kernels in `norm_kernels` support vectors of this size.
 
@@ -144,7 +138,7 @@ def check_norm_kernels(device: Device, hidden_dim: int) -> None:
       ValueError: they cannot; the message suggests a fix.
     """
     require(
-        has_triton(device),
+        has_fused_kernels(device),
         "compute.norms='triton' needs an NVIDIA GPU with compute capability 8.0 (Ampere) or later. "
         "Set compute.norms='xla' (or 'auto')",
     )

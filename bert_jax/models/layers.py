@@ -128,7 +128,9 @@ def initializer(config: EncoderConfig) -> nnx.Initializer:
     return nnx.initializers.truncated_normal(stddev=config.initializer_range)
 
 
-DENSE = "dense"  # checkpoint name of dense layers' outputs, for rematerialization
+# The names of the outputs of dense layers and of fused attention, for rematerialization.
+DENSE = "dense"
+ATTENDED = "attended"
 
 
 class Dense(nnx.Linear):

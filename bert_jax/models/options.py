@@ -15,7 +15,7 @@ PoolerActivation = Literal["tanh", "relu", "gelu"]
 ClassifierTransform = Literal["pooler", "prediction"]
 Pooling = Literal["cls", "mean"]
 DTypeName = Literal["auto", "float32", "bfloat16"]
-AttentionBackend = Literal["auto", "xla", "cudnn", "splash"]
+AttentionBackend = Literal["auto", "xla", "cudnn", "splash", "flash_gpu", "flash_tpu"]
 Remat = Literal["none", "dots", "layer"]
 Ops = Literal["fast", "plain"]
 

@@ -288,7 +288,7 @@ class PretrainConfig:
             sentence_pairs=self.sentence_pairs,
             masking=self.masking,
             requested_compute=self.compute,
-            compute=self.compute.resolve(device, self.model),
+            compute=self.compute.resolve(device, self.model, self.longest_sequence),
             optimizer=self.optimizer,
             accumulation_steps=self.accumulation_steps,
             distillation=self.distillation,

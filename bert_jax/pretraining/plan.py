@@ -230,7 +230,7 @@ class _PhaseCompiler:
         changed = dataclasses.replace(
             setup,
             requested_compute=settings.compute,
-            compute=settings.compute.resolve(device, setup.model),
+            compute=settings.compute.resolve(device, setup.model, self.longest_sequence),
             accumulation_steps=settings.accumulation_steps,
         ).for_phase(phase)
         return plan_phase(

@@ -91,10 +91,10 @@ def describe_teacher(
     _check_comparable(distillation, model.encoder, student, longest_sequence)
     dtype = distillation.dtype
     if dtype == "auto":
-        dtype = compute.resolve(device, student).dtype
+        dtype = compute.resolve(device, student, longest_sequence).dtype
     without_dropout = replace(model.encoder, attention_dropout=0.0)
     requested = ComputeConfig(dtype=dtype, attention=_attention(compute.attention))
-    resolved = requested.resolve(device, without_dropout)
+    resolved = requested.resolve(device, without_dropout, longest_sequence)
     pairs = cast(SentencePairs, origin.get(PAIRS, "next_sentence"))
     if model.head == "masked_lm":
         pairs = "none"
@@ -111,8 +111,9 @@ def _attention(requested: AttentionBackend) -> AttentionBackend:
     match requested:
         case "xla" | "splash":
             return requested
-        case "cudnn" | "auto":
-            # The teacher's dtype or head size may not allow cuDNN. "auto" selects it if they do.
+        case "cudnn" | "flash_gpu" | "flash_tpu" | "auto":
+            # The teacher's dtype or head size may not allow a fused kernel. "auto" selects one if
+            # they do.
             return "auto"
         case _:
             assert_never(requested)

@@ -5,8 +5,8 @@ r"""Check on an NVIDIA GPU what the tests can only check on a CPU.
 The script prints one line of JSON per check:
 - parity: float32 logits of the model in experiments/finetuning/bert-mini, compared with those of
   Hugging Face Transformers on the CPU;
-- attention: outputs and gradients of cuDNN's fused attention and of XLA's, both in bfloat16,
-  compared with XLA's in float32;
+- attention: outputs and gradients of cuDNN's fused attention, this package's and XLA's, all in
+  bfloat16, compared with XLA's in float32;
 - local_attention: the same for attention over a sliding window;
 - resume: a run that is stopped and resumed, compared bit for bit with an uninterrupted run.
 """
@@ -20,7 +20,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +40,7 @@ from bert_jax.models.attention import (  # noqa: E402
     scaled_scores,
     xla_attention,
 )
+from bert_jax.models.flash_attention import flash_attention  # noqa: E402
 from bert_jax.runs.checkpoints import load_model  # noqa: E402
 from bert_jax.training.checkpoint_files import steps_in  # noqa: E402
 
@@ -76,26 +77,29 @@ def parity(work: Path) -> Iterator[dict[str, Any]]:
 
 
 def attention(_: Path) -> Iterator[dict[str, Any]]:
-    """Compare the two attention implementations in bfloat16 with XLA's in float32."""
+    """Compare the attention implementations in bfloat16 with XLA's in float32."""
     for length, head_dim, packed in (
         *((128, 64, True), (128, 64, False), (512, 64, True)),
         *((512, 64, False), (500, 64, True), (512, 128, True), (512, 32, True)),
     ):
-        yield {"check": "attention"} | _compare(_AttentionCase(length, head_dim, packed))
+        case = _AttentionCase(length, head_dim, packed)
+        yield {"check": "attention"} | _compare(case, ("xla", "cudnn", "flash_gpu"))
+        case = case._replace(dropout=0.1)
+        yield {"check": "attention"} | _compare(case, ("xla", "flash_gpu"))
 
 
 def local_attention(_: Path) -> Iterator[dict[str, Any]]:
-    """Compare the two implementations of local attention in bfloat16 with XLA's in float32."""
+    """Compare the implementations of local attention in bfloat16 with XLA's in float32."""
     for length, head_dim, packed, window in (
         *((8192, 64, True, 129), (8192, 64, False, 129), (1001, 64, True, 129)),
         *((512, 128, True, 129), (512, 32, False, 65), (101, 64, True, 129)),
     ):
         case = _AttentionCase(length, head_dim, packed, window)
-        yield {"check": "local_attention"} | _compare(case)
+        yield {"check": "local_attention"} | _compare(case, ("xla", "cudnn", "flash_gpu"))
 
 
-def _compare(case: _AttentionCase) -> dict[str, Any]:
-    """Return the case and the relative errors of both implementations."""
+def _compare(case: _AttentionCase, backends: Sequence[str]) -> dict[str, Any]:
+    """Return the case and the relative errors of the implementations."""
     expected = case.run("xla", jnp.float32)
     errors = {
         backend: {
@@ -103,7 +107,7 @@ def _compare(case: _AttentionCase) -> dict[str, Any]:
             for name, value in case.run(backend, jnp.bfloat16).items()
             if (norm := np.linalg.norm(expected[name]))
         }
-        for backend in ("xla", "cudnn")
+        for backend in backends
     }
     shape = {name: value for name, value in case._asdict().items() if value is not None}
     return shape | errors
@@ -114,6 +118,7 @@ class _AttentionCase(NamedTuple):
     head_dim: int
     packed: bool
     window: int | None = None
+    dropout: float = 0.0
 
     def run(self, backend: str, dtype: Any) -> dict[str, np.ndarray]:
         """Return the attention output, and the gradients of a random projection of this output."""
@@ -127,7 +132,10 @@ class _AttentionCase(NamedTuple):
         def loss(*inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
             query, key, value = (x.astype(dtype) for x in inputs)
             rows = (query, key, value, documents, self.packed)
-            if self.window is not None and backend == "cudnn":
+            drop = (self.dropout, jax.random.key(1))
+            if backend == "flash_gpu":
+                attended = flash_attention("flash_gpu", *rows, self.window, *drop)
+            elif self.window is not None and backend == "cudnn":
                 attended = local.cudnn_local_attention(*rows, self.window)
             elif self.window is not None:
                 attended = local.local_attention(*rows, self.window, 0.0, None)
@@ -135,7 +143,7 @@ class _AttentionCase(NamedTuple):
                 attended = cudnn_attention(query, key, value, view)
             else:
                 scores = scaled_scores(query, key)
-                attended = xla_attention(scores, value, view, 0.0, None)
+                attended = xla_attention(scores, value, view, *drop)
             attended = jnp.where((documents != 0)[:, :, None, None], attended, 0)
             attended = attended.astype(jnp.float32)
             return (attended * weights).sum(), attended

@@ -185,14 +185,17 @@ def device(name: str) -> Any:
         ("gpu 9.0", {}, 0.0, "bfloat16", "cudnn"),
         ("gpu 8.0", {}, 0.0, "bfloat16", "cudnn"),
         ("gpu 12.0", {}, 0.0, "bfloat16", "cudnn"),
-        ("gpu 9.0", {}, 0.1, "bfloat16", "xla"),
+        ("gpu 9.0", {}, 0.1, "bfloat16", "flash_gpu"),
+        ("gpu 9.0", {"ops": "plain"}, 0.1, "bfloat16", "xla"),
         ("gpu 8.6", {"dtype": "float32"}, 0.0, "float32", "xla"),
         ("gpu 8.6", {"attention": "xla"}, 0.0, "bfloat16", "xla"),
         ("gpu 8.9", {"attention": "cudnn"}, 0.0, "bfloat16", "cudnn"),
         ("gpu 7.5", {}, 0.0, "float32", "xla"),  # T4
         ("gpu 7.0", {"dtype": "bfloat16"}, 0.0, "bfloat16", "xla"),  # V100
         ("gpu gfx90a", {}, 0.0, "bfloat16", "xla"),  # AMD's
-        ("tpu", {}, 0.0, "bfloat16", "xla"),
+        ("tpu", {}, 0.0, "bfloat16", "flash_tpu"),
+        ("tpu", {}, 0.1, "bfloat16", "flash_tpu"),
+        ("tpu", {"dtype": "float32"}, 0.1, "float32", "xla"),
         ("cpu", {"dtype": "bfloat16"}, 0.0, "bfloat16", "xla"),
     ],
 )
@@ -278,6 +281,42 @@ def test_the_kernels_for_norms_are_used_where_they_work(
         with pytest.raises(ValueError, match=r"compute.norms='triton' needs .*. Set") as error:
             ComputeConfig(norms="triton").resolve(device(name), config)
         assert "compute.norms='xla'" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("backend", "able", "unable", "needed"),
+    [
+        ("flash_gpu", "gpu 8.0", "gpu 7.5", "NVIDIA GPUs since Ampere, not on this gpu"),
+        ("flash_gpu", "gpu 9.0", "cpu", "NVIDIA GPUs since Ampere, not on this cpu"),
+        ("flash_tpu", "tpu", "gpu 9.0", "TPUs, not on this gpu"),
+    ],
+)
+def test_fused_kernels_are_refused_on_other_devices(
+    backend: Any, able: str, unable: str, needed: str
+) -> None:
+    config, compute = EncoderConfig(), ComputeConfig(attention=backend)
+    assert compute.resolve(device(able), config).attention == backend
+    with pytest.raises(ValueError, match=re.escape(f"={backend!r} runs only on {needed}. Set")):
+        compute.resolve(device(unable), config)
+    with pytest.raises(ValueError, match="compute.ops='plain': not supported by compute.attention"):
+        ComputeConfig(attention=backend, ops="plain")
+
+
+def test_the_choice_of_auto_depends_on_the_longest_row() -> None:
+    config = EncoderConfig(max_positions=8192)
+    without_dropout = dataclasses.replace(config, attention_dropout=0.0)
+    for encoder, longest, expected in (
+        (config, 512, "flash_tpu"),
+        (config, 8192, "xla"),
+        (config, None, "xla"),
+        (without_dropout, 8192, "splash"),
+    ):
+        assert ComputeConfig().resolve(device("tpu"), encoder, longest).attention == expected
+    choice = ComputeConfig().attention_choice(device("tpu"), config)
+    assert choice.reason.startswith("compute.attention='flash_tpu' ")
+    assert choice.reason.endswith(", and 'splash' needs model.attention_dropout=0")
+    choice = ComputeConfig().attention_choice(device("gpu 9.0"), config)
+    assert choice.reason == "compute.attention='cudnn' needs model.attention_dropout=0"
 
 
 @pytest.mark.parametrize(("hidden_dim", "num_heads"), [(312, 12), (512, 2)])

@@ -22,7 +22,7 @@ from bert_jax.tokenizers.tokenizer import Tokenizer
     [
         ("tpu", "splash", "splash"),
         ("tpu", "xla", "xla"),
-        ("tpu", "auto", "xla"),
+        ("tpu", "auto", "splash"),
         ("gpu", "auto", "cudnn"),
         ("gpu", "xla", "xla"),
     ],

@@ -1,0 +1,179 @@
+"""Compute attention with this package's fused kernels, which apply attention dropout.
+
+The kernels never store the attention scores, the dropout mask, or a mask of pairs of tokens (Dao
+2023, "FlashAttention-2"). They drop the same probabilities as `softmax_attention`, since the mask
+is a hash of a key and the position.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from bert_jax.models.attention_choice import FlashBackend, flash_kernels
+from bert_jax.models.dropout import matrix_states
+from bert_jax.models.flash_types import Dropout, Segments
+from bert_jax.models.interpreter import is_interpreted
+from bert_jax.models.layers import ATTENDED, Axes, on_every_device
+
+
+def flash_attention(
+    backend: FlashBackend,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    document_ids: jax.Array | None,
+    packed: bool,
+    window: int | None,
+    dropout_rate: float,
+    dropout_key: jax.Array | None,
+) -> jax.Array:
+    """Let each token attend to the tokens in its document, or to those within a window around it.
+
+    Attention with a mask gives the same result, up to rounding. In a row with one document, a
+    padding query may see no key, because the row is empty or its tokens are too far away. The
+    result is then zero, as in PyTorch's `scaled_dot_product_attention`.
+
+    Args:
+      backend: the kernels to use.
+      query: [batch, length, num_heads, head_dim].
+      key: same shape and dtype as `query`.
+      value: same shape and dtype as `query`.
+      document_ids: [batch, length], or None if all tokens of a row are in one document.
+      packed: whether a row may contain multiple documents. If so, padding attends to padding;
+        otherwise it attends to the document's tokens.
+      window: the number of tokens that each token attends to, an odd number that includes the
+        token itself; None for all tokens.
+      dropout_rate: dropout rate for the attention probabilities.
+      dropout_key: None during evaluation.
+
+    Returns:
+      [batch, length, num_heads, head_dim] in the dtype of `query`.
+
+    Raises:
+      ValueError: the kernels do not support the shape.
+    """
+    batch, length, num_heads, head_dim = query.shape
+    reason = flash_kernels(backend).supported(length, num_heads, head_dim, window)
+    if reason is not None:
+        raise ValueError(f"compute.attention={backend!r} {reason}. Set compute.attention='xla'")
+    scaled = query * jnp.asarray(head_dim**-0.5, query.dtype)
+    heads, row = ("batch", None, "heads", None), ("batch", None)
+    arguments: list[jax.Array] = [scaled, key, value]
+    axes: list[Axes] = [heads, heads, heads]
+    dropped = dropout_key is not None and dropout_rate > 0.0
+    if dropout_key is not None and dropped:
+        states = matrix_states(dropout_key, (batch, num_heads))
+        arguments.append(jnp.stack(states, axis=-1))
+        axes.append(("batch", "heads", None))
+    if document_ids is not None:
+        arguments += _segments(document_ids, packed)
+        axes += [row, row]
+    options = _Options(backend, window, dropout_rate if dropped else None, is_interpreted())
+    return on_every_device(functools.partial(_attend_part, options), arguments, axes, heads)
+
+
+def _segments(document_ids: jax.Array, packed: bool) -> Segments:
+    if packed:
+        return document_ids, document_ids
+    tokens = (document_ids != 0).astype(jnp.int32)
+    return jnp.ones_like(tokens), tokens
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The static arguments of a kernel.
+
+    Attributes:
+      backend: the kernels to use.
+      window: the window; None for all tokens.
+      dropout_rate: the dropout rate; None without dropout.
+      interpret: whether the kernels run in the interpreter.
+    """
+
+    backend: FlashBackend
+    window: int | None
+    dropout_rate: float | None
+    interpret: bool
+
+    def dropout(self, states: jax.Array | None) -> Dropout | None:
+        """Return the dropout of a call with these hash states."""
+        if self.dropout_rate is None:
+            return None
+        assert states is not None
+        return Dropout(self.dropout_rate, states)
+
+
+def _attend_part(
+    options: _Options, query: jax.Array, key: jax.Array, value: jax.Array, *rest: jax.Array
+) -> jax.Array:
+    """Attend on one device, given this device's part of the arguments."""
+    states, others = (None, rest) if options.dropout_rate is None else (rest[0], rest[1:])
+    segments = (others[0], others[1]) if others else None
+    return _attend(query, key, value, segments, states, options)
+
+
+_Saved = tuple[
+    jax.Array, jax.Array, jax.Array, Segments | None, jax.Array | None, jax.Array, jax.Array
+]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _attend(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segments: Segments | None,
+    states: jax.Array | None,
+    options: _Options,
+) -> jax.Array:
+    return _forward(query, key, value, segments, states, options)[0]
+
+
+def _forward(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segments: Segments | None,
+    states: jax.Array | None,
+    options: _Options,
+) -> tuple[jax.Array, _Saved]:
+    attended, log_sum_exp = flash_kernels(options.backend).forward(
+        query,
+        key,
+        value,
+        segments,
+        options.dropout(states),
+        options.window,
+        interpret=options.interpret,
+    )
+    # With remat="dots", the backward pass uses these instead of running the kernel again.
+    attended = checkpoint_name(attended, ATTENDED)
+    log_sum_exp = checkpoint_name(log_sum_exp, ATTENDED)
+    return attended, (query, key, value, segments, states, attended, log_sum_exp)
+
+
+def _backward(
+    options: _Options, saved: _Saved, cotangent: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array, None, None]:
+    query, key, value, segments, states, attended, log_sum_exp = saved
+    gradients = flash_kernels(options.backend).backward(
+        query,
+        key,
+        value,
+        segments,
+        options.dropout(states),
+        options.window,
+        attended,
+        log_sum_exp,
+        cotangent,
+        interpret=options.interpret,
+    )
+    return (*gradients, None, None)
+
+
+_attend.defvjp(_forward, _backward)
