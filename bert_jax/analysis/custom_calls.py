@@ -21,7 +21,7 @@ _CALLED_KERNEL = re.compile(r"([^/()]+)\)*/pallas_call$")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 # The number of matrix multiplications with the scores or their gradient as an operand or a result:
 # two in the forward pass, and five in the backward pass, which computes the scores again.
-_FORWARD_PRODUCTS, _BACKWARD_PRODUCTS = 2, 5
+FORWARD_PRODUCTS, BACKWARD_PRODUCTS = 2, 5
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def attention_work(line: Instruction, results: Mapping[str, str]) -> tuple[Work,
     assert scores is not None, f"{line.name} must state the shape of the scores"
     dims = _numbers(scores[1])
     head_dim = arrays(results[line.operands[0]])[0].dims[-1]
-    products = _BACKWARD_PRODUCTS if is_backward(line) else _FORWARD_PRODUCTS
+    products = BACKWARD_PRODUCTS if is_backward(line) else FORWARD_PRODUCTS
     return Work(products * 2 * math.prod(dims) * head_dim), dims[-1]
 
 

@@ -9,6 +9,8 @@ from typing import Protocol
 
 from bert_jax.analysis.chips import chip, clock_rate, peak_flops
 from bert_jax.analysis.custom_calls import (
+    BACKWARD_PRODUCTS,
+    FORWARD_PRODUCTS,
     Work,
     attention_work,
     is_backward,
@@ -198,8 +200,7 @@ class GpuTimes:
             return KernelTime(seconds, method)
         if is_library_attention(line):
             work, length = attention_work(line, results)
-            published = CUDNN_TFLOPS[max(n for n in CUDNN_TFLOPS if n <= max(length, 512))]
-            return self._fused(line, work, moved, published, "cuDNN attention")
+            return self._fused(line, work, moved, _cudnn_tflops(length), "cuDNN attention")
         if is_pallas(line):
             stated = pallas_work(line, self.pallas)
             if stated is None:
@@ -236,6 +237,25 @@ class GpuTimes:
         if dtype == "f32" and '"HIGHEST"' in line.rest:
             return min(self.peak, _FULL_FLOAT32)
         return self.peak * _PEAK_FACTORS.get(dtype[:2] if dtype.startswith("f8") else dtype, 1.0)
+
+
+def cudnn_seconds(device_kind: str, size: int, length: int) -> float:
+    """Estimate both passes of cuDNN's attention in one layer on an H100 or H200.
+
+    Args:
+      device_kind: the value of `jax.Device.device_kind`.
+      size: the number of pairs of tokens in all rows, times the hidden dim.
+      length: the number of tokens per row.
+    """
+    peak = peak_flops(device_kind, "bfloat16")
+    assert peak is not None, f"the peak of {device_kind} must be known"
+    forward, backward = (tflops / _H100_TFLOPS * peak for tflops in _cudnn_tflops(length))
+    return CALIBRATION * 2 * size * (FORWARD_PRODUCTS / forward + BACKWARD_PRODUCTS / backward)
+
+
+def _cudnn_tflops(length: int) -> tuple[float, float]:
+    """Return the published TFLOP/s in each pass for the next lower number of tokens."""
+    return CUDNN_TFLOPS[max(n for n in CUDNN_TFLOPS if n <= max(length, min(CUDNN_TFLOPS)))]
 
 
 def _longer(work: Work, moved: int, flops_per_second: float, bandwidth: float) -> float:

@@ -49,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
         setup.with_teacher(device, config.longest_sequence),
         mesh,
         phase,
+        config.longest_sequence,
         steps=args.steps,
         documents_per_row=args.documents_per_row,
         joined=config.join_documents,

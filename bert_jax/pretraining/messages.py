@@ -14,6 +14,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import GENERATOR, TRAINING_ONLY
 from bert_jax.models.parameters import count
 from bert_jax.objectives import SentencePairs
+from bert_jax.pretraining.attention_text import attention_lines, attention_reason
 from bert_jax.pretraining.evaluation_config import EvaluationConfig
 from bert_jax.pretraining.phases import PhaseConfig, PhaseCorpus
 from bert_jax.pretraining.step_setup import StepSetup
@@ -63,6 +64,9 @@ def describe(
     ]
     if setup.generator is not None:
         lines.insert(1, generator_line(setup.generator, definition.shapes))
+    longest = max(corpus.config.sequence_length for corpus in corpora)
+    reason = attention_reason(setup, mesh.devices.flat[0], longest)
+    lines += attention_lines(compute.attention, reason, width=11)
     lines += dtype_hint(setup.requested_compute, mesh.devices.flat[0].platform)
     lines += [f"  {line}" for line in undivided(definition.shapes, definition.logical_axes, mesh)]
     for corpus in corpora:

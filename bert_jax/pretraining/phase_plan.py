@@ -16,6 +16,7 @@ from bert_jax.analysis.custom_calls import Work
 from bert_jax.analysis.estimate_step import estimate_step
 from bert_jax.analysis.estimates import StepEstimate
 from bert_jax.analysis.kernel_times import kernel_times
+from bert_jax.pretraining.attention_text import cudnn_lines
 from bert_jax.pretraining.phases import PhaseConfig
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.pretraining.step_timing import random_batch
@@ -41,6 +42,7 @@ class PhasePlan:
       step: the compiled step; None if the compiler ran out of device memory.
       refused: the memory needed by a step that did not compile; None if it compiled.
       estimate: the compiler's estimate of the time of a step; None if it makes none.
+      notes: lines about the estimate.
     """
 
     name: str
@@ -53,6 +55,7 @@ class PhasePlan:
     step: CompiledStep | None
     refused: OutOfMemory | None
     estimate: StepEstimate | None = None
+    notes: Sequence[str] = ()
 
     @property
     def seconds(self) -> float | None:
@@ -137,6 +140,9 @@ def plan_phase(
         except OutOfMemory as error:
             refused = error
     model_flops = setup.step_flops(phase, documents_per_row)
+    estimate = estimate_of(
+        step, mesh, setup.compute.dtype, model_flops, num_layers=_num_layers(setup)
+    )
     return PhasePlan(
         name=name,
         phase=phase,
@@ -147,9 +153,8 @@ def plan_phase(
         compile_seconds=time.perf_counter() - began,
         step=step,
         refused=refused,
-        estimate=estimate_of(
-            step, mesh, setup.compute.dtype, model_flops, num_layers=_num_layers(setup)
-        ),
+        estimate=estimate,
+        notes=cudnn_lines(setup, mesh, phase, estimate),
     )
 
 

@@ -215,7 +215,8 @@ class _PhaseCompiler:
 
     def describe(self, phases: Sequence[tuple[str, PhaseConfig]], report: OnReport) -> None:
         """Report the model, the devices and the teacher."""
-        report(Message("\n".join(header(self.setup, make_mesh(self.mesh, self.devices)))))
+        mesh = make_mesh(self.mesh, self.devices)
+        report(Message("\n".join(header(self.setup, mesh, self.longest_sequence))))
         setup = self.setup.with_teacher(self.devices[0], self.longest_sequence)
         if setup.teacher is not None:
             report(Message("\n".join(teacher_lines(setup, phases, width=10))))

@@ -12,14 +12,21 @@ from bert_jax.analysis.collectives import collectives
 from bert_jax.analysis.instruction_kinds import PALLAS_KERNELS
 from bert_jax.models.heads import GENERATOR
 from bert_jax.models.parameters import count
+from bert_jax.pretraining.attention_text import attention_lines, attention_reason
 from bert_jax.pretraining.messages import generator_line, rotary_line
 from bert_jax.pretraining.phase_plan import PhasePlan, full_steps, total_seconds
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.training.sharding import undivided
 
 
-def header(setup: StepSetup, mesh: Mesh) -> list[str]:
-    """Describe the model and the devices of a plan."""
+def header(setup: StepSetup, mesh: Mesh, longest_sequence: int) -> list[str]:
+    """Describe the model, the attention implementation and the devices of a plan.
+
+    Args:
+      setup: the train-step settings.
+      mesh: the device mesh.
+      longest_sequence: the longest sequence length of any phase.
+    """
     definition, compute = setup.task.definition, setup.compute
     sizes = " x ".join(f"{size} {axis}" for axis, size in mesh.shape.items())
     shapes = {n: s for n, s in definition.shapes.items() if not n.startswith(GENERATOR)}
@@ -29,6 +36,8 @@ def header(setup: StepSetup, mesh: Mesh) -> list[str]:
         f"accumulation_steps {setup.accumulation_steps}",
         f"devices   {mesh.size} x {mesh.devices.flat[0].device_kind} ({sizes})",
     ]
+    reason = attention_reason(setup, mesh.devices.flat[0], longest_sequence)
+    lines[1:1] = attention_lines(compute.attention, reason, width=10)
     if setup.generator is not None:
         lines.insert(1, generator_line(setup.generator, definition.shapes, width=10))
     return lines + [
@@ -78,7 +87,7 @@ def phase_lines(plan: PhasePlan, devices: Sequence[jax.Device], limit: int | Non
     ]
     if plan.estimate is None:
         return [*lines, f"  estimated time      none: {_no_estimate(devices[0].device_kind)}"]
-    return lines + [f"  {line}" for line in str(plan.estimate).splitlines()]
+    return lines + [f"  {line}" for line in [*str(plan.estimate).splitlines(), *plan.notes]]
 
 
 def _compiled(plan: PhasePlan) -> str:

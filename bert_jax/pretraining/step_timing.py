@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from bert_jax.analysis.chips import peak_flops
 from bert_jax.analysis.flops import TRAINING_FACTOR, pretraining_flops
+from bert_jax.pretraining.attention_text import attention_reason
 from bert_jax.pretraining.phases import PhaseConfig
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.training.planning import read_compiled
@@ -33,6 +34,7 @@ class StepTiming:
       device: the number and kind of devices.
       dtype: the compute dtype.
       attention: the attention implementation.
+      attention_reason: why no faster implementation runs; empty if there is none.
       attention_dropout: the dropout rate for attention probabilities.
       hidden_dropout: the dropout rate for hidden states.
       batch: the number of sequences per step.
@@ -49,6 +51,7 @@ class StepTiming:
     device: str
     dtype: str
     attention: str
+    attention_reason: str
     attention_dropout: float
     hidden_dropout: float
     batch: int
@@ -65,6 +68,7 @@ def time_step(
     setup: StepSetup,
     mesh: Mesh,
     phase: PhaseConfig,
+    longest_sequence: int,
     *,
     steps: int = 20,
     documents_per_row: int = 1,
@@ -77,6 +81,7 @@ def time_step(
       setup: the train-step settings, with the teacher.
       mesh: the device mesh.
       phase: the phase; only its batch size and sequence length are used.
+      longest_sequence: the longest sequence length of any phase.
       steps: the number of steps per round.
       documents_per_row: the number of documents packed into a row.
       joined: whether the documents in a row attend to each other.
@@ -103,6 +108,7 @@ def time_step(
         device=f"{mesh.size} x {kind}",
         dtype=setup.compute.dtype,
         attention=setup.compute.attention,
+        attention_reason=attention_reason(setup, mesh.devices.flat[0], longest_sequence),
         attention_dropout=setup.model.attention_dropout,
         hidden_dropout=setup.model.hidden_dropout,
         batch=phase.batch_size,

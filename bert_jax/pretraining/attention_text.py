@@ -1,0 +1,74 @@
+"""Describe the attention implementation of a run, and the settings that a faster one would need."""
+
+from __future__ import annotations
+
+from jax.sharding import Mesh
+
+from bert_jax.analysis.estimates import StepEstimate
+from bert_jax.analysis.kernel_times import cudnn_seconds
+from bert_jax.models.devices import Device, fits_cudnn
+from bert_jax.pretraining.phases import PhaseConfig
+from bert_jax.pretraining.step_setup import StepSetup
+
+_ATTENTION_KINDS = ("attention products", "attention softmax", "fused attention")
+
+
+def attention_reason(setup: StepSetup, device: Device, longest_sequence: int) -> str:
+    """Return a clause that says why no faster attention runs; empty if there is none.
+
+    Args:
+      setup: the train-step settings.
+      device: the device that runs the step.
+      longest_sequence: the longest sequence length of any phase.
+    """
+    requested = setup.requested_compute
+    choice = requested.attention_choice(device, setup.model, longest_sequence)
+    if requested.attention == "auto" or choice.backend == setup.compute.attention:
+        return choice.reason
+    return f"compute.attention={requested.attention!r}; 'auto' would select {choice.backend!r}"
+
+
+def attention_lines(implementation: str, reason: str, width: int) -> list[str]:
+    """Return a line with the implementation and the reason; none without a reason.
+
+    Args:
+      implementation: the attention implementation.
+      reason: see `attention_reason`.
+      width: the width of the label column.
+    """
+    return [f"{'attention':{width}}{implementation}, because {reason}"] if reason else []
+
+
+def cudnn_lines(
+    setup: StepSetup, mesh: Mesh, phase: PhaseConfig, estimate: StepEstimate | None
+) -> list[str]:
+    """Say how much faster a step would be if it had no attention dropout and could use cuDNN.
+
+    The result is empty if the time of attention cannot be separated from other work, as with
+    rotary positions, or if some layers have local attention.
+
+    Args:
+      setup: the train-step settings, with the teacher.
+      mesh: the device mesh.
+      phase: the phase's config.
+      estimate: the estimate of the step, with attention dropout.
+    """
+    encoder, kind = setup.model, mesh.devices.flat[0].device_kind
+    plain = encoder.attention_window is None and encoder.positions != "rotary"
+    only = setup.generator is None and setup.teacher is None and setup.compute.remat == "none"
+    if estimate is None or mesh.devices.flat[0].platform != "gpu" or not (plain and only):
+        return []
+    usable = setup.compute.dtype == "bfloat16" and fits_cudnn(encoder.head_dim)
+    if setup.compute.attention == "cudnn" or encoder.attention_dropout == 0.0 or not usable:
+        return []
+    seconds = sum(estimate.by_kind.get(name, 0.0) for name in _ATTENTION_KINDS)
+    pairs = phase.batch_size * phase.sequence_length**2 // mesh.size
+    faster = encoder.num_layers * cudnn_seconds(
+        kind, pairs * encoder.hidden_dim, phase.sequence_length
+    )
+    if faster >= seconds:
+        return []
+    return [
+        f"{'attention':20s}{seconds * 1e3:.2f} ms of the step; with cuDNN, an estimated "
+        f"{(seconds - faster) * 1e3:.2f} ms less (needs model.attention_dropout=0)"
+    ]
