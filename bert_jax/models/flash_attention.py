@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import assert_never
 
 import jax
 import jax.numpy as jnp
@@ -61,9 +62,15 @@ def flash_attention(
     reason = flash_kernels(backend).supported(length, num_heads, head_dim, window)
     if reason is not None:
         raise ValueError(f"compute.attention={backend!r} {reason}. Set compute.attention='xla'")
-    scaled = query * jnp.asarray(head_dim**-0.5, query.dtype)
+    match backend:
+        case "flash_gpu":
+            pass  # scales the scores
+        case "flash_tpu":
+            query = query * jnp.asarray(head_dim**-0.5, query.dtype)
+        case _:
+            assert_never(backend)
     heads, row = ("batch", None, "heads", None), ("batch", None)
-    arguments: list[jax.Array] = [scaled, key, value]
+    arguments: list[jax.Array] = [query, key, value]
     axes: list[Axes] = [heads, heads, heads]
     dropped = dropout_key is not None and dropout_rate > 0.0
     if dropout_key is not None and dropped:

@@ -75,7 +75,8 @@ def forward(
     If a query sees no key, both are 0.
 
     Args:
-      query: [batch, length, num_heads, head_dim], already divided by sqrt(head_dim).
+      query: [batch, length, num_heads, head_dim]. The scores are its dot products with the keys,
+        divided by sqrt(head_dim).
       key: same shape and dtype as `query`.
       value: same shape and dtype as `query`.
       segments: the segments of the queries and of the keys; None if every query sees every key.
@@ -167,6 +168,7 @@ class _Call:
         self._tiles = choose(tiles, query, window)
         self.rows = Rows(
             length=query.shape[1],
+            scale=query.shape[3] ** -0.5,
             reach=None if window is None else window // 2,
             rate=0.0 if dropout is None else dropout.rate,
             query_block=self._tiles.queries,

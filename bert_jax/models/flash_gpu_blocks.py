@@ -89,6 +89,7 @@ class Rows:
 
     Attributes:
       length: the number of tokens in a row.
+      scale: the factor from the dot product of a query and a key to their score.
       reach: the number of tokens on each side that a token sees; None for all.
       rate: the dropout rate; 0 without dropout.
       query_block: the number of queries in a block, a power of 2.
@@ -97,6 +98,7 @@ class Rows:
     """
 
     length: int
+    scale: float
     reach: int | None
     rate: float
     query_block: int

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,8 +23,8 @@ from bert_jax.models.dropout import keep_elements
 from bert_jax.models.flash_gpu_blocks import Rows, visited_blocks
 
 _LOG2_E = math.log2(math.e)
-# The score of a hidden key, and the initial maximum of a query's scores. The former is so much
-# lower that its probability is exactly 0 even if a query has not seen any key.
+# The product of a query and a hidden key, and the initial maximum of a query's products. The former
+# is so much lower that its probability is exactly 0 even if a query has not seen any key.
 _HIDDEN = -1e30
 _LOWEST = -1e20
 
@@ -110,8 +111,8 @@ class _Pairs:
         self.query = _along(query_start + jnp.arange(rows.query_block), self.query_dim)
         self.key = _along(key_start + jnp.arange(rows.key_block), self.key_dim)
 
-    def masked(self, scores: jax.Array) -> jax.Array:
-        """Replace the scores of the keys that a query does not see."""
+    def masked(self, products: jax.Array) -> jax.Array:
+        """Replace the dot products of queries with the keys that they do not see."""
         rows, visible = self.rows, []
         if rows.length % rows.key_block:
             visible.append(self.key < rows.length)
@@ -122,8 +123,8 @@ class _Pairs:
             key = _load(self.segments.key, self.key_start, rows.key_block, rows)
             visible.append(_along(query, self.query_dim) == _along(key, self.key_dim))
         if not visible:
-            return scores
-        return jnp.where(functools.reduce(jnp.logical_and, visible), scores, _HIDDEN)
+            return products
+        return jnp.where(functools.reduce(jnp.logical_and, visible), products, _HIDDEN)
 
     def dropped(self, x: jax.Array) -> jax.Array:
         """Replace the elements that dropout does not keep by 0."""
@@ -138,20 +139,26 @@ class _Pairs:
         return jnp.where(kept, x, state - state)
 
 
-def _exp(scores: jax.Array, shift: jax.Array, rows: Rows) -> jax.Array:
-    """Return 2^(log2(e) * scores + shift)."""
+def _exp(products: jax.Array, shift: jax.Array, rows: Rows) -> jax.Array:
+    """Return 2^(log2(e) * scores + shift), given the products that are scaled to the scores."""
+    factor = rows.scale * _LOG2_E
     if rows.interpret:
-        return jnp.exp2(scores * _LOG2_E + shift)
+        return jnp.exp2(products * factor + shift)
     # XLA's Triton compiler neither fuses the product and the sum nor flushes results below 2^-126
     # to 0. Computing these results exactly takes three more instructions per element.
     [result] = triton.elementwise_inline_asm(
-        "{ .reg .f32 x; fma.rn.f32 x, $1, 0f3FB8AA3B, $2; ex2.approx.ftz.f32 $0, x; }",
-        args=[scores, jnp.broadcast_to(shift, scores.shape)],
+        f"{{ .reg .f32 x; fma.rn.f32 x, $1, {_ptx(factor)}, $2; ex2.approx.ftz.f32 $0, x; }}",
+        args=[products, jnp.broadcast_to(shift, products.shape)],
         constraints="=f,f,f",
         pack=1,
-        result_shape_dtypes=[jax.ShapeDtypeStruct(scores.shape, jnp.float32)],
+        result_shape_dtypes=[jax.ShapeDtypeStruct(products.shape, jnp.float32)],
     )
     return result
+
+
+def _ptx(number: float) -> str:
+    """Return a float32 constant in PTX."""
+    return f"0f{struct.pack('>f', number).hex().upper()}"
 
 
 def flash_attention_forward(
@@ -173,10 +180,10 @@ def flash_attention_forward(
         attended, highest, total = carry
         pairs = _Pairs(start, key_start, rows, segments, states)
         key = _load(key_ref, key_start, rows.key_block, rows)
-        scores = pairs.masked(triton.dot(query, key, trans_b=True))
-        raised = jnp.maximum(highest, jnp.max(scores, axis=1))
-        correction = jnp.exp2((highest - raised) * _LOG2_E)
-        probabilities = _exp(scores, (raised * -_LOG2_E)[:, None], rows)
+        products = pairs.masked(triton.dot(query, key, trans_b=True))
+        raised = jnp.maximum(highest, jnp.max(products, axis=1))
+        correction = jnp.exp2((highest - raised) * (rows.scale * _LOG2_E))
+        probabilities = _exp(products, (raised * (rows.scale * -_LOG2_E))[:, None], rows)
         total = total * correction + jnp.sum(probabilities, axis=1)
         value = _load(value_ref, key_start, rows.key_block, rows)
         weights = pairs.dropped(probabilities).astype(value.dtype)
@@ -196,7 +203,8 @@ def flash_attention_forward(
     total = jnp.where(blind, 1.0, total)
     attended = attended * (rows.kept_scale / total)[:, None]
     _store(attended_ref, start, attended, rows)
-    log_sum_exp = jnp.where(blind, 0.0, highest + jnp.log2(total) * (1.0 / _LOG2_E))
+    log_sum_exp = highest * rows.scale + jnp.log2(total) * (1.0 / _LOG2_E)
+    log_sum_exp = jnp.where(blind, 0.0, log_sum_exp)
     _store(log_sum_exp_ref, start, log_sum_exp, rows)
 
 
@@ -219,7 +227,8 @@ def flash_attention_query_gradient(
     `delta` is the dot product of a query's attended values and their gradient, which equals the sum
     of its probabilities times their gradients (Dao et al. 2022, "FlashAttention", appendix B.2).
     With dropout, `delta` and the gradients of the scores are smaller by the factor by which dropout
-    multiplies; the gradients of queries and keys are multiplied by this factor at the end.
+    multiplies. The gradients of queries and keys are multiplied by this factor at the end, as well
+    as by the scale of the scores.
     """
     start = pl.program_id(0) * rows.query_block
     query = _load(query_ref, start, rows.query_block, rows)
@@ -234,15 +243,15 @@ def flash_attention_query_gradient(
         pairs = _Pairs(start, key_start, rows, segments, states)
         key = _load(key_ref, key_start, rows.key_block, rows)
         value = _load(value_ref, key_start, rows.key_block, rows)
-        scores = pairs.masked(triton.dot(query, key, trans_b=True))
-        probabilities = _exp(scores, shift[:, None], rows)
+        products = pairs.masked(triton.dot(query, key, trans_b=True))
+        probabilities = _exp(products, shift[:, None], rows)
         to_weights = triton.dot(cotangent, value, trans_b=True)
         to_scores = probabilities * (pairs.dropped(to_weights) - delta[:, None])
         return to_query + triton.dot(to_scores.astype(key.dtype), key)
 
     to_query = jnp.zeros(query.shape, jnp.float32)
     to_query = _loop(start, rows.query_block, rows.key_block, rows, segments, step, to_query)
-    _store(to_query_ref, start, to_query * rows.kept_scale, rows)
+    _store(to_query_ref, start, to_query * (rows.kept_scale * rows.scale), rows)
 
 
 def flash_attention_key_value_gradients(
@@ -275,8 +284,8 @@ def flash_attention_key_value_gradients(
         cotangent = _load(cotangent_ref, query_start, rows.query_block, rows)
         shift = _load(log_sum_exp_ref, query_start, rows.query_block, rows) * -_LOG2_E
         delta = _load(delta_ref, query_start, rows.query_block, rows)
-        scores = pairs.masked(triton.dot(key, query, trans_b=True))
-        probabilities = _exp(scores, shift[None, :], rows)
+        products = pairs.masked(triton.dot(key, query, trans_b=True))
+        probabilities = _exp(products, shift[None, :], rows)
         weights = pairs.dropped(probabilities)
         to_value = to_value + triton.dot(weights.astype(cotangent.dtype), cotangent)
         to_weights = triton.dot(value, cotangent, trans_b=True)
@@ -287,5 +296,5 @@ def flash_attention_key_value_gradients(
     to_key, to_value = _loop(
         start, rows.key_block, rows.query_block, rows, segments, step, (zeros, zeros)
     )
-    _store(to_key_ref, start, to_key * rows.kept_scale, rows)
+    _store(to_key_ref, start, to_key * (rows.kept_scale * rows.scale), rows)
     _store(to_value_ref, start, to_value * rows.kept_scale, rows)

@@ -81,19 +81,15 @@ def fused(
     interpret: bool = True,
 ) -> list[jax.Array]:
     """Return the results of `dense`, computed by the kernels."""
-    query, key, value, cotangent = operands
-    scale = jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
-    inputs = query * scale, key, value
+    *inputs, cotangent = operands
     dropout = None
     if rate:
         batch, _, num_heads, _ = cotangent.shape
         dropout = Dropout(rate, jnp.stack(matrix_states(KEY, (batch, num_heads)), axis=-1))
     options = segments, dropout, window
     attended, total = forward(*inputs, *options, interpret=interpret)
-    to_query, *gradients = backward(
-        *inputs, *options, attended, total, cotangent, interpret=interpret
-    )
-    return [attended, to_query * scale, *gradients, total]
+    gradients = backward(*inputs, *options, attended, total, cotangent, interpret=interpret)
+    return [attended, *gradients, total]
 
 
 @pytest.mark.parametrize(
