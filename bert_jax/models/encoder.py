@@ -12,9 +12,15 @@ from bert_jax.models.attention import View
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.layers import DENSE, constrain
-from bert_jax.models.norms import norm_layer
+from bert_jax.models.norms import Norm, norm_layer
 from bert_jax.models.rotary import Rotation, rotation
-from bert_jax.models.transformer_layer import Layer, LayerStep, SharedLayer, apply_layer
+from bert_jax.models.transformer_layer import (
+    Layer,
+    LayerOutput,
+    LayerStep,
+    SharedLayer,
+    apply_layer,
+)
 
 
 class EncoderOutput(NamedTuple):
@@ -121,6 +127,7 @@ class Encoder(nnx.Module):
         states = [x]
         scores: list[jax.Array] = []
         unrolled = return_hidden_states or return_attention_scores or positions is not None
+        normed = None
         if self.compute.scan_layers and not unrolled:
             x = self._scan(x, views[0], None if keys is None else keys[1:])
         else:
@@ -128,12 +135,13 @@ class Encoder(nnx.Module):
                 rows = positions if number == self.config.num_layers - 1 else None
                 step = self._layer_step(view, return_attention_scores, rows)
                 key = None if keys is None else keys[number + 1]
-                x, layer_scores = step(self.shared_layer(number), x, key)
+                layer, next_norm = self.shared_layer(number), self._next_norm(number)
+                x, layer_scores, normed = step(layer, x, key, normed, next_norm)
                 states.append(x)
                 if layer_scores is not None:
                     scores.append(layer_scores)
         if self.config.norm == "pre":
-            x = self.final_norm(x)
+            x = self.final_norm(x) if normed is None else normed
             states[-1] = x
         return EncoderOutput(
             x,
@@ -175,15 +183,23 @@ class Encoder(nnx.Module):
     def _layer_step(
         self, view: View, return_scores: bool, positions: jax.Array | None = None
     ) -> LayerStep:
-        """Return a function of (layer, x, key) that applies a layer, with remat as configured."""
+        """Return a function that applies a layer, with remat as configured."""
 
         def step(
-            layer: SharedLayer, x: jax.Array, key: jax.Array | None
-        ) -> tuple[jax.Array, jax.Array | None]:
-            x, scores = apply_layer(
-                self.config, layer, x, view, key, return_scores=return_scores, positions=positions
+            layer: SharedLayer,
+            x: jax.Array,
+            key: jax.Array | None,
+            normed: jax.Array | None,
+            next_norm: Norm | None,
+        ) -> LayerOutput:
+            output = apply_layer(
+                *(self.config, layer, x, view, key),
+                return_scores=return_scores,
+                positions=positions,
+                normed=normed,
+                next_norm=next_norm,
             )
-            return constrain(x, "batch", None, None), scores
+            return output._replace(x=constrain(output.x, "batch", None, None))
 
         match self.compute.remat:
             case "none":
@@ -195,6 +211,21 @@ class Encoder(nnx.Module):
                 return jax.checkpoint(step)
             case _:
                 assert_never(self.compute.remat)
+
+    def _next_norm(self, number: int) -> Norm | None:
+        """Return the norm that layer `number` applies to its output; None for none.
+
+        With norm="pre", this may be the norm that comes next, so that one kernel computes both. It
+        would not help with remat, which would have to keep the layer's input and the norm of it.
+        """
+        match self.config.norm, self.compute.norms, self.compute.remat:
+            case "pre", "triton", "none":
+                last = number + 1 == self.config.num_layers
+                if last:
+                    return self.final_norm
+                return self.shared_layer(number + 1).attention.attention_norm
+            case _:
+                return None
 
     def _scan(self, x: jax.Array, view: View, keys: jax.Array | None) -> jax.Array:
         """Run the layers as one `lax.scan` over their stacked parameters.
@@ -214,10 +245,10 @@ class Encoder(nnx.Module):
             layer, keys = layer_and_keys
             shared = SharedLayer(layer, layer)
             if repeats == 1:
-                return step(shared, x, None if keys is None else keys[0])[0], None
+                return step(shared, x, None if keys is None else keys[0], None, None).x, None
 
             def repeat(x: jax.Array, key: jax.Array | None) -> tuple[jax.Array, None]:
-                return step(shared, x, key)[0], None
+                return step(shared, x, key, None, None).x, None
 
             return jax.lax.scan(repeat, x, keys, length=repeats)
 

@@ -15,7 +15,7 @@ from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.dropout import dropout
 from bert_jax.models.dropout_add_norm import dropout_add_and_norm, dropout_add_norm
 from bert_jax.models.layers import constrain, dense, select_rows
-from bert_jax.models.norms import norm_layer
+from bert_jax.models.norms import Norm, norm_layer
 from bert_jax.models.options import with_ops
 
 
@@ -99,6 +99,20 @@ class SharedLayer(NamedTuple):
                 assert_never(config.norm)
 
 
+class LayerOutput(NamedTuple):
+    """The output of a layer.
+
+    Attributes:
+      x: [batch, length, hidden_dim], the output.
+      scores: the attention scores; see `SelfAttention.__call__`. None unless requested.
+      normed: the norm of `x`; None unless requested.
+    """
+
+    x: jax.Array
+    scores: jax.Array | None
+    normed: jax.Array | None = None
+
+
 def apply_layer(
     config: EncoderConfig,
     layer: SharedLayer,
@@ -108,14 +122,27 @@ def apply_layer(
     *,
     return_scores: bool = False,
     positions: jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array | None]:
+    normed: jax.Array | None = None,
+    next_norm: Norm | None = None,
+) -> LayerOutput:
     """Apply attention and a feed-forward block, each with dropout and a residual connection.
 
     With norm="post", a block f computes norm(x + f(x)), as in the original Transformer (Vaswani et
     al. 2017); with norm="pre", it computes x + f(norm(x)) (Xiong et al. 2020, "On Layer
     Normalization in the Transformer Architecture").
 
-    For the other arguments and the result, see `SelfAttention.__call__`.
+    Args:
+      config: the architecture.
+      layer: the modules.
+      x: [batch, length, hidden_dim].
+      view: the tokens that each token attends to.
+      dropout_key: None during evaluation.
+      return_scores: whether to also return the attention scores.
+      positions: see `Encoder.__call__`.
+      normed: the norm of `x`, if the layer before has computed it; else, with norm="pre", this
+        layer does.
+      next_norm: with norm="pre", the norm that follows this layer, to compute its result here; None
+        for no such result.
     """
     keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
     rate, ops, norms = config.hidden_dropout, layer.attention.attention.ops, layer.ffn.norms
@@ -124,22 +151,28 @@ def apply_layer(
     def only_at(x: jax.Array) -> jax.Array:
         return x if positions is None else select_rows(x, positions)
 
-    update, scores = attention(
-        layer.attention_input(x, config), view, keys[0], return_scores=return_scores
-    )
+    attended = layer.attention_input(x, config) if normed is None else normed
+    update, scores = attention(attended, view, keys[0], return_scores=return_scores)
     attention_rate = config.attention_output_rate
     match config.norm:
         case "post":
             norm = layer.attention.attention_norm
             x = only_at(dropout_add_norm(x, update, attention_rate, keys[1], norm, norms))
-            return dropout_add_norm(x, ffn(x), rate, keys[2], ffn_norm, norms), scores
+            return LayerOutput(dropout_add_norm(x, ffn(x), rate, keys[2], ffn_norm, norms), scores)
         case "pre":
             x, normed = dropout_add_and_norm(
                 only_at(x), only_at(update), attention_rate, keys[1], ffn_norm, norms
             )
-            return x + dropout(ffn(normed), rate, keys[2], ops), scores
+            update = ffn(normed)
+            if next_norm is None:
+                return LayerOutput(x + dropout(update, rate, keys[2], ops), scores)
+            x, normed = dropout_add_and_norm(x, update, rate, keys[2], next_norm, norms)
+            return LayerOutput(x, scores, normed)
         case _:
             assert_never(config.norm)
 
 
-LayerStep = Callable[[SharedLayer, jax.Array, jax.Array | None], tuple[jax.Array, jax.Array | None]]
+# A function of a layer and the other arguments of `apply_layer`: x, dropout_key, normed, next_norm.
+LayerStep = Callable[
+    [SharedLayer, jax.Array, jax.Array | None, jax.Array | None, Norm | None], LayerOutput
+]

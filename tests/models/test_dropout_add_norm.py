@@ -182,7 +182,8 @@ def test_the_devices_of_a_mesh_divide_the_rows() -> None:
     "changes",
     [
         {},
-        {"norm": "pre", "norm_kind": "rms", "norm_bias": False, "scan_layers": True},
+        {"norm": "pre", "norm_kind": "rms", "norm_bias": False},
+        pytest.param({"norm": "pre", "scan_layers": True}, marks=pytest.mark.slow),
         pytest.param({"remat": "dots"}, marks=pytest.mark.slow),
         pytest.param({"norm": "pre", "remat": "layer"}, marks=pytest.mark.slow),
     ],
