@@ -35,8 +35,8 @@ from bert_jax.models.flash_types import Dropout, Segments
 # The number of tiles that a program computes, unless a row has more keys. The loops of a program
 # are unrolled, so this number bounds the size of its code.
 _MAX_TILES = 32
-_MAX_LENGTH = 2048
-_HEAD_DIMS = (32, 64, 128, 256)
+# The keys and values of a block of heads must fit into 16 MiB, with their gradients, in float32.
+_MAX_LENGTH = {32: 1024, 64: 1024, 128: 1024, 256: 512}  # by head_dim
 # The segments of padding, which nobody else uses. They differ so that no query sees a padding key.
 _QUERY_PADDING, _KEY_PADDING = -(2**31), -(2**31) + 1
 
@@ -73,10 +73,11 @@ def supported(length: int, num_heads: int, head_dim: int, window: int | None) ->
     del num_heads  # any number
     if window is not None:
         return "needs attention to the whole row, without a window"
-    if head_dim not in _HEAD_DIMS:
-        return f"needs heads of {', '.join(map(str, _HEAD_DIMS[:-1]))} or {_HEAD_DIMS[-1]} dims"
-    if length > _MAX_LENGTH:
-        return f"needs rows of at most {_MAX_LENGTH} tokens"
+    if head_dim not in _MAX_LENGTH:
+        *most, last = _MAX_LENGTH
+        return f"needs heads of {', '.join(map(str, most))} or {last} dims"
+    if length > _MAX_LENGTH[head_dim]:
+        return f"needs rows of at most {_MAX_LENGTH[head_dim]} tokens"
     return None
 
 

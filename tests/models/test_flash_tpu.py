@@ -15,6 +15,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from bert_jax.models.dropout import keep_mask, matrix_states
 from bert_jax.models.flash_tpu import backward, forward, supported
 from bert_jax.models.flash_types import Dropout, Segments
+from bert_jax.models.layers import on_every_device
+from bert_jax.training.sharding import MeshConfig, layout, make_mesh
 
 ROWS = 3
 DROPOUT_KEY = jax.random.key(7)
@@ -162,12 +164,35 @@ def test_bfloat16_results_match_within_the_rounding_of_their_largest_term() -> N
         assert_allclose(result.astype(np.float32), reference, rtol=0, atol=atol)
 
 
+def test_the_devices_of_a_mesh_divide_the_rows_and_the_heads() -> None:
+    mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    inputs = [np.concatenate([x, x[:1]]) for x in operands_of(128, 4, 64)[:3]]
+    ids = np.concatenate([segments_of("packed", 128)[0]] * 2)[:4]
+    states = jnp.stack(matrix_states(DROPOUT_KEY, (4, 4)), axis=-1)
+    heads, row = ("batch", None, "heads", None), ("batch", None)
+
+    def attend(query: jax.Array, key: jax.Array, value: jax.Array, *others: jax.Array) -> jax.Array:
+        ids, states = others
+        dropout = Dropout(0.1, states)
+        return forward(query, key, value, (ids, ids), dropout, None, interpret=True)[0]
+
+    def divided(*operands: jax.Array) -> jax.Array:
+        with layout(mesh):
+            axes = (heads, heads, heads, row, ("batch", "heads", None))
+            return on_every_device(attend, operands, axes, heads)
+
+    operands = (*inputs, ids, states)
+    found = jax.jit(divided)(*operands)
+    assert len(found.sharding.device_set) == 8
+    assert_allclose(found, jax.jit(attend)(*operands), rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("length", "num_heads", "head_dim", "dtype"),
     [
         (512, 12, 64, "bfloat16"),
         pytest.param(200, 3, 64, "float32", marks=pytest.mark.slow),
-        pytest.param(2048, 2, 128, "bfloat16", marks=pytest.mark.slow),
+        pytest.param(1024, 2, 128, "bfloat16", marks=pytest.mark.slow),
     ],
 )
 def test_the_kernels_lower_for_a_tpu(
@@ -198,7 +223,8 @@ def test_the_kernels_lower_for_a_tpu(
 
 def test_unsupported_attention_is_refused_with_the_reason() -> None:
     assert supported(512, 12, 64, None) is None
-    assert supported(2048, 3, 128, None) is None
-    assert supported(2049, 12, 64, None) == "needs rows of at most 2048 tokens"
+    assert supported(1024, 3, 128, None) is None
+    assert supported(1025, 12, 64, None) == "needs rows of at most 1024 tokens"
+    assert supported(513, 2, 256, None) == "needs rows of at most 512 tokens"
     assert supported(512, 12, 80, None) == "needs heads of 32, 64, 128 or 256 dims"
     assert supported(512, 12, 64, 129) == "needs attention to the whole row, without a window"
