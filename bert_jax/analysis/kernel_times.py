@@ -31,7 +31,7 @@ PRODUCT_SHARE = 0.68
 # The TFLOP/s of fused attention in bfloat16 on an H100 (SXM), with heads of 64 dims and without a
 # causal mask, in the forward and the backward pass, keyed by the number of tokens. For cuDNN: Shah
 # et al. 2024 ("FlashAttention-3"), figures 5 and 6. FlashAttention-2 in the same figures stands for
-# a Pallas kernel, which does not use Hopper's own matrix instructions either.
+# a Pallas kernel. Both let every warp load, multiply and compute the softmax in turn.
 CUDNN_TFLOPS: Mapping[int, tuple[float, float]] = {
     512: (335, 266),
     1024: (373, 348),
