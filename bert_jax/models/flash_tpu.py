@@ -12,10 +12,10 @@ the environment before JAX starts, even when it compiles for a TPU that is not t
         --xla_jf_dump_llo_pass_label_regex=final_bundles"
 
 In FOLDER/*-flash_attention_forward*-final_bundles.txt, each line is one bundle of instructions,
-which takes a cycle (1.5 GHz on v5e). The lines from "LB" (loop begin) to "loop exit test" run once
-per program. For BERT-base with 32 rows of 512 tokens in bfloat16 on v5e (192 programs), there are
-4046 lines forward and 5513 backward; about 790 of each compute the tables and run only in a sixth
-of the programs. This makes 1.1 ms a layer (libtpu 0.0.42.1; not measured on a TPU).
+which takes at least a cycle (1.5 GHz on v5e). The lines from "LB" (loop begin) to "loop exit test"
+run once per program. For BERT-base with 32 rows of 512 tokens in bfloat16 on v5e (192 programs),
+there are 4046 lines forward and 5513 backward; about 790 of each compute the tables and run only in
+a sixth of the programs. This makes 1.1 ms a layer (libtpu 0.0.42.1; not measured on a TPU).
 """
 
 from __future__ import annotations
