@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -89,6 +90,9 @@ def test_an_estimate_becomes_the_time_and_the_cost_of_the_run() -> None:
     first, _, third, *_ = total_lines([phase], devices, 1.2)
     assert "takes an estimated 1 h 52 min (7.4 chip-hours, 8.94 USD at 1.2 USD each)" in first
     assert third.startswith("the run   takes at least 55 min: a lower bound, not a prediction")
+    complete = replace(estimate, instructions=[estimate.most_expensive(1)[0]])
+    _, last, *_ = total_lines([replace(phase, estimate=complete)], devices)
+    assert last.endswith("and waiting for data.")
     assert "optax/_src/update.py:42 <lambda>" in result.explain(3)
     assert "cross_entropy" not in result.explain(3)
 
