@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
@@ -31,12 +30,14 @@ class Layout:
       split: takes a function, its arguments, the logical axes of each argument, and the result's
         logical axes (a list of them for several results). It calls the function on every device
         with this device's parts of the arguments, and returns the whole result.
+      divides: takes a logical axis, and returns whether several devices divide it.
     """
 
     constrain: Callable[[jax.Array, Axes], jax.Array]
     split: Callable[
         [Callable[..., Any], Sequence[jax.Array | None], Sequence[Axes], Axes | list[Axes]], Any
     ]
+    divides: Callable[[str], bool]
 
 
 _LAYOUT: ContextVar[Layout | None] = ContextVar("layout", default=None)
@@ -56,6 +57,12 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     """Return `x`, sharded by its logical axes (one per dim) inside a `use_layout` block."""
     layout = _LAYOUT.get()
     return x if layout is None else layout.constrain(x, axes)
+
+
+def is_divided(axis: str) -> bool:
+    """Return whether several devices divide a logical axis inside a `use_layout` block."""
+    layout = _LAYOUT.get()
+    return layout is not None and layout.divides(axis)
 
 
 def on_every_device(
@@ -80,27 +87,6 @@ def on_every_device(
     if layout is None:
         return function(*arguments)
     return layout.split(function, arguments, axes, result_axes)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def gather(parameter: jax.Array, axes: Axes, own_axes: Axes) -> jax.Array:
-    """Reshard a parameter from `own_axes` (as it is stored) to `axes` (as it is used).
-
-    The gradient is again sharded by `own_axes`. With `constrain`, it would be sharded by `axes`,
-    and every device would sum the whole gradient even though it stores only part of it.
-    """
-    return constrain(parameter, *axes)
-
-
-def _gather_forward(parameter: jax.Array, axes: Axes, own_axes: Axes) -> tuple[jax.Array, None]:
-    return gather(parameter, axes, own_axes), None
-
-
-def _gather_backward(axes: Axes, own_axes: Axes, _: None, gradient: jax.Array) -> tuple[jax.Array]:
-    return (constrain(gradient, *own_axes),)
-
-
-gather.defvjp(_gather_forward, _gather_backward)
 
 
 # Make modules plain pytrees without shared references, so that jax.jit, grad and scan accept them.

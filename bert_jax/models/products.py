@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
@@ -131,6 +134,11 @@ def affine_float32(x: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array
     rounds the cotangent as in `attention_scores`. The bias gradient is the sum of the rounded
     cotangent over the rows, accumulated in float32.
     """
+    return logits(x, table, bias)
+
+
+def logits(x: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array:
+    """Compute the same as `affine_float32`, but without its custom backward pass."""
     return jnp.einsum("nd,vd->nv", x, table, preferred_element_type=jnp.float32) + bias
 
 
@@ -145,15 +153,46 @@ def _affine_float32_backward(
     operands: tuple[jax.Array, jax.Array, jax.Array], cotangent: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     x, table, bias = operands
-    rounded = cotangent.astype(x.dtype)
-    to_x, to_table, to_bias = jax.lax.platform_dependent(
-        x, table, rounded, cuda=_gradients_with_sum, default=_gradients_with_product
-    )
+    to_x, to_table, to_bias = logit_gradients(x, table, cotangent, _rounded_table_gradient)
     return to_x, to_table, to_bias.astype(bias.dtype)
 
 
+TableGradient = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+def logit_gradients(
+    x: jax.Array, table: jax.Array, cotangent: jax.Array, table_gradient: TableGradient
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the gradients of the arguments of `affine_float32`.
+
+    Args:
+      x: see `affine_float32`.
+      table: see `affine_float32`.
+      cotangent: float32 [rows, classes].
+      table_gradient: computes the gradient of the table, given the cotangent in the dtype of `x`,
+        and `x`.
+
+    Returns:
+      the gradients of `x`, in its dtype; of the table, as `table_gradient` returns it; and of the
+      bias, in float32.
+    """
+    rounded = cotangent.astype(x.dtype)
+    gradients: tuple[jax.Array, jax.Array, jax.Array] = jax.lax.platform_dependent(
+        x,
+        table,
+        rounded,
+        cuda=partial(_gradients_with_sum, table_gradient),
+        default=partial(_gradients_with_product, table_gradient),
+    )
+    return gradients
+
+
+def _rounded_table_gradient(cotangent: jax.Array, x: jax.Array) -> jax.Array:
+    return product("nv,nd->vd", cotangent, x)
+
+
 def _gradients_with_product(
-    x: jax.Array, table: jax.Array, cotangent: jax.Array
+    table_gradient: TableGradient, x: jax.Array, table: jax.Array, cotangent: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the gradients of `x`, `table` and the bias, multiplying by ones to sum the rows.
 
@@ -170,14 +209,14 @@ def _gradients_with_product(
         preferred_element_type=jnp.float32,
     )
     to_x = product("nv,vd->nd", cotangent, table)
-    return to_x, product("nv,nd->vd", cotangent, x), to_bias
+    return to_x, table_gradient(cotangent, x), to_bias
 
 
 _ALIGNMENT = 8  # cuBLAS needs rows of a multiple of 16 bytes, which are 8 numbers in bfloat16
 
 
 def _gradients_with_sum(
-    x: jax.Array, table: jax.Array, cotangent: jax.Array
+    table_gradient: TableGradient, x: jax.Array, table: jax.Array, cotangent: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the same as `_gradients_with_product`, but pad the classes to a multiple of 8.
 
@@ -190,7 +229,7 @@ def _gradients_with_sum(
     padded = jnp.pad(cotangent, ((0, 0), (0, padding)))
     to_bias = jnp.sum(padded, axis=0, dtype=jnp.float32)[:classes]
     to_x = product("nv,vd->nd", padded, jnp.pad(table, ((0, padding), (0, 0))))
-    return to_x, product("nv,nd->vd", padded, x)[:classes], to_bias
+    return to_x, table_gradient(padded, x)[:classes], to_bias
 
 
 affine_float32.defvjp(_affine_float32_forward, _affine_float32_backward)

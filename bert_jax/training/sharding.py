@@ -188,7 +188,10 @@ def layout(mesh: Mesh) -> Iterator[None]:
         )
         return divided(*arguments)
 
-    with use_layout(Layout(constrain, split) if mesh.size > 1 else None):
+    def divides(axis: str) -> bool:
+        return bool(mesh_axes((axis,), mesh)[0])
+
+    with use_layout(Layout(constrain, split, divides) if mesh.size > 1 else None):
         yield
 
 
