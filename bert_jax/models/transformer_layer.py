@@ -151,8 +151,8 @@ def apply_layer(
     def only_at(x: jax.Array) -> jax.Array:
         return x if positions is None else select_rows(x, positions)
 
-    attended = layer.attention_input(x, config) if normed is None else normed
-    update, scores = attention(attended, view, keys[0], return_scores=return_scores)
+    block_input = layer.attention_input(x, config) if normed is None else normed
+    update, scores = attention(block_input, view, keys[0], return_scores=return_scores)
     attention_rate = config.attention_output_rate
     match config.norm:
         case "post":
