@@ -31,7 +31,7 @@ def describe(run: FinetuneRun) -> list[str]:
     epochs = run.hyperparameters.num_epochs
     return [
         f"model      {num_parameters(run):,} parameters, {num_trainable(run):,} trainable; "
-        f"{run.compute.dtype}, {run.compute.attention} attention",
+        f"{run.compute.summary}",
         *run.hints,
         f"examples   {len(train):,} {run.task.training_examples}, {', '.join(held_out)}",
         *unknown_lines(run.data.features, run.tokenizer),

@@ -11,7 +11,7 @@ from flax import nnx
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.devices import check_splash_dropout
 from bert_jax.models.flash_attention import flash_attention
-from bert_jax.models.layers import constrain, dense
+from bert_jax.models.layers import constrain, layer_dense
 from bert_jax.models.local_attention import cudnn_local_attention, local_attention
 from bert_jax.models.options import Ops, with_ops
 from bert_jax.models.products import attention_scores
@@ -169,11 +169,11 @@ class SelfAttention(nnx.Module):
         self.config = config
         self.backend = compute.attention
         self.ops = compute.ops
-        dim, bias = config.hidden_dim, config.dense_bias
-        self.query = dense(dim, dim, ("embed", "heads"), config, compute, rngs, bias=bias)
-        self.key = dense(dim, dim, ("embed", "heads"), config, compute, rngs, bias=bias)
-        self.value = dense(dim, dim, ("embed", "heads"), config, compute, rngs, bias=bias)
-        self.output = dense(dim, dim, ("heads", "embed"), config, compute, rngs, bias=bias)
+        dim = config.hidden_dim
+        self.query = layer_dense(dim, dim, ("embed", "heads"), config, compute, rngs)
+        self.key = layer_dense(dim, dim, ("embed", "heads"), config, compute, rngs)
+        self.value = layer_dense(dim, dim, ("embed", "heads"), config, compute, rngs)
+        self.output = layer_dense(dim, dim, ("heads", "embed"), config, compute, rngs)
 
     def __call__(
         self,

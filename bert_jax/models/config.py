@@ -25,6 +25,7 @@ from bert_jax.models.config_checks import (
 from bert_jax.models.devices import (
     Device,
     check_cudnn,
+    check_fp8,
     check_norm_kernels,
     check_splash,
     fits_norm_kernels,
@@ -43,6 +44,7 @@ from bert_jax.models.options import (
     PoolerActivation,
     Pooling,
     PositionKind,
+    Products,
     Remat,
     Sharing,
 )
@@ -326,6 +328,13 @@ class ComputeConfig:
         needs an NVIDIA GPU since Ampere, ops="fast", and a `hidden_dim` that is a power of two, at
         least 64, times a number up to 8. "auto" selects it where it is supported, and otherwise
         XLA.
+      products: the numbers that the dense layers of attention and of the feed-forward blocks
+        multiply: "dtype" for numbers in `dtype`, or "fp8" for 8-bit floating-point numbers
+        (Micikevicius et al. 2022) with a scale for each tensor, E4M3 for activations and kernels
+        and E5M2 for gradients. "fp8" needs bfloat16 and an NVIDIA GPU of the Ada, Hopper or a later
+        generation, and affects training and its evaluations. "fp8_emulated" rounds to the same
+        numbers on any device, which multiplies them in bfloat16 if it has no FP8 units; this is
+        slow, and meant for experiments and tests. Neither supports ops="plain".
     """
 
     dtype: DTypeName = "auto"
@@ -334,6 +343,7 @@ class ComputeConfig:
     scan_layers: bool = False
     ops: Ops = "fast"
     norms: NormBackend = "auto"
+    products: Products = "dtype"
 
     def __post_init__(self) -> None:
         require_choice("dtype", self.dtype, DTypeName)
@@ -351,6 +361,31 @@ class ComputeConfig:
             f"compute.ops={self.ops!r}: not supported by compute.attention={self.attention!r}, "
             "whose kernel has its own backward pass. Set compute.attention='xla' (or 'auto')",
         )
+        require_choice("products", self.products, Products)
+        require(
+            self.products == "dtype" or self.ops == "fast",
+            f"compute.products={self.products!r}: not supported by compute.ops={self.ops!r}, since "
+            "rounding to FP8 has no derivative. Set compute.ops='fast' or compute.products='dtype'",
+        )
+        require(
+            self.products == "dtype" or self.dtype != "float32",
+            f"compute.products={self.products!r}: needs compute.dtype='bfloat16', not "
+            f"{self.dtype!r}. Change one of them",
+        )
+
+    @property
+    def summary(self) -> str:
+        """The dtype, the attention implementation and the kind of FP8 products, if any."""
+        both = f"{self.dtype}, {self.attention} attention"
+        match self.products:
+            case "dtype":
+                return both
+            case "fp8":
+                return f"{both}, fp8 products"
+            case "fp8_emulated":
+                return f"{both}, emulated fp8 products"
+            case _:
+                assert_never(self.products)
 
     def resolve(
         self, device: Device, config: EncoderConfig, longest: int | None = None
@@ -393,6 +428,8 @@ class ComputeConfig:
                 pass
             case _:
                 assert_never(attention)
+        if self.products == "fp8":
+            check_fp8(device)
         norms = self.norms
         if norms == "auto":
             able = self.ops == "fast" and fits_norm_kernels(config.hidden_dim)

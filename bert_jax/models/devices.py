@@ -8,6 +8,8 @@ from bert_jax.models.config_checks import require
 
 # NVIDIA GPUs since Ampere support bfloat16 matmuls, cuDNN's fused attention and Triton kernels.
 _AMPERE = (8, 0)
+# NVIDIA GPUs since Ada multiply FP8 matrices.
+_ADA = (8, 9)
 
 
 class Device(Protocol):
@@ -25,6 +27,11 @@ def _nvidia_capability(device: Device) -> tuple[int, ...] | None:
     if device.platform != "gpu" or not all(part.isdigit() for part in parts):
         return None
     return tuple(map(int, parts))
+
+
+def _kind_of_device(device: Device) -> str:
+    """Return the name of the kind of a device that is not an NVIDIA GPU, for messages."""
+    return "another vendor's GPU" if device.platform == "gpu" else device.platform
 
 
 def supports_bfloat16(device: Device) -> bool:
@@ -61,10 +68,9 @@ def check_cudnn(
     """
     capability = _nvidia_capability(device)
     if capability is None:
-        name = "another vendor's GPU" if device.platform == "gpu" else device.platform
         raise ValueError(
-            f"compute.attention='cudnn' runs only on NVIDIA GPUs, not on {name}. "
-            "Set compute.attention='xla' (or 'auto')"
+            "compute.attention='cudnn' runs only on NVIDIA GPUs, not on "
+            f"{_kind_of_device(device)}. Set compute.attention='xla' (or 'auto')"
         )
     require(
         capability >= _AMPERE,
@@ -88,6 +94,29 @@ def check_cudnn(
         "compute.attention='cudnn' needs a head size that is a multiple of 8, at most 128; "
         f"hidden_dim={hidden_dim} / num_heads={num_heads} is {hidden_dim // num_heads}. "
         "Set compute.attention='xla' (or 'auto')",
+    )
+
+
+def check_fp8(device: Device) -> None:
+    """Check that the device multiplies matrices in FP8.
+
+    Raises:
+      ValueError: it does not; the message suggests a fix.
+    """
+    capability = _nvidia_capability(device)
+    advice = (
+        "Set compute.products='dtype', or 'fp8_emulated' to try out the rounding without the speed"
+    )
+    require(
+        capability is not None,
+        f"compute.products='fp8' runs only on NVIDIA GPUs, not on {_kind_of_device(device)}. "
+        f"{advice}",
+    )
+    assert capability is not None
+    require(
+        capability >= _ADA,
+        "compute.products='fp8' needs a GPU with compute capability 8.9 (Ada, Hopper) or later; "
+        f"this one has {'.'.join(map(str, capability))}. {advice}",
     )
 
 

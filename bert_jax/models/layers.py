@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,8 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.options import Ops, with_ops
+from bert_jax.models.float8 import affine_float8
+from bert_jax.models.options import Ops, Products, with_ops
 from bert_jax.models.products import affine, affine_float32
 
 Axes = tuple[str | None, ...]
@@ -120,11 +121,14 @@ ATTENDED = "attended"
 
 
 class Dense(nnx.Linear):
-    """A dense layer that calls `affine`, which has a custom backward pass."""
+    """A dense layer that calls `affine` or `affine_float8`, which have custom backward passes."""
 
-    def __init__(self, in_features: int, out_features: int, *, ops: Ops, **options: Any):
+    def __init__(
+        self, in_features: int, out_features: int, *, ops: Ops, products: Products, **options: Any
+    ):
         super().__init__(in_features, out_features, **options)
         self.ops = ops
+        self.products = products
 
     def __call__(self, inputs: jax.Array, out_sharding: None = None) -> jax.Array:
         """Map [rows, in_features] or [batch, length, in_features] to [..., out_features].
@@ -132,7 +136,13 @@ class Dense(nnx.Linear):
         The result has the compute dtype.
         """
         assert out_sharding is None
-        compute = with_ops(affine, self.ops)
+        match self.products:
+            case "dtype":
+                compute = with_ops(affine, self.ops)
+            case "fp8" | "fp8_emulated":
+                compute = affine_float8
+            case _:
+                assert_never(self.products)
         bias = None if self.bias is None else self.bias[...]
         result = compute(inputs.astype(self.dtype), self.kernel[...], bias)
         return checkpoint_name(result, DENSE)
@@ -147,18 +157,44 @@ def dense(
     rngs: nnx.Rngs,
     *,
     bias: bool = True,
+    products: Products = "dtype",
 ) -> Dense:
-    """Return a dense layer with a kernel [in_dim, out_dim] whose logical axes are `axes`."""
+    """Return a dense layer with a kernel [in_dim, out_dim] whose logical axes are `axes`.
+
+    For `products`, see `ComputeConfig`. Only dense layers made by `layer_dense` follow its setting.
+    """
     return Dense(
         in_dim,
         out_dim,
         use_bias=bias,
         ops=compute.ops,
+        products=products,
         dtype=compute_dtype(compute),
         kernel_init=initializer(config),
         kernel_metadata={"logical_axes": axes},
         bias_metadata={"logical_axes": (axes[1],)},
         rngs=rngs,
+    )
+
+
+def layer_dense(
+    in_dim: int,
+    out_dim: int,
+    axes: tuple[str | None, str | None],
+    config: EncoderConfig,
+    compute: ComputeConfig,
+    rngs: nnx.Rngs,
+) -> Dense:
+    """Return a dense layer for attention or a feed-forward block; see `dense`."""
+    return dense(
+        in_dim,
+        out_dim,
+        axes,
+        config,
+        compute,
+        rngs,
+        bias=config.dense_bias,
+        products=compute.products,
     )
 
 

@@ -18,6 +18,7 @@ DTypeName = Literal["auto", "float32", "bfloat16"]
 AttentionBackend = Literal["auto", "xla", "cudnn", "splash", "flash_gpu", "flash_tpu"]
 Remat = Literal["none", "dots", "layer"]
 Ops = Literal["fast", "plain"]
+Products = Literal["dtype", "fp8", "fp8_emulated"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -10,7 +10,12 @@ import jax.numpy as jnp
 
 
 def product(
-    subscripts: str, left: jax.Array, right: jax.Array, dtype: jnp.dtype | None = None
+    subscripts: str,
+    left: jax.Array,
+    right: jax.Array,
+    dtype: jnp.dtype | None = None,
+    *,
+    precision: jax.lax.Precision | None = None,
 ) -> jax.Array:
     """Compute the `jnp.einsum` of two arrays of the same dtype, accumulating in float32.
 
@@ -26,15 +31,17 @@ def product(
     """
     assert left.dtype == right.dtype, (left.dtype, right.dtype)
     if left.dtype != jnp.bfloat16:
-        return jnp.einsum(subscripts, left, right)
+        return jnp.einsum(subscripts, left, right, precision=precision)
     result = left.dtype if dtype is None else dtype
 
     def widened(left: jax.Array, right: jax.Array) -> jax.Array:
-        wide = jnp.einsum(subscripts, left, right, preferred_element_type=jnp.float32)
+        wide = jnp.einsum(
+            subscripts, left, right, precision=precision, preferred_element_type=jnp.float32
+        )
         return wide.astype(result)
 
     def direct(left: jax.Array, right: jax.Array) -> jax.Array:
-        return jnp.einsum(subscripts, left, right).astype(result)
+        return jnp.einsum(subscripts, left, right, precision=precision).astype(result)
 
     return jax.lax.platform_dependent(left, right, cpu=widened, default=direct)
 
@@ -84,10 +91,12 @@ def _affine_backward(operands: _Affine, cotangent: jax.Array) -> _Affine:
     leading = _LEADING[outer.ndim]
     to_x = product(f"{leading}o,io->{leading}i", outer, kernel.astype(x.dtype)).reshape(x.shape)
     to_kernel = product(f"{leading}i,{leading}o->io", _rows(x), outer, kernel.dtype)
-    if bias is None:
-        return to_x, to_kernel, None
-    to_bias = jnp.sum(cotangent, axis=range(cotangent.ndim - 1), dtype=jnp.float32)
-    return to_x, to_kernel, to_bias.astype(bias.dtype)
+    return to_x, to_kernel, None if bias is None else sum_of_rows(cotangent, bias.dtype)
+
+
+def sum_of_rows(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """Sum all rows of `x` [..., dim] in float32 and round the sums to `dtype`."""
+    return jnp.sum(x, axis=range(x.ndim - 1), dtype=jnp.float32).astype(dtype)
 
 
 affine.defvjp(_affine_forward, _affine_backward)

@@ -14,7 +14,7 @@ from bert_jax.models.barriers import recomputed
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.dropout import dropout
 from bert_jax.models.dropout_add_norm import dropout_add_and_norm, dropout_add_norm
-from bert_jax.models.layers import constrain, dense, select_rows
+from bert_jax.models.layers import constrain, layer_dense, select_rows
 from bert_jax.models.norms import Norm, norm_layer
 from bert_jax.models.options import with_ops
 
@@ -29,11 +29,11 @@ class FeedForward(nnx.Module):
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
         self.activation = activation_function(config.activation, compute.ops)
         self.gated, self.ops = config.gated_ffn, compute.ops
-        hidden, inner, bias = config.hidden_dim, config.ffn_dim, config.dense_bias
+        hidden, inner = config.hidden_dim, config.ffn_dim
         if self.gated:
-            self.gate = dense(hidden, inner, ("embed", "ffn"), config, compute, rngs, bias=bias)
-        self.up = dense(hidden, inner, ("embed", "ffn"), config, compute, rngs, bias=bias)
-        self.down = dense(inner, hidden, ("ffn", "embed"), config, compute, rngs, bias=bias)
+            self.gate = layer_dense(hidden, inner, ("embed", "ffn"), config, compute, rngs)
+        self.up = layer_dense(hidden, inner, ("embed", "ffn"), config, compute, rngs)
+        self.down = layer_dense(inner, hidden, ("ffn", "embed"), config, compute, rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Transform every position of `x` [batch, length, hidden_dim]."""

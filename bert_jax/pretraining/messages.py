@@ -57,7 +57,7 @@ def describe(
     axes = " x ".join(f"{size} {axis}" for axis, size in mesh.shape.items() if size > 1)
     shapes = {n: s for n, s in definition.shapes.items() if not n.startswith(TRAINING_ONLY)}
     lines = [
-        f"model      {count(shapes):,} parameters, {compute.dtype}, {compute.attention} attention",
+        f"model      {count(shapes):,} parameters, {compute.summary}",
         f"devices    {mesh.size} x {mesh.devices.flat[0].device_kind}"
         + (f" ({axes})" if axes else "")
         + f", {state_bytes / 2**20:,.0f} MiB of state on each",

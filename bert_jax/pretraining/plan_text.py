@@ -31,8 +31,7 @@ def header(setup: StepSetup, mesh: Mesh, longest_sequence: int) -> list[str]:
     sizes = " x ".join(f"{size} {axis}" for axis, size in mesh.shape.items())
     shapes = {n: s for n, s in definition.shapes.items() if not n.startswith(GENERATOR)}
     lines = [
-        f"model     {count(shapes):,} parameters, {compute.dtype}, "
-        f"{compute.attention} attention, remat {compute.remat}, "
+        f"model     {count(shapes):,} parameters, {compute.summary}, remat {compute.remat}, "
         f"accumulation_steps {setup.accumulation_steps}",
         f"devices   {mesh.size} x {mesh.devices.flat[0].device_kind} ({sizes})",
     ]

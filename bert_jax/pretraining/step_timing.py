@@ -35,6 +35,7 @@ class StepTiming:
       dtype: the compute dtype.
       attention: the attention implementation.
       attention_reason: why no faster implementation runs; empty if there is none.
+      products: the numbers that the encoder's dense layers multiply; see `ComputeConfig`.
       attention_dropout: the dropout rate for attention probabilities.
       hidden_dropout: the dropout rate for hidden states.
       batch: the number of sequences per step.
@@ -44,7 +45,8 @@ class StepTiming:
       tok_s: the throughput in tokens per second.
       model_tflops: the model TFLOP/s achieved by all devices together, counting the layers, the
         masked-LM head at the masked positions, and the teacher if there is one.
-      utilisation: `model_tflops` as a fraction of the devices' peak; None if the peak is unknown.
+      utilisation: `model_tflops` as a fraction of the devices' peak in `dtype`; None if the peak is
+        unknown.
       memory_mib: the memory that each device needs according to the compiler, in MiB.
     """
 
@@ -52,6 +54,7 @@ class StepTiming:
     dtype: str
     attention: str
     attention_reason: str
+    products: str
     attention_dropout: float
     hidden_dropout: float
     batch: int
@@ -109,6 +112,7 @@ def time_step(
         dtype=setup.compute.dtype,
         attention=setup.compute.attention,
         attention_reason=attention_reason(setup, mesh.devices.flat[0], longest_sequence),
+        products=setup.compute.products,
         attention_dropout=setup.model.attention_dropout,
         hidden_dropout=setup.model.hidden_dropout,
         batch=phase.batch_size,

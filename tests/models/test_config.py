@@ -164,6 +164,15 @@ def test_a_variant_accepts_changes_and_an_unknown_name_is_refused() -> None:
             {"norms": "triton", "ops": "plain"},
             "compute.ops='plain': not supported by compute.norms='triton'",
         ),
+        ({"products": "fp4"}, "products='fp4': expected one of 'dtype', 'fp8', 'fp8_emulated'"),
+        (
+            {"products": "fp8", "dtype": "float32"},
+            "compute.products='fp8': needs compute.dtype='bfloat16', not 'float32'",
+        ),
+        (
+            {"products": "fp8_emulated", "ops": "plain"},
+            "compute.products='fp8_emulated': not supported by compute.ops='plain'",
+        ),
     ],
 )
 def test_unknown_compute_options_are_refused(values: dict[str, Any], message: str) -> None:
@@ -319,6 +328,31 @@ def test_the_choice_of_auto_depends_on_the_longest_row() -> None:
     assert choice.reason == "compute.attention='cudnn' needs model.attention_dropout=0"
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("cpu", "runs only on NVIDIA GPUs, not on cpu. Set compute.products='dtype', or 'fp8_emu"),
+        ("tpu", "runs only on NVIDIA GPUs, not on tpu"),
+        ("gpu gfx942", "runs only on NVIDIA GPUs, not on another vendor's GPU"),
+        ("gpu 8.6", "needs a GPU with compute capability 8.9 (Ada, Hopper) or later; this one has"),
+        ("gpu 7.5", "this one has 7.5. Set compute.products='dtype'"),
+    ],
+)
+def test_fp8_is_refused_on_devices_without_it(name: str, message: str) -> None:
+    config, compute = EncoderConfig(), ComputeConfig(products="fp8")
+    for able in ("gpu 8.9", "gpu 9.0", "gpu 12.0"):
+        assert compute.resolve(device(able), config).products == "fp8"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        compute.resolve(device(name), config)
+    emulated = ComputeConfig(products="fp8_emulated", dtype="bfloat16")
+    assert emulated.resolve(device(name), config).products == "fp8_emulated"
+
+
+def test_fp8_is_refused_where_auto_means_float32() -> None:
+    with pytest.raises(ValueError, match="needs compute.dtype='bfloat16', not 'float32'"):
+        ComputeConfig(products="fp8_emulated").resolve(device("cpu"), EncoderConfig())
+
+
 @pytest.mark.parametrize(("hidden_dim", "num_heads"), [(312, 12), (512, 2)])
 def test_xla_computes_head_sizes_unsupported_by_cudnn(hidden_dim: int, num_heads: int) -> None:
     config = EncoderConfig(hidden_dim=hidden_dim, num_heads=num_heads, attention_dropout=0.0)
@@ -357,6 +391,7 @@ def test_the_compute_config_does_not_change_the_parameters() -> None:
         dataclasses.replace(plain, dtype="bfloat16"),
         dataclasses.replace(plain, scan_layers=True),
         dataclasses.replace(plain, remat="layer"),
+        dataclasses.replace(plain, dtype="bfloat16", products="fp8_emulated"),
     ]
     expected = Pretraining(config, plain).definition
     for compute in others:

@@ -94,6 +94,30 @@ def test_scanning_and_rematerialization_do_not_change_the_results(
         assert_allclose(gradient, expected_grads[name], rtol=0, atol=2e-6, err_msg=name)
 
 
+def test_fp8_products_do_not_depend_on_scanning_and_rematerialization(
+    params: Parameters, batch: Batch
+) -> None:
+    fp8 = ComputeConfig(dtype="bfloat16", attention="xla", products="fp8_emulated")
+
+    def results(**changes: Any) -> tuple[jax.Array, Parameters]:
+        loss = loss_function(dataclasses.replace(fp8, **changes))
+        # Without this option, XLA leaves out some conversions to bfloat16, but not always the same.
+        exact = {"xla_allow_excess_precision": False}
+        step = jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=exact)
+        (value, _), grads = jax.device_get(step(params, batch, jax.random.key(2)))
+        return value, grads
+
+    loss, grads = results()
+    for changes in ({"remat": "layer"}, {"remat": "dots"}, {"scan_layers": True}):
+        found, found_grads = results(**changes)
+        assert found == loss
+        for name, gradient in found_grads.items():
+            assert_allclose(gradient, grads[name], rtol=0, atol=1e-6, err_msg=str((changes, name)))
+    # FP8 rounds to 1/16 of a number; the loss shows that it rounds, and that the error is small.
+    in_bfloat16, _ = results(products="dtype")
+    assert 0 < abs(loss - in_bfloat16) < 0.02 * in_bfloat16
+
+
 def test_rematerialization_recomputes_and_scanning_compiles_one_layer(
     params: Parameters, batch: Batch
 ) -> None:
