@@ -46,18 +46,20 @@ _LAUNCH_SECONDS = 1e-6
 # Relative to the peak in bfloat16: NVIDIA's H100 and H200 datasheets.
 _PEAK_FACTORS = {"f8": 2.0, "f32": 0.5}
 _FULL_FLOAT32 = 67e12
-# A head of 64 dims fills half of a matrix unit of 128 x 128 (TPU v4, v5e, v5p), and the unit waits
-# for the softmax at least as long as it multiplies. This is a guess: no such kernel was measured.
-PALLAS_TPU_SHARE = 0.25
+# The shares of the peak in the forward and the backward pass that follow from the bundles of
+# instructions of this package's attention kernels on v5e (models/flash_tpu.py): 192 programs of
+# 3,388 and 4,855 bundles for 25.8 and 64.4 GFLOP. Since a bundle takes at least a cycle, they are
+# upper bounds. Other Pallas kernels and chips are assumed to reach the same shares.
+PALLAS_TPU_SHARES = (0.30, 0.53)
 
 
 # The figures above leave out idle time between kernels, and XLA's cost model assumes that fusions
 # reach the full bandwidth. This factor makes up for both. A step of BERT-base, 128 x 512 tokens, in
 # bfloat16 with cuDNN's attention (attention dropout 0, hidden dropout 0.1, one document per row)
 # was measured at 607,000 tokens/s on an H200, with a prototype of this program and jax 0.11.2 in
-# 2026-11; its estimate with the factor 1 is 95.75 ms. The step of a small ALBERT was measured with
-# this program on an H100, also with jax 0.11.2 (experiments/gpu, phase 2). It did not influence the
-# factor.
+# 2026-11. With the factor 1, its estimate was 95.75 ms at commit 33dec6c6, which had no Pallas
+# kernels for norms. The step of a small ALBERT was measured with this program on an H100, also with
+# jax 0.11.2 (experiments/gpu, phase 2). It did not influence the factor.
 CALIBRATION = 128 * 512 / 607_000 / 95.75e-3
 
 
@@ -146,9 +148,11 @@ class TpuTimes:
         work = pallas_work(line, {}) if is_pallas(line) else None
         if work is None:
             return None
-        seconds = _longer(work, moved, PALLAS_TPU_SHARE * self.peak, self.memory_bandwidth)
-        share = f"{PALLAS_TPU_SHARE:.0%} of the peak (assumed)"
-        return KernelTime(seconds, f"Pallas kernels, by FLOPs at {share} or by bytes")
+        forward, backward = PALLAS_TPU_SHARES
+        share = backward if is_backward(line) else forward
+        seconds = _longer(work, moved, share * self.peak, self.memory_bandwidth)
+        shares = f"{forward:.0%} of the peak (backward {backward:.0%})"
+        return KernelTime(seconds, f"Pallas kernels, by FLOPs at {shares} or by bytes")
 
 
 @dataclass(frozen=True)
