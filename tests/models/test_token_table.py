@@ -43,15 +43,21 @@ def test_logits_and_their_gradients_match_pytorch(dtype: str, tied: bool) -> Non
 
 @pytest.mark.parametrize(
     ("tied", "divided", "dtype"),
-    [(True, False, "f32"), (True, True, "bf16"), (False, False, "bf16")],
+    [
+        (True, {"batch"}, "f32"),
+        (True, {"batch", "vocab"}, "f32"),
+        (True, {"batch", "embed"}, "bf16"),
+        (True, set(), "bf16"),
+        (False, {"batch"}, "bf16"),
+    ],
 )
 def test_a_matmul_has_the_dtype_in_which_devices_sum_the_gradient(
-    tied: bool, divided: bool, dtype: str
+    tied: bool, divided: set[str], dtype: str
 ) -> None:
     x, table, bias, cotangent = arrays((6, 5), (16, 5), (16,), (6, 16))
 
     def gradients(*args: Any) -> Any:
-        with use_layout(Layout(lambda x, axes: x, lambda *args: None, lambda axis: divided)):
+        with use_layout(Layout(lambda x, axes: x, lambda *args: None, divided.__contains__)):
             return jax.vjp(lambda *args: token_logits(*args, tied), *args)[1](cotangent)
 
     traced = jax.jit(gradients).trace(x.astype(jnp.bfloat16), table, bias)
