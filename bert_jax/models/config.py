@@ -315,7 +315,7 @@ class ComputeConfig:
         "flash_tpu" are this package's fused kernels for NVIDIA GPUs and TPUs, with attention
         dropout.
       remat: which activations the backward pass recomputes: "none", all except the outputs of dense
-        layers ("dots"), or all except each layer's input ("layer").
+        layers and of attention ("dots"), or all except each layer's input ("layer").
       scan_layers: whether to compile one layer and loop over it, instead of unrolling the layers. A
         loop compiles faster, but unrolled layers run faster (607k instead of 432k tokens/s for
         BERT-base on an H200).

@@ -11,8 +11,9 @@ from flax import nnx
 from bert_jax.models.attention import View
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.embeddings import Embeddings
-from bert_jax.models.layers import DENSE, constrain
+from bert_jax.models.layers import constrain
 from bert_jax.models.norms import Norm, norm_layer
+from bert_jax.models.rematerialization import keeps_dense_and_attention
 from bert_jax.models.rotary import Rotation, rotation
 from bert_jax.models.transformer_layer import (
     Layer,
@@ -205,8 +206,7 @@ class Encoder(nnx.Module):
             case "none":
                 return step
             case "dots":
-                policy = jax.checkpoint_policies.save_only_these_names(DENSE)
-                return jax.checkpoint(step, policy=policy)
+                return jax.checkpoint(step, policy=keeps_dense_and_attention)
             case "layer":
                 return jax.checkpoint(step)
             case _:

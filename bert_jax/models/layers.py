@@ -115,7 +115,7 @@ def initializer(config: EncoderConfig) -> nnx.Initializer:
     return nnx.initializers.truncated_normal(stddev=config.initializer_range)
 
 
-# The names of the outputs of dense layers and of fused attention, for rematerialization.
+# The names of the outputs of dense layers and of attention, for rematerialization.
 DENSE = "dense"
 ATTENDED = "attended"
 

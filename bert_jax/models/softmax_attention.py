@@ -6,9 +6,11 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from bert_jax.models.barriers import gpu_barrier
 from bert_jax.models.dropout import dropout
+from bert_jax.models.layers import ATTENDED
 from bert_jax.models.products import product
 
 _Saved = tuple[jax.Array, jax.Array, jax.Array | None, jax.Array]
@@ -47,7 +49,7 @@ def _forward(
 ) -> tuple[jax.Array, _Saved]:
     probabilities = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
     weights = dropout(probabilities, dropout_rate, dropout_key, "plain")
-    attended = product("bhqk,bkhd->bqhd", weights, value)
+    attended = checkpoint_name(product("bhqk,bkhd->bqhd", weights, value), ATTENDED)
     return attended, (probabilities, value, dropout_key, attended)
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.models.interpreter import is_interpreted
-from bert_jax.models.layers import on_every_device
+from bert_jax.models.layers import ATTENDED, on_every_device
 
 # The kernel's blocks have a multiple of this number of queries and keys.
 _LANES = 128
@@ -147,6 +147,7 @@ def _kernel(num_heads: int, length: int, window: int | None, interpret: bool) ->
             block_sizes=blocks,
             head_shards=1,
             q_seq_shards=1,
+            residual_checkpoint_name=ATTENDED,
             interpret=interpret,
         )
         return jax.tree.map(np.asarray, kernel)

@@ -16,6 +16,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.embeddings import Embeddings, sinusoidal_positions
+from bert_jax.models.encoder import Encoder
 from bert_jax.models.parameters import define
 from bert_jax.tasks import task
 from bert_jax.tasks.pretraining import Pretraining
@@ -133,8 +134,43 @@ def test_rematerialization_recomputes_and_scanning_compiles_one_layer(
     unrolled = dots()
     assert dots(remat="layer") > unrolled
     assert dots(scan_layers=True) == unrolled - (layers - 1) * 3 * layer
-    # "dots" keeps the outputs of dense layers, but recomputes the matmuls inside attention.
-    assert unrolled < dots(remat="dots") < dots(remat="layer")
+    # "dots" keeps the outputs of dense layers and of attention, but recomputes the scores.
+    assert dots(remat="dots") == unrolled + layers < dots(remat="layer")
+
+
+@pytest.mark.parametrize("backend", ["cudnn", "splash", "flash_gpu", "flash_tpu"])
+def test_fused_attention_is_not_recomputed_if_its_results_are_kept(
+    backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if backend == "cudnn":
+        kernel = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
+        if not hasattr(kernel, "check_cudnn_version"):
+            pytest.skip("this version of JAX looks for cuDNN in another way")
+        monkeypatch.setattr(kernel, "check_cudnn_version", lambda: 91_000)
+    dims = dict(hidden_dim=128, num_heads=2, max_positions=128)
+    config = dataclasses.replace(CONFIG, **dims, attention_dropout=0.0)
+    ids = jax.ShapeDtypeStruct((2, 128), jnp.int32)
+
+    def kernels(**changes: Any) -> int:
+        compute = ComputeConfig(dtype="bfloat16", attention=backend, **changes)
+        definition = define(lambda rngs: Encoder(config, compute, rngs))
+
+        def total(params: Parameters, ids: jax.Array) -> jax.Array:
+            hidden = definition.module(params)(ids, document_ids=ids).hidden
+            return jnp.sum(hidden.astype(jnp.float32))
+
+        jaxpr = jax.make_jaxpr(jax.grad(total))(definition.shapes, ids).jaxpr
+        # Compilers remove calls whose results are not used, but JAX may keep them.
+        used = {id(x) for body in bodies(jaxpr) for x in body.outvars}
+        used |= {id(x) for equation in equations(jaxpr) for x in equation.invars}
+        return sum(
+            any(id(x) in used for x in equation.outvars)
+            for equation in equations(jaxpr)
+            if equation.primitive.name.startswith(("dot_product_attention", "pallas_call"))
+        )
+
+    assert kernels(remat="dots") == kernels() > 0
+    assert kernels(remat="layer") == kernels() + config.num_layers
 
 
 def test_returned_hidden_states_match_a_scan(params: Parameters, batch: Batch) -> None:
@@ -195,15 +231,21 @@ def test_compute_options_do_not_change_attention_scores(norm: str, batch: Batch)
             assert_allclose(value, results[0][1][name], rtol=1e-4, atol=2e-5, err_msg=name)
 
 
-def equations(jaxpr: Any) -> Iterator[Any]:
-    """Yield all operations in a program, even those in loops, branches and custom derivatives."""
+def bodies(jaxpr: Any) -> Iterator[Any]:
+    """Yield a program and the bodies of its loops, branches, calls and custom derivatives."""
+    yield jaxpr
     for equation in jaxpr.eqns:
-        yield equation
         for value in equation.params.values():
             for inner in value if isinstance(value, (tuple, list)) else [value]:
                 inner = getattr(inner, "jaxpr", inner)
                 if hasattr(inner, "eqns"):
-                    yield from equations(inner)
+                    yield from bodies(inner)
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """Yield all operations in a program and its `bodies`."""
+    for body in bodies(jaxpr):
+        yield from body.eqns
 
 
 def test_bfloat16_models_compute_the_documented_parts_in_float32(

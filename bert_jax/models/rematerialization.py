@@ -1,0 +1,27 @@
+"""Choose the values that the backward pass keeps if it recomputes all other activations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax.extend.core import Primitive
+
+from bert_jax.models.layers import ATTENDED, DENSE
+
+# JAX does not name the results of cuDNN's fused attention, so they are recognized by the operation.
+_CUDNN_ATTENTION = "dot_product_attention_fwd_wrapper"
+_is_named = jax.checkpoint_policies.save_only_these_names(DENSE, ATTENDED)
+
+
+def keeps_dense_and_attention(primitive: Primitive, *operands: Any, **options: Any) -> bool:
+    """Return whether to keep the results of an operation; a policy for `jax.checkpoint`.
+
+    The outputs of dense layers and of attention are kept, and the numbers for each query that fused
+    attention saves for its backward pass. If attention has its own backward pass, the arrays that
+    its forward pass saves must be the named ones: under another name, they would be recomputed.
+    """
+    if primitive.name == _CUDNN_ATTENTION:
+        return True
+    keeps: bool = _is_named(primitive, *operands, **options)
+    return keeps
