@@ -111,21 +111,12 @@ def forward(
     plan = _plan(query.shape, segments, dropout)
     batch, length, num_heads, head_dim = query.shape
     assert supported(length, num_heads, head_dim, window) is None
-    wide = jax.ShapeDtypeStruct((batch, plan.padded, plan.blocks * plan.lanes), query.dtype)
-    sums = jax.ShapeDtypeStruct((batch, plan.blocks, plan.heads, plan.padded), jnp.float32)
-    specs = _Specs(plan)
-    attended, log_sum_exp = pl.pallas_call(
-        functools.partial(forward_kernel, plan),
-        grid=(batch, plan.blocks // plan.group, plan.parts),
-        in_specs=[*specs.small, specs.tile, specs.row, specs.row],
-        out_specs=[specs.tile, specs.sums],
-        out_shape=[wide, sums],
-        scratch_shapes=_tables(plan),
-        compiler_params=_PARAMS,
-        cost_estimate=_cost(query, products=2, arrays=4),
-        interpret=interpret,
-        name="flash_attention_forward",
-    )(*_small(plan, batch, segments, dropout), *(_widen(plan, x) for x in (query, key, value)))
+    operands = [
+        *_small(plan, batch, segments, dropout),
+        *(_widen(plan, x) for x in (query, key, value)),
+    ]
+    cost = _cost(query, products=2, arrays=4)
+    attended, log_sum_exp = _call_forward(plan, cost, interpret, *operands)
     log_sum_exp = log_sum_exp.reshape(batch, -1, plan.padded)
     return _narrow(attended, query.shape), log_sum_exp[:, :num_heads, :length]
 
@@ -160,41 +151,70 @@ def backward(
     plan = _plan(query.shape, segments, dropout)
     batch, length, num_heads, head_dim = query.shape
     assert supported(length, num_heads, head_dim, window) is None
-    wide = jax.ShapeDtypeStruct((batch, plan.padded, plan.blocks * plan.lanes), query.dtype)
     after = (0, plan.blocks * plan.heads - num_heads), (0, plan.padded - length)
     sums = jnp.pad(log_sum_exp, ((0, 0), *after))
-    specs = _Specs(plan)
-    totals = [pltpu.VMEM((plan.lanes, plan.padded), jnp.float32)] * 2 if plan.parts > 1 else []
-    gradients = pl.pallas_call(
-        functools.partial(backward_kernel, plan),
-        grid=(batch, plan.blocks // plan.group, plan.parts),
-        in_specs=[
-            *specs.small,
-            specs.tile,
-            specs.row,
-            specs.row,
-            specs.tile,
-            specs.tile,
-            specs.sums,
-        ],
-        out_specs=[specs.tile, specs.row, specs.row],
-        out_shape=[wide, wide, wide],
-        scratch_shapes=[*totals, *_tables(plan)],
-        compiler_params=_PARAMS,
-        cost_estimate=_cost(query, products=5, arrays=8),
-        interpret=interpret,
-        name="flash_attention_backward",
-    )(
+    operands = [
         *_small(plan, batch, segments, dropout),
         *(_widen(plan, x) for x in (query, key, value, attended, cotangent)),
         sums.reshape(batch, plan.blocks, plan.heads, plan.padded),
-    )
+    ]
+    cost = _cost(query, products=5, arrays=8)
+    gradients = _call_backward(plan, cost, interpret, *operands)
     to_query, to_key, to_value = (_narrow(x, query.shape) for x in gradients)
     return to_query, to_key, to_value
 
 
 # The tables of a row serve all its blocks of heads, so these must run in order on one core.
 _PARAMS = pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary", "arbitrary"))
+
+# The layers of a model call the same kernels. Thanks to `jax.jit`, JAX traces them only once.
+_static = functools.partial(jax.jit, static_argnums=(0, 1, 2))
+
+
+@_static
+def _call_forward(
+    plan: Plan, cost: pl.CostEstimate, interpret: bool, *operands: jax.Array
+) -> list[jax.Array]:
+    """Run `forward_kernel` on arrays [batch, length, lanes]."""
+    *_, value = operands
+    specs, batch = _Specs(plan), value.shape[0]
+    sums = jax.ShapeDtypeStruct((batch, plan.blocks, plan.heads, plan.padded), jnp.float32)
+    return pl.pallas_call(
+        functools.partial(forward_kernel, plan),
+        grid=(batch, plan.blocks // plan.group, plan.parts),
+        in_specs=[*specs.small, specs.tile, specs.row, specs.row],
+        out_specs=[specs.tile, specs.sums],
+        out_shape=[jax.ShapeDtypeStruct(value.shape, value.dtype), sums],
+        scratch_shapes=_tables(plan),
+        compiler_params=_PARAMS,
+        cost_estimate=cost,
+        interpret=interpret,
+        name="flash_attention_forward",
+    )(*operands)
+
+
+@_static
+def _call_backward(
+    plan: Plan, cost: pl.CostEstimate, interpret: bool, *operands: jax.Array
+) -> list[jax.Array]:
+    """Run `backward_kernel` on arrays [batch, length, lanes]."""
+    *_, cotangent, _ = operands
+    specs = _Specs(plan)
+    gradient = jax.ShapeDtypeStruct(cotangent.shape, cotangent.dtype)
+    totals = [pltpu.VMEM((plan.lanes, plan.padded), jnp.float32)] * 2 if plan.parts > 1 else []
+    tile, row = specs.tile, specs.row
+    return pl.pallas_call(
+        functools.partial(backward_kernel, plan),
+        grid=(cotangent.shape[0], plan.blocks // plan.group, plan.parts),
+        in_specs=[*specs.small, tile, row, row, tile, tile, specs.sums],
+        out_specs=[tile, row, row],
+        out_shape=[gradient, gradient, gradient],
+        scratch_shapes=[*totals, *_tables(plan)],
+        compiler_params=_PARAMS,
+        cost_estimate=cost,
+        interpret=interpret,
+        name="flash_attention_backward",
+    )(*operands)
 
 
 def _tables(plan: Plan) -> list[Ref]:
