@@ -8,6 +8,7 @@ from dataclasses import replace
 from flax import nnx
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.devices import fits_norm_kernels
 from bert_jax.models.heads import GENERATOR
 from bert_jax.models.pretraining_models import PretrainingModel, ReplacedTokenModel
 
@@ -39,6 +40,14 @@ def generator_of(encoder: EncoderConfig, size: float) -> EncoderConfig:
     )
 
 
+def generator_compute(generator: EncoderConfig, compute: ComputeConfig) -> ComputeConfig:
+    """Return the options for computing a generator, given those that suit its discriminator.
+
+    The kernels for norms may not support the generator's number of hidden features.
+    """
+    return compute if fits_norm_kernels(generator.hidden_dim) else replace(compute, norms="xla")
+
+
 class ReplacedTokenPair(ReplacedTokenModel):
     """A discriminator and the generator that replaces tokens in its input.
 
@@ -60,7 +69,8 @@ class ReplacedTokenPair(ReplacedTokenModel):
         rngs: nnx.Rngs,
     ):
         super().__init__(discriminator, compute, rngs)
-        self.generator = PretrainingModel(generator, compute, rngs, next_sentence=False)
+        options = generator_compute(generator, compute)
+        self.generator = PretrainingModel(generator, options, rngs, next_sentence=False)
         for name in self._shared():
             delattr(self.generator.encoder.embeddings, name)
 

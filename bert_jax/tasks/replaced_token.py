@@ -11,7 +11,7 @@ from flax import nnx
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.parameters import ModelDefinition, define
-from bert_jax.models.replaced_token import ReplacedTokenPair, generator_of
+from bert_jax.models.replaced_token import ReplacedTokenPair, generator_compute, generator_of
 from bert_jax.tasks.pretraining import Pretraining, run
 from bert_jax.tasks.task import Batch, Metrics, weighted_mean
 
@@ -80,7 +80,8 @@ class ReplacedToken:
         self.compute = compute
         self.settings = settings
         self.generator = generator_of(config, settings.generator_size)
-        self._masked_lm = Pretraining(self.generator, compute, sentence_pairs="none")
+        options = generator_compute(self.generator, compute)
+        self._masked_lm = Pretraining(self.generator, options, sentence_pairs="none")
 
         def build(rngs: nnx.Rngs) -> ReplacedTokenPair:
             return ReplacedTokenPair(config, self.generator, compute, rngs)

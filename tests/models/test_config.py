@@ -12,6 +12,7 @@ from flax import nnx
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.layers import compute_dtype
 from bert_jax.models.parameters import define
+from bert_jax.models.replaced_token import generator_compute, generator_of
 from bert_jax.models.variants import VARIANTS, variant
 from bert_jax.tasks.pretraining import Pretraining
 
@@ -351,6 +352,17 @@ def test_fp8_is_refused_on_devices_without_it(name: str, message: str) -> None:
 def test_fp8_is_refused_where_auto_means_float32() -> None:
     with pytest.raises(ValueError, match="needs compute.dtype='bfloat16', not 'float32'"):
         ComputeConfig(products="fp8_emulated").resolve(device("cpu"), EncoderConfig())
+
+
+@pytest.mark.parametrize(("size", "norms"), [(1 / 3, "triton"), (0.75, "xla")])
+def test_a_generator_uses_the_kernels_for_norms_if_they_support_its_size(
+    size: float, norms: str
+) -> None:
+    config = EncoderConfig()
+    generator = generator_of(config, size)
+    assert generator.hidden_dim == (256 if norms == "triton" else 576)
+    compute = ComputeConfig().resolve(device("gpu 9.0"), config)
+    assert generator_compute(generator, compute) == dataclasses.replace(compute, norms=norms)
 
 
 @pytest.mark.parametrize(("hidden_dim", "num_heads"), [(312, 12), (512, 2)])
