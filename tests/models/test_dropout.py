@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.testing import assert_array_equal
 from scipy.stats import chi2
 
-from bert_jax.models import embeddings, softmax_attention, transformer_layer
+from bert_jax.models import dropout_add_norm, embeddings, softmax_attention, transformer_layer
 from bert_jax.models.attention import View, xla_attention
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.dropout import dropout, keep_mask
@@ -209,7 +209,7 @@ def keys_used(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[jax.Array]]:
         used.append(jax.random.key_data(key))
         return dropout(x, rate, key, ops)
 
-    for module in (softmax_attention, embeddings, transformer_layer):
+    for module in (softmax_attention, embeddings, dropout_add_norm, transformer_layer):
         monkeypatch.setattr(module, "dropout", record)
     yield used
 
@@ -245,7 +245,7 @@ def test_the_output_of_attention_can_have_its_own_rate(
         rates.append(rate)
         return x
 
-    for module in (softmax_attention, embeddings, transformer_layer):
+    for module in (softmax_attention, embeddings, dropout_add_norm, transformer_layer):
         monkeypatch.setattr(module, "dropout", record)
     changes = dict(hidden_dropout=0.25, attention_dropout=0.5, attention_output_dropout=0.125)
     config = variant("tiny", vocab_size=8, num_layers=2, norm=norm, **changes)
