@@ -33,6 +33,7 @@ from bert_jax.training.state import (
     shardings_of,
     trainable_part,
 )
+from bert_jax.training.transformations import global_norm
 
 
 class StepInputs(NamedTuple):
@@ -134,7 +135,7 @@ def make_train_step(
             params = frozen | cast(Parameters, optax.apply_updates(learning, updates))
             one = jnp.ones(())
             metrics["loss"] = Metric(total_loss(task, metrics, weights), one)
-            metrics["gradient_norm"] = Metric(optax.tree.norm(grads), one)
+            metrics["gradient_norm"] = Metric(global_norm(grads), one)
         return TrainState(state.step + 1, params, opt_state), metrics
 
     return jax.jit(

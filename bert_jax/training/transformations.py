@@ -11,6 +11,9 @@ import jax.numpy as jnp
 import optax
 import optax.contrib
 
+from bert_jax.models.layers import is_divided
+from bert_jax.training.sharding import TABLE
+
 Rate = Callable[[str], float]
 _HIDDEN_MATRIX = re.compile(r"(.*\.)?encoder\.layers\.\d+\..*\.kernel")
 _ADAMS_RMS = 0.2  # Liu et al. 2025, section 2.2: a typical RMS of AdamW's updates
@@ -44,6 +47,26 @@ def with_learning_rate(
     return optax.with_extra_args_support(optax.chain(*parts, _scale_by_learning_rate(rate)))
 
 
+def global_norm(gradients: Mapping[str, jax.Array]) -> jax.Array:
+    """Return the square root of the sum of the squares of all elements.
+
+    On GPUs, vectors are joined first: XLA runs a kernel for each array that it sums, and BERT-base
+    has 128 biases and parameters of norms, whose kernels would do less work than it takes to start
+    them. If devices divide parameters, vectors stay apart, because joining them would move them
+    between devices.
+    """
+    if any(is_divided(axis) for axis in TABLE if axis != "batch"):
+        return optax.tree.norm(gradients)
+    return jax.lax.platform_dependent(gradients, cuda=_norm_of_joined, default=optax.tree.norm)
+
+
+def _norm_of_joined(gradients: Mapping[str, jax.Array]) -> jax.Array:
+    arrays = list(gradients.values())
+    vectors = [array for array in arrays if array.ndim == 1]
+    joined = [jnp.concatenate(vectors)] if vectors else []
+    return optax.tree.norm([array for array in arrays if array.ndim != 1] + joined)
+
+
 def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
     """Clip gradients as `optax.clip_by_global_norm` does, but multiply instead of dividing.
 
@@ -54,7 +77,7 @@ def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
     """
 
     def update(updates: optax.Updates, params: optax.Params | None = None) -> optax.Updates:
-        factor = max_norm / jnp.maximum(optax.tree.norm(updates), max_norm)
+        factor = max_norm / jnp.maximum(global_norm(updates), max_norm)
         return jax.tree.map(lambda update: update * factor.astype(update.dtype), updates)
 
     return optax.stateless(update)

@@ -13,9 +13,10 @@ import pytest
 from numpy.testing import assert_allclose
 
 from bert_jax.models.config import ComputeConfig
+from bert_jax.models.layers import Layout, use_layout
 from bert_jax.models.variants import variant
 from bert_jax.tasks.pretraining import Pretraining
-from bert_jax.training import optimizer
+from bert_jax.training import optimizer, transformations
 from bert_jax.training.learning_rates import LearningRates, make_schedule
 from bert_jax.training.optimizer import (
     OPTIMIZERS,
@@ -24,7 +25,7 @@ from bert_jax.training.optimizer import (
     make_optimizer,
 )
 from bert_jax.training.schedules import Cosine
-from bert_jax.training.transformations import decays
+from bert_jax.training.transformations import decays, global_norm
 
 Tree = dict[str, np.ndarray]
 
@@ -283,6 +284,34 @@ def test_decay_shrinks_only_matrices() -> None:
     for name, value in run(config, [zeros, zeros]).items():
         factor = 0.95**2 if name in DECAYED else 1.0
         assert_allclose(value, draw(0)[name] * factor, rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("matrices", [0, 2])
+@pytest.mark.parametrize("vectors", [0, 3])
+def test_the_norm_of_joined_vectors_is_the_norm_of_all_gradients(
+    matrices: int, vectors: int
+) -> None:
+    shapes = [(3, 4)] * matrices + [(5,), (7,), (1,)][:vectors] + [()]
+    gradients = [np.random.default_rng(0).standard_normal(shape) for shape in shapes]
+    named = {f"{index}": jnp.asarray(x, jnp.float32) for index, x in enumerate(gradients)}
+    expected = np.linalg.norm(np.concatenate([x.ravel() for x in gradients]))
+    assert_allclose(transformations._norm_of_joined(named), expected, rtol=1e-6)
+
+
+def test_only_gpus_that_do_not_divide_parameters_join_vectors() -> None:
+    gradients = {"kernel": jnp.ones((3, 4)), "bias": jnp.ones(5), "scale": jnp.ones(7)}
+
+    def joins(platform: str, divided: set[str]) -> bool:
+        def norm(gradients: dict[str, jax.Array]) -> jax.Array:
+            with use_layout(Layout(lambda x, axes: x, lambda *args: None, divided.__contains__)):
+                return global_norm(gradients)
+
+        traced = jax.jit(norm).trace(gradients)
+        return "concatenate" in traced.lower(lowering_platforms=(platform,)).as_text()
+
+    assert joins("cuda", set()) and joins("cuda", {"batch"})
+    assert not joins("cuda", {"batch", "embed"}) and not joins("cuda", {"ffn"})
+    assert not joins("cpu", set()) and not joins("tpu", set())
 
 
 def test_clipping_bounds_the_norm_of_all_gradients_together() -> None:
