@@ -26,6 +26,12 @@ class LayerFlops:
     ffn: int
 
     @property
+    def dense(self) -> int:
+        """The FLOPs of the dense layers: all projections and the feed-forward network."""
+        output = self.projections // 3
+        return self.projections + output + self.ffn
+
+    @property
     def total(self) -> int:
         """The FLOPs in the entire layer."""
         return self.projections + self.attention + self.ffn

@@ -67,6 +67,48 @@ def dequantize(scaled: Scaled, dtype: jnp.dtype) -> jax.Array:
     return scaled.values.astype(dtype) * scaled.scale.astype(dtype)
 
 
+def scaled_product(
+    subscripts: str,
+    left: Scaled,
+    right: Scaled,
+    dtype: jnp.dtype,
+    *,
+    result: jnp.dtype | None = None,
+    precision: jax.lax.Precision | None = None,
+) -> jax.Array:
+    """Compute the `jnp.einsum` of two scaled tensors; see `product` for `subscripts`.
+
+    NVIDIA GPUs multiply the FP8 numbers, and cuBLAS applies the scales to the sums. All other
+    devices multiply the same numbers in `dtype`, after a barrier: without it, XLA may leave out a
+    conversion to FP8 and back.
+
+    Args:
+      subscripts: the dims, as for `jnp.einsum`.
+      left: the first tensor.
+      right: the second tensor.
+      dtype: the dtype of the sums' results.
+      result: the dtype to convert the result to; None for `dtype`.
+      precision: the precision of sums on NVIDIA GPUs.
+    """
+
+    def in_fp8(left: Scaled, right: Scaled) -> jax.Array:
+        unscaled = jnp.einsum(
+            subscripts,
+            left.values,
+            right.values,
+            precision=precision,
+            preferred_element_type=dtype,
+        )
+        scaled = unscaled * (left.scale * right.scale).astype(dtype)
+        return scaled if result is None else scaled.astype(result)
+
+    def emulated(left: Scaled, right: Scaled) -> jax.Array:
+        left, right = jax.lax.optimization_barrier((left, right))
+        return product(subscripts, dequantize(left, dtype), dequantize(right, dtype), result)
+
+    return jax.lax.platform_dependent(left, right, cuda=in_fp8, default=emulated)
+
+
 @jax.custom_vjp
 def affine_float8(x: jax.Array, kernel: jax.Array, bias: jax.Array | None) -> jax.Array:
     """Multiply `x` [batch, length, in] by `kernel` [in, out] in FP8 and add `bias` [out].
@@ -79,9 +121,7 @@ def affine_float8(x: jax.Array, kernel: jax.Array, bias: jax.Array | None) -> ja
     own largest element in the same step, so no state is kept between steps. Between the passes, a
     layer keeps `x` in FP8.
 
-    The products are written as products of the rounded numbers in the dtype of `x`. For a GPU with
-    FP8 units, XLA replaces each of them by a call of cuBLASLt's FP8 product, to which it passes the
-    scales. Any other device multiplies the same numbers in the dtype of `x`.
+    The sums are rounded to the dtype of `x`; see `scaled_product`.
     """
     return _affine_forward(x, kernel, bias)[0]
 
@@ -94,9 +134,7 @@ def _affine_forward(
 ) -> tuple[jax.Array, _Residuals]:
     rounded_x = quantize(x, jnp.max(jnp.abs(x)), jnp.float8_e4m3fn)
     rounded_kernel = quantize(kernel, jnp.max(jnp.abs(kernel)), jnp.float8_e4m3fn)
-    mapped = product(
-        "bli,io->blo", dequantize(rounded_x, x.dtype), dequantize(rounded_kernel, x.dtype)
-    )
+    mapped = scaled_product("bli,io->blo", rounded_x, rounded_kernel, x.dtype)
     mapped = mapped if bias is None else mapped + bias.astype(x.dtype)
     dtype_of_kernel = jnp.empty(0, kernel.dtype)
     return mapped, (rounded_x, rounded_kernel, dtype_of_kernel, bias)
@@ -114,13 +152,14 @@ def _affine_backward(
     largest = jax.lax.optimization_barrier(
         jnp.max(jnp.abs(cotangent).astype(jnp.float32), axis=range(cotangent.ndim - 1))
     )
-    outer = dequantize(quantize(cotangent, jnp.max(largest), jnp.float8_e5m2), dtype)
-    to_x = product("blo,io->bli", outer, dequantize(rounded_kernel, dtype), precision=_FLOAT32_SUMS)
-    to_kernel = product(
+    outer = quantize(cotangent, jnp.max(largest), jnp.float8_e5m2)
+    to_x = scaled_product("blo,io->bli", outer, rounded_kernel, dtype, precision=_FLOAT32_SUMS)
+    to_kernel = scaled_product(
         "bli,blo->io",
-        dequantize(rounded_x, dtype),
+        rounded_x,
         outer,
-        dtype_of_kernel.dtype,
+        dtype,
+        result=dtype_of_kernel.dtype,
         precision=_FLOAT32_SUMS,
     )
     return to_x, to_kernel, None if bias is None else sum_of_rows(cotangent, bias.dtype)

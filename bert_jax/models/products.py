@@ -10,12 +10,7 @@ import jax.numpy as jnp
 
 
 def product(
-    subscripts: str,
-    left: jax.Array,
-    right: jax.Array,
-    dtype: jnp.dtype | None = None,
-    *,
-    precision: jax.lax.Precision | None = None,
+    subscripts: str, left: jax.Array, right: jax.Array, dtype: jnp.dtype | None = None
 ) -> jax.Array:
     """Compute the `jnp.einsum` of two arrays of the same dtype, accumulating in float32.
 
@@ -31,17 +26,15 @@ def product(
     """
     assert left.dtype == right.dtype, (left.dtype, right.dtype)
     if left.dtype != jnp.bfloat16:
-        return jnp.einsum(subscripts, left, right, precision=precision)
+        return jnp.einsum(subscripts, left, right)
     result = left.dtype if dtype is None else dtype
 
     def widened(left: jax.Array, right: jax.Array) -> jax.Array:
-        wide = jnp.einsum(
-            subscripts, left, right, precision=precision, preferred_element_type=jnp.float32
-        )
+        wide = jnp.einsum(subscripts, left, right, preferred_element_type=jnp.float32)
         return wide.astype(result)
 
     def direct(left: jax.Array, right: jax.Array) -> jax.Array:
-        return jnp.einsum(subscripts, left, right, precision=precision).astype(result)
+        return jnp.einsum(subscripts, left, right).astype(result)
 
     return jax.lax.platform_dependent(left, right, cpu=widened, default=direct)
 

@@ -42,6 +42,7 @@ class PhasePlan:
       step: the compiled step; None if the compiler ran out of device memory.
       refused: the memory needed by a step that did not compile; None if it compiled.
       estimate: the compiler's estimate of the time of a step; None if it makes none.
+      fp8_flops: the part of `model_flops` that FP8 units compute, at twice the peak in bfloat16.
       notes: lines about the estimate.
     """
 
@@ -55,6 +56,7 @@ class PhasePlan:
     step: CompiledStep | None
     refused: OutOfMemory | None
     estimate: StepEstimate | None = None
+    fp8_flops: int = 0
     notes: Sequence[str] = ()
 
     @property
@@ -85,7 +87,8 @@ class PhasePlan:
             chip_figures,
             peak,
             # Rematerialization raises the compiler's FLOP count above the model's; loops lower it.
-            flops=max(self.model_flops / len(devices), self.step.flops or 0.0),
+            flops=max(self.model_flops / len(devices), self.step.flops or 0.0)
+            - self.fp8_flops / 2 / len(devices),
             memory_bytes=self.step.least_traffic,
             sent_bytes=sum(kind.sent for kind in traffic),
         )
@@ -154,6 +157,7 @@ def plan_phase(
         step=step,
         refused=refused,
         estimate=estimate,
+        fp8_flops=setup.fp8_flops(phase),
         notes=cudnn_lines(setup, mesh, phase, estimate),
     )
 

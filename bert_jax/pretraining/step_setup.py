@@ -5,12 +5,18 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
+from typing import assert_never
 
 import optax
 from jax.sharding import Mesh
 
 from bert_jax.analysis.counts import own_generator_parameters, parameter_counts
-from bert_jax.analysis.flops import TRAINING_FACTOR, pretraining_flops, replaced_token_flops
+from bert_jax.analysis.flops import (
+    TRAINING_FACTOR,
+    layer_flops,
+    pretraining_flops,
+    replaced_token_flops,
+)
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.devices import Device
 from bert_jax.models.model import ModelConfig, PretrainingHead
@@ -188,6 +194,23 @@ class StepSetup:
     def step_flops(self, phase: PhaseConfig, documents_per_row: int) -> int:
         """Return the model FLOPs per step of `phase`, including the teacher's forward pass."""
         return self.training_flops(phase, documents_per_row) + self.teacher_flops(phase)
+
+    def fp8_flops(self, phase: PhaseConfig) -> int:
+        """Return how many of the `step_flops` FP8 units compute, at twice the peak in bfloat16."""
+        match self.compute.products:
+            case "dtype" | "fp8_emulated":
+                return 0
+            case "fp8":
+                pass
+            case _:
+                assert_never(self.compute.products)
+        models = [self.model] if self.generator is None else [self.model, self.generator]
+        layers = [
+            layer_flops(model, phase.sequence_length, layer).dense
+            for model in models
+            for layer in range(model.num_layers)
+        ]
+        return TRAINING_FACTOR * phase.batch_size * sum(layers)
 
     def teacher_flops(self, phase: PhaseConfig) -> int:
         """Return the FLOPs of the teacher's forward pass in each step of `phase`."""

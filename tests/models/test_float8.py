@@ -140,6 +140,21 @@ def test_activations_are_kept_in_fp8_between_the_passes() -> None:
     assert sorted(str(leaf.dtype) for leaf in kept) == ["float8_e4m3fn"] * 2  # `x` and the kernel
 
 
+def test_only_nvidia_gpus_multiply_fp8_numbers() -> None:
+    """XLA for GPUs removes a conversion to FP8 and back, so the products must be of FP8 numbers."""
+    traced = jax.jit(pulled).trace(*operands(2, 16, 24, 40))
+
+    def products(platform: str) -> list[tuple[str, str]]:
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+        return re.findall(r"dot_general .*: \(tensor<[\dx]*(\w+)>, tensor<[\dx]*(\w+)>\)", text)
+
+    forward, backward = ("f8E4M3FN", "f8E4M3FN"), {"f8E4M3FN", "f8E5M2"}
+    first, *others = products("cuda")
+    assert first == forward and [set(pair) for pair in others] == [backward] * 2
+    for platform in ("cpu", "tpu", "rocm"):
+        assert products(platform) == [("bf16", "bf16")] * 3
+
+
 @pytest.mark.parametrize(
     ("x_spec", "kernel_spec", "maxima"),
     [

@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.analysis.estimate_step import estimate_step
 from bert_jax.analysis.kernel_times import kernel_times
-from bert_jax.models.config import EncoderConfig
+from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.pretraining.config import PhaseConfig, PretrainConfig
 from bert_jax.pretraining.phase_plan import PhasePlan, estimate_of
 from bert_jax.pretraining.plan import Plan, plan
@@ -134,3 +134,39 @@ def test_a_plan_gives_the_reason_for_missing_figures() -> None:
         assert f"  roofline            unknown for {kind}" in lines
         assert f"  estimated time      none: {reason}" in lines
         assert f"the cost  is unknown, because {reason}" in lines
+
+
+def test_fp8_units_halve_the_least_time_of_dense_layers() -> None:
+    phase = PhaseConfig("never-read", num_steps=1, sequence_length=512, batch_size=128)
+    gpu: Any = SimpleNamespace(platform="gpu", compute_capability="9.0", device_kind="NVIDIA H200")
+    times = {}
+    for products in ("dtype", "fp8"):
+        config = PretrainConfig(
+            work_dir="never-written",
+            model=EncoderConfig(),
+            phases={"only": phase},
+            compute=ComputeConfig(dtype="bfloat16", products=products),
+        )
+        setup = config.step_setup(gpu)
+        step = CompiledStep(
+            MIB, 0, MIB, flops=None, bytes_accessed=None, text=STEP_ON_V5E.read_text("utf-8")
+        )
+        planned = PhasePlan(
+            name="only",
+            phase=phase,
+            documents_per_row=1,
+            dtype="bfloat16",
+            state_bytes=MIB,
+            model_flops=setup.step_flops(phase, 1),
+            compile_seconds=1.0,
+            step=step,
+            refused=None,
+            fp8_flops=setup.fp8_flops(phase),
+        )
+        bound = planned.roofline([gpu])
+        assert bound is not None
+        times[products] = bound.compute
+    # Training takes 6 FLOPs per token and element of a kernel (Kaplan et al. 2020, table 1).
+    elements = 12 * (4 * 768**2 + 2 * 768 * 3072)
+    saved = 6 * 128 * 512 * elements / 2 / 989.5e12
+    assert times["dtype"] - times["fp8"] == pytest.approx(saved)
