@@ -1,8 +1,8 @@
-"""Hold the estimated cost of a layer of BERT-base to ceilings, on an H200.
+"""Hold the estimated cost of a layer of BERT-base to ceilings, on a TPU v5e and on an H200.
 
 The tests compile a whole train step with two layers of BERT-base and rows of 512 tokens, with the
-recipe's hyperparameters. They need no accelerator, but the compiler: JAX's CUDA plugin. If a change
-makes a layer cheaper, lower the ceilings.
+recipe's hyperparameters. They need no accelerator, but its compiler: libtpu or JAX's CUDA plugin. If
+a change makes a layer cheaper, lower the ceilings.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ class Ceilings:
 
 
 CEILINGS = [
+    Ceilings("v5e:1x1", "libtpu", 32, "flash_tpu", 6.8, 0.76, 58, 0.24, {}),
     Ceilings("h200:1", "jax_cuda13_plugin", 128, "flash_gpu", 8.9, 11.1, 61, 1.52, {}),
 ]
 
