@@ -1,8 +1,8 @@
 """Hold the estimated cost of a layer of BERT-base to ceilings, on a TPU v5e and on an H200.
 
 The tests compile a whole train step with two layers of BERT-base and rows of 512 tokens, with the
-recipe's hyperparameters. They need no accelerator, but its compiler: libtpu or JAX's CUDA plugin. If
-a change makes a layer cheaper, lower the ceilings.
+recipe's hyperparameters. They need no accelerator, but its compiler: libtpu or JAX's CUDA plugin.
+If a change makes a layer cheaper, lower the ceilings.
 """
 
 from __future__ import annotations
