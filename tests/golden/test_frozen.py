@@ -108,6 +108,15 @@ def changed(value: Any, *path: Any, to: Callable[[Any], Any]) -> Any:
     return result
 
 
+def test_span_logits_may_be_shifted_on_another_machine() -> None:
+    logits = [{"start_logit": 2.0, "end_logit": -1.0}, {"start_logit": 0.5, "end_logit": 3.0}]
+    shifted = [{"start_logit": 2.01, "end_logit": -1.0}, {"start_logit": 0.51, "end_logit": 3.0}]
+    one = [{"start_logit": 2.01, "end_logit": -1.0}, {"start_logit": 0.5, "end_logit": 3.0}]
+    assert list(differences(logits, shifted, exact=True))
+    assert not list(differences(logits, shifted, exact=False))
+    assert list(differences(logits, one, exact=False))
+
+
 WEIGHTS = ("parameters", "exported/pretrain/model.safetensors", "cls.predictions.bias")
 LOSS = ("texts", "work/pretrain/metrics.jsonl", 3, "loss")
 CONFIG = ("texts", "work/pretrain/config.json", "optimizer", "name")
