@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from bert_jax.language_scores.minimal_pairs import score_minimal_pairs
     from bert_jax.language_scores.pseudo_likelihood import PseudoLikelihood
     from bert_jax.language_scores.text_scores import score_text
-    from bert_jax.models.config import ComputeConfig, EncoderConfig
+    from bert_jax.models.compute_config import ComputeConfig
+    from bert_jax.models.config import EncoderConfig
     from bert_jax.models.encoder import Encoder
     from bert_jax.models.pretraining_models import PretrainingModel
     from bert_jax.pipeline.corpus_loader import CorpusLoader
@@ -119,7 +120,7 @@ _MODULES = {
     "Attention": "interpretability.attention",
     "Choose": "inference.classify",
     "Classify": "inference.classify",
-    "ComputeConfig": "models.config",
+    "ComputeConfig": "models.compute_config",
     "Corpus": "corpus.corpus",
     "CorpusLoader": "pipeline.corpus_loader",
     "CustomTask": "tasks.custom",

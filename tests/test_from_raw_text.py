@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import transformers
 
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.sentence_embedding import SETTINGS_DROPPED
 from bert_jax.runs.checkpoints import load_model, load_model_parameters
 from bert_jax.runs.work_dir import read_model, read_sentence_embedding

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from bert_jax import score_text
 from bert_jax.cli.main import main
 from bert_jax.inference.fill_mask import FillMask
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.replaced_token import generator_of
 from bert_jax.runs.work_dir import read_generator, read_model
 from bert_jax.tasks.replaced_token import ReplacedToken, ReplacedTokenConfig

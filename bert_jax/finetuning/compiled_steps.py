@@ -12,7 +12,7 @@ from bert_jax.analysis.counts import parameter_counts
 from bert_jax.finetuning.scoring import LOSS
 from bert_jax.finetuning.task_data import TaskData
 from bert_jax.labeled_data.features import Features
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.model import ModelConfig
 from bert_jax.tasks.finetuning import ClassifierTask
 from bert_jax.tokenizers.tokenizer import Tokenizer

@@ -13,7 +13,7 @@ from bert_jax.finetuning.task_data import TaskData
 from bert_jax.finetuning.task_kind import TaskConfig
 from bert_jax.labeled_data.files import Split
 from bert_jax.local_paths import LocalPath, check_config_paths
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.loop import Intervals
 from bert_jax.training.optimizer import OptimizerConfig

@@ -9,7 +9,7 @@ from bert_jax.finetuning.spans import SPANS
 from bert_jax.finetuning.tags import TAGS
 from bert_jax.finetuning.task_kind import TaskConfig, TaskKind
 from bert_jax.inference.predict_tasks import EMBED, PRETRAINED, PredictTask
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.model import ModelConfig, register_head
 from bert_jax.tasks.finetuning import ClassifierTask
 

@@ -33,7 +33,7 @@ from bert_jax.finetuning.source import (
 from bert_jax.finetuning.task_data import TaskData
 from bert_jax.finetuning.task_kind import TaskConfig
 from bert_jax.labeled_data.feature_batches import ByLength
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.model import ModelConfig
 from bert_jax.runs.ownership import ResolvedConfig
 from bert_jax.runs.runtime import dtype_hint

@@ -13,7 +13,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.models.classifiers import FROM_MASKED_LM
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import Parameters
 from bert_jax.models.sentence_embedding import SETTINGS_DROPPED

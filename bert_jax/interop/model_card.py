@@ -11,7 +11,7 @@ from bert_jax.finetuning.registry import kind_of_head, task_kinds
 from bert_jax.finetuning.task_kind import TaskConfig
 from bert_jax.interop.huggingface.families import family_of
 from bert_jax.json_files import expecting_fields, read_json_object
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import count
 from bert_jax.models.sentence_embedding import SentenceEmbedding

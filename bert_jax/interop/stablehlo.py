@@ -16,7 +16,7 @@ from jax import export
 from bert_jax.interop.comparison import Outputs, ProbeInput, Sizes
 from bert_jax.interop.huggingface.save import save_tokenizer
 from bert_jax.json_files import expecting_fields, read_json_object
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.model import ModelConfig, define_model, infer, scores_choices
 from bert_jax.models.parameters import Parameters
 from bert_jax.tokenizers.tokenizer import Tokenizer

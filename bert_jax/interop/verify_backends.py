@@ -21,7 +21,7 @@ from bert_jax.interop.stablehlo import PROGRAM, SIGNATURE, StableHLOModel
 from bert_jax.interop.tensorflow_import import checkpoint_prefix, open_checkpoint
 from bert_jax.json_files import read_json_object
 from bert_jax.local_paths import check_local
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.model import ModelConfig, define_model, infer, scores_choices
 from bert_jax.models.sentence_embedding import SentenceEmbedding
 from bert_jax.runs.checkpoints import load_for_export

@@ -15,7 +15,7 @@ from bert_jax.interpretability.traced_text import FloatArray, between_words, mea
 from bert_jax.labeled_data.features import Features, build_sequences
 from bert_jax.labeled_data.tokenized_text import TokenizedText, tokenize
 from bert_jax.labeled_data.treebank import ParsedSentence
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.model import define_model
 from bert_jax.models.options import DTypeName
 

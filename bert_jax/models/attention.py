@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.devices import check_splash_dropout
 from bert_jax.models.flash_attention import flash_attention
 from bert_jax.models.layers import constrain, layer_dense

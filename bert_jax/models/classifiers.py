@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.models.activations import activation_function
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.dropout import dropout
 from bert_jax.models.encoder import Encoder
 from bert_jax.models.heads import Pooler

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.dropout import dropout
 from bert_jax.models.layers import compute_dtype, dense, embedding_table
 from bert_jax.models.norms import norm_layer

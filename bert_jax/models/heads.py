@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.models.activations import activation_function
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.layers import (
     constrain,

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.float8 import affine_float8
 from bert_jax.models.options import Ops, Products, with_ops
 from bert_jax.models.products import affine, affine_float32

@@ -10,7 +10,8 @@ import jax
 from flax import nnx
 
 from bert_jax.models.classifiers import Classifier, SentenceClassifier, TokenClassifier
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.parameters import ModelDefinition, define
 from bert_jax.models.pretraining_models import (
     EncoderModel,

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import jax
 from flax import nnx
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.encoder import Encoder, EncoderOutput
 from bert_jax.models.heads import MaskedLMHead, Pooler, ReplacedTokenHead, ToTeacher
 from bert_jax.models.layers import dense, scores_of, select_rows

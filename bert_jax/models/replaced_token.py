@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from flax import nnx
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.devices import fits_norm_kernels
 from bert_jax.models.heads import GENERATOR
 from bert_jax.models.pretraining_models import PretrainingModel, ReplacedTokenModel

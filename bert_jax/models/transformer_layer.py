@@ -11,7 +11,8 @@ from flax import nnx
 from bert_jax.models.activations import activation_function
 from bert_jax.models.attention import SelfAttention, View
 from bert_jax.models.barriers import recomputed
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.dropout import dropout
 from bert_jax.models.dropout_add_norm import dropout_add_and_norm, dropout_add_norm
 from bert_jax.models.layers import constrain, layer_dense, select_rows

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from bert_jax.local_paths import LocalPath, check_config_paths
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.devices import Device
 from bert_jax.objectives import SentencePairs
 from bert_jax.pipeline.examples import ExampleConfig

@@ -13,7 +13,7 @@ from bert_jax.language_scores.evaluation_set import (
     read_evaluation_set,
 )
 from bert_jax.language_scores.text_rows import SPECIAL_TOKENS
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.replaced_token import pair_names
 from bert_jax.pretraining.config import PretrainConfig

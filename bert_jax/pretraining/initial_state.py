@@ -12,11 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from bert_jax.models.config import (
-    ComputeConfig,
-    EncoderConfig,
-    incompatible_fields,
-)
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig, incompatible_fields
 from bert_jax.models.heads import GENERATOR, PAIRS_HEAD
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import ModelDefinition, Parameters, define

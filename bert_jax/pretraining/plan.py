@@ -13,7 +13,7 @@ import jax
 from bert_jax.analysis.chips import chip
 from bert_jax.analysis.estimates import explain
 from bert_jax.analysis.topology import topology_devices
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.pretraining.messages import teacher_lines
 from bert_jax.pretraining.phase_plan import PhasePlan, WhileCompiling, plan_phase, total_seconds

@@ -17,7 +17,8 @@ from bert_jax.analysis.flops import (
     pretraining_flops,
     replaced_token_flops,
 )
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.devices import Device
 from bert_jax.models.model import ModelConfig, PretrainingHead
 from bert_jax.models.replaced_token import generator_of

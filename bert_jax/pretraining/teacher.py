@@ -10,9 +10,11 @@ from typing import Any, assert_never, cast
 
 from jax.sharding import Mesh
 
-from bert_jax.models.config import AttentionBackend, ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.devices import Device
 from bert_jax.models.model import ModelConfig
+from bert_jax.models.options import AttentionBackend
 from bert_jax.models.parameters import Parameters
 from bert_jax.objectives import SentencePairs
 from bert_jax.runs.checkpoints import default_checkpoint_step

@@ -9,7 +9,7 @@ from typing import assert_never, get_args
 from bert_jax.analysis.shapes import shape_table
 from bert_jax.analysis.tables import flops_table, parameter_table
 from bert_jax.local_paths import SMALL_MODELS
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.model import ModelConfig, PretrainingHead, define_model
 from bert_jax.models.parameters import count
 from bert_jax.models.variants import VARIANTS, variant

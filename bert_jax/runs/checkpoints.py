@@ -11,7 +11,7 @@ import jax
 
 from bert_jax.conversion import to_dataclass
 from bert_jax.json_files import expecting_fields, read_json_object
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.model import Model, ModelConfig, define_model, part_of
 from bert_jax.models.options import DTypeName
 from bert_jax.models.parameters import Parameters, define

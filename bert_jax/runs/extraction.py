@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
 from bert_jax.runs.checkpoints import (

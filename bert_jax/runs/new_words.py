@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.runs.checkpoints import default_checkpoint_step, load_model_parameters
 from bert_jax.runs.outputs import check_output, new_directory

@@ -13,7 +13,7 @@ import jax
 from jax.sharding import Mesh
 
 from bert_jax.local_paths import cache_directory
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.version import __version__
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from bert_jax.models.classifiers import Classifier
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.model import ModelConfig, Problem, define_model
 from bert_jax.models.parameters import ModelDefinition
 from bert_jax.tasks.task import Batch, Metric, Metrics, cross_entropy, weighted_mean

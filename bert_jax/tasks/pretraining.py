@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.parameters import ModelDefinition, define
 from bert_jax.models.pretraining_models import PretrainingModel, PretrainingOutput, StudentModel
 from bert_jax.objectives import PAIR_PREFIX, SentencePairs

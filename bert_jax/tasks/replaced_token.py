@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.parameters import ModelDefinition, define
 from bert_jax.models.replaced_token import ReplacedTokenPair, generator_compute, generator_of
 from bert_jax.tasks.pretraining import Pretraining, run

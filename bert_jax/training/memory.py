@@ -10,7 +10,8 @@ from jax.sharding import Mesh
 
 from bert_jax.analysis.chips import chip
 from bert_jax.analysis.counts import parameter_counts
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.layers import compute_dtype
 from bert_jax.models.model import ModelConfig
 from bert_jax.processes import format_bytes, memory_bytes

@@ -19,7 +19,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.variants import VARIANTS
 from bert_jax.training.checkpoint import Checkpointer

@@ -8,7 +8,7 @@ import jax
 
 from bert_jax.corpus.corpus import Corpus
 from bert_jax.corpus.manifest import TOKENIZER
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.pipeline.examples import ExampleConfig, ExampleSource
 from bert_jax.pipeline.loader import EvaluationSource
 from bert_jax.pipeline.masking import MaskingConfig

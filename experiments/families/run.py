@@ -49,7 +49,7 @@ from tasks import TASKS, Files, files_of, sample_of  # noqa: E402
 
 from bert_jax.corpus.manifest import read_manifest  # noqa: E402
 from bert_jax.finetuning.sweep_results import SweepResults, read_results  # noqa: E402
-from bert_jax.models.config import ComputeConfig  # noqa: E402
+from bert_jax.models.compute_config import ComputeConfig  # noqa: E402
 from bert_jax.models.model import define_model  # noqa: E402
 from bert_jax.models.parameters import count  # noqa: E402
 from bert_jax.pretraining.config import PretrainConfig  # noqa: E402

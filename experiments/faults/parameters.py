@@ -14,7 +14,7 @@ def digest(work_dir: Path, step: int | None = None) -> str:
     """Return a hash of the parameters in a checkpoint (default: the one that commands use)."""
     import numpy as np
 
-    from bert_jax.models.config import ComputeConfig
+    from bert_jax.models.compute_config import ComputeConfig
     from bert_jax.runs.checkpoints import load_model_parameters
     from bert_jax.runs.work_dir import read_model
 

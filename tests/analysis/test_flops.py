@@ -8,7 +8,8 @@ from bert_jax.analysis.counts import counts_by_part, parameters_by_part
 from bert_jax.analysis.flops import encoder_training_flops, layer_flops, pretraining_flops
 from bert_jax.analysis.tables import parameter_table
 from bert_jax.models.attention import View, window_mask
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.encoder import Encoder
 from bert_jax.models.model import ModelConfig, define_model, infer
 from bert_jax.models.parameters import count, define

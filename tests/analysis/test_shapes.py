@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.analysis.counts import parameter_counts
 from bert_jax.analysis.shapes import shape_table
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.variants import VARIANTS, variant
 

@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from bert_jax.analysis.counts import parameter_counts
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model, head_names
 from bert_jax.models.parameters import count
 from bert_jax.models.variants import variant

@@ -18,7 +18,8 @@ from bert_jax.downstream.scorer import DownstreamScorer, OpenCheckpoint, open_ta
 from bert_jax.downstream.tasks import load_tasks
 from bert_jax.finetuning.run import FinetuneRun
 from bert_jax.models import config as compute_config
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.pretraining.evaluation_config import EvaluationConfig
 from bert_jax.runs.work_dir import read_model, read_tokenizer, write_model

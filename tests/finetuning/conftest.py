@@ -17,7 +17,8 @@ import pytest
 from bert_jax.cli import evaluate, finetune
 from bert_jax.cli.main import main
 from bert_jax.finetuning.scoring import Scorer
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.runs.checkpoints import load_model_parameters
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME, read_model, write_model

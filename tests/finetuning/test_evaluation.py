@@ -14,7 +14,7 @@ import pytest
 from bert_jax.finetuning.registry import kind_of_head
 from bert_jax.finetuning.task_data import TaskData
 from bert_jax.labeled_data.features import Features
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.runs.work_dir import read_model, write_model
 from bert_jax.tasks.span_scores import entity_counts
 from bert_jax.tokenizers.tokenizer import Tokenizer

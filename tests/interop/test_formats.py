@@ -100,7 +100,8 @@ def test_all_heads_at_several_lengths(form, head, exported):
 def test_models_without_a_hugging_face_class(form, encoder, tmp_path, make_bert, bert_jax_here):
     import jax
 
-    from bert_jax.models.config import ComputeConfig, EncoderConfig
+    from bert_jax.models.compute_config import ComputeConfig
+    from bert_jax.models.config import EncoderConfig
     from bert_jax.models.model import ModelConfig, define_model
     from bert_jax.runs.work_dir import TOKENIZER_NAME, write_model
     from bert_jax.tokenizers.tokenizer import Tokenizer

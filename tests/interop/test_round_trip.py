@@ -11,7 +11,8 @@ import pytest
 import transformers
 
 from bert_jax.interop.huggingface.families import origins
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.runs.work_dir import read_model
 from bert_jax.training.checkpoint import Checkpointer

@@ -18,7 +18,8 @@ from bert_jax.language_scores.evaluation_set import LanguageMetrics, read_evalua
 from bert_jax.language_scores.pseudo_likelihood import PseudoLikelihood, SentenceScorer
 from bert_jax.language_scores.text_rows import read_text_rows
 from bert_jax.language_scores.text_scores import text_metrics
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.text.sources import SourceOptions
 from bert_jax.tokenizers.tokenizer import Tokenizer

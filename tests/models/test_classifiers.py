@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.dropout import keep_mask
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import Parameters

@@ -9,7 +9,8 @@ import jax
 import pytest
 from flax import nnx
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.layers import compute_dtype
 from bert_jax.models.parameters import define
 from bert_jax.models.replaced_token import generator_compute, generator_of

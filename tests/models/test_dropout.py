@@ -13,7 +13,7 @@ from scipy.stats import chi2
 
 from bert_jax.models import dropout_add_norm, embeddings, softmax_attention, transformer_layer
 from bert_jax.models.attention import View, xla_attention
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.dropout import dropout, keep_mask
 from bert_jax.models.encoder import EncoderOutput
 from bert_jax.models.options import NormPlacement, Ops

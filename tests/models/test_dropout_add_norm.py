@@ -16,7 +16,8 @@ from flax import nnx
 from jax.sharding import AbstractDevice, AbstractMesh
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.dropout import keep_mask
 from bert_jax.models.dropout_add_norm import dropout_add_and_norm, dropout_add_norm
 from bert_jax.models.interpreter import interpreted

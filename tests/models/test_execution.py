@@ -14,7 +14,8 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.embeddings import Embeddings, sinusoidal_positions
 from bert_jax.models.encoder import Encoder
 from bert_jax.models.parameters import define

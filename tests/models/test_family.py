@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.encoder import Encoder
 from bert_jax.models.parameters import ModelDefinition, Parameters, define
 from bert_jax.models.variants import variant

@@ -12,9 +12,11 @@ import optax
 import pytest
 from numpy.testing import assert_allclose
 
-from bert_jax.models.config import AttentionBackend, ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.interpreter import interpreted
 from bert_jax.models.model import ModelConfig, define_model
+from bert_jax.models.options import AttentionBackend
 from bert_jax.pretraining.step_timing import random_batch
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training.sharding import MeshConfig, make_mesh, to_global

@@ -16,7 +16,8 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.float8 import Scaled, affine_float8, dequantize, quantize
 from bert_jax.models.layers import Dense
 from bert_jax.tasks.pretraining import Pretraining

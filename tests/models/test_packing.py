@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives import SentencePairs
 from bert_jax.tasks.distillation import Distillation, DistillationConfig, PretrainingTeacher
 from bert_jax.tasks.matched_layers import compared_windows

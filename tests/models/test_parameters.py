@@ -9,7 +9,8 @@ import pytest
 import torch
 import transformers
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import ModelDefinition, count
 from bert_jax.models.pretraining_models import PretrainingModel

@@ -13,7 +13,8 @@ import optax
 import pytest
 from numpy.testing import assert_allclose
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.interpreter import interpreted
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.splash_attention import block_size, splash_attention

@@ -13,7 +13,8 @@ import transformers
 from numpy.testing import assert_allclose
 
 from bert_jax.interop.huggingface.families import origins
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.encoder import EncoderOutput
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.pretraining_models import PretrainingModel, PretrainingOutput

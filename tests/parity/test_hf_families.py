@@ -15,7 +15,7 @@ from numpy.testing import assert_allclose
 
 from bert_jax.interop.huggingface.config import read_encoder
 from bert_jax.interop.huggingface.families import family_of, origins
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.model import ModelConfig, define_model, infer
 from bert_jax.models.parameters import Parameters
 

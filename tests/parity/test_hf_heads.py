@@ -14,7 +14,8 @@ from numpy.testing import assert_allclose
 from bert_jax.finetuning.registry import kind_of_head
 from bert_jax.interop.huggingface.bert import BERT
 from bert_jax.interop.huggingface.families import origins
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig, Problem
 from bert_jax.tasks.finetuning import ClassifierTask
 from bert_jax.tasks.task import total_loss

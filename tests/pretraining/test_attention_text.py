@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax.analysis.estimates import InstructionEstimate, StepEstimate
 from bert_jax.analysis.kernel_times import CALIBRATION, CUDNN_TFLOPS
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.variants import variant
 from bert_jax.pretraining.attention_text import attention_lines, attention_reason, cudnn_lines
 from bert_jax.pretraining.config import PhaseConfig, PretrainConfig

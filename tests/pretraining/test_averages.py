@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.pretraining.run import PretrainResult, pretrain
 from bert_jax.recipes.load import load_config

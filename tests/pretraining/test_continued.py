@@ -11,7 +11,8 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.pretraining.run import pretrain
 from bert_jax.recipes.command_line import pretrain_config

@@ -11,7 +11,8 @@ import pytest
 
 from bert_jax.analysis.estimate_step import estimate_step
 from bert_jax.analysis.kernel_times import kernel_times
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.pretraining.config import PhaseConfig, PretrainConfig
 from bert_jax.pretraining.phase_plan import PhasePlan, estimate_of
 from bert_jax.pretraining.plan import Plan, plan

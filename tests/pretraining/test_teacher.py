@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from bert_jax.models.config import AttentionBackend, ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig
+from bert_jax.models.options import AttentionBackend
 from bert_jax.pretraining.teacher import describe_teacher
 from bert_jax.runs.work_dir import write_model
 from bert_jax.tasks.distillation import DistillationConfig

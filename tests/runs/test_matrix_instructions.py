@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.runs import runtime
 from bert_jax.runs.runtime import dtype_hint, multiplies_bfloat16
 

@@ -13,7 +13,8 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import TRAINING_ONLY
 from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.distillation import Distillation, DistillationConfig, PretrainingTeacher

@@ -14,7 +14,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bert_jax.finetuning.registry import kind_of_head
 from bert_jax.labeled_data.features import Features, Sequences
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.finetuning import ClassifierTask

@@ -17,7 +17,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import chisquare
 
 from bert_jax.interop.huggingface.families import origins
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.replaced_token import generator_of, pair_names
 from bert_jax.models.variants import variant

@@ -5,7 +5,8 @@ import numpy as np
 import optax
 
 from bert_jax.analysis.collectives import collectives
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training.planning import compile_step
 from bert_jax.training.sharding import MeshConfig, make_mesh

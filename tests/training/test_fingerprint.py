@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_shardings
 from bert_jax.training.state import fingerprint

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from bert_jax.analysis.counts import parameter_counts
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training import memory

@@ -12,7 +12,8 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import CheckpointConfig

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.layers import Layout, use_layout
 from bert_jax.models.variants import variant
 from bert_jax.tasks.pretraining import Pretraining

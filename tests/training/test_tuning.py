@@ -12,7 +12,8 @@ import numpy as np
 import optax
 import pytest
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
 from bert_jax.training.sharding import MeshConfig, make_mesh

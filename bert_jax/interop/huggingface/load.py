@@ -27,7 +27,8 @@ from bert_jax.interop.huggingface.weights import NewestNames, open_weights
 from bert_jax.interop.tensors import Account, ForeignTensors, Origin, match_tensors, read
 from bert_jax.json_files import read_json_object
 from bert_jax.local_paths import check_local
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.compute_config import ComputeConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import ModelDefinition
 from bert_jax.models.sentence_embedding import SentenceEmbedding
