@@ -23,7 +23,7 @@ def attention_reason(setup: StepSetup, device: Device, longest_sequence: int) ->
     """
     requested = setup.requested_compute
     choice = requested.attention_choice(device, setup.model, longest_sequence)
-    if requested.attention == "auto" or choice.backend == setup.compute.attention:
+    if choice.backend == setup.compute.attention:
         return choice.reason
     return f"compute.attention={requested.attention!r}; 'auto' would select {choice.backend!r}"
 
@@ -59,7 +59,7 @@ def cudnn_lines(
     if estimate is None or mesh.devices.flat[0].platform != "gpu" or not (plain and only):
         return []
     usable = setup.compute.dtype == "bfloat16" and fits_cudnn(encoder.head_dim)
-    if setup.compute.attention == "cudnn" or encoder.attention_dropout == 0.0 or not usable:
+    if encoder.attention_dropout == 0.0 or not usable:
         return []
     seconds = sum(estimate.by_kind.get(name, 0.0) for name in _ATTENTION_KINDS)
     pairs = phase.batch_size * phase.sequence_length**2 // mesh.size
