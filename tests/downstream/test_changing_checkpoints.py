@@ -17,7 +17,7 @@ from bert_jax import follow
 from bert_jax.downstream.scorer import DownstreamScorer, OpenCheckpoint, open_tasks, scoring
 from bert_jax.downstream.tasks import load_tasks
 from bert_jax.finetuning.run import FinetuneRun
-from bert_jax.models import config as compute_config
+from bert_jax.models import compute_config
 from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model
