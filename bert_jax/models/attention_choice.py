@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Literal, NamedTuple, assert_never
+from typing import TYPE_CHECKING, Literal, NamedTuple, assert_never
 
 from bert_jax.models.config_checks import require
 from bert_jax.models.devices import Device, fits_cudnn, has_fused_kernels
 from bert_jax.models.options import AttentionBackend, Ops
+
+if TYPE_CHECKING:
+    from bert_jax.models.flash_types import FlashKernels
 
 FlashBackend = Literal["flash_gpu", "flash_tpu"]
 
@@ -25,7 +27,7 @@ class AttentionChoice(NamedTuple):
     reason: str = ""
 
 
-def flash_kernels(backend: FlashBackend) -> ModuleType:
+def flash_kernels(backend: FlashBackend) -> FlashKernels:
     """Return the module with this package's fused kernels for a kind of device."""
     # The modules import Pallas, which takes time, and configs do not need it.
     match backend:
@@ -91,7 +93,7 @@ def choose_attention(
     window: int | None,
     attention_dropout: float,
 ) -> AttentionChoice:
-    """Return the fastest implementation that the arguments allow.
+    """Return the implementation that "auto" selects: a fused one, if the arguments allow it.
 
     Args:
       device: the device that runs the encoder.

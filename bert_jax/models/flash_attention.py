@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import assert_never
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,8 @@ from bert_jax.models.attention_choice import FlashBackend, flash_kernels
 from bert_jax.models.dropout import matrix_states
 from bert_jax.models.flash_types import Dropout, Segments
 from bert_jax.models.interpreter import is_interpreted
-from bert_jax.models.layers import ATTENDED, Axes, on_every_device
+from bert_jax.models.layers import Axes, on_every_device
+from bert_jax.models.rematerialization import ATTENDED
 
 
 def flash_attention(
@@ -59,16 +59,12 @@ def flash_attention(
       ValueError: the kernels do not support the shape.
     """
     batch, length, num_heads, head_dim = query.shape
-    reason = flash_kernels(backend).supported(length, num_heads, head_dim, window)
+    kernels = flash_kernels(backend)
+    reason = kernels.supported(length, num_heads, head_dim, window)
     if reason is not None:
         raise ValueError(f"compute.attention={backend!r} {reason}. Set compute.attention='xla'")
-    match backend:
-        case "flash_gpu":
-            pass  # scales the scores
-        case "flash_tpu":
-            query = query * jnp.asarray(head_dim**-0.5, query.dtype)
-        case _:
-            assert_never(backend)
+    if not kernels.SCALES_SCORES:
+        query = query * jnp.asarray(head_dim**-0.5, query.dtype)
     heads, row = ("batch", None, "heads", None), ("batch", None)
     arguments: list[jax.Array] = [query, key, value]
     axes: list[Axes] = [heads, heads, heads]

@@ -42,16 +42,11 @@ _MAX_LENGTH = 2**16 - 1
 
 _BlocksOf = Literal["query", "key"]  # whether the programs of a kernel divide the queries or keys
 
+SCALES_SCORES = True  # see `FlashKernels`
+
 
 def supported(length: int, num_heads: int, head_dim: int, window: int | None) -> str | None:
-    """Return None if the kernels support these sizes, or else what they need.
-
-    Args:
-      length: the number of tokens in a row.
-      num_heads: the number of heads on one device.
-      head_dim: the size of a head.
-      window: see `forward`.
-    """
+    """Return None or the reason for a refusal; see `FlashKernels.supported`."""
     del num_heads, window  # any are supported
     if head_dim not in _HEAD_DIMS:
         return f"needs heads of size {', '.join(map(str, _HEAD_DIMS[:-1]))} or {_HEAD_DIMS[-1]}"
@@ -70,25 +65,7 @@ def forward(
     *,
     interpret: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the attended values and the log-sum-exp of each query's scores.
-
-    If a query sees no key, both are 0.
-
-    Args:
-      query: [batch, length, num_heads, head_dim]. The scores are its dot products with the keys,
-        divided by sqrt(head_dim).
-      key: same shape and dtype as `query`.
-      value: same shape and dtype as `query`.
-      segments: the segments of the queries and of the keys; None if every query sees every key.
-      dropout: dropout of the probabilities; None for none.
-      window: the number of tokens that each token sees, an odd number that includes the token
-        itself; None for all tokens.
-      interpret: whether to run the kernel in Pallas's interpreter, on any device.
-
-    Returns:
-      The attended values, with the shape and dtype of `query`, and the log-sum-exp, float32 [batch,
-      num_heads, length].
-    """
+    """Return the attended values and the log-sum-exp; see `FlashKernels.forward`."""
     batch, length, num_heads, _ = query.shape
     log_sum_exp = jax.ShapeDtypeStruct((batch, num_heads, length), jnp.float32)
     call = _Call(query, segments, dropout, window, FORWARD, "query", interpret)
@@ -109,22 +86,10 @@ def backward(
     *,
     interpret: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the gradients of `query`, `key` and `value`.
+    """Return the gradients; see `FlashKernels.backward`.
 
     Each of the two kernels computes the probabilities again. This is deterministic; a single kernel
     would have to sum the gradients of the queries with atomic additions, in any order.
-
-    Args:
-      query: see `forward`.
-      key: see `forward`.
-      value: see `forward`.
-      segments: see `forward`.
-      dropout: see `forward`.
-      window: see `forward`.
-      attended: the first result of `forward`.
-      log_sum_exp: the second result of `forward`.
-      cotangent: the gradient of `attended`, with its shape and dtype.
-      interpret: see `forward`.
     """
     call = _Call(query, segments, dropout, window, QUERY_GRADIENT, "query", interpret)
     to_query, delta = call(

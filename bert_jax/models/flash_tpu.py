@@ -68,8 +68,11 @@ def _largest_part(whole: int, unit: int, most: int) -> int:
     return max(n for n in range(unit, max(unit, most) + 1, unit) if whole % n == 0)
 
 
+SCALES_SCORES = False  # see `FlashKernels`
+
+
 def supported(length: int, num_heads: int, head_dim: int, window: int | None) -> str | None:
-    """Return None, or the reason why the kernel cannot compute such attention, as a clause."""
+    """Return None or the reason for a refusal; see `FlashKernels.supported`."""
     del num_heads  # any number
     if window is not None:
         return "needs attention to the whole row, without a window"
@@ -91,23 +94,7 @@ def forward(
     *,
     interpret: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the attended values and the log-sum-exp of the scores.
-
-    A query that sees no key gets zeros.
-
-    Args:
-      query: [batch, length, num_heads, head_dim], divided by the square root of `head_dim`.
-      key: same shape and dtype as `query`.
-      value: same shape and dtype as `query`.
-      segments: which keys each query sees; None for all.
-      dropout: dropout of the probabilities, or None.
-      window: None; see `supported`.
-      interpret: whether to run the kernel in Pallas's interpreter, on any device.
-
-    Returns:
-      [batch, length, num_heads, head_dim] in the dtype of `query`, and float32 [batch, num_heads,
-      length].
-    """
+    """Return the attended values and the log-sum-exp; see `FlashKernels.forward`."""
     plan = _plan(query.shape, segments, dropout)
     batch, length, num_heads, head_dim = query.shape
     assert supported(length, num_heads, head_dim, window) is None
@@ -134,20 +121,7 @@ def backward(
     *,
     interpret: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the gradients for the query, the key and the value.
-
-    Args:
-      query: see `forward`, as the following arguments.
-      key: same shape and dtype as `query`.
-      value: same shape and dtype as `query`.
-      segments: which keys each query sees.
-      dropout: dropout of the probabilities.
-      window: None.
-      attended: the first result of `forward`.
-      log_sum_exp: the second result of `forward`.
-      cotangent: the gradient for `attended`, in its shape and dtype.
-      interpret: see `forward`.
-    """
+    """Return the gradients; see `FlashKernels.backward`."""
     plan = _plan(query.shape, segments, dropout)
     batch, length, num_heads, head_dim = query.shape
     assert supported(length, num_heads, head_dim, window) is None
