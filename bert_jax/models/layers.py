@@ -19,6 +19,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.float8 import affine_float8
 from bert_jax.models.options import Ops, Products, with_ops
 from bert_jax.models.products import affine, affine_float32
+from bert_jax.models.rematerialization import DENSE
 
 Axes = tuple[str | None, ...]
 
@@ -114,11 +115,6 @@ def initializer(config: EncoderConfig) -> nnx.Initializer:
     """Return Devlin et al.'s initializer, a normal truncated at 2 standard deviations."""
     # `stddev` is the standard deviation before truncation, as in the original code.
     return nnx.initializers.truncated_normal(stddev=config.initializer_range)
-
-
-# The names of the outputs of dense layers and of attention, for rematerialization.
-DENSE = "dense"
-ATTENDED = "attended"
 
 
 class Dense(nnx.Linear):

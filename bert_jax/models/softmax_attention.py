@@ -10,8 +10,8 @@ from jax.ad_checkpoint import checkpoint_name
 
 from bert_jax.models.barriers import gpu_barrier
 from bert_jax.models.dropout import dropout
-from bert_jax.models.layers import ATTENDED
 from bert_jax.models.products import product
+from bert_jax.models.rematerialization import ATTENDED
 
 _Saved = tuple[jax.Array, jax.Array, jax.Array | None, jax.Array]
 
