@@ -17,7 +17,6 @@ _SCORES = re.compile(r'"intermediate_tensor_shape": ?\{.*?"dimensions": ?\[([^\]
 _COST = re.compile(
     r'"cost_estimate":\{"flops":"(\d+)","transcendentals":"\d+","bytes_accessed":"(\d+)"'
 )
-_CALLED_KERNEL = re.compile(r"([^/()]+)\)*/pallas_call$")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 # The number of matrix multiplications with the scores or their gradient as an operand or a result:
 # two in the forward pass, and five in the backward pass, which computes the scores again.

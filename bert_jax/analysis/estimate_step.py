@@ -56,7 +56,7 @@ def estimate_step(
       num_layers: the number of layers of the only encoder in the step; None if there are several.
 
     Returns:
-      the estimate; None if the text lacks what the compiler must write for it.
+      the estimate; None if the compiler did not write the numbers for it into the text.
     """
     if not times.apply_to(hlo):
         return None

@@ -84,7 +84,7 @@ class KernelTimes(Protocol):
         """Sentences about the estimates, each on a line."""
 
     def apply_to(self, hlo: str) -> bool:
-        """Return whether a program's text contains what the compiler must write into it."""
+        """Return whether a program's text contains the compiler's numbers for an estimate."""
 
     def __call__(
         self, line: Instruction, results: Mapping[str, str], moved: int

@@ -1,4 +1,4 @@
-"""Keep XLA's GPU compiler from storing what a backward pass should recompute."""
+"""Keep XLA's GPU compiler from storing arrays that a backward pass should recompute."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class ComputeConfig:
       dtype: dtype of activations and matmuls. Parameters, softmax, norm statistics and losses stay
         in float32. "auto" means bfloat16 on accelerators that support it, and float32 on CPUs and
         on NVIDIA GPUs older than Ampere (T4, V100).
-      attention: attention implementation. "auto" selects the fastest one that supports the device,
+      attention: attention implementation. "auto" selects a fused one if it supports the device,
         the dtype, the encoder, the longest rows and the `ops`; see `attention_choice`. "xla" runs
         everywhere. "cudnn" is cuDNN's fused attention for bfloat16 on NVIDIA GPUs, without
         attention dropout (when called through JAX, cuDNN cannot draw a new dropout mask at each
@@ -178,7 +178,7 @@ class ComputeConfig:
     def attention_choice(
         self, device: Device, config: EncoderConfig, longest: int | None = None
     ) -> AttentionChoice:
-        """Return the attention implementation that "auto" selects, and what a faster one needs.
+        """Return the choice of "auto", and the settings that a faster implementation would need.
 
         For the arguments, see `resolve`.
         """

@@ -146,7 +146,7 @@ class Sums:
 
 
 class Shared:
-    """What the heads of a row share: the mask, and the counters of the dropout hash.
+    """Compute the mask and the counters of the dropout hash once for all heads of a row.
 
     Both are tables [keys, queries]. They are computed for the first block of heads of a row, or in
     every program if a program has only part of the queries.

@@ -1,6 +1,6 @@
 """Multiply matrices of 8-bit floating-point numbers (FP8), with one scale for each tensor.
 
-The formats are those of Micikevicius et al. 2022, "FP8 Formats for Deep Learning": E4M3 (up to 448,
+The formats are from Micikevicius et al. 2022, "FP8 Formats for Deep Learning": E4M3 (up to 448,
 with 3 bits of mantissa) for activations and kernels, and E5M2 (up to 57,344, with 2 bits of
 mantissa) for gradients. Their range is small, so every tensor is scaled before it is rounded.
 """

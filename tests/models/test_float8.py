@@ -160,7 +160,7 @@ def test_only_nvidia_gpus_multiply_fp8_numbers() -> None:
     ("x_spec", "kernel_spec", "maxima"),
     [
         (("data",), (), 2),  # the maxima of `x` and of the cotangent
-        (("data",), ("data",), 3),  # and that of the kernel
+        (("data",), ("data",), 3),  # also the kernel's maximum
         (("data", None, None), (None, "tensor"), 4),  # the cotangent's: over rows, then columns
     ],
     ids=["data", "fsdp", "tensor"],

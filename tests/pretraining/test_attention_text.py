@@ -1,4 +1,4 @@
-"""Test the lines about the attention implementation and what a faster one would need."""
+"""Test the lines about the attention implementation and the settings that a faster one needs."""
 
 from __future__ import annotations
 
