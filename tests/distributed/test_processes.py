@@ -273,6 +273,7 @@ def test_sigterm_to_one_process_saves_and_stops_all(stopped):
     assert not re.search(r"^\[1\] (model|start|step|held out|stopped)", stopped.errors, re.M)
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_stops_all(bert_jax, short_run, interrupts_enabled, tmp_path):
     # No checkpoint becomes due, no matter how many steps finish before the signal arrives.
     rare = (f"{part}.every_steps={BEYOND}" for part in ("checkpoint", "evaluation"))
@@ -287,6 +288,7 @@ def test_ctrl_c_saves_and_stops_all(bert_jax, short_run, interrupts_enabled, tmp
     assert saved == [step.replace(",", "")]
 
 
+@pytest.mark.slow
 def test_a_signal_while_a_run_resumes_stops_it(bert_jax, short_run, one_device, tmp_path):
     keep_checkpoints(one_device, tmp_path / "run", last=4)
     config = tmp_path / "run/config.json"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from bert_jax.finetuning.hyperparameters import Hyperparameters
 from bert_jax.finetuning.run import FinetuneRun
 from bert_jax.finetuning.training import train
@@ -30,6 +32,7 @@ def test_runs_with_other_hyperparameters_share_the_programs_of_each_shape(toy, s
         assert 1 <= each.compiled.prediction_step._cache_size() <= 2
 
 
+@pytest.mark.slow
 def test_a_second_run_loads_its_steps_from_the_compilation_cache(toy, tmp_path):
     """Compare the files in JAX's compilation cache before and after a run with another seed."""
     # Cache all programs, including those that compile quickly.

@@ -97,6 +97,7 @@ def test_windows_match_hugging_face_in_all_scripts(tokenizers, tmp_path, lowerca
     assert_matches_hugging_face(windows, examples, hf_tokenizer, *sizes)
 
 
+@pytest.mark.slow
 def test_windows_match_hugging_face_on_the_official_dev_set(shared_data: Path) -> None:
     vocab_file = shared_data / "vocab/bert-base-uncased/vocab.txt"
     examples = read_squad(shared_data / "squad/dev-v1.1.json.xz", labeled=True)

@@ -72,6 +72,7 @@ def test_an_encoder_drops_and_computes_the_same_with_fused_kernels(
         assert_allclose(others[name], gradient, rtol=0, atol=1e-5 * largest, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_train_step_on_a_mesh_drops_the_same_probabilities(backend: AttentionBackend) -> None:
     batch = random_batch(LENGTH, 3, rows=8, vocab_size=32, predictions=5, joined=False)

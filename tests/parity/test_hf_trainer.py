@@ -164,6 +164,7 @@ def their_losses(directory: Path, run: FinetuneRun) -> list[float]:
     return trainer.losses
 
 
+@pytest.mark.slow
 def test_losses_of_fifty_steps_match_hugging_faces_trainer(tmp_path: Path) -> None:
     theirs, init, rows = tmp_path / "theirs", tmp_path / "init", made_up(EXAMPLES)
     theirs.mkdir()

@@ -18,6 +18,7 @@ from bert_jax.tokenizers.special_tokens import Vocabulary
 BATCH_SIZE = 7
 
 
+@pytest.mark.slow
 def test_batches_of_several_epochs_equal_those_of_a_run(finished: Path) -> None:
     loader = CorpusLoader(finished, batch_size=BATCH_SIZE, seed=5)
     corpus, config = Corpus(finished, "train"), ExampleConfig(5)

@@ -114,6 +114,7 @@ PAPERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", PAPERS)
 def test_a_million_lengths_have_the_published_distribution(unit):
     # The budget allows at least this many runs per row: 8 runs of 3 words, or 6 runs of 10 words.
