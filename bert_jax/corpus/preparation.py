@@ -11,6 +11,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from bert_jax.corpus.document_stream import (
+    SPLITS,
+    SeenDocuments,
+    Split,
+    StreamCounts,
+    kept_documents,
+)
 from bert_jax.corpus.inputs import PrepareInputs, PrepareOptions
 from bert_jax.corpus.manifest import TOKENIZER, Manifest
 from bert_jax.corpus.shards import (
@@ -21,15 +28,7 @@ from bert_jax.corpus.shards import (
     read_result,
     split_info,
 )
-from bert_jax.corpus.units import (
-    SPLITS,
-    SeenDocuments,
-    Split,
-    StreamCounts,
-    Unit,
-    build_units,
-    shard_name,
-)
+from bert_jax.corpus.units import Unit, build_units, shard_name
 from bert_jax.files import file_sha256
 from bert_jax.text.documents import SourceCounts
 from bert_jax.tokenizers.tokenizer import Tokenizer
@@ -132,7 +131,7 @@ class Preparation:
       token_bytes: the size of a stored token id.
       unknown: the running counts of unknown tokens.
       source: the counts that the readers update.
-      stream: the counts that `build_units` updates.
+      stream: the counts that `kept_documents` updates.
       results: a dict from the name of each finished unit's shard to the unit's result.
     """
 
@@ -199,14 +198,8 @@ class Preparation:
 
     def _units(self, seen: SeenDocuments) -> Iterator[Unit]:
         heldout, documents = self.inputs.documents(self.options.sources, self.source)
-        return build_units(
-            documents,
-            self.options.unit_bytes,
-            self.options.heldout_fraction,
-            seen,
-            self.stream,
-            heldout,
-        )
+        kept = kept_documents(heldout, documents, self.options.heldout_fraction, seen, self.stream)
+        return build_units(kept, self.options.unit_bytes)
 
     def texts(self) -> Iterator[str]:
         """Read the documents again from the beginning, and yield their texts."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bert_jax.corpus.document_stream import Split
 from bert_jax.corpus.manifest import TOKENIZER, Manifest, ShardInfo, SplitInfo, write_manifest
 from bert_jax.corpus.packing import (
     TokenizedDocument,
@@ -20,7 +21,7 @@ from bert_jax.corpus.packing import (
 )
 from bert_jax.corpus.records import Fragment, encode_record
 from bert_jax.corpus.shards import shard_path, write_records
-from bert_jax.corpus.units import Split, shard_name
+from bert_jax.corpus.units import shard_name
 from bert_jax.local_paths import make_directory
 from bert_jax.tokenizers.special_tokens import Vocabulary
 from bert_jax.tokenizers.tokenizer import Tokenizer

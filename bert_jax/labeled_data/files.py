@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Literal, overload
 
-from bert_jax.corpus.units import document_digest, folded_digest
+from bert_jax.corpus.document_stream import document_digest, folded_digest
 from bert_jax.local_paths import check_local
 from bert_jax.text.documents import SourceCounts
 from bert_jax.text.files import BROKEN_ARCHIVE, COMPRESSIONS, is_tfds, open_stream
