@@ -17,10 +17,11 @@ from bert_jax.cli.source_arguments import (
     add_source_arguments,
     add_tokenizer_arguments,
     add_workers_argument,
-    source_options,
 )
 from bert_jax.corpus.benchmark import measure_preparation
 from bert_jax.corpus.report import comparison_lines
+from bert_jax.field_options import option_values
+from bert_jax.text.documents import SourceOptions
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     speed = measure_preparation(
         args.input,
         Tokenizer.load(args.tokenizer, lowercase=args.lowercase),
-        sources=source_options(args),
+        sources=SourceOptions(**option_values(SourceOptions, args)),
         workers=args.workers,
         repeat=args.repeat,
     )

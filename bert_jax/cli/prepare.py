@@ -20,7 +20,6 @@ from bert_jax.cli.source_arguments import (
     add_source_arguments,
     add_tokenizer_arguments,
     add_workers_argument,
-    source_options,
 )
 from bert_jax.corpus.inputs import PrepareOptions
 from bert_jax.corpus.manifest import verify_shards
@@ -32,7 +31,9 @@ from bert_jax.corpus.report import (
     preparation_speed,
     verification_line,
 )
+from bert_jax.field_options import add_field_options, option_values
 from bert_jax.terminal import ProgressLine
+from bert_jax.text.documents import SourceOptions
 from bert_jax.text.python_docs import write_python_docs
 from bert_jax.validation import renamed_in_errors
 
@@ -42,36 +43,28 @@ _OPTIONS = option_names("max_length", "max_documents_per_record", "unit_bytes")
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `prepare`."""
-    options = PrepareOptions()
     add_source_arguments(parser)
     add_tokenizer_arguments(parser)
     output = "directory to create, or an unfinished corpus to continue"
     parser.add_option("--output", "DIR", output, required=True)
-    max_length = "number of positions in a training sequence, including special tokens"
-    parser.add_number("--max-length", max_length, default=options.max_length)
-    parser.add_number(
-        "--max-documents-per-record",
-        "maximum number of documents packed into one sequence (default: max-length / 32)",
-    )
-    _add_held_out_arguments(parser, options)
+    add_field_options(parser, PrepareOptions, ("max_length", "max_documents_per_record"))
+    _add_held_out_arguments(parser)
     add_workers_argument(parser)
-    language = "ISO 639-1 code of the language, whose rules are used to split sentences"
-    parser.add_option("--language", "CODE", language, default=options.language)
+    add_field_options(parser, PrepareOptions, ("language",))
     parser.add_flag(
         "--allow-unknown",
         "allow a corpus in which more than a fifth of the tokens are unknown to the tokenizer; by "
         "default, this is an error",
     )
-    unit_bytes = "bytes of text per shard; each worker needs about five times as much memory"
-    parser.add_number("--unit-bytes", unit_bytes, default=options.unit_bytes)
+    add_field_options(parser, PrepareOptions, ("unit_bytes",))
 
 
-def _add_held_out_arguments(parser: ArgumentParser, options: PrepareOptions) -> None:
+def _add_held_out_arguments(parser: ArgumentParser) -> None:
     parser.add_option(
         "--held-out",
         "FRACTION",
         "fraction of documents to hold out for evaluation, chosen by hash (default: "
-        f"{options.heldout_fraction}, with --held-out-input 0)",
+        f"{PrepareOptions.heldout_fraction}, with --held-out-input 0)",
         kind=float,
     )
     parser.add_list(
@@ -119,16 +112,13 @@ def _prepare(args: argparse.Namespace, show: ProgressCallback) -> PreparedCorpus
             args.tokenizer,
             args.output,
             lowercase=args.lowercase,
-            max_length=args.max_length,
-            max_documents_per_record=args.max_documents_per_record,
             held_out=args.held_out,
             held_out_inputs=args.held_out_input,
-            language=args.language,
-            unit_bytes=args.unit_bytes,
-            sources=source_options(args),
+            sources=SourceOptions(**option_values(SourceOptions, args)),
             workers=args.workers,
             allow_unknown=args.allow_unknown,
             on_progress=show,
+            **option_values(PrepareOptions, args),
         )
 
 

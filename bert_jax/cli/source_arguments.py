@@ -2,57 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
-
-from bert_jax.argument_parser import ArgumentParser, at_least, free_text
+from bert_jax.argument_parser import ArgumentParser, at_least
+from bert_jax.field_options import add_field_options
 from bert_jax.processes import available_cores
 from bert_jax.text.documents import SourceOptions
 
 
 def add_source_arguments(parser: ArgumentParser) -> None:
     """Declare the options for the raw text and its format."""
-    options = SourceOptions()
     parser.add_list(
         "--input",
         "PATH",
         "files, directories, patterns or tfds:NAME/CONFIG:SPLIT (SPLIT defaults to train)",
         required=True,
     )
-    parser.add_option(
-        "--text-field",
-        "NAME",
-        "JSON field, Parquet column or TFDS feature that contains the text",
-        kind=free_text,
-        default=options.text_field,
-    )
-    parser.add_option(
-        "--encoding",
-        "NAME",
-        "encoding of plain text and JSON Lines; other formats are always UTF-8",
-        default=options.encoding,
-    )
-    parser.add_choice(
-        "--on-bad-line",
-        ("error", "skip"),
-        "how to handle unusable lines and empty files: stop with an error, or skip and count them",
-        default=options.on_bad_line,
-    )
-    parser.add_option(
-        "--tfds-data-dir",
-        "DIR",
-        "directory that contains TFDS data sets (default: TFDS_DATA_DIR, else "
-        "~/tensorflow_datasets)",
-    )
-
-
-def source_options(args: argparse.Namespace) -> SourceOptions:
-    """Collect the options that `add_source_arguments` declares."""
-    return SourceOptions(
-        text_field=args.text_field,
-        encoding=args.encoding,
-        on_bad_line=args.on_bad_line,
-        tfds_data_dir=args.tfds_data_dir,
-    )
+    add_field_options(parser, SourceOptions)
 
 
 def add_tokenizer_arguments(parser: ArgumentParser) -> None:

@@ -23,7 +23,6 @@ from bert_jax.cli.arguments import add_text_arguments
 from bert_jax.cli.source_arguments import (
     add_case_arguments,
     add_source_arguments,
-    source_options,
 )
 from bert_jax.corpus.report import describe_tokenizer, reading_line, training_lines
 from bert_jax.corpus.train_tokenizer import (
@@ -34,8 +33,10 @@ from bert_jax.corpus.train_tokenizer import (
     check_tokenizer_output,
     train_tokenizer,
 )
+from bert_jax.field_options import option_values
 from bert_jax.labeled_data.tokenized_text import tokenize
 from bert_jax.terminal import ProgressLine, shows_color, use_utf8
+from bert_jax.text.documents import SourceOptions
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tokenizers.training import MAX_SAMPLE_BYTES, MAX_SENTENCEPIECE_BYTES
 from bert_jax.tokenizers.wordpiece_training import BERT_NUM_UNUSED
@@ -120,7 +121,7 @@ def _train(args: argparse.Namespace, show: OnReading) -> Tokenizer:
             num_unused=args.num_unused,
             min_frequency=args.min_frequency,
             max_bytes=args.max_bytes,
-            sources=source_options(args),
+            sources=SourceOptions(**option_values(SourceOptions, args)),
             show_progress=sys.stderr.isatty(),
             on_progress=show,
         )

@@ -15,6 +15,7 @@ from bert_jax.corpus.packing import (
     check_language,
     default_max_fragments,
 )
+from bert_jax.field_options import option
 from bert_jax.text.documents import Document, SourceCounts, SourceOptions
 from bert_jax.text.files import expand_inputs, is_tfds
 from bert_jax.text.sources import read_documents, source_name, total_bytes
@@ -49,11 +50,22 @@ class PrepareOptions:
       sources: the options for reading the inputs.
     """
 
-    max_length: int = 512
-    max_documents_per_record: int | None = None
+    max_length: int = option(
+        512, "number of positions in a training sequence, including special tokens"
+    )
+    max_documents_per_record: int | None = option(
+        None,
+        "maximum number of documents packed into one sequence (default: max-length / 32)",
+    )
     heldout_fraction: float = 0.01
-    language: str = "en"
-    unit_bytes: int = 32 << 20
+    language: str = option(
+        "en",
+        "ISO 639-1 code of the language, whose rules are used to split sentences",
+        metavar="CODE",
+    )
+    unit_bytes: int = option(
+        32 << 20, "bytes of text per shard; each worker needs about five times as much memory"
+    )
     sources: SourceOptions = field(default_factory=SourceOptions)
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from bert_jax.field_options import option
 from bert_jax.local_paths import check_local
 from bert_jax.text.files import Hash
 
@@ -45,11 +46,28 @@ class SourceOptions:
         used or, if that is not set, TFDS's default.
     """
 
-    text_field: str = "text"
-    encoding: str = "utf-8"
-    on_bad_line: Literal["error", "skip"] = "error"
+    text_field: str = option(
+        "text",
+        "JSON field, Parquet column or TFDS feature that contains the text",
+        metavar="NAME",
+        any_text=True,
+    )
+    encoding: str = option(
+        "utf-8",
+        "encoding of plain text and JSON Lines; other formats are always UTF-8",
+        metavar="NAME",
+    )
+    on_bad_line: Literal["error", "skip"] = option(
+        "error",
+        "how to handle unusable lines and empty files: stop with an error, or skip and count them",
+    )
     max_document_bytes: int = 16 << 20
-    tfds_data_dir: str | None = None
+    tfds_data_dir: str | None = option(
+        None,
+        "directory that contains TFDS data sets (default: TFDS_DATA_DIR, else "
+        "~/tensorflow_datasets)",
+        metavar="DIR",
+    )
 
     def __post_init__(self) -> None:
         if not self.text_field:
