@@ -32,7 +32,7 @@ _PARTS: Sequence[tuple[str, str, str]] = (
     (r"layers", r"scores_of", _VOCABULARY),
     (r"layers", r"Dense\.", _LAYERS),
     (r"embeddings", r"Embeddings\.attend", _VOCABULARY),
-    (r"embeddings|norms|activations", r"", _LAYERS),
+    (r"embeddings|norms|activations|shared_input", r"", _LAYERS),
     (r"(\w+_)?attention|rotary|flash_\w+", r"", _ATTENTION),
     (r"encoder|transformer_layer", r"", _LAYERS),
     (r"heads|classifiers|pretraining_models|sentence_embedding", r"", _VOCABULARY),

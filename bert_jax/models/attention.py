@@ -17,6 +17,7 @@ from bert_jax.models.local_attention import cudnn_local_attention, local_attenti
 from bert_jax.models.options import Ops, with_ops
 from bert_jax.models.products import attention_scores
 from bert_jax.models.rotary import Rotation, rotate
+from bert_jax.models.shared_input import apply_each
 from bert_jax.models.softmax_attention import softmax_attention
 from bert_jax.models.splash_attention import splash_attention
 
@@ -253,9 +254,8 @@ class SelfAttention(nnx.Module):
         """
         heads = (*x.shape[:-1], self.config.num_heads, self.config.head_dim)
         axes = ("batch", None, "heads", None)
-        query = constrain(self.query(x).reshape(heads), *axes)
-        key = constrain(self.key(x).reshape(heads), *axes)
-        value = constrain(self.value(x).reshape(heads), *axes)
+        projected = apply_each((self.query, self.key, self.value), x, "heads")
+        query, key, value = (constrain(each.reshape(heads), *axes) for each in projected)
         if rotation is not None:
             query, key = rotate(query, rotation), rotate(key, rotation)
         return Projections(query, key, value)

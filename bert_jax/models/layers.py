@@ -30,15 +30,21 @@ class Layout:
 
     Attributes:
       constrain: returns an array, sharded by its logical axes.
-      split: takes a function, its arguments, the logical axes of each argument, and the result's
-        logical axes (a list of them for several results). It calls the function on every device
-        with this device's parts of the arguments, and returns the whole result.
+      split: takes the arguments of `on_every_device`. It calls the function on every device with
+        this device's parts of the function's arguments, and returns the whole result.
       divides: takes a logical axis, and returns whether several devices divide it.
     """
 
     constrain: Callable[[jax.Array, Axes], jax.Array]
     split: Callable[
-        [Callable[..., Any], Sequence[jax.Array | None], Sequence[Axes], Axes | list[Axes]], Any
+        [
+            Callable[..., Any],
+            Sequence[jax.Array | None],
+            Sequence[Axes],
+            Axes | list[Axes],
+            str | None,
+        ],
+        Any,
     ]
     divides: Callable[[str], bool]
 
@@ -73,6 +79,8 @@ def on_every_device(
     arguments: Sequence[jax.Array | None],
     axes: Sequence[Axes],
     result_axes: Axes | list[Axes],
+    *,
+    sum_over: str | None = None,
 ) -> Any:
     """Call a function that the compiler cannot divide over devices, such as a Pallas kernel.
 
@@ -85,11 +93,13 @@ def on_every_device(
       result_axes: the logical axes of the result, or a list of them for a tuple of results. Each
         result is an array or a tuple of arrays with these axes; the devices' parts are
         concatenated.
+      sum_over: a logical axis of the arguments over which the function sums, so that the devices
+        must add up their results; None if there is none.
     """
     layout = _LAYOUT.get()
     if layout is None:
         return function(*arguments)
-    return layout.split(function, arguments, axes, result_axes)
+    return layout.split(function, arguments, axes, result_axes, sum_over)
 
 
 # Make modules plain pytrees without shared references, so that jax.jit, grad and scan accept them.

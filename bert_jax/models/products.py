@@ -80,11 +80,26 @@ def _affine_forward(
 
 def _affine_backward(operands: _Affine, cotangent: jax.Array) -> _Affine:
     x, kernel, bias = operands
+    to_x = gradient_of_input(kernel.astype(x.dtype), cotangent)
+    return to_x, *gradients_of_parameters(x, kernel, bias, cotangent)
+
+
+def gradient_of_input(kernel: jax.Array, cotangent: jax.Array) -> jax.Array:
+    """Return the gradient of `x` in `affine`, given `kernel` in the dtype of `x`."""
     outer = _rows(cotangent)
     leading = _LEADING[outer.ndim]
-    to_x = product(f"{leading}o,io->{leading}i", outer, kernel.astype(x.dtype)).reshape(x.shape)
+    to_rows = product(f"{leading}o,io->{leading}i", outer, kernel)
+    return to_rows.reshape(*cotangent.shape[:-1], len(kernel))
+
+
+def gradients_of_parameters(
+    x: jax.Array, kernel: jax.Array, bias: jax.Array | None, cotangent: jax.Array
+) -> tuple[jax.Array, jax.Array | None]:
+    """Return the gradients of `kernel` and `bias` in `affine`."""
+    outer = _rows(cotangent)
+    leading = _LEADING[outer.ndim]
     to_kernel = product(f"{leading}i,{leading}o->io", _rows(x), outer, kernel.dtype)
-    return to_x, to_kernel, None if bias is None else sum_of_rows(cotangent, bias.dtype)
+    return to_kernel, None if bias is None else sum_of_rows(cotangent, bias.dtype)
 
 
 def sum_of_rows(x: jax.Array, dtype: jnp.dtype) -> jax.Array:

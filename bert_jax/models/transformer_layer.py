@@ -18,6 +18,7 @@ from bert_jax.models.dropout_add_norm import dropout_add_and_norm, dropout_add_n
 from bert_jax.models.layers import constrain, layer_dense, select_rows
 from bert_jax.models.norms import Norm, norm_layer
 from bert_jax.models.options import with_ops
+from bert_jax.models.shared_input import apply_each
 
 
 class FeedForward(nnx.Module):
@@ -38,11 +39,12 @@ class FeedForward(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Transform every position of `x` [batch, length, hidden_dim]."""
-        up = constrain(self.up(x), "batch", None, "ffn")
         if not self.gated:
+            up = constrain(self.up(x), "batch", None, "ffn")
             activate = with_ops(recomputed(self.activation), self.ops)
             return self.down(activate(up))
-        gate = constrain(self.gate(x), "batch", None, "ffn")
+        projected = apply_each((self.up, self.gate), x, "ffn")
+        up, gate = (constrain(each, "batch", None, "ffn") for each in projected)
         activate = with_ops(recomputed(lambda gate, up: self.activation(gate) * up), self.ops)
         return self.down(activate(gate, up))
 

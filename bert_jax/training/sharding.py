@@ -165,6 +165,7 @@ def layout(mesh: Mesh) -> Iterator[None]:
         arguments: Sequence[jax.Array | None],
         axes: Sequence[Axes],
         result_axes: Axes | list[Axes],
+        sum_over: str | None,
     ) -> Any:
         sizes = {
             axis: size
@@ -176,9 +177,15 @@ def layout(mesh: Mesh) -> Iterator[None]:
         def spec(axes: Axes) -> PartitionSpec:
             return named_sharding([sizes[axis] for axis in axes], axes, mesh).spec
 
+        def on_this_device(*parts: jax.Array | None) -> Any:
+            result = function(*parts)
+            # An undivided dim is summed completely by every device.
+            summed = None if sum_over is None else spec((sum_over,))[0]
+            return result if summed is None else jax.lax.psum(result, summed)
+
         # The type system for `shard_map` does not support Pallas kernels (check_vma).
         divided = jax.shard_map(
-            function,
+            on_this_device,
             mesh=mesh,
             in_specs=tuple(map(spec, axes)),
             out_specs=tuple(map(spec, result_axes))

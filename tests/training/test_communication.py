@@ -1,10 +1,14 @@
 """Test the communication between devices in the compiled step."""
 
+import math
+from typing import Any
+
 import jax
 import numpy as np
 import optax
 
 from bert_jax.analysis.collectives import collectives
+from bert_jax.analysis.hlo import arrays, parse_computations
 from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.config import EncoderConfig
 from bert_jax.tasks.pretraining import Pretraining
@@ -14,7 +18,8 @@ from bert_jax.training.sharding import MeshConfig, make_mesh
 VOCAB, DIM, ROWS, LENGTH, PREDICTIONS = 4096, 16, 16, 16, 3
 
 
-def test_the_gradient_of_a_sharded_table_is_summed_whole_only_once() -> None:
+def compiled_step(mesh_config: MeshConfig, **options: Any) -> str:
+    """Return the text of a train step on 8 devices, for a model with these options."""
     model = EncoderConfig(
         vocab_size=VOCAB,
         hidden_dim=DIM,
@@ -22,6 +27,7 @@ def test_the_gradient_of_a_sharded_table_is_summed_whole_only_once() -> None:
         num_heads=2,
         ffn_dim=2 * DIM,
         max_positions=LENGTH,
+        **options,
     )
     task = Pretraining(model, ComputeConfig(dtype="float32", attention="xla"))
     shapes = {
@@ -35,9 +41,12 @@ def test_the_gradient_of_a_sharded_table_is_summed_whole_only_once() -> None:
         )
         for name, size in shapes.items()
     }
-    mesh = make_mesh(MeshConfig(fsdp=8))
-    step = compile_step(task, optax.adam(1e-3), mesh, batch, accumulation_steps=1)
-    traffic = collectives(step.text, 8)
+    mesh = make_mesh(mesh_config)
+    return compile_step(task, optax.adam(1e-3), mesh, batch, accumulation_steps=1).text
+
+
+def test_the_gradient_of_a_sharded_table_is_summed_whole_only_once() -> None:
+    traffic = collectives(compiled_step(MeshConfig(fsdp=8)), 8)
     table = VOCAB * DIM * 4
     # The table is used for both the embedding and the output. On CPUs, the whole gradient from the
     # output is summed (without reduce-scatter). For the gradient from the embedding, each device
@@ -45,3 +54,18 @@ def test_the_gradient_of_a_sharded_table_is_summed_whole_only_once() -> None:
     assert table < traffic["all-reduce"].bytes < 1.5 * table
     # The table is gathered for the forward and the backward pass; activations are not gathered.
     assert traffic["all-gather"].bytes < 2.5 * table
+
+
+def test_tensor_parallel_layers_exchange_four_activations() -> None:
+    text = compiled_step(MeshConfig(data=4, tensor=2), gated_ffn=True)
+    sums = [
+        array
+        for computation in parse_computations(text)[0].values()
+        for line in computation
+        if line.opcode == "all-reduce"
+        for array in arrays(line.result)
+    ]
+    # In each pass, the results of attention and of the feed-forward block are sums over devices.
+    # The other sum of this size is for the embedded tokens, since the token table is divided too.
+    activations = ROWS // 4 * LENGTH * DIM
+    assert sum(math.prod(array.dims) == activations for array in sums) == 1 + 4

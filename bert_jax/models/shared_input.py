@@ -1,0 +1,88 @@
+"""Apply several dense layers to the same input, and sum the input's gradient once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from bert_jax.models.layers import Axes, Dense, is_divided, on_every_device
+from bert_jax.models.products import affine, gradient_of_input, gradients_of_parameters
+from bert_jax.models.rematerialization import DENSE
+
+_Biases = tuple[jax.Array | None, ...]
+_Kernels = tuple[jax.Array, ...]
+
+
+def apply_each(layers: Sequence[Dense], x: jax.Array, axis: str) -> list[jax.Array]:
+    """Apply each of several dense layers to `x` [batch, length, in_features].
+
+    If devices divide the layers' outputs, every layer's gradient of `x` is a sum over devices.
+    Differentiating each layer by itself would exchange these sums one by one, so this function adds
+    up the gradients on each device first. For BERT with `mesh.tensor`, the devices then exchange
+    two arrays like `x` in the backward pass of a layer instead of four.
+
+    Args:
+      layers: layers with the same options and the same number of outputs.
+      x: the input, in the compute dtype.
+      axis: the logical axis of the layers' outputs.
+
+    Returns:
+      the outputs, each [batch, length, out_features].
+    """
+    first = layers[0]
+    assert all(
+        (layer.ops, layer.products, layer.out_features)
+        == (first.ops, first.products, first.out_features)
+        for layer in layers
+    )
+    # On a single device, the gradients would only be added in another order.
+    if first.ops != "fast" or first.products != "dtype" or not is_divided(axis):
+        return [layer(x) for layer in layers]
+    kernels = tuple(layer.kernel[...] for layer in layers)
+    biases = tuple(None if layer.bias is None else layer.bias[...] for layer in layers)
+    return [checkpoint_name(each, DENSE) for each in _affine_each(axis, x, kernels, biases)]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _affine_each(
+    axis: str, x: jax.Array, kernels: _Kernels, biases: _Biases
+) -> tuple[jax.Array, ...]:
+    """Return `affine` of `x` and each kernel and bias."""
+    return tuple(affine(x, *each) for each in zip(kernels, biases, strict=True))
+
+
+def _forward(
+    axis: str, x: jax.Array, kernels: _Kernels, biases: _Biases
+) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, _Kernels, _Biases]]:
+    return _affine_each(axis, x, kernels, biases), (x, kernels, biases)
+
+
+def _backward(
+    axis: str, saved: tuple[jax.Array, _Kernels, _Biases], cotangents: tuple[jax.Array, ...]
+) -> tuple[jax.Array, _Kernels, _Biases]:
+    x, kernels, biases = saved
+    count = len(kernels)
+
+    def to_input(*arrays: jax.Array) -> jax.Array:
+        pairs = zip(arrays[:count], arrays[count:], strict=True)
+        return functools.reduce(jnp.add, [gradient_of_input(*pair) for pair in pairs])
+
+    rows: Axes = ("batch", None, axis)
+    to_x = on_every_device(
+        to_input,
+        [*(kernel.astype(x.dtype) for kernel in kernels), *cotangents],
+        [(None, axis)] * count + [rows] * count,
+        ("batch", None, None),
+        sum_over=axis,
+    )
+    each = zip(kernels, biases, cotangents, strict=True)
+    gradients = [gradients_of_parameters(x, *arguments) for arguments in each]
+    to_kernels, to_biases = zip(*gradients, strict=True)
+    return to_x, to_kernels, to_biases
+
+
+_affine_each.defvjp(_forward, _backward)
