@@ -50,6 +50,10 @@ TENSORFLOW = [
     "tensorflow>=2.21,<3; sys_platform != 'linux'",
 ]
 
+# fsspec's backends for object stores. s3fs depends on botocore, which pins python-dateutil below 3.
+GCS = ["gcsfs>=2026.9,<2027"]
+S3 = ["s3fs>=2026.9,<2027"]
+
 # These packages build the documentation, and parse its pages in the tests.
 DOCS = ["sphinx>=9.0.4,<10", "myst-parser>=5.2,<6", "myst-nb>=1.4,<2", "furo>=2025.12.19"]
 
@@ -61,9 +65,14 @@ BROWSER = ["playwright>=1.50,<2"]
 
 DEV = [
     *DOCS,
+    *GCS,
+    *S3,
     *ONNX,
     *TENSORFLOW,
+    "flask>=3.1,<4",  # needed by moto's server
+    "flask-cors>=6,<7",
     "ipykernel>=7.4,<8",
+    "moto[s3]>=5.2,<6",  # emulates S3
     "mypy>=2.4,<3",
     "nbclient>=0.11,<0.12",
     "nbformat>=5.11.1,<6",
@@ -106,6 +115,8 @@ setup(
         "torch": TORCH,
         "onnx": ONNX,
         "tensorflow": TENSORFLOW,
+        "gcs": GCS,
+        "s3": S3,
         "course": COURSE,
         "docs": DOCS,
         "browser": BROWSER,

@@ -15,6 +15,7 @@ PUBLIC = PACKAGE / "__init__.py"
 # The packages that each package may import. In addition, every package may import top-level
 # modules, which must not import any package.
 MAY_IMPORT = {
+    "storage": set(),
     "tokenizers": set(),
     "text": set(),
     "corpus": {"text", "tokenizers"},
@@ -48,10 +49,10 @@ MAY_IMPORT = {
         *("finetuning", "models", "pretraining", "recipes", "runs", "tokenizers", "training"),
     },
 }
-MAY_IMPORT["cli"] = set(MAY_IMPORT) - {"tasks"}
+MAY_IMPORT["cli"] = set(MAY_IMPORT) - {"storage", "tasks"}
 # Packages used by data workers and by commands that must start quickly. None stands for top-level
 # modules.
-WITHOUT_JAX = {None, "tokenizers", "text", "corpus", "pipeline", "labeled_data"}
+WITHOUT_JAX = {None, "storage", "tokenizers", "text", "corpus", "pipeline", "labeled_data"}
 COMPUTING = {"jax", "jaxlib", "flax", "optax", "orbax", "chex"}
 # Orbax will change its API before version 1.0, so only a few files may depend on it.
 USE_ORBAX = {"bert_jax/training/checkpoint.py", "bert_jax/training/checkpoint_parameters.py"}

@@ -1,0 +1,281 @@
+"""Keep verified local copies of objects, in a directory whose size is bounded."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from bert_jax.files import NotWritten, file_sha256, temporary_beside, writing
+from bert_jax.local_paths import cache_directory, make_directory
+from bert_jax.storage.errors import ConflictError, MissingObjectError, StorageError
+from bert_jax.storage.gcs import crc32c_of
+from bert_jax.storage.objects import list_objects, read_range, stat
+from bert_jax.storage.store import ObjectInfo
+from bert_jax.storage.urls import ObjectUrl
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_GIB = 32.0
+_DOWNLOAD_BYTES = 32 << 20
+_ATTEMPTS = 3
+_LOCK = "lock"  # an empty file that is locked by the users of a copy
+
+# An object, its name in the copy of a directory ("" for a copy of one object), and its SHA-256.
+_Part = tuple[ObjectInfo, str, str | None]
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A directory of copies of objects, which any number of processes may share.
+
+    A copy's path contains a hash of the object's URL and version, so a replaced object is read
+    again. A copy appears when it is complete and its checksum has been verified. When the copies
+    need more than `max_bytes`, the ones that were used least recently are removed, except those
+    that a process is using.
+
+    Attributes:
+      directory: the directory, which is created if it does not exist.
+      max_bytes: the size of all copies together.
+    """
+
+    directory: Path
+    max_bytes: int
+
+    @contextmanager
+    def copy_of(self, info: ObjectInfo, sha256: str | None = None) -> Iterator[Path]:
+        """Return a local copy of an object, which is kept at least until the block ends.
+
+        Args:
+          info: the object.
+          sha256: the checksum in hex that the content must have, or None if it is unknown.
+
+        Raises:
+          ConflictError: the object was replaced.
+          StorageError: the object cannot be read, or does not have the checksum.
+          NotWritten: the disk is full, or the directory cannot be written.
+        """
+        descriptor, path = self._hold(info.url, [(info, "", sha256)])
+        try:
+            yield path
+        finally:
+            os.close(descriptor)
+
+    def keep(self, info: ObjectInfo, sha256: str | None = None) -> Path:
+        """Return a local copy of an object that is kept until this process ends; see `copy_of`."""
+        return self._hold(info.url, [(info, "", sha256)])[1]
+
+    def keep_tree(self, url: ObjectUrl, infos: Iterable[ObjectInfo]) -> Path:
+        """Return a local directory with copies of objects below `url`; see `keep`."""
+        return self._hold(url, [(info, url.relative(info.url), None) for info in infos])[1]
+
+    def _hold(self, url: ObjectUrl, parts: Sequence[_Part]) -> tuple[int, Path]:
+        """Return a copy and the open file that holds a shared lock on it."""
+        folder = self.directory / _key_of(parts)
+        path = folder / url.name
+        num_bytes = sum(info.num_bytes for info, _, _ in parts)
+        while True:
+            with writing(self.directory):
+                descriptor = _locked(folder / _LOCK, fcntl.LOCK_SH)
+            try:
+                if _size(path) != num_bytes:
+                    os.close(descriptor)
+                    with writing(self.directory):
+                        descriptor = _locked(folder / _LOCK, fcntl.LOCK_EX)
+                    if _size(path) != num_bytes:  # no other process copied it meanwhile
+                        self._copy(path, parts, num_bytes)
+                    fcntl.flock(descriptor, fcntl.LOCK_SH)
+                    if _size(path) != num_bytes:  # removed between the two locks
+                        os.close(descriptor)
+                        continue
+                os.utime(descriptor)  # the time of the last use
+            except BaseException:
+                with suppress(OSError):
+                    os.close(descriptor)
+                raise
+            return descriptor, path
+
+    def _copy(self, path: Path, parts: Sequence[_Part], num_bytes: int) -> None:
+        is_directory = bool(parts[0][1])
+        with writing(path), temporary_beside(path, directory=is_directory) as temporary:
+            with writing(self.directory):
+                room = _locked(self.directory / "room", fcntl.LOCK_EX)
+            try:
+                self._make_room(num_bytes)
+                for info, name, _ in parts:
+                    target = temporary / name if name else temporary
+                    make_directory(target.parent)
+                    with open(target, "wb") as file:
+                        file.truncate(info.num_bytes)  # counted by other processes from now on
+            finally:
+                os.close(room)
+            for info, name, sha256 in parts:
+                _download(info, temporary / name if name else temporary, sha256)
+            if path.is_dir():
+                shutil.rmtree(path)  # a damaged copy
+            os.replace(temporary, path)
+
+    def _make_room(self, num_bytes: int) -> None:
+        """Remove the copies that were used least recently until `num_bytes` more fit.
+
+        Raises:
+          NotWritten: the object does not fit into the cache, or the disk is too full.
+        """
+        if num_bytes > self.max_bytes:
+            raise NotWritten(
+                self.directory,
+                f"the cache may hold {self.max_bytes:,} bytes, and one object has {num_bytes:,}",
+            )
+        entries = sorted(_entries(self.directory))
+        used = sum(size for _, size, _ in entries)
+        free = shutil.disk_usage(self.directory).free
+        for _, size, folder in entries:
+            if used + num_bytes <= self.max_bytes and num_bytes <= free:
+                return
+            if _removed(folder):
+                used, free = used - size, free + size
+        if num_bytes > free:
+            raise NotWritten(self.directory, os.strerror(errno.ENOSPC))
+        if used + num_bytes > self.max_bytes:
+            raise NotWritten(
+                self.directory,
+                f"the copies in use need {used:,} of the {self.max_bytes:,} bytes that the cache "
+                "may hold",
+            )
+
+
+def default_cache() -> Cache:
+    """Return the cache for everything except training data, in `cache_directory()`."""
+    return Cache(cache_directory() / "objects", int(DEFAULT_GIB * (1 << 30)))
+
+
+def local_file(url: ObjectUrl) -> Path:
+    """Return a local copy of an object, which is kept until this process ends.
+
+    Raises:
+      StorageError: the object cannot be read.
+      NotWritten: the copy cannot be written.
+    """
+    while True:
+        with suppress(ConflictError):  # replaced while it was read, so read the new version
+            return default_cache().keep(stat(url))
+
+
+def local_tree(url: ObjectUrl, wanted: Callable[[str], bool] = lambda name: True) -> Path:
+    """Return a local directory with copies of all objects below a URL.
+
+    The directory's name depends on the versions of all objects, so it never mixes versions.
+
+    Args:
+      url: the URL of the directory.
+      wanted: returns whether the object with a name relative to `url` is needed.
+
+    Raises:
+      MissingObjectError: there are no such objects.
+      StorageError: an object cannot be read.
+      NotWritten: the copy cannot be written.
+    """
+    while True:
+        infos = [info for info in list_objects(url) if wanted(url.relative(info.url))]
+        if not infos:
+            raise MissingObjectError(url, "missing")
+        with suppress(ConflictError):
+            return default_cache().keep_tree(url, infos)
+
+
+def _download(info: ObjectInfo, path: Path, sha256: str | None) -> None:
+    """Write an object to an existing file, and verify the file's checksum."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        with open(path, "r+b") as file:  # its size was reserved
+            for start in range(0, info.num_bytes, _DOWNLOAD_BYTES):
+                file.write(read_range(info, start, start + _DOWNLOAD_BYTES))
+        fault = _fault(path, info, sha256)
+        if fault is None:
+            return
+        logger.warning("%s: attempt %d to copy it failed: %s", info.url, attempt, fault)
+    raise StorageError(info.url, None, f"{fault} in {_ATTEMPTS} copies")
+
+
+def _key_of(parts: Sequence[_Part]) -> str:
+    text = "\n".join(f"{info.url} {info.version}" for info, _, _ in parts)
+    digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+    return f"{digest[:2]}/{digest[2:32]}"
+
+
+def _size(path: Path) -> int | None:
+    """Return the size of a file, or of all files below a directory; None if it does not exist."""
+    try:
+        if not path.is_dir():
+            return path.stat().st_size
+        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    except FileNotFoundError:
+        return None
+
+
+def _locked(path: Path, kind: int) -> int:
+    """Open and lock a file that may be removed at any time by `_removed`."""
+    while True:
+        try:
+            make_directory(path.parent)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:
+            continue
+        fcntl.flock(descriptor, kind)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return descriptor
+        os.close(descriptor)
+
+
+def _entries(directory: Path) -> Iterator[tuple[float, int, Path]]:
+    """Yield (time of last use, size, folder) for each copy."""
+    for folder in directory.glob("??/*"):
+        with suppress(FileNotFoundError):
+            last_use = (folder / _LOCK).stat().st_mtime
+            yield last_use, _size(folder) or 0, folder
+
+
+def _removed(folder: Path) -> bool:
+    """Remove a copy unless a process is using it, and return whether it was removed."""
+    try:
+        descriptor = os.open(folder / _LOCK, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def _fault(file: Path, info: ObjectInfo, sha256: str | None) -> str | None:
+    """Describe how a copy differs from the object, or return None if it is equal."""
+    size = file.stat().st_size
+    if size != info.num_bytes:
+        return f"{size} instead of {info.num_bytes} bytes were received"
+    if sha256 is not None and file_sha256(file) != sha256:
+        return "the SHA-256 checksum differs"
+    if info.md5 is not None:
+        with open(file, "rb") as content:
+            digest = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False))
+        return None if digest.hexdigest() == info.md5 else "the MD5 checksum differs"
+    if info.crc32c is not None and crc32c_of(_chunks(file)) != info.crc32c:
+        return "the CRC32C checksum differs"
+    return None
+
+
+def _chunks(file: Path) -> Iterator[bytes]:
+    with open(file, "rb") as content:
+        while chunk := content.read(1 << 20):
+            yield chunk

@@ -1,0 +1,172 @@
+"""Give one process at a time the right to write below a URL, by a lease that expires.
+
+A lease is an object that names its owner. It is created only if it does not exist, renewed in a
+thread by replacing exactly the version that was written last, and removed at the end. Another
+process may replace a lease that its owner has not renewed for `LEASE_SECONDS`. It observes this
+itself instead of comparing clocks, so it does not matter if the clocks of two machines differ.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from types import TracebackType
+
+from bert_jax.storage.errors import ConflictError, MissingObjectError, StorageError
+from bert_jax.storage.objects import find, read_versioned, remove, write_bytes
+from bert_jax.storage.store import ABSENT
+from bert_jax.storage.urls import ObjectUrl
+
+logger = logging.getLogger(__name__)
+
+# Longer than a stall of the store that requests survive, so that an owner keeps its lease.
+LEASE_SECONDS = 90.0
+RENEWAL_SECONDS = 10.0
+POLL_SECONDS = 1.0
+
+
+class LeaseHeldError(ValueError):
+    """An error for a lease that another process holds."""
+
+
+class LeaseLostError(OSError):
+    """An error for a lease that was not renewed in time, or that another process took over."""
+
+
+class Lease:
+    """A context manager that holds a lease; see the module's description."""
+
+    def __init__(self, url: ObjectUrl, holder: str, setting: str):
+        """Describe a lease without taking it.
+
+        Args:
+          url: the object that represents the lease.
+          holder: what holds the lease, such as "preparation", for messages.
+          setting: the option that names the protected place, such as "output=gs://bucket/corpus", for messages.
+        """
+        self._url, self._holder, self._setting = url, holder, setting
+        self._owner = uuid.uuid4().hex
+        self._version = ABSENT
+        self._renewals = 0
+        self._renewed_at = 0.0
+        self._lost = ""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._keep_renewing, name="lease", daemon=True)
+
+    def __enter__(self) -> Lease:
+        """Take the lease, waiting up to `LEASE_SECONDS` for a killed process's lease to expire.
+
+        Raises:
+          LeaseHeldError: another process holds the lease and renews it.
+          StorageError: the object cannot be written.
+        """
+        while True:
+            current = _read(self._url)
+            try:
+                self._write(ABSENT if current is None else self._wait_until_expired(*current))
+                break
+            except ConflictError:
+                continue  # another process wrote it first
+        self._thread.start()
+        return self
+
+    def _wait_until_expired(self, content: dict[str, object], version: str) -> str:
+        """Wait until a lease has not been renewed for `LEASE_SECONDS`, and return its version.
+
+        Raises:
+          LeaseHeldError: the lease was renewed.
+        """
+        holder = f"process {content.get('process', '?')} on {content.get('host', '?')}"
+        logger.warning(
+            "%s: waiting for up to %.0f s, since %s may have been killed while writing",
+            self._setting,
+            LEASE_SECONDS,
+            holder,
+        )
+        started = time.monotonic()
+        while time.monotonic() - started < LEASE_SECONDS:
+            time.sleep(POLL_SECONDS)
+            info = find(self._url)
+            if info is None:
+                return ABSENT
+            if info.version != version:
+                raise LeaseHeldError(
+                    f"{self._setting}: another {self._holder} is writing to it ({holder}). Wait "
+                    "until it ends, or stop it."
+                )
+        return version
+
+    def _write(self, condition: str) -> None:
+        started = time.monotonic()  # the store may apply the write at any time after this
+        content = {
+            "owner": self._owner,
+            "host": socket.gethostname(),
+            "process": os.getpid(),
+            "renewals": self._renewals,
+        }
+        write_bytes(self._url, json.dumps(content) + "\n", condition)
+        current = _read(self._url)
+        if current is None or current[0].get("owner") != self._owner:
+            raise ConflictError(self._url, "conflict")
+        self._version, self._renewed_at = current[1], started
+        self._renewals += 1
+
+    def _keep_renewing(self) -> None:
+        while not self._stop.wait(RENEWAL_SECONDS):
+            try:
+                self._write(self._version)
+            except ConflictError:
+                self._lost = "another process took over its lease"
+                return
+            except OSError as error:
+                logger.warning("%s: the lease could not be renewed: %s", self._setting, error)
+
+    def check(self) -> None:
+        """Check that this process still holds the lease; call this before a final write.
+
+        Raises:
+          LeaseLostError: the lease has expired or was taken over.
+        """
+        age = time.monotonic() - self._renewed_at
+        if not self._lost and age > LEASE_SECONDS:
+            self._lost = f"its lease could not be renewed for {age:.0f} s"
+        if self._lost:
+            raise LeaseLostError(
+                f"{self._setting}: this {self._holder} stopped writing, because {self._lost}. "
+                "Make sure that no other process writes there, and run the same command again"
+            )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._lost:
+            return
+        try:
+            current = find(self._url)
+            if current is not None and current.version == self._version:
+                remove(self._url)
+        except StorageError as failure:  # it expires by itself
+            logger.warning("%s: the lease could not be removed: %s", self._setting, failure)
+
+
+def _read(url: ObjectUrl) -> tuple[dict[str, object], str] | None:
+    """Return a lease's content and version, or None if there is no lease."""
+    try:
+        data, info = read_versioned(url)
+    except MissingObjectError:
+        return None
+    try:
+        content = json.loads(data)
+    except ValueError:
+        content = {}
+    return (content if isinstance(content, dict) else {}), info.version

@@ -1,0 +1,224 @@
+"""Read, write, list and remove objects; the requests are retried and their errors explained."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import TypeVar, assert_never
+
+from bert_jax.storage.errors import (
+    ConflictError,
+    MissingObjectError,
+    Problem,
+    StorageError,
+    storage_error,
+)
+from bert_jax.storage.gcs import EMULATOR, Gcs
+from bert_jax.storage.retries import with_retries
+from bert_jax.storage.s3 import ENDPOINT, S3
+from bert_jax.storage.store import ABSENT, MAX_SINGLE_WRITE, ObjectInfo, Page, Store
+from bert_jax.storage.urls import ObjectUrl, Scheme
+
+T = TypeVar("T")
+
+READ_BYTES = 8 << 20
+_ENDPOINTS = {"gs": EMULATOR, "s3": ENDPOINT}
+
+
+def store_of(url: ObjectUrl) -> Store:
+    """Return the store that contains an object.
+
+    Raises:
+      ValueError: the library for this kind of store is not installed.
+    """
+    return _open_store(url.scheme, os.environ.get(_ENDPOINTS[url.scheme], ""), os.getpid())
+
+
+@lru_cache(maxsize=8)
+def _open_store(scheme: Scheme, endpoint: str, process: int) -> Store:
+    """Open connections to a store; another endpoint or process needs connections of its own."""
+    match scheme:
+        case "gs":
+            return Gcs()
+        case "s3":
+            return S3()
+        case _:
+            assert_never(scheme)
+
+
+def _request(url: ObjectUrl, action: str, request: Callable[[Store], T]) -> T:
+    store = store_of(url)
+    return with_retries(partial(request, store), partial(_problem, store, url), url, action)
+
+
+def _problem(store: Store, url: ObjectUrl, error: BaseException) -> Problem | None:
+    """Classify an error, and find out whether the object or its bucket is missing."""
+    problem = store.problem(error)
+    if problem != "missing":
+        return problem
+    try:
+        store.list_page(ObjectUrl(url.scheme, url.bucket, "-"), recursive=False, token=None)
+    except Exception as cause:
+        return "bucket" if store.problem(cause) in ("missing", "bucket") else "missing"
+    return "missing"
+
+
+def stat(url: ObjectUrl) -> ObjectInfo:
+    """Describe an object.
+
+    Raises:
+      MissingObjectError: there is no such object.
+      StorageError: the bucket does not exist, or the store denies access or does not answer.
+    """
+    if not url.key:
+        raise storage_error(url, "missing")
+    return _request(url, "reading", lambda store: store.stat(url))
+
+
+def find(url: ObjectUrl) -> ObjectInfo | None:
+    """Describe an object, or return None if it does not exist; see `stat`."""
+    try:
+        return stat(url)
+    except MissingObjectError:
+        return None
+
+
+def list_objects(url: ObjectUrl) -> Iterator[ObjectInfo]:
+    """Yield all objects below a URL, in the order of their keys; see `stat` for errors."""
+    for page in _pages(url, recursive=True):
+        yield from page.objects
+
+
+def list_directory(url: ObjectUrl) -> tuple[list[ObjectInfo], list[ObjectUrl]]:
+    """Return the objects directly below a URL, and the URLs of the directories there."""
+    pages = list(_pages(url, recursive=False))
+    return (
+        [info for page in pages for info in page.objects],
+        [directory for page in pages for directory in page.directories],
+    )
+
+
+def _pages(url: ObjectUrl, *, recursive: bool) -> Iterator[Page]:
+    token: str | None = None
+    while True:
+
+        def read_page(store: Store, token: str | None = token) -> Page:
+            return store.list_page(url, recursive=recursive, token=token)
+
+        try:
+            page = _request(url, "listing", read_page)
+        except MissingObjectError as error:  # only a bucket can be missing
+            raise StorageError(url, "bucket") from error
+        yield page
+        token = page.token
+        if token is None:
+            return
+
+
+def has_objects(url: ObjectUrl) -> bool:
+    """Return whether there are objects below a URL."""
+    return next(list_objects(url), None) is not None
+
+
+def read_range(info: ObjectInfo, start: int, end: int) -> bytes:
+    """Return a range of bytes of an object that has not changed since it was described.
+
+    Raises:
+      ConflictError: the object was replaced.
+      StorageError: the object cannot be read.
+    """
+    end = min(end, info.num_bytes)
+    if start >= end:
+        return b""
+
+    def read(store: Store) -> bytes:
+        content = store.read(info, start, end)
+        if len(content) != end - start:
+            raise TimeoutError(f"received {len(content)} of {end - start} bytes")
+        return content
+
+    try:
+        return _request(info.url, "reading", read)
+    except MissingObjectError as error:
+        if find(info.url) is None:
+            raise
+        raise ConflictError(info.url, "conflict") from error  # a replaced generation is not found
+
+
+def read_bytes(url: ObjectUrl) -> bytes:
+    """Return the content of an object; see `stat` for errors."""
+    return read_versioned(url)[0]
+
+
+def read_versioned(url: ObjectUrl) -> tuple[bytes, ObjectInfo]:
+    """Return the content of an object and the description of the version that was read."""
+    while True:
+        info = stat(url)
+        try:
+            ranges = range(0, info.num_bytes, READ_BYTES)
+            return b"".join(read_range(info, at, at + READ_BYTES) for at in ranges), info
+        except ConflictError:
+            continue  # read the new version
+
+
+def write_bytes(url: ObjectUrl, content: str | bytes, condition: str | None = None) -> None:
+    """Write an object. Readers see either the old content or all of the new content.
+
+    Args:
+      url: the object.
+      content: up to 32 MiB; text is encoded as UTF-8.
+      condition: `ABSENT` if the object must not exist yet, the version that it must have, or None
+        to write it in any case. A condition requires content that no other process writes.
+
+    Raises:
+      ConflictError: the condition does not hold.
+      StorageError: the object cannot be written.
+    """
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    assert len(data) <= MAX_SINGLE_WRITE and url.key
+    try:
+        _request(url, "writing", lambda store: store.write(url, data, condition))
+    except MissingObjectError as error:  # the version to be replaced is gone, or there is no bucket
+        raise ConflictError(url, "conflict") from error
+    except ConflictError:
+        # If the answer to an attempt was lost, the next attempt conflicts with the first.
+        existing = find(url)
+        if existing is None or existing.num_bytes != len(data) or read_bytes(url) != data:
+            raise
+
+
+def create(url: ObjectUrl, content: str | bytes) -> None:
+    """Write an object that must not exist yet; see `write_bytes`."""
+    write_bytes(url, content, ABSENT)
+
+
+def upload(file: Path, url: ObjectUrl) -> None:
+    """Write a local file of any size to an object, which appears when it is complete.
+
+    Raises:
+      StorageError: the object cannot be written.
+    """
+    _request(url, "writing", lambda store: store.upload(url, file))
+    written, expected = stat(url).num_bytes, file.stat().st_size
+    if written != expected:
+        raise StorageError(url, None, f"{written} instead of {expected} bytes were stored")
+
+
+def remove(url: ObjectUrl) -> None:
+    """Remove an object if it exists.
+
+    Raises:
+      StorageError: the object cannot be removed.
+    """
+    try:
+        _request(url, "removing", lambda store: store.remove(url))
+    except MissingObjectError:
+        return
+
+
+def remove_tree(url: ObjectUrl) -> None:
+    """Remove all objects below a URL."""
+    for info in list(list_objects(url)):
+        remove(info.url)

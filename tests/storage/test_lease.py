@@ -1,0 +1,71 @@
+"""Test that one process at a time holds a lease."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from bert_jax.storage import lease as lease_module
+from bert_jax.storage.lease import Lease, LeaseHeldError, LeaseLostError
+from bert_jax.storage.objects import find, read_bytes, remove, write_bytes
+from bert_jax.storage.urls import ObjectUrl
+
+HOLD = """
+import sys, time
+from bert_jax.storage import lease
+from bert_jax.storage.urls import parse_url
+lease.LEASE_SECONDS, lease.RENEWAL_SECONDS = 2.0, 0.2
+with lease.Lease(parse_url(sys.argv[1]), "preparation", "output=x"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 2.0)
+    monkeypatch.setattr(lease_module, "RENEWAL_SECONDS", 0.2)
+    monkeypatch.setattr(lease_module, "POLL_SECONDS", 0.1)
+
+
+def make(bucket: ObjectUrl) -> Lease:
+    return Lease(bucket / "lease", "preparation", "output=x")
+
+
+def test_a_second_holder_is_refused(bucket: ObjectUrl) -> None:
+    with make(bucket) as held:
+        message = rf"output=x: another preparation is writing to it \(process {os.getpid()} on "
+        with pytest.raises(LeaseHeldError, match=message):
+            make(bucket).__enter__()
+        held.check()
+    assert find(bucket / "lease") is None
+    with make(bucket) as again:
+        again.check()
+
+
+def test_a_holder_notices_that_its_lease_was_taken(bucket: ObjectUrl) -> None:
+    with make(bucket) as held:
+        write_bytes(bucket / "lease", "{}")
+        with pytest.raises(LeaseLostError, match="another process took over its lease"):
+            for _ in range(100):  # until the next renewal has failed
+                time.sleep(0.1)
+                held.check()
+    assert read_bytes(bucket / "lease") == b"{}"
+    remove(bucket / "lease")
+
+
+@pytest.mark.slow
+def test_the_lease_of_a_killed_process_expires(bucket: ObjectUrl) -> None:
+    command = [sys.executable, "-c", HOLD, f"{bucket}/lease"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"held\n"
+        with pytest.raises(LeaseHeldError):
+            make(bucket).__enter__()
+        process.send_signal(signal.SIGKILL)
+    started = time.monotonic()
+    with make(bucket) as held:
+        held.check()
+    assert time.monotonic() - started > 1.9
