@@ -47,7 +47,7 @@ class Lease:
         Args:
           url: the object that represents the lease.
           holder: what holds the lease, such as "preparation", for messages.
-          setting: the option that names the protected place, such as "output=gs://bucket/corpus", for messages.
+          setting: the option for the protected place, such as "output=gs://bucket/corpus".
         """
         self._url, self._holder, self._setting = url, holder, setting
         self._owner = uuid.uuid4().hex
