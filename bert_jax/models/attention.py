@@ -12,7 +12,7 @@ from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.devices import check_splash_dropout
 from bert_jax.models.flash_attention import flash_attention
-from bert_jax.models.layers import constrain, layer_dense
+from bert_jax.models.layers import constrain, layer_dense, select_rows
 from bert_jax.models.local_attention import cudnn_local_attention, local_attention
 from bert_jax.models.options import Ops, with_ops
 from bert_jax.models.products import attention_scores
@@ -58,8 +58,8 @@ def scaled_scores(query: jax.Array, key: jax.Array, ops: Ops = "fast") -> jax.Ar
     """Return the scaled dot product of every query with every key, unmasked.
 
     Args:
-      query: [batch, length, num_heads, head_dim].
-      key: same shape as `query`.
+      query: [batch, from, num_heads, head_dim].
+      key: [batch, to, num_heads, head_dim].
       ops: see `ComputeConfig`.
 
     Returns:
@@ -157,7 +157,10 @@ def cudnn_attention(query: jax.Array, key: jax.Array, value: jax.Array, view: Vi
 
 
 class Projections(NamedTuple):
-    """Queries, keys and values for all heads, each [batch, length, num_heads, head_dim]."""
+    """Queries, keys and values for all heads, each [batch, length, num_heads, head_dim].
+
+    There may be queries for some positions only.
+    """
 
     query: jax.Array
     key: jax.Array
@@ -184,6 +187,7 @@ class SelfAttention(nnx.Module):
         dropout_key: jax.Array | None,
         *,
         return_scores: bool = False,
+        positions: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Attend within each document.
 
@@ -192,13 +196,22 @@ class SelfAttention(nnx.Module):
           view: the tokens that each token attends to.
           dropout_key: None during evaluation.
           return_scores: whether to also return the attention scores.
+          positions: [batch, count], the only positions whose output is needed (in evaluation only);
+            None for all.
 
         Returns:
-          The output, which has the shape of `x`, and the `scaled_scores` (None unless requested).
+          The output, which has the shape of `x` or, with `positions`, [batch, count, hidden_dim],
+          and the `scaled_scores` of all positions (None unless requested).
         """
-        projections = self.project(x, view.rotation)
         # In an exported program, the row length may be unknown, so rows cannot be cut into blocks.
         in_blocks = view.window is not None and isinstance(x.shape[1], int)
+        if positions is not None:
+            assert dropout_key is None
+            if self.backend == "xla" and not in_blocks and not return_scores:
+                return self._attend_from(positions, x, view), None
+            output, scores = self(x, view, None, return_scores=return_scores)
+            return select_rows(output, positions), scores
+        projections = self.project(x, view.rotation)
         scores = None
         if return_scores or (self.backend == "xla" and not in_blocks):
             scores = scaled_scores(projections.query, projections.key, self.ops)
@@ -247,15 +260,45 @@ class SelfAttention(nnx.Module):
                 assert_never(self.backend)
         return self.output(attended.reshape(x.shape)), scores if return_scores else None
 
-    def project(self, x: jax.Array, rotation: Rotation | None = None) -> Projections:
+    def _attend_from(self, positions: jax.Array, x: jax.Array, view: View) -> jax.Array:
+        """Return the output [batch, count, hidden_dim] at `positions` [batch, count].
+
+        Only these positions are projected to queries and attend to other positions.
+        """
+        projections = self.project(x, view.rotation, positions)
+        scores = scaled_scores(projections.query, projections.key, self.ops)
+        visible = visible_tokens(view, x.shape[1])
+        if visible is not None:
+            if visible.shape[2] != 1:  # the mask differs between positions
+                mask = jnp.broadcast_to(visible[:, 0], (x.shape[0], *visible.shape[2:]))
+                visible = jnp.take_along_axis(mask, positions[..., None], axis=1)[:, None]
+            scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
+        attended = with_ops(softmax_attention, self.ops)(scores, projections.value, None, 0.0)
+        return self.output(attended.reshape(*positions.shape, x.shape[-1]))
+
+    def project(
+        self,
+        x: jax.Array,
+        rotation: Rotation | None = None,
+        positions: jax.Array | None = None,
+    ) -> Projections:
         """Project `x` [batch, length, hidden_dim] to queries, keys and values for all heads.
 
-        Queries and keys are rotated by `rotation`.
+        Queries and keys are rotated by `rotation`. If `positions` [batch, count] are given, there
+        are queries for these positions only.
         """
-        heads = (*x.shape[:-1], self.config.num_heads, self.config.head_dim)
-        axes = ("batch", None, "heads", None)
-        projected = apply_each((self.query, self.key, self.value), x, "heads")
-        query, key, value = (constrain(each.reshape(heads), *axes) for each in projected)
+        heads, axes = (self.config.num_heads, self.config.head_dim), ("batch", None, "heads", None)
+
+        def split(projected: jax.Array) -> jax.Array:
+            return constrain(projected.reshape(*projected.shape[:-1], *heads), *axes)
+
+        if positions is None:
+            query, key, value = apply_each((self.query, self.key, self.value), x, "heads")
+        else:
+            query = self.query(select_rows(x, positions))
+            key, value = apply_each((self.key, self.value), x, "heads")
+        query, key, value = split(query), split(key), split(value)
         if rotation is not None:
-            query, key = rotate(query, rotation), rotate(key, rotation)
+            query = rotate(query, rotation if positions is None else rotation.at(positions))
+            key = rotate(key, rotation)
         return Projections(query, key, value)

@@ -115,8 +115,8 @@ def attention_scores(query: jax.Array, key: jax.Array) -> jax.Array:
     """Return the dot products of queries and keys as float32 [batch, heads, from, to].
 
     Args:
-      query: [batch, length, heads, head_dim].
-      key: same shape and dtype as `query`.
+      query: [batch, from, heads, head_dim].
+      key: [batch, to, heads, head_dim], in the same dtype.
 
     The cotangent is rounded to the operands' dtype, as in all other matmuls in the model. JAX's own
     derivative would multiply a float32 cotangent by bfloat16 operands, so both matmuls in the

@@ -33,6 +33,15 @@ class Rotation(NamedTuple):
     cosine: jax.Array
     sine: jax.Array
 
+    def at(self, positions: jax.Array) -> Rotation:
+        """Return the rotation of the tokens at `positions` [batch, count] of the rows."""
+
+        def select(angles: jax.Array) -> jax.Array:
+            shape = (len(positions), *angles.shape[1:])
+            return jnp.take_along_axis(jnp.broadcast_to(angles, shape), positions[..., None], 1)
+
+        return Rotation(select(self.cosine), select(self.sine))
+
 
 def rotation(position_ids: jax.Array | None, length: int, head_dim: int, theta: float) -> Rotation:
     """Return the rotation of every position (Su et al. 2021, section 3.2.2).

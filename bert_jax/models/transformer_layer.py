@@ -151,21 +151,20 @@ def apply_layer(
     rate, ops, norms = config.hidden_dropout, layer.attention.attention.ops, layer.ffn.norms
     attention, ffn, ffn_norm = layer.attention.attention, layer.ffn.ffn, layer.ffn.ffn_norm
 
-    def only_at(x: jax.Array) -> jax.Array:
-        return x if positions is None else select_rows(x, positions)
-
     block_input = layer.attention_input(x, config) if normed is None else normed
-    update, scores = attention(block_input, view, keys[0], return_scores=return_scores)
+    update, scores = attention(
+        block_input, view, keys[0], return_scores=return_scores, positions=positions
+    )
+    if positions is not None:
+        x = select_rows(x, positions)
     attention_rate = config.attention_output_rate
     match config.norm:
         case "post":
             norm = layer.attention.attention_norm
-            x = only_at(dropout_add_norm(x, update, attention_rate, keys[1], norm, norms))
+            x = dropout_add_norm(x, update, attention_rate, keys[1], norm, norms)
             return LayerOutput(dropout_add_norm(x, ffn(x), rate, keys[2], ffn_norm, norms), scores)
         case "pre":
-            x, normed = dropout_add_and_norm(
-                only_at(x), only_at(update), attention_rate, keys[1], ffn_norm, norms
-            )
+            x, normed = dropout_add_and_norm(x, update, attention_rate, keys[1], ffn_norm, norms)
             update = ffn(normed)
             if next_norm is None:
                 return LayerOutput(x + dropout(update, rate, keys[2], ops), scores)

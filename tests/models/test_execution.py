@@ -189,20 +189,39 @@ def test_returned_hidden_states_match_a_scan(params: Parameters, batch: Batch) -
     assert_allclose(scanned.hidden, unrolled.hidden_states[-1], rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
-@pytest.mark.parametrize("scan", [False, True])
+ROTARY: dict[str, Any] = {"positions": "rotary", "norm": "pre"}
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"norm": "pre"}, ROTARY, ROTARY | {"attention_window": 5, "global_every": 2}],
+    ids=["post", "pre", "rotary", "local"],
+)
 def test_the_last_layer_can_be_computed_at_a_few_positions(
-    scan: bool, norm: Any, batch: Batch
+    changes: dict[str, Any], packed: bool, batch: Batch
 ) -> None:
-    config = dataclasses.replace(CONFIG, norm=norm)
-    compute = dataclasses.replace(PLAIN, scan_layers=scan)
-    definition = Pretraining(config, compute).definition
+    definition = Pretraining(dataclasses.replace(CONFIG, **changes), PLAIN).definition
     model = definition.module(definition.init(jax.random.key(2)))
     inputs = [batch[f"{name}_ids"] for name in ("token", "segment", "position", "document")]
+    if not packed:
+        inputs[2:] = [None, (batch["document_ids"] > 0).astype(np.int32)]
     positions = np.array([[3, 0], [11, 3], [5, 5]])
-    whole = model.encoder(*inputs).hidden
-    few = model.encoder(*inputs, positions=jnp.asarray(positions)).hidden
+    whole = model.encoder(*inputs, packed=packed).hidden
+    few = model.encoder(*inputs, packed=packed, positions=jnp.asarray(positions)).hidden
     assert_allclose(few, np.take_along_axis(np.asarray(whole), positions[..., None], 1), atol=1e-6)
+
+
+def test_positions_can_be_chosen_if_layers_are_scanned(batch: Batch) -> None:
+    inputs = [batch[f"{name}_ids"] for name in ("token", "segment", "position", "document")]
+    positions = jnp.array([[3, 0], [11, 3], [5, 5]])
+    results = []
+    for scan in (False, True):
+        compute = dataclasses.replace(PLAIN, scan_layers=scan)
+        definition = Pretraining(CONFIG, compute).definition
+        model = definition.module(definition.init(jax.random.key(2)))
+        results.append(model.encoder(*inputs, positions=positions).hidden)
+    assert_allclose(*results, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
