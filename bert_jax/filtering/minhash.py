@@ -1,0 +1,140 @@
+"""Estimate the similarity of documents with MinHash, and find candidate pairs with LSH.
+
+The similarity of two documents is the Jaccard similarity of their sets of word 5-grams (Broder
+1997, "On the resemblance and containment of documents"; Lee et al. 2022, "Deduplicating Training
+Data Makes Language Models Better", section 4.2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_jax.filtering.words import shingles
+
+SHINGLE_WORDS = 5
+LOWEST_THRESHOLD, HIGHEST_THRESHOLD = 0.3, 0.99
+_STANDARD_ERROR = 0.025
+_FEWEST_PERMUTATIONS = 64
+_CANDIDATE_PROBABILITY = 0.99
+_CHUNK = 1 << 15  # shingles that are hashed at a time, so that they stay in the processor's cache
+_SEED = 1997
+
+# A signature keeps the low 16 bits of every minimum, as in b-bit minwise hashing (Li and König
+# 2010). Different minima agree with probability 2**-16, which is far below the standard error.
+Signatures = NDArray[np.uint16]
+
+
+@dataclass(frozen=True)
+class MinHash:
+    """The permutations and bands that are used for a similarity threshold.
+
+    There are enough permutations for the estimate at the threshold to have a standard error of
+    0.025, but at least 64. Bands have the largest number of rows for which a pair at the threshold
+    agrees in at least one band, and so becomes a candidate, with probability 0.99. At 0.8, there
+    are 256 permutations, in 32 bands of 8 rows.
+
+    Attributes:
+      threshold: the similarity from which documents are near-duplicates.
+    """
+
+    threshold: float
+
+    @property
+    def num_permutations(self) -> int:
+        """The number of permutations, and the length of a signature."""
+        variance = self.threshold * (1 - self.threshold)
+        # Rounding keeps 0.8 * 0.2 / 0.025**2 from becoming 257 through a rounding error.
+        return max(_FEWEST_PERMUTATIONS, math.ceil(round(variance / _STANDARD_ERROR**2, 6)))
+
+    @property
+    def rows(self) -> int:
+        """The number of rows in a band."""
+        permutations = range(1, self.num_permutations + 1)
+        return max(rows for rows in permutations if self._found(rows) >= _CANDIDATE_PROBABILITY)
+
+    @property
+    def bands(self) -> int:
+        """The number of bands."""
+        return self.num_permutations // self.rows
+
+    def _found(self, rows: int) -> float:
+        return 1 - (1 - self.threshold**rows) ** (self.num_permutations // rows)
+
+    def candidate_probability(self, similarity: float) -> float:
+        """Return the probability that two documents with this similarity become candidates."""
+        return 1 - (1 - similarity**self.rows) ** self.bands
+
+    def sign(self, texts: Sequence[str]) -> Signatures:
+        """Return the texts' signatures, of shape (num_permutations, num_texts).
+
+        A text without words has a signature whose values are all 0xFFFF; see `has_words`.
+        """
+        return _signatures(
+            [shingles(text, SHINGLE_WORDS).astype(np.uint32) for text in texts],
+            self.num_permutations,
+        )
+
+
+def has_words(signatures: Signatures) -> NDArray[np.bool_]:
+    """Return for each text whether it has words, since others cannot be compared."""
+    return np.any(signatures != 0xFFFF, axis=0)
+
+
+def similarities(first: Signatures, second: Signatures) -> NDArray[np.float64]:
+    """Return the estimated similarities of pairs of texts.
+
+    Args:
+      first: the signatures of the first text of each pair, of shape (num_pairs, num_permutations).
+      second: the signatures of the second texts, of the same shape.
+    """
+    return np.mean(first == second, axis=1)
+
+
+def band_hashes(rows: Signatures) -> NDArray[np.uint64]:
+    """Return a hash of each text's values in one band.
+
+    Args:
+      rows: the rows of the band, of shape (rows, num_texts).
+    """
+    hashes = np.full(rows.shape[1], 0xCBF29CE484222325, np.uint64)
+    for row in rows:  # the steps of FNV-1a, with 16 bits at a time, and a shift that mixes them
+        hashes ^= row
+        hashes *= np.uint64(0x9E3779B97F4A7C15)
+        hashes ^= hashes >> np.uint64(29)
+    return hashes
+
+
+def _signatures(sets: Sequence[NDArray[np.uint32]], num_permutations: int) -> Signatures:
+    """Return the signatures of sets of hashes, which may contain repetitions.
+
+    A permutation of the 32-bit hashes is x -> a * x + b modulo 2**32 with an odd factor a.
+    """
+    signatures = np.full((num_permutations, len(sets)), 0xFFFFFFFF, np.uint32)
+    filled = np.array([number for number, each in enumerate(sets) if len(each)], np.intp)
+    if not len(filled):
+        return signatures.astype(np.uint16)
+    hashes = np.concatenate([sets[number] for number in filled])
+    starts = np.cumsum([0, *(len(sets[number]) for number in filled[:-1])])
+    random = np.random.Generator(np.random.PCG64(_SEED))
+    factors = random.integers(0, 1 << 32, num_permutations, dtype=np.uint32) | np.uint32(1)
+    terms = random.integers(0, 1 << 32, num_permutations, dtype=np.uint32)
+    permuted = np.empty(_CHUNK, np.uint32)
+    for begin in range(0, len(hashes), _CHUNK):
+        chunk = hashes[begin : begin + _CHUNK]
+        # The first set in the chunk may have begun in an earlier chunk.
+        first = int(np.searchsorted(starts, begin, side="right")) - 1
+        last = int(np.searchsorted(starts, begin + len(chunk)))
+        inner = np.maximum(starts[first:last] - begin, 0)
+        columns, values = filled[first:last], permuted[: len(chunk)]
+        for number in range(num_permutations):
+            np.multiply(chunk, factors[number], out=values)
+            np.add(values, terms[number], out=values)
+            minima = np.minimum.reduceat(values, inner)
+            row = signatures[number]
+            row[columns] = np.minimum(row[columns], minima)
+    return signatures.astype(np.uint16)

@@ -1,0 +1,146 @@
+"""Find clusters of near-duplicates from documents' signatures, in bounded memory.
+
+Documents whose signatures agree in all rows of a band are candidates. Candidates whose estimated
+similarity reaches the threshold are linked, and linked documents form a cluster, of which the first
+document is kept. The result depends only on the signatures and their order.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_jax.filtering.clusters import Clusters
+from bert_jax.filtering.minhash import MinHash, Signatures, band_hashes, has_words, similarities
+
+Positions = NDArray[np.int64]
+
+# Each document is compared with the first documents of its bucket only, so that a bucket with n
+# documents takes time proportional to n.
+MAX_COMPARED = 256
+_ENTRIES = 1 << 22  # documents of a band that are sorted at a time, which takes 250 MiB
+_PAIRS = 1 << 14  # pairs whose signatures are compared at a time, which takes 16 MiB
+_OPEN_FILES = 64
+
+
+class SignatureFiles:
+    """The signatures of all documents, in NumPy files with one block of documents each."""
+
+    def __init__(self, paths: Sequence[Path], sizes: Sequence[int]):
+        """Describe the files.
+
+        Args:
+          paths: the files, in the order of the documents. Each contains an array of shape
+            (num_permutations, num_documents); see `MinHash.sign`.
+          sizes: the number of documents in each file.
+        """
+        self._paths = paths
+        self._ends = np.cumsum(sizes, dtype=np.int64)
+        self._open: OrderedDict[int, Signatures] = OrderedDict()
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def _block(self, number: int) -> Signatures:
+        block = self._open.pop(number, None)
+        if block is None:
+            block = np.load(self._paths[number], mmap_mode="r")
+        self._open[number] = block
+        if len(self._open) > _OPEN_FILES:
+            self._open.popitem(last=False)
+        return block
+
+    def read(self, positions: Positions) -> Signatures:
+        """Return the signatures of some documents, of shape (num_positions, num_permutations)."""
+        parts, order = [], []
+        blocks = np.searchsorted(self._ends, positions, side="right")
+        for number in np.unique(blocks):
+            chosen = np.flatnonzero(blocks == number)
+            block = self._block(int(number))
+            start = self._ends[number] - block.shape[1]
+            parts.append(block[:, positions[chosen] - start].T)
+            order.append(chosen)
+        signatures = np.concatenate(parts)
+        signatures[np.concatenate(order)] = signatures.copy()
+        return signatures
+
+    def band(self, first_row: int, num_rows: int) -> Iterator[tuple[Positions, NDArray[np.uint64]]]:
+        """Yield each block's (positions, hashes of the values in a band), for texts with words."""
+        start = 0
+        for number in range(len(self._paths)):
+            rows = self._block(number)[first_row : first_row + num_rows]
+            chosen = np.flatnonzero(has_words(rows))
+            yield chosen + start, band_hashes(rows[:, chosen])
+            start += rows.shape[1]
+
+
+def find_near_duplicates(
+    signatures: SignatureFiles,
+    settings: MinHash,
+    clusters: Clusters,
+    progress: Callable[[float], None] | None = None,
+) -> None:
+    """Join the clusters of documents that are near-duplicates.
+
+    Args:
+      signatures: the signatures of the documents.
+      settings: the threshold, permutations and bands.
+      clusters: the clusters to update.
+      progress: called after each band with the finished fraction.
+    """
+    for band in range(settings.bands):
+        for pairs in _candidates(signatures, band * settings.rows, settings.rows):
+            _join_similar(signatures, pairs, settings.threshold, clusters)
+        if progress is not None:
+            progress((band + 1) / settings.bands)
+
+
+def _candidates(signatures: SignatureFiles, first_row: int, num_rows: int) -> Iterator[Positions]:
+    """Yield arrays of pairs of documents that agree in a band, of shape (num_pairs, 2)."""
+    num_parts = max(1, -(-len(signatures) // _ENTRIES))
+    for part in range(num_parts):
+        positions, hashes = _part_of_band(signatures, first_row, num_rows, part, num_parts)
+        order = np.argsort(hashes, kind="stable")  # equal hashes stay in the order of the documents
+        positions, hashes = positions[order], hashes[order]
+        is_first = np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)]
+        starts = np.maximum.accumulate(np.where(is_first, np.arange(len(hashes)), 0))
+        later = np.flatnonzero(~is_first)
+        for rank in range(MAX_COMPARED):
+            later = later[later - starts[later] > rank]
+            if not len(later):
+                break
+            yield np.stack([positions[starts[later] + rank], positions[later]], axis=1)
+
+
+def _part_of_band(
+    signatures: SignatureFiles, first_row: int, num_rows: int, part: int, num_parts: int
+) -> tuple[Positions, NDArray[np.uint64]]:
+    """Return the documents whose hash of a band belongs to one of several parts, and the hashes."""
+    positions, hashes = [np.zeros(0, np.int64)], [np.zeros(0, np.uint64)]
+    for block_positions, block_hashes in signatures.band(first_row, num_rows):
+        chosen = block_hashes % np.uint64(num_parts) == part
+        positions.append(block_positions[chosen])
+        hashes.append(block_hashes[chosen])
+    return np.concatenate(positions), np.concatenate(hashes)
+
+
+def _join_similar(
+    signatures: SignatureFiles, pairs: Positions, threshold: float, clusters: Clusters
+) -> None:
+    for start in range(0, len(pairs), _PAIRS):
+        chunk = pairs[start : start + _PAIRS]
+        chunk = chunk[clusters.firsts(chunk[:, 0]) != clusters.firsts(chunk[:, 1])]
+        if not len(chunk):
+            continue
+        similar = estimate(signatures, chunk) >= threshold
+        for position, other in chunk[similar].tolist():
+            clusters.join(position, other)
+
+
+def estimate(signatures: SignatureFiles, pairs: Positions) -> NDArray[np.float64]:
+    """Return the estimated similarities of pairs of documents, given as (num_pairs, 2)."""
+    return similarities(signatures.read(pairs[:, 0]), signatures.read(pairs[:, 1]))

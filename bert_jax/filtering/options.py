@@ -1,0 +1,132 @@
+"""Define which documents are left out of a corpus."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from bert_jax.files import file_sha256
+from bert_jax.filtering.c4 import C4
+from bert_jax.filtering.contamination import CONTAMINATED
+from bert_jax.filtering.gopher import GopherQuality
+from bert_jax.filtering.minhash import HIGHEST_THRESHOLD, LOWEST_THRESHOLD
+from bert_jax.filtering.repetition import GopherRepetition
+
+RuleSet = Literal["gopher-quality", "gopher-repetition", "c4"]
+RULE_SETS: tuple[RuleSet, ...] = ("gopher-quality", "gopher-repetition", "c4")
+Contaminated = Literal["remove", "count"]
+
+
+@dataclass(frozen=True)
+class FilterOptions:
+    """Which documents to leave out of a corpus, in addition to exact duplicates.
+
+    By default, nothing is left out. Only near-duplicates are also removed from held-out inputs.
+
+    Attributes:
+      min_words: the minimum number of words, separated by white space.
+      max_words: the maximum number of words.
+      quality_rules: the published sets of rules to apply: "gopher-quality", "gopher-repetition"
+        and "c4". The rules of C4 also remove lines from documents.
+      keep_languages: the ISO 639 codes of the languages to keep, as identified by fastText.
+      min_language_probability: the minimum probability of the identified language.
+      decontaminate: files with evaluation data. Documents that share 13 consecutive words with it
+        are contaminated.
+      contaminated: whether contaminated documents are removed ("remove") or only counted ("count").
+      near_duplicates: the Jaccard similarity, between 0.3 and 0.99, from which a document is
+        removed as a near-duplicate of an earlier one.
+      gopher_quality: the limits for "gopher-quality".
+      gopher_repetition: the limits for "gopher-repetition".
+      c4: the limits for "c4".
+    """
+
+    min_words: int | None = None
+    max_words: int | None = None
+    quality_rules: tuple[RuleSet, ...] = ()
+    keep_languages: tuple[str, ...] = ()
+    min_language_probability: float = 0.65
+    decontaminate: tuple[str, ...] = ()
+    contaminated: Contaminated = "remove"
+    near_duplicates: float | None = None
+    gopher_quality: GopherQuality = field(default_factory=GopherQuality)
+    gopher_repetition: GopherRepetition = field(default_factory=GopherRepetition)
+    c4: C4 = field(default_factory=C4)
+
+    def __post_init__(self) -> None:
+        for name in ("min_words", "max_words"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value}: expected at least 1, or nothing.")
+        if self.min_words and self.max_words and self.min_words > self.max_words:
+            raise ValueError(
+                f"min_words={self.min_words}: more than max_words={self.max_words}, so nothing "
+                "would be kept. Exchange them."
+            )
+        for rules in self.quality_rules:
+            if rules not in RULE_SETS:
+                raise ValueError(
+                    f"quality_rules={rules!r}: expected any of {', '.join(RULE_SETS)}."
+                )
+        for language in self.keep_languages:
+            if not re.fullmatch("[a-z]{2,3}", language):
+                raise ValueError(
+                    f"keep_languages={language!r}: expected ISO 639 codes such as 'en' or 'de'."
+                )
+        if not 0 <= self.min_language_probability <= 1:
+            raise ValueError(
+                f"min_language_probability={self.min_language_probability}: expected a "
+                "probability from 0 to 1."
+            )
+        if self.contaminated not in ("remove", "count"):
+            raise ValueError(f"contaminated={self.contaminated!r}: expected 'remove' or 'count'.")
+        for path in self.decontaminate:
+            if not os.path.isfile(path):
+                raise ValueError(f"decontaminate={path}: this file does not exist.")
+        threshold = self.near_duplicates
+        if threshold is not None and not LOWEST_THRESHOLD <= threshold <= HIGHEST_THRESHOLD:
+            raise ValueError(
+                f"near_duplicates={threshold}: expected a similarity from {LOWEST_THRESHOLD} to "
+                f"{HIGHEST_THRESHOLD}."
+            )
+
+    @property
+    def filters_documents(self) -> bool:
+        """Whether documents are filtered one by one."""
+        limits = (self.min_words, self.max_words)
+        return bool(self.quality_rules or self.keep_languages or self.decontaminate) or any(limits)
+
+    @property
+    def active(self) -> bool:
+        """Whether anything may be left out."""
+        return self.filters_documents or self.near_duplicates is not None
+
+    def removes(self, rule: str) -> bool:
+        """Return whether documents that fail a rule are removed rather than only counted."""
+        return rule != CONTAMINATED or self.contaminated == "remove"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the options that affect the corpus; this is empty if nothing is left out.
+
+        Instead of paths, it contains the names and SHA-256 checksums of evaluation data.
+        """
+        content = json.loads(json.dumps(dataclasses.asdict(self)))
+        content["decontaminate"] = {
+            os.path.basename(path): file_sha256(path) for path in self.decontaminate
+        }
+        unused = {
+            "gopher_quality": "gopher-quality" not in self.quality_rules,
+            "gopher_repetition": "gopher-repetition" not in self.quality_rules,
+            "c4": "c4" not in self.quality_rules,
+            "min_language_probability": not self.keep_languages,
+            "contaminated": not self.decontaminate,
+        }
+        empty: tuple[Any, ...] = (None, [], {})
+        return {
+            name: value
+            for name, value in content.items()
+            if not unused.get(name) and value not in empty
+        }

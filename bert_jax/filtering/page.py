@@ -1,0 +1,146 @@
+"""Show which documents were left out of a corpus, as a self-contained HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+NUM_EXAMPLES = 5
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #222; --page: #fff; --line: #ddd; --quote: #f4f5f7; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #ddd; --page: #16181c; --line: #3a3d44; --quote: #22252b; }
+}
+body { color: var(--ink); background: var(--page); margin: 2em auto; max-width: 60em;
+  padding: 0 1em; font: 15px/1.5 system-ui, sans-serif; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: 0.25em 0.8em; border-bottom: 1px solid var(--line); text-align: left; }
+td + td, th + th { text-align: right; }
+.cluster { border-left: 3px solid var(--line); padding-left: 1em; margin: 1em 0; }
+.source { overflow-wrap: anywhere; margin-bottom: 0; }
+blockquote { background: var(--quote); border-radius: 6px; margin: 0.2em 0 1em; padding: 0.5em 1em;
+  overflow-wrap: anywhere; white-space: pre-line; }
+"""
+
+
+@dataclass(frozen=True)
+class FilterSummary:
+    """The number of documents that were left out of a corpus, by reason.
+
+    Attributes:
+      num_documents: the number of documents, excluding exact duplicates.
+      filtered: the number of documents that the filters removed, keyed by rule.
+      contaminated_kept: the number of documents that are contaminated but kept.
+      near_duplicates: the number of documents removed as near-duplicates.
+      clusters: the number of clusters of near-duplicates, each with one kept document.
+      evaluation_texts: the number of texts in the evaluation data.
+      short_evaluation_texts: the number of those that are too short to be compared.
+    """
+
+    num_documents: int
+    filtered: dict[str, int] = field(default_factory=dict)
+    contaminated_kept: int = 0
+    near_duplicates: int = 0
+    clusters: int = 0
+    evaluation_texts: int = 0
+    short_evaluation_texts: int = 0
+
+    @property
+    def num_removed(self) -> int:
+        """The number of documents that were left out."""
+        return sum(self.filtered.values()) + self.near_duplicates
+
+
+@dataclass(frozen=True)
+class FilterExample:
+    """A document that a page shows.
+
+    Attributes:
+      source: where the document comes from.
+      detail: why it is shown.
+      beginning: the beginning of its text.
+    """
+
+    source: str
+    detail: str
+    beginning: str
+
+
+@dataclass(frozen=True)
+class ClusterExample:
+    """A cluster of near-duplicates that a page shows.
+
+    Attributes:
+      kept: the document that is kept.
+      removed: some of the documents that are removed.
+      num_removed: the number of documents that are removed.
+    """
+
+    kept: FilterExample
+    removed: tuple[FilterExample, ...]
+    num_removed: int
+
+
+def filter_page(
+    summary: FilterSummary,
+    examples: Mapping[str, Sequence[FilterExample]],
+    clusters: Sequence[ClusterExample],
+) -> str:
+    """Return a page with the number of documents that each rule removed, and examples.
+
+    Args:
+      summary: the counts.
+      examples: documents that failed each rule, keyed by rule.
+      clusters: clusters of near-duplicates.
+    """
+    sections = [_section(rule, examples[rule]) for rule in sorted(examples)]
+    if clusters:
+        shown = "".join(_cluster(cluster) for cluster in clusters)
+        sections.append(f"<h2>near-duplicates</h2>{shown}")
+    title = "Documents left out of the corpus"
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{_STYLE}</style></head>\n<body><h1>{title}</h1>\n{_table(summary)}\n"
+        + "\n".join(sections)
+        + "\n</body></html>\n"
+    )
+
+
+def _table(summary: FilterSummary) -> str:
+    rows = {**summary.filtered}
+    if summary.near_duplicates:
+        rows[f"near-duplicates, in {summary.clusters:,} clusters"] = summary.near_duplicates
+    rows["removed in total"] = summary.num_removed
+    if summary.contaminated_kept:
+        rows["contaminated, but kept"] = summary.contaminated_kept
+    cells = "".join(
+        f"<tr><td>{escape(name)}</td><td>{count:,}</td>"
+        f"<td>{count / max(1, summary.num_documents):.2%}</td></tr>"
+        for name, count in rows.items()
+    )
+    head = "<tr><th>rule</th><th>documents</th><th>share</th></tr>"
+    return (
+        f"<p>{summary.num_documents:,} documents, excluding exact duplicates. A document counts "
+        f"for the first rule that it fails.</p><table>{head}{cells}</table>"
+    )
+
+
+def _section(rule: str, examples: Sequence[FilterExample]) -> str:
+    return f"<h2>{escape(rule)}</h2>" + "".join(_example(each) for each in examples)
+
+
+def _cluster(cluster: ClusterExample) -> str:
+    shown = "".join(_example(each) for each in (cluster.kept, *cluster.removed))
+    more = cluster.num_removed - len(cluster.removed)
+    rest = f"<p>and {more:,} more</p>" if more else ""
+    return f'<div class="cluster">{shown}{rest}</div>'
+
+
+def _example(example: FilterExample) -> str:
+    return (
+        f'<p class="source"><b>{escape(example.detail)}</b> · {escape(example.source)}</p>'
+        f"<blockquote>{escape(example.beginning)}</blockquote>"
+    )

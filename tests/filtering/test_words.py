@@ -1,0 +1,63 @@
+import re
+import unicodedata
+
+import numpy as np
+import pytest
+
+from bert_jax.filtering import words as words_module
+from bert_jax.filtering.words import ngram_hashes, shingles, word_hashes
+
+MIXED = (
+    "The QUICK—brown fox, isn't it?  L'été\tdernier: Straße = STRASSE.\n"
+    "Το Σίσυφος ΣΊΣΥΦΟΣ और हिन्दी में — 3.14 + x²\n\n東京タワーは高い ไทย ok"
+)
+
+
+def reference_words(text: str) -> list[str]:
+    """Split a text character by character, as the documentation of `word_hashes` describes."""
+    found, word = [], ""
+    for character in text.casefold() + " ":
+        name = unicodedata.name(character, "")
+        alone = re.match("CJK UNIFIED|HIRAGANA|KATAKANA|THAI|LAO|KHMER|MYANMAR", name)
+        if character.isspace() or (alone and unicodedata.category(character)[0] in "LMN"):
+            found += [word] if word else []
+            word = ""
+            found += [] if character.isspace() else [character]
+        elif unicodedata.category(character)[0] in "LMN":
+            word += character
+    return found
+
+
+def test_equal_words_and_only_they_have_equal_hashes(pytestconfig: pytest.Config) -> None:
+    text = MIXED + (pytestconfig.rootpath / "README.md").read_text(encoding="utf-8")
+    expected, hashes = reference_words(text), word_hashes(text).tolist()
+    assert len(hashes) == len(expected) > 500
+    assert len(set(hashes)) == len(set(expected)) == len(set(zip(hashes, expected, strict=True)))
+
+
+def test_hashes_are_the_same_on_every_machine() -> None:
+    assert word_hashes("A word").tolist() == [5996397368024119505, 2838337341240376175]
+    assert ngram_hashes(word_hashes("a b c"), 2).tolist() == [
+        14511395507369835870,
+        669237609597712478,
+    ]
+
+
+def test_slices_do_not_change_the_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = MIXED * 3
+    whole = word_hashes(text)
+    monkeypatch.setattr(words_module, "_SLICE", 17)
+    np.testing.assert_array_equal(word_hashes(text), whole)
+
+
+def test_ngrams_depend_on_the_order_of_the_words() -> None:
+    first, second = (ngram_hashes(word_hashes(text), 3) for text in ("a b c d", "b c d a"))
+    assert first[1] == second[0]
+    assert len({*first.tolist(), *second.tolist()}) == 3
+    assert len(ngram_hashes(word_hashes("a b"), 3)) == 0
+
+
+def test_a_short_text_is_a_single_shingle() -> None:
+    assert len(shingles("only three words", 5)) == 1
+    assert len(shingles("one two three four five six", 5)) == 2
+    assert len(shingles(" … !", 5)) == 0
