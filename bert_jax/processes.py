@@ -15,6 +15,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 from multiprocessing import parent_process
 from multiprocessing.process import BaseProcess
 from pathlib import Path, PurePosixPath
@@ -23,6 +24,34 @@ _CGROUPS = Path("/sys/fs/cgroup")
 # The unshared memory of a worker process before it reads any data. It was 17 MiB in a data loader
 # and 21 MiB in corpus preparation (Linux, 2026-11).
 WORKER_BYTES = 16 << 20
+
+
+_commands: list[float] = []
+
+
+def command_begins() -> None:
+    """Remember that this process exists for a single command, which began with the process."""
+    if began := _process_began():
+        _commands.append(began)
+
+
+def command_began() -> float | None:
+    """Return when this process's command began, in seconds since 1970, or None.
+
+    Only the first call returns the time: a second run in the same process began later. The result
+    is also None in programs that import this package, and on systems without /proc.
+    """
+    return _commands.pop() if _commands else None
+
+
+def _process_began(status: Path = Path("/proc/self/stat")) -> float | None:
+    """Return the time at which this process was created, in seconds since 1970; None if unknown."""
+    fields = _read_text(status).rpartition(")")[2].split()
+    if len(fields) < 20:
+        return None
+    ticks = int(fields[19])  # starttime, which is field 22 (Linux, proc(5))
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - age
 
 
 def available_cores() -> int:

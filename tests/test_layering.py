@@ -23,10 +23,11 @@ MAY_IMPORT = {
     "pipeline": {"corpus", "tokenizers"},
     "labeled_data": {"corpus", "text", "tokenizers"},
     "models": set(),
+    "goodput": set(),
     "analysis": {"models"},
     "tasks": {"models"},
-    "training": {"analysis", "models", "tasks"},
-    "runs": {"corpus", "models", "tasks", "tokenizers", "training"},
+    "training": {"analysis", "goodput", "models", "tasks"},
+    "runs": {"corpus", "goodput", "models", "tasks", "tokenizers", "training"},
     "inference": {"labeled_data", "models", "runs", "tasks", "text", "tokenizers"},
     "interpretability": {
         *("finetuning", "inference", "labeled_data", "models", "runs", "tasks", "tokenizers"),
@@ -37,11 +38,21 @@ MAY_IMPORT = {
         *("tokenizers", "training"),
     },
     "pretraining": {
-        *("analysis", "corpus", "language_scores", "models", "pipeline", "runs", "tasks"),
-        *("tokenizers", "training"),
+        *("analysis", "corpus", "goodput", "language_scores", "models", "pipeline", "runs"),
+        *("tasks", "tokenizers", "training"),
     },
     "finetuning": {
-        *("analysis", "inference", "labeled_data", "models", "pipeline", "runs", "tasks", "text"),
+        *(
+            "analysis",
+            "goodput",
+            "inference",
+            "labeled_data",
+            "models",
+            "pipeline",
+            "runs",
+            "tasks",
+            "text",
+        ),
         *("tokenizers", "training"),
     },
     "recipes": {"analysis", "finetuning", "models", "pretraining", "runs", "tasks"},
@@ -50,7 +61,7 @@ MAY_IMPORT = {
         *("finetuning", "models", "pretraining", "recipes", "runs", "tokenizers", "training"),
     },
 }
-MAY_IMPORT["cli"] = set(MAY_IMPORT) - {"filtering", "storage", "tasks"}
+MAY_IMPORT["cli"] = set(MAY_IMPORT) - {"filtering", "goodput", "storage", "tasks"}
 # Packages used by data workers and by commands that must start quickly. None stands for top-level
 # modules.
 WITHOUT_JAX = {

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import jax
 
-from bert_jax.analysis.chips import peak_flops
 from bert_jax.analysis.flops import encoder_training_flops
 from bert_jax.conversion import to_plain
 from bert_jax.finetuning.config import FinetuneConfig
@@ -26,6 +25,9 @@ from bert_jax.finetuning.outcome import (
 from bert_jax.finetuning.run import FinetuneRun
 from bert_jax.finetuning.run_description import describe
 from bert_jax.finetuning.scoring import ValidationMetrics
+from bert_jax.goodput.categories import INITIALIZATION, PREPARATION, RESTORE, SAVE
+from bert_jax.goodput.ledger import Ledger
+from bert_jax.goodput.text import goodput_lines
 from bert_jax.labeled_data.feature_batches import FeatureBatches
 from bert_jax.models.parameters import Parameters
 from bert_jax.pipeline.loader import Loader
@@ -33,6 +35,7 @@ from bert_jax.runs.outputs import check_work_dir_kind
 from bert_jax.runs.ownership import check_claimable, keep_config, only_writer
 from bert_jax.runs.runtime import Compilations, versions
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME, Comparison
+from bert_jax.training.accounting import mesh_peak_flops, open_ledger
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import CheckpointConfig, recover, steps_in
 from bert_jax.training.checkpoint_parameters import load_parameters
@@ -110,10 +113,13 @@ def finetune(
         directory.
       TrainingDiverged: the loss or a parameter became NaN or infinite.
     """
+    ledger = Ledger()
+    ledger.switch(PREPARATION)
     check_config(config, FinetuneConfig)
     work_dir = Path(config.work_dir)
     check_work_dir_kind(work_dir)
-    mesh = make_mesh(config.mesh)
+    with ledger.during(INITIALIZATION):
+        mesh = make_mesh(config.mesh)
     # Check this before the first collective operation, which hangs if the configs differ.
     given = {"the config": to_plain(config), "--from-step": from_step}
     check_same({**given, "the versions": versions()})
@@ -126,7 +132,9 @@ def finetune(
         stop = closing.enter_context(stop or StopRequest())
         if jax.process_index() == 0:
             closing.enter_context(only_writer(work_dir))
-        finished = train(run, stop, from_step=from_step, on_report=on_report)
+        finished = train(run, stop, from_step=from_step, on_report=on_report, ledger=ledger)
+    if goodput := ledger.goodput():
+        on_first_process(on_report)(Message("\n".join(goodput_lines(goodput))))
     if not finished or jax.process_index() != 0:
         return FinetuneResult(finished, work_dir)
     outcome = read_outcome(work_dir)
@@ -144,6 +152,7 @@ def train(
     *,
     from_step: int | None = None,
     on_report: OnReport | None = None,
+    ledger: Ledger | None = None,
 ) -> bool:
     """Train, evaluate and write the predictions; return False if a stop was requested.
 
@@ -152,38 +161,58 @@ def train(
       stop: a request to stop, which saves a checkpoint at the next step.
       from_step: the step of a kept checkpoint to resume from; see `recover`.
       on_report: called with every message, progress report and evaluation; None for no callback.
+      ledger: accounts for the run's time; None for a new one.
     """
+    if ledger is None:
+        ledger = Ledger()
+        ledger.switch(PREPARATION)
     report = on_first_process(on_report)
     rates = LearningRates(run.optimizer, run.total_steps)
     compared_by = run.compared_by
     early = EarlyStopping(compared_by.metric, run.monitoring.patience, compared_by.lower_is_better)
     belonging = {} if from_step is None else run.identity()
-    recovery = recover(run.work_dir / CHECKPOINTS_NAME, belonging, from_step)
+    with ledger.during(RESTORE):
+        recovery = recover(run.work_dir / CHECKPOINTS_NAME, belonging, from_step)
     for line in recovery.lines:
         report(Message(line))
     with ExitStack() as closing:
         checkpointer = closing.enter_context(_open_checkpointer(run, early, recovery.step))
         check_claimable(run.work_dir, run.tokenizer, begun=recovery.step is not None)
-        state, origin = run.first_state(checkpointer)
-        if _begin(run, int(state.step), origin, early, report):
+        with ledger.during(PREPARATION if recovery.step is None else RESTORE):
+            state, origin = run.first_state(checkpointer)
+        start = int(state.step)
+        if _begin(run, start, origin, early, report):
             return True
+        open_ledger(
+            ledger,
+            run.work_dir,
+            closing,
+            step=start,
+            total_steps=run.total_steps,
+            mesh=run.mesh,
+            dtype=run.compute.dtype,
+        )
         trainer = Trainer(
             mesh=run.mesh,
             seed=run.hyperparameters.seed,
             learning_rates=rates,
             checkpointer=checkpointer,
-            reporter=_open_reporter(run, int(state.step), on_report, closing),
+            reporter=_open_reporter(run, start, on_report, closing, ledger),
             intervals=run.intervals,
             stop=stop,
             early=early,
+            ledger=ledger,
         )
         state, finished = trainer.run(state, [_phase(run)])
-        checkpointer.close()
+        with ledger.during(SAVE):
+            checkpointer.close()
         if not finished:
             step = int(state.step)
             report(Message(f"stopped: saved step {step:,}; run the same command to resume"))
             return False
-        return _finish(run, state, early, stop, report)
+        finished = _finish(run, state, early, stop, report)
+        ledger.finish("finished" if finished else "stopped")
+        return finished
 
 
 def _open_checkpointer(
@@ -273,19 +302,23 @@ def with_checkpoints(
 
 
 def _open_reporter(
-    run: FinetuneRun, start: int, on_report: OnReport | None, closing: ExitStack
+    run: FinetuneRun,
+    start: int,
+    on_report: OnReport | None,
+    closing: ExitStack,
+    ledger: Ledger,
 ) -> Reporter | None:
     """Return a reporter that `closing` will close, or None on all processes but the first."""
     if jax.process_index() != 0:
         return None
-    peak = peak_flops(run.mesh.devices.flat[0].device_kind, run.compute.dtype)
     reporter = Reporter(
         run.work_dir,
         [(run.total_steps, 1.0)],
         start_step=start,
-        peak_flops=peak * run.mesh.size if peak else None,
+        peak_flops=mesh_peak_flops(run.mesh, run.compute.dtype),
         tensorboard=run.monitoring.tensorboard,
         on_report=on_report,
+        ledger=ledger,
     )
     closing.callback(reporter.close)
     return reporter

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ import jax
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from bert_jax.analysis.chips import peak_flops
+from bert_jax.goodput.categories import INITIALIZATION, PREPARATION, RESTORE, SAVE
+from bert_jax.goodput.ledger import Ledger
+from bert_jax.goodput.text import goodput_lines
 from bert_jax.language_scores.evaluation_set import EvaluationSet, LanguageMetrics
 from bert_jax.models.config import EncoderConfig
 from bert_jax.pretraining.config import PretrainConfig, ReportingConfig
@@ -53,6 +55,7 @@ from bert_jax.runs.ownership import ResolvedConfig, only_writer
 from bert_jax.runs.runtime import versions
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME
 from bert_jax.training import distributed
+from bert_jax.training.accounting import mesh_peak_flops, open_ledger
 from bert_jax.training.averaging import with_new_average
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import CheckpointConfig, identity_of, recover
@@ -118,12 +121,15 @@ def pretrain(
     Raises:
       ValueError: the run cannot start or resume; the message names the key to change.
     """
+    ledger = Ledger()
+    ledger.switch(PREPARATION)
     check_config(config, PretrainConfig)
     work_dir = Path(config.work_dir)
     check_work_dir_kind(work_dir)
     learning_rates = LearningRates(config.optimizer, config.total_steps)
     corpora = open_corpora(config.ordered_phases(), config.evaluation_batch_size)
-    mesh = make_mesh(config.mesh)
+    with ledger.during(INITIALIZATION):
+        mesh = make_mesh(config.mesh)
     check(
         config.model,
         [facts(corpus) for corpus in corpora],
@@ -163,6 +169,7 @@ def pretrain(
         resolved=ResolvedConfig.of(config),
         evaluation_set=evaluation_set,
         downstream=downstream,
+        ledger=ledger,
     )
     return run.train(from_step=from_step, on_report=on_report, stop=stop)
 
@@ -192,6 +199,7 @@ class PretrainRun:
       evaluation_set: the texts and minimal pairs that every evaluation scores; None if there
         are none.
       downstream: the tasks that checkpoints are fine-tuned on; None if there are none.
+      ledger: accounts for the run's time.
     """
 
     work_dir: Path
@@ -211,6 +219,7 @@ class PretrainRun:
     resolved: ResolvedConfig
     evaluation_set: EvaluationSet | None = None
     downstream: Downstream | None = None
+    ledger: Ledger = field(default_factory=Ledger)
 
     def train(
         self,
@@ -236,7 +245,8 @@ class PretrainRun:
             stop = closing.enter_context(stop or StopRequest())
             if jax.process_index() == 0:
                 closing.enter_context(only_writer(self.work_dir))
-            recovery = recover(self.work_dir / CHECKPOINTS_NAME, self.identity, from_step)
+            with self.ledger.during(RESTORE):
+                recovery = recover(self.work_dir / CHECKPOINTS_NAME, self.identity, from_step)
             for line in recovery.lines:
                 report(Message(line))
             if recovery.step is None:
@@ -244,6 +254,8 @@ class PretrainRun:
                 if self.stable is not None:
                     self.stable.check(self.learning_rates)
             step, finished = self._train(recovery.step, report, stop, closing)
+        if goodput := self.ledger.goodput():
+            report(Message("\n".join(goodput_lines(goodput))))
         metrics = last_evaluation(self.work_dir)
         if finished and report is not discard:
             loss = metrics.get("mlm_loss") if self.trains_masked_lm else None
@@ -297,19 +309,29 @@ class PretrainRun:
             self._write_files(saved, report, finished=True)
             # The run may have been stopped while its last checkpoint was being fine-tuned.
             return saved, after_save is None or after_save(saved)
-        if stable is not None:
-            state, origin = stable.state(setup, self.mesh)
-        else:
-            state, origin = first_state(
-                setup,
-                self.mesh,
-                checkpointer,
-                seed=self.seed,
-                init_from=self.init_from,
-                teacher=teacher,
-            )
-            if not saved:
-                state = with_new_average(state)
+        open_ledger(
+            self.ledger,
+            self.work_dir,
+            closing,
+            step=saved if stable is None else stable.step,
+            total_steps=len(self.learning_rates),
+            mesh=self.mesh,
+            dtype=setup.compute.dtype,
+        )
+        with self.ledger.during(RESTORE if saved or stable is not None else PREPARATION):
+            if stable is not None:
+                state, origin = stable.state(setup, self.mesh)
+            else:
+                state, origin = first_state(
+                    setup,
+                    self.mesh,
+                    checkpointer,
+                    seed=self.seed,
+                    init_from=self.init_from,
+                    teacher=teacher,
+                )
+                if not saved:
+                    state = with_new_average(state)
         report(Message(f"start      {origin}"))
         self._write_files(saved, report, finished=False)
         if stable is not None:
@@ -325,12 +347,15 @@ class PretrainRun:
             stop=stop,
             evaluate_first=bool(self.init_from),
             after_save=after_save,
+            ledger=self.ledger,
             profiler=closing.enter_context(
                 StepProfiler(self.work_dir / PROFILE_NAME, self.reporting.profile_steps)
             ),
         )
         state, finished = trainer.run(state, phases)
-        checkpointer.close()  # if a save failed, this raises its error before the message below
+        with self.ledger.during(SAVE):
+            checkpointer.close()  # if a save failed, this raises its error before the message below
+        self.ledger.finish("finished" if finished else "stopped")
         if not finished:
             step = int(state.step)
             saved_line = f"saved step {step:,}; run the same command to resume"
@@ -442,14 +467,14 @@ class PretrainRun:
         """Return a reporter that `closing` closes, or None on all processes except the first."""
         if jax.process_index() != 0:
             return None
-        peak = peak_flops(self.mesh.devices.flat[0].device_kind, setup.compute.dtype)
         reporter = Reporter(
             self.work_dir,
             [(phase.num_steps, phase.flops({})) for phase in phases],
             start_step=start_step,
-            peak_flops=peak * self.mesh.size if peak else None,
+            peak_flops=mesh_peak_flops(self.mesh, setup.compute.dtype),
             tensorboard=self.reporting.tensorboard,
             on_report=report,
+            ledger=self.ledger,
         )
         closing.callback(reporter.close)
         return reporter

@@ -6,6 +6,7 @@ import fcntl
 import json
 import logging
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 RESOLVED_NAME = "config.json"
 LOCK_NAME = ".lock"
+# `is_locked` holds a shared lock for a moment, so a run tries again before it gives up.
+_LOCK_TRIES, _LOCK_PAUSE = 3, 0.05
 
 
 @contextmanager
@@ -49,9 +52,30 @@ def only_writer(work_dir: Path) -> Iterator[None]:
         os.close(lock)
 
 
+def is_locked(work_dir: Path) -> bool:
+    """Return whether a run is using `work_dir`, without changing anything in it.
+
+    The result is False if the file system has no locks.
+    """
+    try:
+        lock = os.open(work_dir / LOCK_NAME, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+    return False
+
+
 def _lock(work_dir: Path) -> int:
     """Lock the lock file and return its descriptor."""
     file = work_dir / LOCK_NAME
+    tries = 0
     while True:
         make_directory(work_dir)
         lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
@@ -59,6 +83,10 @@ def _lock(work_dir: Path) -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(lock)
+            tries += 1
+            if tries < _LOCK_TRIES:
+                time.sleep(_LOCK_PAUSE)
+                continue
             raise ValueError(
                 f"{work_dir}: another run is using this directory. Wait until it ends, stop it, or "
                 "use another work_dir."

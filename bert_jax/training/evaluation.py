@@ -237,23 +237,30 @@ class ReportWindow:
         self.collected = began
         self.totals = MetricTotals()
         self.flops = 0.0
+        self.positions = 0
         self.stall_seconds = 0.0
         self.excluded_seconds = 0.0
-        self.pending: tuple[int, Metrics, float] | None = None
+        self.pending: tuple[int, Metrics, float, int] | None = None
 
-    def dispatched(self, step: int, metrics: Metrics, flops: float) -> None:
+    @property
+    def running(self) -> Metrics | None:
+        """The metrics of the step that may still be running; None if there is none."""
+        return None if self.pending is None else self.pending[1]
+
+    def dispatched(self, step: int, metrics: Metrics, flops: float, positions: int) -> None:
         """Store the metrics of a step that may still be running."""
         assert self.pending is None
-        self.pending = (step, metrics, flops)
+        self.pending = (step, metrics, flops, positions)
 
     def collect(self) -> None:
         """Wait for the pending step, check that its metrics are finite, and add them."""
         assert self.pending is not None
-        step, metrics, flops = self.pending
+        step, metrics, flops, positions = self.pending
         self.pending = None
         host = jax.device_get(metrics)
         self.collected = time.perf_counter()
         require_finite_metrics(step, {name: float(metric.sum) for name, metric in host.items()})
         self.totals.add(host)
         self.flops += flops
+        self.positions += positions
         self.last_step = step

@@ -15,7 +15,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from bert_jax.goodput.categories import DOWNSTREAM, EVALUATION, OTHER, SAVE
+from bert_jax.goodput.ledger import Ledger
 from bert_jax.training.averaging import average_of
+from bert_jax.training.batch_waits import BatchWaits
 from bert_jax.training.checkpoint import Checkpointer, CheckpointNotSaved
 from bert_jax.training.distributed import StopRequest, StopRequested
 from bert_jax.training.evaluation import (
@@ -156,6 +159,7 @@ class Trainer:
         `intervals` enables evaluations.
       after_save: an action on evaluated checkpoints, which are saved for that purpose; None for no
         action.
+      ledger: accounts for the run's time.
     """
 
     mesh: Mesh
@@ -169,6 +173,7 @@ class Trainer:
     profiler: StepProfiler | None = None
     evaluate_first: bool = False
     after_save: AfterSave | None = None
+    ledger: Ledger = field(default_factory=Ledger)
     _window: ReportWindow = field(init=False)
     # The step of the newest saved state, and the held-out metrics of the newest state.
     _saved: int = field(init=False)
@@ -190,7 +195,7 @@ class Trainer:
             names the step and the metric. Earlier checkpoints are intact.
           CheckpointNotSaved: a checkpoint could not be written; this is raised at the next step.
         """
-        step = self._saved = int(state.step)
+        step = self._saved = self.ledger.step = int(state.step)
         total = phases[-1].end
         if self._begins_with_evaluation(step, total):
             phase = next(phase for phase in phases if step <= phase.end)
@@ -203,29 +208,42 @@ class Trainer:
         if step and self._after_save_due(step, total) and not self._call_after_save(step):
             return state, False
         self._window = ReportWindow(step, began=time.perf_counter())
+        with BatchWaits(self.ledger) as waits:
+            ended = self._run_phases(state, step, phases, waits)
+        self.ledger.switch(OTHER)
+        return ended
+
+    def _run_phases(
+        self, state: TrainState, step: int, phases: Sequence[Phase], waits: BatchWaits
+    ) -> tuple[TrainState, bool]:
+        """Train from `step` to the end of the last phase; see `run`."""
+        total = phases[-1].end
         for phase in phases:
             if step >= phase.end:
                 continue
             rows = local_rows(self.mesh, phase.batch_size)
+            waits.new_program()
             with phase.batches(step - phase.first_step) as batches:
                 while step < phase.end:
                     # Take the next batch, dispatch the step, and only then read the metrics of
                     # the previous step, so that the device never waits for the host.
-                    waiting = time.perf_counter()
+                    waits.begin(self._window.running)
                     local = self._next_batch(batches, state, step)
                     if local is None:
                         return state, False
                     batch = to_global(local, self.mesh, rows, phase.batch_size)
-                    self._window.stall_seconds += time.perf_counter() - waiting
+                    self._window.stall_seconds += waits.end()
                     inputs = StepInputs(np.uint32(self.seed), self.learning_rates[step])
                     if self.profiler:
                         self.profiler.before_step(state)
                     with jax.profiler.StepTraceAnnotation("step", step_num=step + 1):
                         state, metrics = phase.train_step(state, batch, inputs)
+                    waits.dispatched()
                     self._report_pending()
                     self.checkpointer.raise_if_failed()
                     step += 1
-                    self._window.dispatched(step, metrics, phase.flops(local))
+                    positions = batch["token_ids"].size if "token_ids" in batch else 0
+                    self._window.dispatched(step, metrics, phase.flops(local), positions)
                     # Between two steps, evaluate, save, and stop if requested, in that order. The
                     # state has been trained on every batch before `step` exactly once.
                     if self._between_steps(state, step, phase, total):
@@ -251,8 +269,10 @@ class Trainer:
             raise
 
     def _save(self, state: TrainState, step: int) -> None:
-        require_finite_state(state, self.mesh)
-        self.checkpointer.save(state, self._metrics)
+        self.ledger.flush()  # if the run resumes from here, this entry ends the steps that count
+        with self.ledger.during(SAVE):
+            require_finite_state(state, self.mesh)
+            self.checkpointer.save(state, self._metrics)
         self._saved = step
 
     def _save_before_error(self, state: TrainState, step: int, error: Exception) -> None:
@@ -303,6 +323,7 @@ class Trainer:
         # Never save a state whose metrics are not finite. Pending metrics are reported before a
         # checkpoint is saved, so that a run that resumes from it makes the same reports.
         self._report_pending(force=saving)
+        self.ledger.switch(OTHER)
         began = time.perf_counter()
         if evaluating:
             try:
@@ -331,8 +352,10 @@ class Trainer:
     def _call_after_save(self, step: int) -> bool:
         """Wait until the checkpoint at `step` is on disk, then call `after_save` with its step."""
         assert self.after_save is not None
-        self.checkpointer.raise_if_failed(wait=True)
-        return self.after_save(step)
+        with self.ledger.during(SAVE):
+            self.checkpointer.raise_if_failed(wait=True)
+        with self.ledger.during(DOWNSTREAM):
+            return self.after_save(step)
 
     def _evaluate(
         self, state: TrainState, step: int, phase: Phase, *, stoppable: bool
@@ -350,13 +373,16 @@ class Trainer:
         """
         assert phase.evaluate is not None
         after_batch = self.stop.raise_if_stopping if stoppable else to_the_end
-        metrics = dict(phase.evaluate(state.params, after_batch))
-        if average := average_of(state):
-            of_average = phase.evaluate(average, after_batch)
-            metrics |= {f"{AVERAGE_PREFIX}{name}": value for name, value in of_average.items()}
-        require_finite_metrics(step, {f"held-out {name}": value for name, value in metrics.items()})
-        if self.reporter:
-            self.reporter.evaluation(step, metrics)
+        with self.ledger.during(EVALUATION):
+            metrics = dict(phase.evaluate(state.params, after_batch))
+            if average := average_of(state):
+                of_average = phase.evaluate(average, after_batch)
+                metrics |= {f"{AVERAGE_PREFIX}{name}": value for name, value in of_average.items()}
+            require_finite_metrics(
+                step, {f"held-out {name}": value for name, value in metrics.items()}
+            )
+            if self.reporter:
+                self.reporter.evaluation(step, metrics)
         if self.early:
             self.early.observe(step, metrics)
         return metrics
@@ -366,7 +392,7 @@ class Trainer:
         window = self._window
         if window.pending is not None:
             window.collect()
-        step = window.last_step
+        step = self.ledger.step = window.last_step
         due = step % self.intervals.report == 0
         if step == window.first_step or not (due or force):
             return
@@ -374,6 +400,7 @@ class Trainer:
             means, sums = window.totals.means(), window.totals.sums()
             real_tokens = sums["tokens"]
             del means["tokens"]
+            self.ledger.trained(tokens=real_tokens, positions=window.positions, flops=window.flops)
             self.reporter.train(
                 step,
                 means,

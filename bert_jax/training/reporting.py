@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from bert_jax.files import writing
+from bert_jax.goodput.ledger import Ledger
 from bert_jax.local_paths import make_directory
 from bert_jax.training.curves import draw_curves
 from bert_jax.training.metrics_log import LOG_NAME, MetricsLog, train_scalars
@@ -210,6 +211,7 @@ class Reporter:
       peak_flops: the peak FLOP/s of all devices together; if None, utilization is not reported.
       tensorboard: whether to write TensorBoard event files.
       on_report: called with every report; None for no callback.
+      ledger: accounts for the run's time; None to report no goodput.
       clock: returns the time in seconds, measured from any fixed point in time.
     """
 
@@ -222,12 +224,14 @@ class Reporter:
         peak_flops: float | None,
         tensorboard: bool,
         on_report: OnReport | None = None,
+        ledger: Ledger | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total_steps = sum(steps for steps, _ in steps_and_costs)
         self._peak_flops = peak_flops
         self._progress = Progress(steps_and_costs, clock=clock)
         self._compiling = True
+        self._ledger = ledger
         self._log = MetricsLog(Path(work_dir) / LOG_NAME, start_step=start_step)
         self._board = TensorBoard(Path(work_dir), start_step) if tensorboard else None
         self._curves = Curves(Path(work_dir))
@@ -255,7 +259,8 @@ class Reporter:
           real_tokens: the number of non-padding tokens in the interval, over all devices.
           flops: the model FLOPs in the interval, over all devices.
           seconds: the wall-clock time of the interval.
-          stall_seconds: the part of this time that the loop spent waiting for batches.
+          stall_seconds: the part of this time during which the devices had nothing to do because
+            the loop was waiting for a batch.
           steps: the number of steps in the interval.
         """
         assert steps > 0 and seconds > 0, (steps, seconds)
@@ -272,6 +277,7 @@ class Reporter:
             seconds=seconds,
             steps=steps,
             compiling=self._compiling,
+            goodput=None if self._ledger is None else self._ledger.fraction(),
         )
         self._compiling = False
         self._pass_on(report)

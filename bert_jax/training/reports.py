@@ -48,11 +48,14 @@ class TrainReport:
       learning_rate: the learning rate in the last step.
       tokens_per_second: the number of non-padding tokens per second, over all devices.
       utilization: the model FLOP/s as a fraction of the devices' peak; None if the peak is unknown.
-      stall: the fraction of the interval that the loop spent waiting for batches.
+      stall: the fraction of the interval during which the devices had nothing to do because the
+        loop was waiting for a batch.
       seconds_left: the estimated time left until the end of the run; None if still unknown.
       seconds: the wall-clock time of the interval.
       steps: the number of steps in the interval.
       compiling: whether the interval includes the compilation of the step.
+      goodput: the fraction of the run's wall-clock time, over all of its starts, that was spent on
+        training steps; None if it is not recorded.
     """
 
     step: int
@@ -66,6 +69,7 @@ class TrainReport:
     seconds: float
     steps: int
     compiling: bool
+    goodput: float | None = None
 
     def __str__(self) -> str:
         width = len(f"{self.total_steps:,}")
@@ -80,6 +84,8 @@ class TrainReport:
         if self.utilization is not None:
             parts.append(f"MFU {self.utilization:.1%}")
         parts.append(f"stall {self.stall:.1%}")
+        if self.goodput is not None:
+            parts.append(f"goodput {self.goodput:.1%}")
         left = "-" if self.seconds_left is None else format_duration(self.seconds_left)
         parts.append(f"ETA {left}")
         return "  ".join(parts) + "  (with compilation)" * self.compiling
