@@ -7,6 +7,9 @@ tfds:NAME/CONFIG. Plain text and JSON Lines may be compressed as .gz, .zst or .x
 stands for the files in it, and a pattern for the files that match it. If the command is killed,
 running it again continues after the finished shards. If the corpus is already finished, its files
 are checked against their checksums.
+
+On many machines, run the command with --part 0/N, --part 1/N and so on, in any order, and then
+once with --merge. All of them need the same options and the same output directory.
 """
 
 from __future__ import annotations
@@ -21,12 +24,15 @@ from bert_jax.cli.source_arguments import (
     add_tokenizer_arguments,
     add_workers_argument,
 )
+from bert_jax.corpus.distribution import Distribution
 from bert_jax.corpus.inputs import PrepareOptions
 from bert_jax.corpus.manifest import verify_shards
+from bert_jax.corpus.parts import PreparedPart
 from bert_jax.corpus.preparation import Progress, ProgressCallback
-from bert_jax.corpus.prepare import PreparedCorpus, prepare
+from bert_jax.corpus.prepare import PreparedCorpus, prepare_as
 from bert_jax.corpus.report import (
     corpus_table,
+    part_line,
     preparation_line,
     preparation_speed,
     verification_line,
@@ -57,6 +63,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "default, this is an error",
     )
     add_field_options(parser, PrepareOptions, ("unit_bytes",))
+    add_field_options(parser, Distribution)
 
 
 def _add_held_out_arguments(parser: ArgumentParser) -> None:
@@ -87,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         corpus = _prepare(args, show)
-        if not latest:
+        if isinstance(corpus, PreparedCorpus) and not latest:
             verify_shards(
                 corpus.path,
                 corpus.manifest,
@@ -95,6 +102,9 @@ def run(args: argparse.Namespace) -> int:
             )
     finally:
         line.end()
+    if isinstance(corpus, PreparedPart):
+        print(part_line(corpus))
+        return 0
     if not latest:
         print(f"{args.output} is already finished and matches its checksums: nothing to do")
     print("\n".join(corpus_table(corpus.manifest)))
@@ -103,11 +113,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _prepare(args: argparse.Namespace, show: ProgressCallback) -> PreparedCorpus:
-    # The value is included, because "held_out" alone could be part of a file name (held_out.txt).
-    held_out = {f"held_out={args.held_out}": f"--held-out={args.held_out}"}
-    with renamed_in_errors(_OPTIONS | held_out):
-        return prepare(
+def _prepare(args: argparse.Namespace, show: ProgressCallback) -> PreparedCorpus | PreparedPart:
+    # The value is included, because "held_out" alone could be in a file name (held_out.txt).
+    values = {f"{name}={vars(args)[name]}" for name in ("held_out", "part")}
+    exact = {value: f"--{value.replace('_', '-', 1)}" for value in values}
+    with renamed_in_errors(_OPTIONS | exact):
+        return prepare_as(
+            Distribution(**option_values(Distribution, args)),
             args.input,
             args.tokenizer,
             args.output,

@@ -74,14 +74,9 @@ class Progress:
 class ProgressMeter:
     """A counter of finished shards, both new ones and those kept from an earlier call."""
 
-    def __init__(self, total_bytes: int):
-        """Start the clock.
-
-        Args:
-          total_bytes: the size of the inputs on disk; 0 if unknown.
-        """
+    def __init__(self) -> None:
+        """Start the clock."""
         self._start = time.perf_counter()
-        self._total_bytes = total_bytes
         self._shards = self._new_shards = 0
         self._text_bytes = self._new_text_bytes = self._new_tokens = 0
         self._peak_memory = 0
@@ -99,12 +94,17 @@ class ProgressMeter:
         self._new_tokens += result.num_tokens
         self._peak_memory = max(self._peak_memory, peak_memory)
 
-    def read(self, source: SourceCounts, stream: StreamCounts) -> Progress:
-        """Return the current progress."""
-        fraction = None
-        if self._total_bytes and source.text_bytes:
-            finished = (self._text_bytes + stream.left_out_bytes) / source.text_bytes
-            fraction = source.bytes_read / self._total_bytes * finished
+    @property
+    def text_bytes(self) -> int:
+        """The amount of text in finished shards, in UTF-8 bytes."""
+        return self._text_bytes
+
+    def read(self, fraction: float | None) -> Progress:
+        """Return the current progress.
+
+        Args:
+          fraction: the fraction of the inputs that has been processed; None if unknown.
+        """
         return Progress(
             seconds=time.perf_counter() - self._start,
             fraction=fraction,
@@ -128,7 +128,8 @@ class Preparation:
       inputs: the expanded inputs.
       options: the options.
       work: the directory for unfinished work.
-      token_bytes: the size of a stored token id.
+      settings: the settings that determine the bytes of the shards.
+      total_bytes: the size of the inputs on disk; 0 if unknown.
       unknown: the running counts of unknown tokens.
       source: the counts that the readers update.
       stream: the counts that `kept_documents` updates.
@@ -138,18 +139,15 @@ class Preparation:
     inputs: PrepareInputs
     options: PrepareOptions
     work: Path
-    token_bytes: int
+    settings: ShardSettings
+    total_bytes: int
     unknown: UnknownCounts
     source: SourceCounts = field(default_factory=lambda: SourceCounts(checksums={}))
     stream: StreamCounts = field(default_factory=StreamCounts)
     results: dict[str, UnitResult] = field(default_factory=dict)
 
     def make_shards(
-        self,
-        unknown_id: int,
-        num_workers: int,
-        meter: ProgressMeter,
-        progress: ProgressCallback | None,
+        self, num_workers: int, meter: ProgressMeter, progress: ProgressCallback | None
     ) -> None:
         """Make the missing shards, and fill `results` with the results of all shards.
 
@@ -161,28 +159,16 @@ class Preparation:
 
         def report() -> None:
             if progress is not None:
-                progress(meter.read(self.source, self.stream))
-
-        def check() -> None:
-            while unchecked and (result := self.results.get(unchecked[0])) is not None:
-                unchecked.popleft()
-                self.unknown.add(result.num_tokens, result.num_unknown)
+                progress(meter.read(self._fraction(meter.text_bytes)))
 
         def collect(finished: Iterable[FinishedUnit]) -> None:
             for unit in finished:
                 self.results[unit.name] = unit.result
                 meter.add_new(unit.result, unit.peak_memory)
                 report()
-                check()
+                self.check_unknown(unchecked)
 
-        settings = ShardSettings(
-            self.options.max_length,
-            self.options.max_fragments,
-            self.token_bytes,
-            self.options.language,
-            unknown_id,
-        )
-        pool = WorkerPool(num_workers, self.work / TOKENIZER, settings, self.work)
+        pool = WorkerPool(num_workers, self.work / TOKENIZER, self.settings, self.work)
         with SeenDocuments(self.work / "seen.sqlite") as seen, pool:
             for unit in self._units(seen):
                 unchecked.append(unit.name)
@@ -191,10 +177,30 @@ class Preparation:
                     self.results[unit.name] = kept
                     meter.add_kept(kept)
                     report()
-                    check()
+                    self.check_unknown(unchecked)
                 else:
                     collect(pool.submit(unit))
             collect(pool.drain())
+
+    def check_unknown(self, unchecked: deque[str]) -> None:
+        """Check the results of units in order, as far as there are results without a gap.
+
+        Args:
+          unchecked: the names of the remaining units in order. Checked units are removed.
+
+        Raises:
+          TooManyUnknownError: too many tokens in the units checked so far are unknown.
+        """
+        while unchecked and (result := self.results.get(unchecked[0])) is not None:
+            unchecked.popleft()
+            self.unknown.add(result.num_tokens, result.num_unknown)
+
+    def _fraction(self, finished_bytes: int) -> float | None:
+        """Estimate the fraction of the inputs that has been processed from the bytes read."""
+        if not self.total_bytes or not self.source.text_bytes:
+            return None
+        finished = (finished_bytes + self.stream.left_out_bytes) / self.source.text_bytes
+        return self.source.bytes_read / self.total_bytes * finished
 
     def _units(self, seen: SeenDocuments) -> Iterator[Unit]:
         heldout, documents = self.inputs.documents(self.options.sources, self.source)
@@ -258,7 +264,7 @@ class Preparation:
         return Manifest(
             max_length=self.options.max_length,
             max_fragments=self.options.max_fragments,
-            token_bytes=self.token_bytes,
+            token_bytes=self.settings.token_bytes,
             vocab_size=tokenizer.vocab_size,
             tokenizer_fingerprint=tokenizer.fingerprint,
             tokenizer_files={

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,31 +10,24 @@ from typing import Any
 
 from bert_jax.corpus.corpus import Corpus
 from bert_jax.corpus.corpus import Split as SplitName
-from bert_jax.corpus.inputs import (
-    InputPaths,
-    PrepareInputs,
-    PrepareOptions,
-    input_names,
-    resolve_inputs,
-)
+from bert_jax.corpus.distribution import Distribution
+from bert_jax.corpus.inputs import InputPaths, PrepareOptions, input_names
 from bert_jax.corpus.manifest import TOKENIZER, Manifest
-from bert_jax.corpus.preparation import Preparation, ProgressCallback, ProgressMeter
-from bert_jax.corpus.records import bytes_of_id
-from bert_jax.corpus.workspace import WORK, Workspace, check_outside_corpora, finished_corpus
-from bert_jax.local_paths import check_local
-from bert_jax.processes import available_cores, check_workers
+from bert_jax.corpus.parts import Part, PreparedPart, make_part, merge_parts
+from bert_jax.corpus.preparation import ProgressCallback, ProgressMeter
+from bert_jax.corpus.requests import (
+    CorpusRequest,
+    advising_to_resume,
+    check_request,
+    explaining_unknown,
+    publish,
+    warn_about_marks,
+)
+from bert_jax.corpus.workspace import Workspace, finished_corpus
+from bert_jax.processes import available_cores
 from bert_jax.text.documents import SourceOptions
 from bert_jax.tokenizers.tokenizer import Tokenizer
-from bert_jax.tokenizers.words import (
-    WARNED_SHARE,
-    TooManyUnknownError,
-    UnknownCounts,
-    describe_unknown,
-    marks_warning,
-)
 from bert_jax.validation import renamed_in_errors
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -74,6 +66,7 @@ def prepare(
     workers: int | None = None,
     allow_unknown: bool = False,
     on_progress: ProgressCallback | None = None,
+    merge: bool = False,
 ) -> PreparedCorpus:
     """Prepare a corpus directory from raw text; see `make_corpus`.
 
@@ -99,12 +92,93 @@ def prepare(
         in a notebook).
       allow_unknown: whether more than a fifth of the tokens may be unknown to the tokenizer.
       on_progress: called after every shard.
+      merge: whether to turn parts that `prepare_part` made into a corpus.
 
     Raises:
       ValueError: an option, an input, the tokenizer or the output is unusable, or too many tokens
         are unknown.
       OSError: a file cannot be read or written, or a worker died. Finished shards are kept.
     """
+    with renamed_in_errors(_PARAMETERS):
+        request = _request(
+            inputs,
+            tokenizer,
+            output,
+            lowercase=lowercase,
+            max_length=max_length,
+            max_documents_per_record=max_documents_per_record,
+            held_out=held_out,
+            held_out_inputs=held_out_inputs,
+            language=language,
+            unit_bytes=unit_bytes,
+            sources=sources,
+            workers=workers,
+            allow_unknown=allow_unknown,
+            on_progress=on_progress,
+        )
+        manifest = merge_parts(request) if merge else _prepare(request)
+    return PreparedCorpus(Path(output), manifest)
+
+
+def prepare_part(
+    part: str,
+    inputs: InputPaths,
+    tokenizer: Tokenizer | str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    **settings: Any,
+) -> PreparedPart:
+    """Prepare one part of a corpus; see `make_part`.
+
+    All parts must have the same arguments, apart from `part`, `workers` and `on_progress`. When all
+    parts are finished, `prepare` with `merge=True` turns them into a corpus.
+
+    Args:
+      part: the part, as "INDEX/COUNT" with an index from 0.
+      inputs: the inputs of the whole corpus, as in `prepare`.
+      tokenizer: the tokenizer, as in `prepare`.
+      output: the output directory, which must be the same directory for all parts.
+      settings: other arguments of `prepare`, except for `merge`.
+
+    Raises:
+      ValueError: an argument is unusable, or this part is already running.
+      OSError: a file cannot be read or written, or a worker died. Finished work is kept.
+    """
+    with renamed_in_errors(_PARAMETERS):
+        chosen = Part.parse(part)
+        return make_part(_request(inputs, tokenizer, output, **settings), chosen)
+
+
+def prepare_as(
+    distribution: Distribution,
+    inputs: InputPaths,
+    tokenizer: Tokenizer | str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    **settings: Any,
+) -> PreparedCorpus | PreparedPart:
+    """Call `prepare` or `prepare_part`, depending on how the preparation is distributed."""
+    if distribution.part is not None:
+        return prepare_part(distribution.part, inputs, tokenizer, output, **settings)
+    return prepare(inputs, tokenizer, output, merge=distribution.merge, **settings)
+
+
+def _request(
+    inputs: InputPaths,
+    tokenizer: Tokenizer | str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    lowercase: bool | None = None,
+    max_length: int = PrepareOptions.max_length,
+    max_documents_per_record: int | None = None,
+    held_out: float | None = None,
+    held_out_inputs: InputPaths = (),
+    language: str = PrepareOptions.language,
+    unit_bytes: int = PrepareOptions.unit_bytes,
+    sources: SourceOptions | None = None,
+    workers: int | None = None,
+    allow_unknown: bool = False,
+    on_progress: ProgressCallback | None = None,
+) -> CorpusRequest:
+    """Check the arguments of `prepare`."""
     if held_out is None:
         held_out = 0.0 if held_out_inputs else PrepareOptions.heldout_fraction
     if isinstance(tokenizer, Tokenizer) and lowercase is not None:
@@ -112,28 +186,25 @@ def prepare(
             f"lowercase={lowercase}: the tokenizer is already loaded. Omit lowercase, or pass the "
             "tokenizer's path."
         )
-    with renamed_in_errors(_PARAMETERS):
-        options = PrepareOptions(
+    return check_request(
+        input_names(inputs),
+        tokenizer
+        if isinstance(tokenizer, Tokenizer)
+        else Tokenizer.load(Path(tokenizer), lowercase),
+        output,
+        PrepareOptions(
             max_length=max_length,
             max_documents_per_record=max_documents_per_record,
             heldout_fraction=held_out,
             language=language,
             unit_bytes=unit_bytes,
             sources=sources or SourceOptions(),
-        )
-        manifest = make_corpus(
-            input_names(inputs),
-            tokenizer
-            if isinstance(tokenizer, Tokenizer)
-            else Tokenizer.load(Path(tokenizer), lowercase),
-            output,
-            options,
-            available_cores() if workers is None else workers,
-            on_progress,
-            input_names(held_out_inputs),
-            allow_unknown=allow_unknown,
-        )
-    return PreparedCorpus(Path(output), manifest)
+        ),
+        available_cores() if workers is None else workers,
+        on_progress,
+        input_names(held_out_inputs),
+        allow_unknown=allow_unknown,
+    )
 
 
 # Maps names used by options, the manifest and `make_corpus` to the names used by `prepare`.
@@ -181,75 +252,28 @@ def make_corpus(
         tokens are unknown.
       OSError: a file cannot be read or written, or a worker died. Finished shards are kept.
     """
-    if num_workers < 1:
-        raise ValueError(f"num_workers={num_workers}: expected at least 1.")
-    check_workers("num_workers", num_workers)
-    check_local(output, "output")
-    check_outside_corpora(Path(output), "output")
-    resolved = resolve_inputs(list(inputs), list(heldout_inputs), output, options)
-    plan = _plan(resolved, tokenizer, options)
-    finished = finished_corpus(output, plan)
-    if finished is not None:
-        return finished
-    try:
-        unknown = UnknownCounts(allowed=allow_unknown)
-        return _prepare(resolved, plan, tokenizer, output, options, num_workers, progress, unknown)
-    except OSError as error:
-        advice = "Fix the cause, and run the same command again to resume"
-        raise OSError(
-            f"{error}. The finished shards are kept in {Path(output, WORK)}. {advice}"
-        ) from error
-
-
-def _prepare(
-    inputs: PrepareInputs,
-    plan: dict[str, Any],
-    tokenizer: Tokenizer,
-    output: str | os.PathLike[str],
-    options: PrepareOptions,
-    num_workers: int,
-    progress: ProgressCallback | None,
-    unknown: UnknownCounts,
-) -> Manifest:
-    with Workspace(output, plan) as workspace:
-        tokenizer.save(workspace.work / TOKENIZER)
-        preparation = Preparation(
-            inputs, options, workspace.work, bytes_of_id(tokenizer.vocab_size), unknown
+    return _prepare(
+        check_request(
+            inputs,
+            tokenizer,
+            output,
+            options,
+            num_workers,
+            progress,
+            heldout_inputs,
+            allow_unknown=allow_unknown,
         )
-        meter = ProgressMeter(sum(source["num_bytes"] for source in plan["sources"]))
-        if tokenizer.strips_accents and (
-            warning := marks_warning(tokenizer.kind, preparation.texts())
-        ):
-            logger.warning("%s", warning)
-        try:
-            preparation.make_shards(tokenizer.unk_id, num_workers, meter, progress)
-            unknown.check()
-        except TooManyUnknownError as error:
-            if error.first:
-                workspace.discard()
-            raise ValueError(
-                describe_unknown(tokenizer, error.unknown, error.tokens, preparation.texts())
-                + " To prepare the corpus anyway, add --allow-unknown."
-            ) from error
-        try:
-            preparation.check_splits()
-        except ValueError:
-            workspace.discard()  # it could not be resumed with other options
-            raise
-        if unknown.share > WARNED_SHARE:
-            logger.warning(
-                "%s",
-                describe_unknown(tokenizer, unknown.unknown, unknown.tokens, preparation.texts()),
-            )
-        manifest = preparation.manifest(plan, tokenizer)
-        workspace.publish(manifest)
-    return manifest
+    )
 
 
-def _plan(inputs: PrepareInputs, tokenizer: Tokenizer, options: PrepareOptions) -> dict[str, Any]:
-    """Return everything that determines the corpus, in the manifest's format."""
-    return {
-        "tokenizer_fingerprint": tokenizer.fingerprint,
-        "options": options.as_json(),
-        "sources": inputs.describe(options.sources),
-    }
+def _prepare(request: CorpusRequest) -> Manifest:
+    manifest = finished_corpus(request.output, request.plan)
+    if manifest is not None:
+        return manifest
+    with advising_to_resume(request.output), Workspace(request.output, request.plan) as workspace:
+        request.tokenizer.save(workspace.work / TOKENIZER)
+        preparation = request.preparation(workspace.work)
+        warn_about_marks(request, preparation)
+        with explaining_unknown(request, preparation, workspace):
+            preparation.make_shards(request.num_workers, ProgressMeter(), request.progress)
+        return publish(request, preparation, workspace)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bert_jax.corpus.benchmark import PreparationSpeed
 from bert_jax.corpus.inputs import SPLIT_KEY
 from bert_jax.corpus.manifest import Manifest, SplitInfo
+from bert_jax.corpus.parts import PreparedPart
 from bert_jax.corpus.preparation import Progress
 from bert_jax.corpus.train_tokenizer import DEFAULTS, ReadingProgress, TokenizerKind
 from bert_jax.terminal import format_clock
@@ -90,6 +91,14 @@ def _counts(split: SplitInfo) -> dict[str, int]:
         "records": split.num_records,
         "shards": len(split.shards),
     }
+
+
+def part_line(part: PreparedPart) -> str:
+    """Return a line that says what a finished part contains and what remains to be done."""
+    return (
+        f"part {part.part} of {part.path} is finished: {part.num_shards} of {part.total_shards} "
+        "shards. After all parts, run the same command with --merge instead of --part"
+    )
 
 
 def reading_line(reading: ReadingProgress) -> str:

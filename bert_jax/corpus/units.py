@@ -13,7 +13,7 @@ from bert_jax.corpus.document_stream import SPLITS, KeptDocument, Split
 _RAMP_DOUBLINGS = 5
 _RAMP_UNITS = 8
 # The memory in bytes that a worker needs for each document, in addition to the document's text.
-_DOCUMENT_OVERHEAD = 256
+DOCUMENT_OVERHEAD = 256
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,11 @@ class Unit:
 def shard_name(split: Split, index: int) -> str:
     """Return the stem of a shard's file name."""
     return f"{split}-{index:05d}"
+
+
+def unit_threshold(index: int, unit_bytes: int) -> int:
+    """Return the size at which a split's unit number `index` is full."""
+    return unit_bytes >> max(0, _RAMP_DOUBLINGS - index // _RAMP_UNITS)
 
 
 def build_units(documents: Iterable[KeptDocument], unit_bytes: int) -> Iterator[Unit]:
@@ -89,10 +94,9 @@ class _OpenUnit:
         """Add a document, and return the unit if the document completes it."""
         self.document_ids.append(document.document_id)
         self.texts.append(document.text)
-        self.size += len(document.text) + _DOCUMENT_OVERHEAD
+        self.size += len(document.text) + DOCUMENT_OVERHEAD
         self.digest.update(document.document_id.to_bytes(4, "big") + document.digest)
-        halvings = max(0, _RAMP_DOUBLINGS - self.index // _RAMP_UNITS)
-        return self.close() if self.size >= self.unit_bytes >> halvings else None
+        return self.close() if self.size >= unit_threshold(self.index, self.unit_bytes) else None
 
     def close(self) -> Unit:
         unit = Unit(self.split, self.index, self.document_ids, self.texts, self.digest.hexdigest())

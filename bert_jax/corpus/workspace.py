@@ -27,14 +27,14 @@ from bert_jax.tokenizers.files import has_tokenizer
 logger = logging.getLogger(__name__)
 
 WORK = ".work"
-_PLAN = "plan.json"
+PLAN = "plan.json"
 _MAX_DIFFERENCES = 5
 # Plan entries that may differ from those of a finished corpus, which is not prepared again.
 _IGNORED_IF_FINISHED = ("libraries.",)
 # Plan entries that may differ from those of an unfinished corpus, since a rejected input may have
 # been fixed. Shards are kept only if their documents are unchanged.
 _IGNORED_IF_UNFINISHED = ("on_bad_line", "size in bytes of ")
-_LOCK = "lock"
+LOCK = "lock"
 
 
 # These names are copied, because the modules that define them (`runs.work_dir`,
@@ -50,7 +50,7 @@ Kind = Literal[
 def has_corpus(directory: Path) -> bool:
     """Return whether a directory contains a corpus, finished or in preparation."""
     finished = (directory / MANIFEST).is_file() and any(directory.glob("*.arrayrecord"))
-    return finished or (directory / WORK / _PLAN).is_file()
+    return finished or (directory / WORK / PLAN).is_file()
 
 
 def check_outside_corpora(path: Path, name: str) -> None:
@@ -118,7 +118,7 @@ def finished_corpus(output: str | os.PathLike[str], plan: dict[str, Any]) -> Man
         "options": manifest.options,
         "sources": manifest.sources,
     }
-    if differences := _differences(finished_plan, plan, ignored=_IGNORED_IF_FINISHED):
+    if differences := plan_differences(finished_plan, plan, ignored=_IGNORED_IF_FINISHED):
         raise ValueError(
             f"{output}: contains a finished corpus with different settings: {differences}. "
             "Choose another output directory."
@@ -182,13 +182,7 @@ class Workspace:
         """
         self.output = Path(output)
         self.work = self.output / WORK
-        if self.output.exists() and not self.output.is_dir():
-            raise ValueError(f"{self.output}: this is a file. Specify a directory.")
-        if not self.work.exists() and self.output.exists() and any(self.output.iterdir()):
-            raise ValueError(
-                f"{self.output}: this directory is not empty, and does not contain an unfinished "
-                "preparation. Choose a new or empty directory."
-            )
+        self._check_directory()
         make_directory(self.work)
         self._lock = self._take_lock()
         try:
@@ -196,14 +190,23 @@ class Workspace:
         except ValueError:
             self._lock.close()
             raise
-        self._remove("*.tmp")
+        self._clean_up()
+
+    def _check_directory(self) -> None:
+        if self.output.exists() and not self.output.is_dir():
+            raise ValueError(f"{self.output}: this is a file. Specify a directory.")
+        if not self.work.exists() and self.output.exists() and any(self.output.iterdir()):
+            raise ValueError(
+                f"{self.output}: this directory is not empty, and does not contain an unfinished "
+                "preparation. Choose a new or empty directory."
+            )
 
     def _check_plan(self, plan: dict[str, Any]) -> None:
-        path = self.work / _PLAN
+        path = self.work / PLAN
         if not path.exists():
             # `discard` was interrupted, so it is unknown which options these files were made with.
             self._remove("*.arrayrecord", "*.json")
-        elif differences := _differences(_read_plan(path), plan, ignored=_IGNORED_IF_UNFINISHED):
+        elif differences := plan_differences(read_plan(path), plan, ignored=_IGNORED_IF_UNFINISHED):
             if any(self.work.glob("*.arrayrecord")):
                 raise ValueError(
                     f"{self.output}: contains an unfinished preparation with different settings: "
@@ -213,28 +216,29 @@ class Workspace:
         shutil.rmtree(self.work / TOKENIZER, ignore_errors=True)  # may be from another tokenizer
         write_file(path, json.dumps(plan, indent=1))
 
+    def _clean_up(self) -> None:
+        self._remove("*.tmp")
+        for shard in self.output.glob("*.arrayrecord"):  # `publish` was interrupted
+            os.replace(shard, self.work / shard.name)
+
     def _remove(self, *patterns: str) -> None:
         for pattern in patterns:
             for leftover in self.work.glob(pattern):
                 leftover.unlink(missing_ok=True)
 
     def _take_lock(self) -> IO[str]:
-        lock = open(self.work / _LOCK, "w", encoding="utf-8")  # noqa: SIM115
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        lock = open_lock(self.work / LOCK)
+        if not try_lock(lock, fcntl.LOCK_EX):
             lock.close()
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise
             raise ValueError(
                 f"{self.output}: another preparation is writing to it. Wait until it "
                 "ends, or stop it."
-            ) from None
+            )
         return lock
 
     def discard(self) -> None:
         """Remove all files of a preparation that cannot be resumed."""
-        (self.work / _PLAN).unlink()  # first, so that leftovers are recognized if this is killed
+        (self.work / PLAN).unlink()  # first, so that leftovers are recognized if this is killed
         shutil.rmtree(self.work)
 
     def publish(self, manifest: Manifest) -> None:
@@ -259,11 +263,36 @@ class Workspace:
         self._lock.close()
 
 
-def _read_plan(path: Path) -> dict[str, Any]:
+def open_lock(path: Path) -> IO[str]:
+    """Open a file to be locked, and create it if necessary."""
+    return open(path, "a+", encoding="utf-8")
+
+
+def try_lock(lock: IO[str], kind: int) -> bool:
+    """Take a lock, and return whether it was taken, since another process may hold it.
+
+    Args:
+      lock: the open file.
+      kind: `fcntl.LOCK_EX` or `fcntl.LOCK_SH`.
+
+    Raises:
+      OSError: the file system has no locks.
+    """
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            raise
+        return False
+    return True
+
+
+def read_plan(path: Path) -> dict[str, Any]:
+    """Return the plan of an unfinished preparation."""
     return read_json_object(path, f"Delete {path.parent} to start over")
 
 
-def _differences(
+def plan_differences(
     existing: dict[str, Any], requested: dict[str, Any], ignored: tuple[str, ...]
 ) -> str:
     """Describe the differences between two plans, or return "" if there are none.

@@ -1,0 +1,297 @@
+"""Decide from the scans of all inputs which documents are kept and which unit each belongs to.
+
+The result equals that of `kept_documents` and `build_units`, which need the documents themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_jax.corpus.document_stream import SPLITS, Split, StreamCounts
+from bert_jax.corpus.records import MAX_DOCUMENT_ID
+from bert_jax.corpus.scans import Scan
+from bert_jax.corpus.units import DOCUMENT_OVERHEAD, shard_name, unit_threshold
+
+# How many digests are sorted at a time, which takes about 700 MB.
+_DIGESTS_PER_PASS = 1 << 24
+
+
+@dataclass(frozen=True)
+class AssignOptions:
+    """What determines the assignment, apart from the scans.
+
+    Attributes:
+      num_heldout: the number of inputs that are held out completely; they come first.
+      heldout_fraction: the fraction of the other documents to hold out.
+      unit_bytes: the size of a unit.
+    """
+
+    num_heldout: int
+    heldout_fraction: float
+    unit_bytes: int
+
+
+@dataclass(frozen=True)
+class Start:
+    """The state of the assignment before an input.
+
+    Attributes:
+      document_id: the number of the next kept document.
+      units: for each split, the number of its open unit and the size of this unit so far.
+    """
+
+    document_id: int = 0
+    units: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
+
+
+@dataclass(frozen=True)
+class InputAssignment:
+    """The units of one input's documents.
+
+    Attributes:
+      positions: the positions of the kept documents [kept] in the input.
+      document_ids: their numbers [kept] in the corpus.
+      splits: the indices of their splits [kept] in `SPLITS`.
+      units: the numbers of their units [kept] in the split.
+      end: the state after the input.
+    """
+
+    positions: NDArray[np.int64]
+    document_ids: NDArray[np.int64]
+    splits: NDArray[np.int8]
+    units: NDArray[np.int64]
+    end: Start
+
+
+@dataclass
+class UnitSpan:
+    """Where the documents of a unit are.
+
+    Attributes:
+      split: the split.
+      index: the number of the unit in the split.
+      first_input: the number of the input with the unit's first document.
+      last_input: the number of the input with its last document.
+      num_documents: the number of documents.
+      num_text_bytes: the size of their text in UTF-8.
+      last_document: the number of the last document in the corpus.
+      hashing: the digest of their ids and digests, as in `build_units`.
+    """
+
+    split: Split
+    index: int
+    first_input: int
+    last_input: int
+    num_documents: int = 0
+    num_text_bytes: int = 0
+    last_document: int = 0
+    hashing: hashlib.blake2b = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
+
+    @property
+    def name(self) -> str:
+        """The stem of the shard's file name."""
+        return shard_name(self.split, self.index)
+
+    @property
+    def digest(self) -> str:
+        """The digest that a `Unit` with these documents has."""
+        return self.hashing.hexdigest()
+
+    def is_full(self, unit_bytes: int) -> bool:
+        """Return whether the unit ended with its last document, not with the last of the corpus."""
+        size = self.num_text_bytes + DOCUMENT_OVERHEAD * self.num_documents
+        return size >= unit_threshold(self.index, unit_bytes)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The units of a corpus.
+
+    Attributes:
+      kept: for each input, whether each of its documents [documents] is kept.
+      starts: for each input, the state before it.
+      units: all units, in order within each split.
+      counts: the counts of kept and removed documents.
+    """
+
+    kept: list[NDArray[np.bool_]]
+    starts: list[Start]
+    units: list[UnitSpan]
+    counts: StreamCounts
+
+
+def assign(scans: Sequence[Scan], options: AssignOptions) -> Assignment:
+    """Remove duplicates and held-out repeats, and group the remaining documents into units.
+
+    Memory usage is one byte per document, plus 16 bytes per held-out document, plus a constant.
+
+    Raises:
+      ValueError: the corpus has too many documents.
+    """
+    counts = StreamCounts()
+    kept = [np.ones(len(scan.rows), np.bool_) for scan in scans]
+    repeats = _drop_repeats(scans, kept, options.num_heldout)
+    counts.heldout_repeats = repeats
+    _drop_duplicates(scans, kept)
+    starts, start = [], Start()
+    spans: dict[str, UnitSpan] = {}
+    for number, (scan, mask) in enumerate(zip(scans, kept, strict=True)):
+        starts.append(start)
+        assigned = assign_input(scan, mask, number, start, options)
+        _count(scan, mask, assigned, counts)
+        _add_to_spans(spans, scan, assigned, number)
+        start = assigned.end
+    counts.duplicates = sum(len(scan.rows) for scan in scans) - repeats - start.document_id
+    order = sorted(spans.values(), key=lambda span: (SPLITS.index(span.split), span.index))
+    return Assignment(kept, starts, order, counts)
+
+
+def assign_input(
+    scan: Scan, kept: NDArray[np.bool_], number: int, start: Start, options: AssignOptions
+) -> InputAssignment:
+    """Assign the documents of one input to units.
+
+    Args:
+      scan: the input's scan.
+      kept: whether each document [documents] is kept.
+      number: the input's number.
+      start: the state before the input.
+      options: the options.
+
+    Raises:
+      ValueError: the corpus has too many documents.
+    """
+    positions = np.flatnonzero(kept)
+    document_ids = start.document_id + np.arange(len(positions))
+    if len(positions) and document_ids[-1] > MAX_DOCUMENT_ID:
+        raise ValueError(
+            f"inputs: a corpus can have at most {MAX_DOCUMENT_ID + 1} documents. Split the input "
+            "into multiple corpora."
+        )
+    held_out = _fractions(scan)[positions] < options.heldout_fraction
+    if number < options.num_heldout:
+        held_out[:] = True
+    splits = np.where(held_out, SPLITS.index("heldout"), SPLITS.index("train")).astype(np.int8)
+    sizes = scan.by_position("size")[positions].astype(np.int64) + DOCUMENT_OVERHEAD
+    units = np.zeros(len(positions), np.int64)
+    ends = list(start.units)
+    for split in range(len(SPLITS)):
+        members = splits == split
+        units[members], ends[split] = _cut(sizes[members], *ends[split], options.unit_bytes)
+    end = Start(start.document_id + len(positions), (ends[0], ends[1]))
+    return InputAssignment(positions, document_ids, splits, units, end)
+
+
+def _cut(
+    sizes: NDArray[np.int64], index: int, filled: int, unit_bytes: int
+) -> tuple[NDArray[np.int64], tuple[int, int]]:
+    """Return the unit of each document, and the number and size of the last, open unit."""
+    units = np.empty(len(sizes), np.int64)
+    ends = np.cumsum(sizes)
+    begin, before = 0, -filled  # the open unit began `filled` bytes before the first document
+    while begin < len(sizes):
+        full = before + unit_threshold(index, unit_bytes)
+        last = int(np.searchsorted(ends, full))  # the first document that fills the unit
+        units[begin : last + 1] = index
+        if last >= len(sizes):
+            return units, (index, int(ends[-1]) - before)
+        begin, before, index = last + 1, int(ends[last]), index + 1
+    return units, (index, (int(ends[-1]) if len(sizes) else 0) - before)
+
+
+def _drop_repeats(scans: Sequence[Scan], kept: list[NDArray[np.bool_]], num_heldout: int) -> int:
+    """Drop documents that repeat a held-out one, ignoring case and white space."""
+    if not num_heldout:
+        return 0
+    heldout = np.unique(np.concatenate([_folded(scan) for scan in scans[:num_heldout]]))
+    repeats = 0
+    for scan, mask in zip(scans[num_heldout:], kept[num_heldout:], strict=True):
+        repeated = np.isin(_folded(scan), heldout)
+        mask[scan.rows["position"][repeated]] = False
+        repeats += int(np.count_nonzero(repeated))
+    return repeats
+
+
+def _folded(scan: Scan) -> NDArray[np.bytes_]:
+    """Return the 16-byte digests [documents] that ignore case and white space."""
+    digests = np.empty((len(scan.rows), 2), np.uint64)
+    digests[:, 0], digests[:, 1] = scan.rows["folded_high"], scan.rows["folded_low"]
+    return digests.view("S16").ravel()
+
+
+def _drop_duplicates(scans: Sequence[Scan], kept: list[NDArray[np.bool_]]) -> None:
+    """Drop all but the first of the documents with the same digest."""
+    passes = 1 + sum(len(scan.rows) for scan in scans) // _DIGESTS_PER_PASS
+    edges = [(1 << 64) * number // passes for number in range(passes + 1)]
+    for low, high in zip(edges, edges[1:], strict=False):
+        slices = [scan.rows[_find(scan, low) : _find(scan, high)] for scan in scans]
+        inputs = np.repeat(np.arange(len(scans), dtype=np.uint32), [len(part) for part in slices])
+        rows = np.concatenate([part[["high", "low", "position"]] for part in slices])
+        order = np.lexsort((rows["low"], rows["high"]))  # stable, so the first document stays first
+        rows, inputs = rows[order], inputs[order]
+        same = (rows["high"][1:] == rows["high"][:-1]) & (rows["low"][1:] == rows["low"][:-1])
+        repeated = 1 + np.flatnonzero(same)
+        numbers, positions = inputs[repeated], rows["position"][repeated]
+        by_input = np.argsort(numbers, kind="stable")
+        for number, chosen in _groups(numbers[by_input]):
+            kept[number][positions[by_input[chosen]]] = False
+
+
+def _find(scan: Scan, bound: int) -> int:
+    return bisect_left(scan.rows, bound, key=lambda row: int(row["high"]))
+
+
+def _groups(values: NDArray[np.integer]) -> list[tuple[int, slice]]:
+    """Return (value, slice) for each run of equal values."""
+    if not len(values):
+        return []
+    cuts = [0, *(1 + np.flatnonzero(values[1:] != values[:-1])).tolist(), len(values)]
+    return [
+        (int(values[begin]), slice(begin, end)) for begin, end in zip(cuts, cuts[1:], strict=False)
+    ]
+
+
+def _fractions(scan: Scan) -> NDArray[np.float64]:
+    """Return the `hash_fraction` of each document [documents] in reading order."""
+    return scan.by_position("high").astype(np.float64) / 2.0**64
+
+
+def _count(
+    scan: Scan, kept: NDArray[np.bool_], assigned: InputAssignment, counts: StreamCounts
+) -> None:
+    counts.left_out_bytes += int(scan.by_position("size")[~kept].sum())
+    for split, name in enumerate(SPLITS):
+        counts.documents[name] += int(np.count_nonzero(assigned.splits == split))
+    if len(assigned.positions):
+        fractions = _fractions(scan)[assigned.positions]
+        counts.lowest_hash = min(counts.lowest_hash, float(fractions.min()))
+        counts.highest_hash = max(counts.highest_hash, float(fractions.max()))
+
+
+def _add_to_spans(
+    spans: dict[str, UnitSpan], scan: Scan, assigned: InputAssignment, number: int
+) -> None:
+    """Add one input's documents to the units that they belong to."""
+    sizes = scan.by_position("size")[assigned.positions]
+    hashed = np.empty(len(sizes), [("id", ">u4"), ("high", ">u8"), ("low", ">u8")])
+    hashed["id"] = assigned.document_ids
+    for half in ("high", "low"):
+        hashed[half] = scan.by_position(half)[assigned.positions]
+    for split, name in enumerate(SPLITS):
+        members = np.flatnonzero(assigned.splits == split)
+        for index, chosen in _groups(assigned.units[members]):
+            documents = members[chosen]
+            span = spans.setdefault(
+                shard_name(name, index), UnitSpan(name, index, first_input=number, last_input=0)
+            )
+            span.last_input = number
+            span.num_documents += len(documents)
+            span.num_text_bytes += int(sizes[documents].sum())
+            span.last_document = int(assigned.document_ids[documents[-1]])
+            span.hashing.update(hashed[documents].tobytes())

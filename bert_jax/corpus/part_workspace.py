@@ -1,0 +1,128 @@
+"""Let several parts of a preparation work in the same directory."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from bert_jax.corpus.workspace import (
+    LOCK,
+    PLAN,
+    WORK,
+    Workspace,
+    open_lock,
+    plan_differences,
+    read_plan,
+    try_lock,
+)
+
+_PATIENCE_SECONDS = 60.0  # a part that is the first to start checks the plan in much less time
+_PAUSE_SECONDS = 0.1
+
+
+class PartWorkspace(Workspace):
+    """A context manager for DIR/.work that other parts of the same preparation may share.
+
+    A part locks its own file exclusively, so that it cannot run twice at once, and shares the lock
+    of the directory, so that neither `prepare` nor a merge can run at the same time.
+    """
+
+    def __init__(
+        self, output: str | os.PathLike[str], plan: dict[str, Any], index: int, count: int
+    ):
+        """Open a new directory, or one with an unfinished preparation that has the same plan.
+
+        Args:
+          output: the corpus directory.
+          plan: everything that determines the corpus; see `Workspace`.
+          index: the number of the part, from 0.
+          count: the number of parts.
+
+        Raises:
+          ValueError: the directory contains something else or a preparation with a different plan,
+            this part is already running, or a merge or a preparation that is not divided into parts
+            is running.
+        """
+        self._index, self._count = index, count
+        self._part_lock: IO[str] | None = None
+        self._alone = False
+        try:
+            super().__init__(output, plan)
+        except BaseException:
+            self._release()
+            raise
+        fcntl.flock(self._lock, fcntl.LOCK_SH)  # from now on, other parts may start
+
+    def _take_lock(self) -> IO[str]:
+        self._part_lock = open_lock(self.work / f"part-{self._index}-of-{self._count}.lock")
+        if not try_lock(self._part_lock, fcntl.LOCK_EX):
+            raise ValueError(
+                f"{self.output}: part {self._index}/{self._count} is already running. Wait until "
+                "it ends, or stop it."
+            )
+        lock = open_lock(self.work / LOCK)
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            # Only a part that runs alone may replace an outdated plan.
+            self._alone = try_lock(lock, fcntl.LOCK_EX)
+            if self._alone or try_lock(lock, fcntl.LOCK_SH):
+                return lock
+            time.sleep(_PAUSE_SECONDS)
+        lock.close()
+        raise ValueError(
+            f"{self.output}: a merge, or a preparation that is not divided into parts, is writing "
+            "to it. Wait until it ends, or stop it."
+        )
+
+    def _check_plan(self, plan: dict[str, Any]) -> None:
+        if self._alone:
+            super()._check_plan(plan)
+        else:
+            check_has_plan(self.output, plan)
+
+    def _clean_up(self) -> None:
+        if self._alone:
+            super()._clean_up()
+
+    def _release(self) -> None:
+        if self._part_lock is not None:
+            self._part_lock.close()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        super().__exit__(kind, error, traceback)
+        self._release()
+
+
+def check_has_plan(output: Path, plan: dict[str, Any]) -> None:
+    """Check that a directory contains an unfinished preparation with this plan.
+
+    Raises:
+      ValueError: it contains none, or one with a different plan.
+    """
+    path = output / WORK / PLAN
+    if not path.is_file():
+        raise ValueError(
+            f"{output}: contains no parts of a corpus. Prepare them with --part, using this output "
+            "directory."
+        )
+    if differences := plan_differences(read_plan(path), plan, ignored=()):
+        raise ValueError(
+            f"{output}: its parts were made with different settings: {differences}. Use the same "
+            "settings and inputs for all parts, or choose another output directory."
+        )
+
+
+def numbers_of_parts(work: Path) -> set[int]:
+    """Return the numbers of parts that preparations in a directory were divided into."""
+    matches = (re.fullmatch(r"part-\d+-of-(\d+)\.lock", path.name) for path in work.iterdir())
+    return {int(match[1]) for match in matches if match is not None}
