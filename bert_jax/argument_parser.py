@@ -12,10 +12,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from bert_jax.local_paths import check_local
+from bert_jax.local_paths import check_local, check_path
 from bert_jax.validation import nearest
 
 _OVERRIDE = "--config."
+# The arguments whose values may be URLs of objects in buckets, by verb.
+URL_ARGUMENTS = frozenset(
+    {
+        *("train-tokenizer --input", "prepare --input", "prepare --held-out-input"),
+    }
+)
 
 
 def free_text(text: str) -> str:
@@ -251,17 +257,19 @@ def _with_default(help: str, default: object) -> str:
 
 
 def check_paths(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Reject arguments that begin with `scheme://`, since only local paths can be read or written.
+    """Reject arguments that begin with `scheme://`, unless they may be URLs of objects.
 
     Raises:
-      ValueError: an argument begins with `scheme://`. The message begins with the argument's
-        option.
+      ValueError: an argument begins with a scheme that it may not have. The message begins with the
+        argument's option.
     """
+    verb = parser.prog.removeprefix("bert-jax ")
     for action in parser._actions:
         if action.type is free_text:
             continue
+        check = check_path if f"{verb} {_name(action)}" in URL_ARGUMENTS else check_local
         for value in _values(getattr(args, action.dest, None)):
-            check_local(value, _name(action))
+            check(value, _name(action))
 
 
 def check_repeated(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Reject paths with a scheme, such as gs://, since only mounted file systems are supported."""
+"""Reject paths with a scheme where it is not supported; `bert_jax.storage` handles the others."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ import re
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
 from bert_jax.conversion import values_of
 
-# The type of config fields that contain paths; `check_config_paths` checks these fields.
+# The types of config fields that contain paths; `check_config_paths` checks these fields. A
+# PathOrUrl may also be the URL of an object in a bucket.
 LocalPath = Annotated[str, "local path"]
+PathOrUrl = Annotated[str, "path or URL"]
+
+# The schemes of the object stores that `bert_jax.storage` can access.
+Scheme = Literal["gs", "s3"]
+SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 
 # The short names of the small models that come with a checkout; see `small_model`.
 SMALL_MODELS = ("mini-bert", "mini-albert", "mini-sentiment", "mini-ner", "mini-qa")
@@ -47,6 +53,20 @@ def check_local(path: str | os.PathLike[str], name: str = "") -> None:
     raise ValueError(f"{setting}: {scheme}:// is not supported. {_alternative(text, scheme)}")
 
 
+def check_path(path: str | os.PathLike[str], name: str = "") -> None:
+    """Check a path that may also be the URL of an object in a bucket; see `check_local`."""
+    if not is_url(path):
+        check_local(path, name)
+
+
+def is_url(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path begins with the scheme of a supported object store."""
+    text = os.fspath(path)
+    if not isinstance(path, str):  # `Path` turns "gs://bucket" into "gs:/bucket"
+        text = _COLLAPSED.sub(r"\1://", text, count=1)
+    return text.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
+
+
 def local_path(path: str | os.PathLike[str]) -> Path:
     """Return `path` as a Path after checking it with `check_local`."""
     check_local(path)
@@ -75,7 +95,7 @@ def _alternative(text: str, scheme: str) -> str:
 
 
 def check_config_paths(config: Any, prefix: str = "") -> None:
-    """Reject a config if any field of type `LocalPath` contains a path with a scheme.
+    """Reject a config if a path in any of its fields has a scheme that is not supported there.
 
     Args:
       config: the config, a dataclass; its sections are checked as well.
@@ -94,14 +114,19 @@ def check_config_paths(config: Any, prefix: str = "") -> None:
                 if dataclasses.is_dataclass(section):
                     check_config_paths(section, f"{key}.{part}.")
         elif isinstance(value, str | tuple) and is_path(hints[name]):
+            check = check_local if _includes(hints[name], LocalPath) else check_path
             for path in value if isinstance(value, tuple) else (value,):
                 if isinstance(path, str):
-                    check_local(path, key)
+                    check(path, key)
 
 
 def is_path(hint: Any) -> bool:
-    """Return whether a hint from `get_type_hints(include_extras=True)` is or includes LocalPath."""
-    return hint == LocalPath or LocalPath in typing.get_args(hint)
+    """Return whether a hint from `get_type_hints(include_extras=True)` includes a type of paths."""
+    return _includes(hint, LocalPath) or _includes(hint, PathOrUrl)
+
+
+def _includes(hint: Any, kind: Any) -> bool:
+    return hint == kind or kind in typing.get_args(hint)
 
 
 def make_directory(path: str | os.PathLike[str]) -> Path:

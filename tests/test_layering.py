@@ -17,9 +17,9 @@ PUBLIC = PACKAGE / "__init__.py"
 MAY_IMPORT = {
     "storage": set(),
     "tokenizers": set(),
-    "text": set(),
+    "text": {"storage"},
     "filtering": {"text"},
-    "corpus": {"text", "tokenizers"},
+    "corpus": {"storage", "text", "tokenizers"},
     "pipeline": {"corpus", "tokenizers"},
     "labeled_data": {"corpus", "text", "tokenizers"},
     "models": set(),

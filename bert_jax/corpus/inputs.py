@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from bert_jax.corpus.packing import (
@@ -16,8 +15,10 @@ from bert_jax.corpus.packing import (
     default_max_fragments,
 )
 from bert_jax.field_options import option
+from bert_jax.storage.locations import modified_ns
+from bert_jax.storage.urls import Location, ObjectUrl, is_inside, parse_location
 from bert_jax.text.documents import Document, SourceCounts, SourceOptions
-from bert_jax.text.files import expand_inputs, is_tfds
+from bert_jax.text.files import expand_inputs, identity, is_tfds
 from bert_jax.text.sources import read_documents, source_name, total_bytes
 
 MIN_LENGTH = 8
@@ -141,7 +142,7 @@ class PrepareInputs:
             {
                 "path": source_name(path, options),
                 "num_bytes": total_bytes([path], options),
-                **({} if is_tfds(path) else {MTIME_KEY: os.stat(path).st_mtime_ns}),
+                **({} if is_tfds(path) else {MTIME_KEY: modified_ns(parse_location(path))}),
                 **({SPLIT_KEY: "heldout"} if number < len(self.heldout) else {}),
             }
             for number, path in enumerate(self.paths)
@@ -182,7 +183,7 @@ def resolve_inputs(
         input, nothing is left to train on, or `heldout_inputs` are combined with a held-out
         fraction.
     """
-    _check_output_outside([*inputs, *heldout_inputs], Path(output))
+    _check_output_outside([*inputs, *heldout_inputs], parse_location(output, "output"))
     if heldout_inputs and options.heldout_fraction:
         raise ValueError(
             f"heldout_fraction={options.heldout_fraction}: cannot be combined with held-out "
@@ -206,14 +207,17 @@ def resolve_inputs(
 
 
 def _identity(path: str, options: SourceOptions) -> str:
-    return source_name(path, options) if is_tfds(path) else os.path.realpath(path)
+    return source_name(path, options) if is_tfds(path) else identity(path)
 
 
-def _check_output_outside(inputs: Sequence[str], output: Path) -> None:
+def _check_output_outside(inputs: Sequence[str], output: Location) -> None:
     """Raise ValueError if the output is inside an input, where it would be read as text."""
     for name in inputs:
-        if not is_tfds(name) and os.path.isdir(name):
-            if output.resolve().is_relative_to(Path(name).resolve()):
+        if is_tfds(name):
+            continue
+        directory = parse_location(name)
+        if isinstance(directory, ObjectUrl) or directory.is_dir():
+            if is_inside(output, directory):
                 raise ValueError(
                     f"output={output}: this is inside the input directory {name}, where it would "
                     "be read as text. Choose another output directory."

@@ -19,9 +19,11 @@ from typing import IO, Any, Literal
 
 from bert_jax.corpus.inputs import CHECKSUM_KEY, MTIME_KEY, SPLIT_KEY
 from bert_jax.corpus.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest, write_manifest
-from bert_jax.files import file_sha256, sync_directory, write_file
+from bert_jax.files import sync_directory, write_file
 from bert_jax.json_files import read_json_object
 from bert_jax.local_paths import make_directory
+from bert_jax.storage.locations import sha256_of
+from bert_jax.storage.urls import parse_location
 from bert_jax.tokenizers.files import has_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -157,7 +159,7 @@ def _check_contents(
                 )
             continue
         logger.info("%s was modified after preparation, so its checksum is being compared", path)
-        if file_sha256(path) != recorded_source[CHECKSUM_KEY]:
+        if sha256_of(parse_location(path)) != recorded_source[CHECKSUM_KEY]:
             raise ValueError(
                 f"{output}: contains a finished corpus built from different inputs: {path} has "
                 "changed since the corpus was prepared, although its size has not. Choose another "

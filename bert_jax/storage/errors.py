@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import Literal, assert_never
 
-from bert_jax.storage.urls import ObjectUrl, Scheme
+from bert_jax.local_paths import Scheme
+from bert_jax.storage.urls import ObjectUrl
 
 # What went wrong with a request. A "transient" error may not occur again, so it is retried.
 Problem = Literal["missing", "bucket", "denied", "credentials", "conflict", "transient"]

@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypeVar, assert_never
 
+from bert_jax.local_paths import Scheme
 from bert_jax.storage.errors import (
     ConflictError,
     MissingObjectError,
@@ -19,7 +20,7 @@ from bert_jax.storage.gcs import EMULATOR, Gcs
 from bert_jax.storage.retries import with_retries
 from bert_jax.storage.s3 import ENDPOINT, S3
 from bert_jax.storage.store import ABSENT, MAX_SINGLE_WRITE, ObjectInfo, Page, Store
-from bert_jax.storage.urls import ObjectUrl, Scheme
+from bert_jax.storage.urls import ObjectUrl
 
 T = TypeVar("T")
 

@@ -175,6 +175,6 @@ def _info(url: ObjectUrl, item: Mapping[str, Any], num_bytes: int, *, plain: boo
         url,
         num_bytes=num_bytes,
         version=version,
-        modified=item["LastModified"].timestamp(),
+        modified=float(int(item["LastModified"].timestamp())),  # HEAD returns whole seconds
         md5=digest if plain and re.fullmatch("[0-9a-f]{32}", digest) else None,
     )

@@ -5,17 +5,12 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, get_args
+from pathlib import Path, PurePosixPath
 
-from bert_jax.local_paths import check_local
-
-Scheme = Literal["gs", "s3"]
-SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
+from bert_jax.local_paths import SCHEMES, Scheme, check_local, is_url
 
 # `Path` turns "gs://bucket" into "gs:/bucket".
 _URL = re.compile(rf"({'|'.join(SCHEMES)})://?(?!/)(.*)", re.DOTALL)
-_COLLAPSED = re.compile(rf"({'|'.join(SCHEMES)}):/(?!/)")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _MAX_KEY_BYTES = 1024
 
@@ -50,6 +45,16 @@ class ObjectUrl:
         return self.key.rpartition("/")[2] or self.bucket
 
     @property
+    def suffixes(self) -> list[str]:
+        """The suffixes of the last component of the key, as in `Path`."""
+        return PurePosixPath(self.key).suffixes
+
+    @property
+    def suffix(self) -> str:
+        """The last suffix of the last component of the key, or ""."""
+        return PurePosixPath(self.key).suffix
+
+    @property
     def parent(self) -> ObjectUrl:
         """The URL without the last component of its key; the bucket is its own parent."""
         return ObjectUrl(self.scheme, self.bucket, self.key.rpartition("/")[0])
@@ -65,11 +70,8 @@ class ObjectUrl:
         return other.key.removeprefix(self.prefix)
 
 
-def is_url(path: str | os.PathLike[str]) -> bool:
-    """Return whether a path begins with the scheme of a supported object store."""
-    text = os.fspath(path)
-    collapsed = not isinstance(path, str) and _COLLAPSED.match(text) is not None
-    return collapsed or text.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
+# A place that can be read, on a local file system or in a bucket.
+Location = Path | ObjectUrl
 
 
 def parse_url(path: str | os.PathLike[str], name: str = "") -> ObjectUrl | None:
@@ -109,6 +111,16 @@ def parse_url(path: str | os.PathLike[str], name: str = "") -> ObjectUrl | None:
     return ObjectUrl(scheme, bucket, key)
 
 
-def parse_location(path: str | os.PathLike[str], name: str = "") -> ObjectUrl | Path:
+def is_inside(path: Location, directory: Location) -> bool:
+    """Return whether a path is the same as a directory or below it."""
+    if isinstance(path, ObjectUrl) and isinstance(directory, ObjectUrl):
+        same_bucket = (path.scheme, path.bucket) == (directory.scheme, directory.bucket)
+        return same_bucket and f"{path.prefix}".startswith(directory.prefix)
+    if isinstance(path, ObjectUrl) or isinstance(directory, ObjectUrl):
+        return False
+    return path.resolve().is_relative_to(directory.resolve())
+
+
+def parse_location(path: str | os.PathLike[str], name: str = "") -> Location:
     """Return the URL that a path contains or, for a local path, a `Path`; see `parse_url`."""
     return parse_url(path, name) or Path(path)

@@ -9,14 +9,16 @@ import logging
 import lzma
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Protocol
 
 import zstandard
 
-from bert_jax.local_paths import check_local
+from bert_jax.storage.locations import described, objects_below, open_location
+from bert_jax.storage.patterns import matching_objects
+from bert_jax.storage.urls import Location, ObjectUrl, parse_location
 
 COMPRESSIONS = (".gz", ".xz", ".zst")
 BROKEN_ARCHIVE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, zstandard.ZstdError)
@@ -43,7 +45,7 @@ class Hash(Protocol):
 
 
 @contextmanager
-def open_stream(path: Path, counter: ReadCounter) -> Iterator[IO[bytes]]:
+def open_stream(path: Location, counter: ReadCounter) -> Iterator[IO[bytes]]:
     """Open `path` as a buffered binary stream of its decompressed bytes.
 
     The number of bytes read from disk is added to `counter.bytes_read`, and the bytes themselves
@@ -67,8 +69,8 @@ def open_stream(path: Path, counter: ReadCounter) -> Iterator[IO[bytes]]:
 
 
 class _CountingFile(io.RawIOBase):
-    def __init__(self, path: Path, counter: ReadCounter) -> None:
-        self._file = open(path, "rb", buffering=0)
+    def __init__(self, path: Location, counter: ReadCounter) -> None:
+        self._file = open_location(path)
         self._counter = counter
 
     def readable(self) -> bool:
@@ -92,7 +94,7 @@ class _ZstdFile(io.RawIOBase):
     The stream reader in `zstandard` itself does not report that a file is truncated.
     """
 
-    def __init__(self, raw: io.RawIOBase, path: Path) -> None:
+    def __init__(self, raw: io.RawIOBase, path: Location) -> None:
         self._raw = raw
         self._path = path
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW)
@@ -170,7 +172,7 @@ def is_tfds(name: str) -> bool:
     return name.startswith(TFDS_PREFIX)
 
 
-def content_suffix(path: Path) -> str:
+def content_suffix(path: Location) -> str:
     """Return the lowercase suffix of a path, ignoring compression: ".jsonl" for "a.jsonl.gz"."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in COMPRESSIONS:
@@ -197,17 +199,25 @@ def expand_inputs(inputs: Sequence[str]) -> list[str]:
     expanded: dict[str, str] = {}  # from TFDS name or real path to input
     for name in inputs:
         for source in _expand(name):
-            identity = source if is_tfds(source) else os.path.realpath(source)
-            expanded.setdefault(identity, source)
+            expanded.setdefault(source if is_tfds(source) else identity(source), source)
     return list(expanded.values())
+
+
+def identity(name: str) -> str:
+    """Return the same text for all names of one file: its real path or URL."""
+    location = parse_location(name)
+    return str(location) if isinstance(location, ObjectUrl) else os.path.realpath(location)
 
 
 def _expand(name: str) -> Iterator[str]:
     if is_tfds(name):
         yield name
         return
-    check_local(name)
-    path = Path(name)
+    path = parse_location(name)
+    if isinstance(path, ObjectUrl):
+        files = _expand_url(path)
+        yield from _supported(files)
+        return
     if path.is_dir():
         yield from _files_below(path)
         return
@@ -224,6 +234,25 @@ def _expand(name: str) -> Iterator[str]:
             raise ValueError(f"{name}: no file matches this pattern.")
     else:
         raise ValueError(f"{name}: no such file or directory.")
+    yield from _supported(files)
+
+
+def _expand_url(url: ObjectUrl) -> list[str]:
+    """Return the objects that a URL, a pattern or a directory in a bucket stands for."""
+    if url.key and described(url) is not None:
+        return [str(url)]
+    if glob.has_magic(url.key):
+        names = [str(info.url) for info in matching_objects(url)]
+        if not names:
+            raise ValueError(f"{url}: no object matches this pattern.")
+        return names
+    below = [(info.url, str(info.url)) for info in objects_below(url)]
+    if not below:
+        raise ValueError(f"{url}: there is no such object or directory in the bucket.")
+    return _with_text(url, below)
+
+
+def _supported(files: Sequence[str]) -> Iterator[str]:
     for file in files:
         suffix = content_suffix(Path(file))
         if suffix in _UNREADABLE_SUFFIXES:
@@ -237,11 +266,16 @@ def _expand(name: str) -> Iterator[str]:
 
 
 def _files_below(directory: Path) -> Iterator[str]:
+    yield from _with_text(directory, [(path, str(path)) for path in _walk(directory)])
+
+
+def _with_text(directory: Location, paths: Iterable[tuple[Location, str]]) -> list[str]:
+    """Return the files in a directory that have a supported suffix, sorted by path."""
     suffixes = TEXT_SUFFIXES + JSON_LINES_SUFFIXES + PARQUET_SUFFIXES
     files: list[str] = []
     skipped: list[str] = []
-    for path in _walk(directory):
-        (files if content_suffix(path) in suffixes else skipped).append(str(path))
+    for path, name in paths:
+        (files if content_suffix(path) in suffixes else skipped).append(name)
     if not files:
         raise ValueError(
             f"{directory}: no file in this directory has a supported suffix. Expected {_EXPECTED}. "
@@ -254,7 +288,7 @@ def _files_below(directory: Path) -> Iterator[str]:
             len(skipped),
             min(skipped),
         )
-    yield from sorted(files)
+    return sorted(files)
 
 
 def _walk(directory: Path) -> Iterator[Path]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO, NamedTuple
 
 from bert_jax.json_files import json_kind, parse_json
+from bert_jax.storage.urls import Location
 from bert_jax.text.documents import (
     Document,
     SourceCounts,
@@ -33,7 +33,7 @@ class _LinePart(NamedTuple):
     ends_line: bool
 
 
-def read_text(path: Path, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
+def read_text(path: Location, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
     """Yield the documents of a plain-text file, which are separated by blank lines.
 
     A document over the size limit is split after a newline or, if there is none, after a space.
@@ -67,7 +67,7 @@ def read_text(path: Path, options: SourceOptions, counts: SourceCounts) -> Itera
 
 
 def _decoded_lines(
-    path: Path, options: SourceOptions, counts: SourceCounts
+    path: Location, options: SourceOptions, counts: SourceCounts
 ) -> Iterator[tuple[int, str | None]]:
     """Yield (line number, text) for each line or part of a long line.
 
@@ -95,7 +95,9 @@ def _decoded_lines(
                 yield part.number, text[:-2] + "\n" if text.endswith("\r\n") else text
 
 
-def read_json_lines(path: Path, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
+def read_json_lines(
+    path: Location, options: SourceOptions, counts: SourceCounts
+) -> Iterator[Document]:
     """Yield the document in the text field of each line in a JSON Lines file.
 
     Blank lines are ignored.
@@ -142,7 +144,7 @@ def _listed(fields: list[str]) -> str:
 
 
 def _whole_lines(
-    path: Path, options: SourceOptions, counts: SourceCounts
+    path: Location, options: SourceOptions, counts: SourceCounts
 ) -> Iterator[tuple[int, str]]:
     limit = _JSON_LINE_FACTOR * options.max_document_bytes
     with open_stream(path, counts) as stream:
@@ -162,7 +164,7 @@ def _whole_lines(
                 yield part.number, text
 
 
-def _line_parts(stream: IO[bytes], path: Path, limit: int) -> Iterator[_LinePart]:
+def _line_parts(stream: IO[bytes], path: Location, limit: int) -> Iterator[_LinePart]:
     number, offset, begins_line = 1, 0, True
     while True:
         try:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bert_jax.storage.errors import StorageError
+from bert_jax.storage.locations import arrow_source, num_bytes_of
+from bert_jax.storage.urls import Location
 from bert_jax.text.documents import Document, SourceCounts, SourceOptions, checked_documents
 
 _BATCH_BYTES = 8 << 20
 _MAX_BATCH_ROWS = 4096
 
 
-def read_parquet(path: Path, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
+def read_parquet(
+    path: Location, options: SourceOptions, counts: SourceCounts
+) -> Iterator[Document]:
     """Yield the document in each row's text column, reading the file page by page.
 
     Rows are numbered from 0 across the whole file. Individual rows that are null or not UTF-8 are
@@ -25,12 +29,15 @@ def read_parquet(path: Path, options: SourceOptions, counts: SourceCounts) -> It
       ValueError: the file is incomplete or has no such column, the column does not contain text, or
         a row cannot be used and `options` do not say to skip it.
     """
-    size, bytes_before = path.stat().st_size, counts.bytes_read
+    size, bytes_before = num_bytes_of(path), counts.bytes_read
     row = 0
     try:
         # The file is read with a small buffer and without read-ahead, since a row group may be
         # larger than memory.
-        with pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
+        with (
+            arrow_source(path) as source,
+            pq.ParquetFile(source, buffer_size=1 << 20, pre_buffer=False) as file,
+        ):
             _check_column(file.schema_arrow, path, options.text_field)
             for batch in file.iter_batches(_batch_rows(file), columns=[options.text_field]):
                 counts.bytes_read = bytes_before + size * (row + batch.num_rows) // max(
@@ -42,12 +49,19 @@ def read_parquet(path: Path, options: SourceOptions, counts: SourceCounts) -> It
                     yield from _row_documents(value, f"{path}:row {row}", options, counts)
                     row += 1
     except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # a system error; Arrow's errors about a damaged file have no error number
+        if _is_system_error(error):
+            raise
         raise ValueError(
             f"{path}: not a complete Parquet file (stopped at row {row}): "
             f"{str(error).rstrip('.')}. Download or write the file again."
         ) from error
+
+
+def _is_system_error(error: Exception) -> bool:
+    """Return whether an error is not about the file's content, for which Arrow sets no number."""
+    if isinstance(error, StorageError):
+        return True
+    return isinstance(error, OSError) and error.errno is not None
 
 
 def _row_documents(
@@ -69,7 +83,7 @@ def _row_documents(
     yield from checked_documents(text, place, options, counts)
 
 
-def _check_column(schema: Any, path: Path, field: str) -> None:
+def _check_column(schema: Any, path: Location, field: str) -> None:
     if field not in schema.names:
         raise ValueError(
             f"{path}: no column {field!r}; the columns are {', '.join(map(repr, schema.names))}. "
@@ -101,7 +115,7 @@ _BATCH_ROWS = 1024
 _JSON = (str, bool, int, float, list, dict, type(None))
 
 
-def parquet_records(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def parquet_records(path: Location, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (place, record) for each row.
 
     The place is "file:row 0" for the first row, and the record is a dict from column to value.
@@ -117,7 +131,7 @@ def parquet_records(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, d
     """
     row = 0
     try:
-        with pq.ParquetFile(path) as file:
+        with arrow_source(path) as source, pq.ParquetFile(source) as file:
             read = [_top_level(name, file.schema_arrow.names, path) for name in columns]
             for batch in file.iter_batches(_BATCH_ROWS, columns=list(dict.fromkeys(read))):
                 for record in batch.to_pylist():
@@ -126,24 +140,25 @@ def parquet_records(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, d
                     yield place, record
                     row += 1
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # a system error; Arrow's errors about a damaged file have no error number
+        if _is_system_error(error):
+            raise
         raise ValueError(
             f"{path}: not a complete Parquet file with text in UTF-8 (stopped at row {row}): "
             f"{str(error).rstrip('.')}. Download or write the file again."
         ) from error
 
 
-def parquet_columns(path: Path) -> list[str]:
+def parquet_columns(path: Location) -> list[str]:
     """Return the names of the columns that hold strings, numbers or booleans.
 
     Raises:
       ValueError: the file is not a complete Parquet file.
     """
     try:
-        schema = pq.read_schema(path)
+        with arrow_source(path) as source:
+            schema = pq.read_schema(source)
     except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
+        if _is_system_error(error):
             raise
         raise ValueError(
             f"{path}: not a complete Parquet file: {str(error).rstrip('.')}. Download or write the "
@@ -164,7 +179,7 @@ def _is_plain(kind: pa.DataType) -> bool:
     )
 
 
-def _top_level(name: str, columns: Sequence[str], path: Path) -> str:
+def _top_level(name: str, columns: Sequence[str], path: Location) -> str:
     column = name if name in columns else name.partition(".")[0]
     if column not in columns:
         names = ", ".join(map(repr, columns[:20])) or "none"

@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bert_jax.files import file_sha256
+from bert_jax.storage.locations import num_bytes_of, sha256_of
+from bert_jax.storage.urls import ObjectUrl, parse_location
 from bert_jax.text.documents import Document, SourceCounts, SourceOptions
 from bert_jax.text.files import (
     JSON_LINES_SUFFIXES,
@@ -56,12 +57,13 @@ def total_bytes(inputs: Sequence[str], options: SourceOptions | None = None) -> 
 
 
 def source_name(name: str, options: SourceOptions) -> str:
-    """Return a permanent name for an expanded input: its absolute path or full TFDS name."""
+    """Return a permanent name for an expanded input: its absolute path, URL or full TFDS name."""
     if is_tfds(name):
         from bert_jax.text.tfds import resolved_tfds
 
         return resolved_tfds(name, options.tfds_data_dir)
-    return os.path.abspath(name)
+    location = parse_location(name)
+    return str(location) if isinstance(location, ObjectUrl) else os.path.abspath(name)
 
 
 def _input_bytes(name: str, options: SourceOptions) -> int:
@@ -69,7 +71,7 @@ def _input_bytes(name: str, options: SourceOptions) -> int:
         from bert_jax.text.tfds import tfds_bytes
 
         return tfds_bytes(name, options.tfds_data_dir)
-    return Path(name).stat().st_size
+    return num_bytes_of(parse_location(name))
 
 
 def _read_all(
@@ -95,15 +97,15 @@ def _read_hashed(name: str, options: SourceOptions, counts: SourceCounts) -> Ite
         return
     if content_suffix(Path(name)) in PARQUET_SUFFIXES:  # not read sequentially
         yield from _read_one(name, options, counts)
-        counts.checksums[name] = file_sha256(name)
+        counts.checksums[name] = sha256_of(parse_location(name))
         return
     hashing, bytes_before = hashlib.sha256(), counts.bytes_read
     counts.hashing = hashing
     yield from _read_one(name, options, counts)
     counts.hashing = None
     # The xz reader stops at the end of its stream and does not read any bytes after it.
-    complete = counts.bytes_read - bytes_before == os.path.getsize(name)
-    counts.checksums[name] = hashing.hexdigest() if complete else file_sha256(name)
+    complete = counts.bytes_read - bytes_before == num_bytes_of(parse_location(name))
+    counts.checksums[name] = hashing.hexdigest() if complete else sha256_of(parse_location(name))
 
 
 def _read_one(name: str, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
@@ -112,7 +114,7 @@ def _read_one(name: str, options: SourceOptions, counts: SourceCounts) -> Iterat
         from bert_jax.text.tfds import read_tfds
 
         return read_tfds(name, options, counts)
-    path = Path(name)
+    path = parse_location(name)
     suffix = content_suffix(path)
     if suffix in PARQUET_SUFFIXES:
         from bert_jax.text.parquet import read_parquet

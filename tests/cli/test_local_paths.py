@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bert_jax import Embed
-from bert_jax.argument_parser import free_text
+from bert_jax.argument_parser import URL_ARGUMENTS, check_paths, free_text
 from bert_jax.cli.main import main
 from bert_jax.config_keys import sections
 from bert_jax.conversion import to_dataclass, without_none
@@ -33,7 +33,6 @@ from bert_jax.runs.outputs import new_directory
 from bert_jax.runs.ownership import ResolvedConfig
 from bert_jax.runs.work_dir import read_model
 from bert_jax.text.documents import SourceOptions
-from bert_jax.text.files import expand_inputs
 from bert_jax.text.python_docs import write_python_docs
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.checkpoint import Checkpointer
@@ -121,6 +120,14 @@ def test_every_argument_of_every_verb_is_checked(
     if f"{words} {name}" in TEXTS:
         assert chosen.type is free_text
         return
+    if f"{words} {name}" in URL_ARGUMENTS:
+        parser = make_parser(verb, words)
+        given = {action.dest: None for action in actions} | {chosen.dest: [BUCKET]}
+        check_paths(parser, argparse.Namespace(**given))
+        given[chosen.dest] = ["az://container/x"]
+        with pytest.raises(ValueError, match=f"^{name}=az://container/x: az:// is not supported"):
+            check_paths(parser, argparse.Namespace(**given))
+        return
     command = words.split()
     for action in actions:
         if action is chosen:
@@ -148,8 +155,8 @@ def test_every_output_file_is_checked_before_the_command_starts() -> None:
     assert not unchecked
 
 
-def test_the_listed_texts_are_arguments() -> None:
-    assert TEXTS <= {f"{words} {name}" for words, _, name in ARGUMENTS}
+def test_the_listed_texts_and_urls_are_arguments() -> None:
+    assert TEXTS | URL_ARGUMENTS <= {f"{words} {name}" for words, _, name in ARGUMENTS}
 
 
 # A minimal config for every optional section.
@@ -227,8 +234,6 @@ def test_an_override_of_a_config_file_is_checked(tmp_path: Path) -> None:
 
 TINY = np.zeros(1, np.float32)
 FUNCTIONS: list[Callable[[], object]] = [
-    lambda: expand_inputs([f"{BUCKET}/*.txt"]),
-    lambda: make_corpus([BUCKET], None, "out", PrepareOptions(), 1),  # type: ignore[arg-type]
     lambda: make_corpus(["in.txt"], None, BUCKET, PrepareOptions(), 1),  # type: ignore[arg-type]
     lambda: SourceOptions(tfds_data_dir=BUCKET),
     lambda: Corpus(BUCKET, "train"),

@@ -85,12 +85,12 @@ def test_an_unmodified_input_is_not_read_again(small, monkeypatch):
     run, files = small
     manifest = run()
     read = []
-    monkeypatch.setattr(workspace, "file_sha256", lambda path: read.append(path) or "")
+    monkeypatch.setattr(workspace, "sha256_of", lambda path: read.append(path) or "")
     assert run() == manifest and not read
     modified_later(files[1], files[1].read_bytes())
     with pytest.raises(ValueError, match="has changed since the corpus was prepared"):
         run()
-    assert read == [str(files[1])]
+    assert read == [files[1]]
 
 
 def test_inputs_of_an_early_corpus_are_checked_by_modification_time(small, tmp_path, caplog):

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from bert_jax.local_paths import Scheme
 from bert_jax.storage import retries
-from bert_jax.storage.urls import ObjectUrl, Scheme
+from bert_jax.storage.urls import ObjectUrl
 
 HERE = Path(__file__).parent
 

@@ -1,0 +1,105 @@
+"""Read files that may be on a local file system or in a bucket."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import time
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import IO
+
+from bert_jax.files import file_sha256
+from bert_jax.storage.errors import MissingObjectError
+from bert_jax.storage.objects import find, list_objects
+from bert_jax.storage.reader import ObjectReader
+from bert_jax.storage.store import ObjectInfo
+from bert_jax.storage.urls import Location, ObjectUrl
+
+# Finding inputs asks for the same objects several times within a few seconds.
+_REMEMBERED_SECONDS = 10.0
+_CHUNK_BYTES = 1 << 20
+_remembered: dict[ObjectUrl, tuple[float, ObjectInfo]] = {}
+
+
+def described(url: ObjectUrl) -> ObjectInfo | None:
+    """Return the description of an object, at most ten seconds old, or None if it does not exist.
+
+    Raises:
+      StorageError: the bucket does not exist, or the store denies access or does not answer.
+    """
+    read_at, info = _remembered.get(url, (0.0, None))
+    if info is None or time.monotonic() - read_at > _REMEMBERED_SECONDS:
+        info = find(url)
+        if info is not None:
+            _remember(info)
+    return info
+
+
+def _existing(url: ObjectUrl) -> ObjectInfo:
+    info = described(url)
+    if info is None:
+        raise MissingObjectError(url, "missing")
+    return info
+
+
+def _remember(info: ObjectInfo) -> None:
+    _remembered[info.url] = time.monotonic(), info
+
+
+def objects_below(url: ObjectUrl) -> list[ObjectInfo]:
+    """Return all objects below a URL, except those with a component that begins with "." or "_"."""
+    infos = [
+        info
+        for info in list_objects(url)
+        if not any(part.startswith((".", "_")) for part in url.relative(info.url).split("/"))
+    ]
+    for info in infos:
+        _remember(info)
+    return infos
+
+
+def open_location(location: Location) -> io.RawIOBase:
+    """Open a file for reading bytes, without a buffer.
+
+    Raises:
+      OSError: the file cannot be read.
+    """
+    if isinstance(location, ObjectUrl):
+        return ObjectReader(_existing(location))
+    return open(location, "rb", buffering=0)
+
+
+def seekable_file(location: Location) -> IO[bytes]:
+    """Open a file for reading bytes at any position; see `open_location`."""
+    return io.BufferedReader(open_location(location), _CHUNK_BYTES)
+
+
+def arrow_source(location: Location) -> AbstractContextManager[Path | IO[bytes]]:
+    """Return the source of a file for Arrow, which reads a local file by itself."""
+    return seekable_file(location) if isinstance(location, ObjectUrl) else nullcontext(location)
+
+
+def num_bytes_of(location: Location) -> int:
+    """Return the size of a file; see `open_location`."""
+    if isinstance(location, ObjectUrl):
+        return _existing(location).num_bytes
+    return location.stat().st_size
+
+
+def modified_ns(location: Location) -> int:
+    """Return when a file was modified, in nanoseconds since 1970; see `open_location`."""
+    if isinstance(location, ObjectUrl):
+        return round(_existing(location).modified * 1000) * 1_000_000
+    return location.stat().st_mtime_ns
+
+
+def sha256_of(location: Location) -> str:
+    """Return the SHA-256 checksum of a file in hexadecimal; see `open_location`."""
+    if not isinstance(location, ObjectUrl):
+        return file_sha256(location)
+    digest = hashlib.sha256()
+    with seekable_file(location) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
