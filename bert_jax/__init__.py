@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from bert_jax.pipeline.masking import MaskingConfig
     from bert_jax.pretraining.config import PretrainConfig
     from bert_jax.pretraining.plan import plan
+    from bert_jax.recipes.inspect_corpus import inspect_corpus
     from bert_jax.recipes.load import load_config
     from bert_jax.recipes.show_batch import show_batch
     from bert_jax.runs.checkpoints import load_model
@@ -98,6 +99,7 @@ __all__ = [
     "finetune",
     "follow",
     "import_model",
+    "inspect_corpus",
     "load_config",
     "load_model",
     "look",
@@ -154,6 +156,7 @@ _MODULES = {
     "finetune": "finetuning.training",
     "follow": "downstream.follow",
     "import_model": "interop.import_model",
+    "inspect_corpus": "recipes.inspect_corpus",
     "load_config": "recipes.load",
     "load_model": "runs.checkpoints",
     "look": "interpretability.look",

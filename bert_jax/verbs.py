@@ -112,7 +112,10 @@ VERBS = {
         on_cpu=True,
     ),
     "keys": Verb("print every config key and its meaning", "bert_jax.cli.keys"),
-    "inspect": Verb("print parameter and FLOP counts by part", "bert_jax.cli.inspect"),
+    "inspect": Verb(
+        "print parameter and FLOP counts by part, or describe a corpus",
+        "bert_jax.cli.inspect",
+    ),
     "plan": Verb(
         "compile a run for other hardware, and print its memory and time", "bert_jax.cli.plan"
     ),

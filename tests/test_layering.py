@@ -55,7 +55,9 @@ MAY_IMPORT = {
         ),
         *("tokenizers", "training"),
     },
-    "recipes": {"analysis", "finetuning", "models", "pretraining", "runs", "tasks"},
+    "recipes": {
+        *("analysis", "corpus", "finetuning", "models", "pipeline", "pretraining", "runs", "tasks"),
+    },
     "interop": {"finetuning", "models", "runs", "tokenizers", "training"},
     "downstream": {
         *("finetuning", "models", "pretraining", "recipes", "runs", "tokenizers", "training"),

@@ -9,9 +9,10 @@ from typing import get_args
 from bert_jax.argument_parser import ArgumentParser, option_names
 from bert_jax.cli.arguments import add_config_argument, add_text_arguments, add_work_dir_argument
 from bert_jax.cli.output import report_result
+from bert_jax.html_pages import check_page_path
 from bert_jax.interpretability.compare import compare
 from bert_jax.interpretability.head_pruning import prune_heads
-from bert_jax.interpretability.look import check_page_path, look
+from bert_jax.interpretability.look import look
 from bert_jax.interpretability.probe import Target, probe
 from bert_jax.recipes.command_line import evaluation_config
 from bert_jax.recipes.show_batch import show_batch
@@ -38,8 +39,7 @@ def look_at_text(args: argparse.Namespace) -> int:
     passage (the second), or how much every word contributes to a classification. The page loads
     nothing from the network.
     """
-    with renamed_in_errors({"path": "--output"}):
-        check_page_path(args.output)
+    check_page_path(args.output, "--output")
     enable_compilation_cache()
     page = look(args.work_dir, args.text, args.second, max_length=args.max_length, step=args.step)
     page.save(args.output)

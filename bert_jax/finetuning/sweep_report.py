@@ -13,6 +13,7 @@ from bert_jax.files import write_file
 from bert_jax.finetuning.sweep_plot import draw_sweep
 from bert_jax.finetuning.sweep_results import SweepResults, read_results
 from bert_jax.finetuning.sweep_tables import chance_text, examples_text, tables, verdict
+from bert_jax.html_pages import html_page, html_table
 from bert_jax.local_paths import make_directory
 from bert_jax.runs.outputs import check_output
 from bert_jax.training.reports import format_duration
@@ -20,20 +21,8 @@ from bert_jax.training.reports import format_duration
 REPORT_NAME = "report.html"
 PICTURE_NAME = "report.png"
 
-_STYLE = """
-:root { color-scheme: light dark; --ink: #222; --page: #fff; --line: #ddd; --best: #e8f0fa; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #ddd; --page: #16181c; --line: #3a3d44; --best: #22324a; }
-}
-body { color: var(--ink); background: var(--page); margin: 2em auto; max-width: 72em;
-  padding: 0 1em; font: 15px/1.5 system-ui, sans-serif; }
-img { max-width: 100%; background: #fff; border-radius: 6px; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.25em 0.8em; text-align: right; border-bottom: 1px solid var(--line); }
-tbody tr:first-child { background: var(--best); font-weight: 600; }
-dt { font-weight: 600; } dd { margin: 0 0 0.5em 0; overflow-wrap: anywhere; }
-"""
+# The first row of each table is the best one.
+_STYLE = "tbody tr:first-child { background: var(--mark); font-weight: 600; }\n"
 
 
 def write_report(sweeps: Sequence[SweepResults], directory: Path) -> list[Path]:
@@ -46,7 +35,8 @@ def write_report(sweeps: Sequence[SweepResults], directory: Path) -> list[Path]:
     pictures = [draw_sweep(each) for each in sweeps]
     parts = [_section(*each) for each in zip(sweeps, pictures, strict=True)]
     files = [directory / REPORT_NAME]
-    write_file(files[0], _page([each.task for each in sweeps], parts))
+    title = f"Fine-tuning sweep: {', '.join(each.task for each in sweeps)}"
+    write_file(files[0], html_page(title, parts, _STYLE))
     for number, (sweep, picture) in enumerate(zip(sweeps, pictures, strict=True), start=1):
         name = re.sub(r"[^\w.-]+", "-", sweep.task)
         files.append(
@@ -78,19 +68,6 @@ def combine_reports(
     return sweeps, write_report(sweeps, output)
 
 
-def _page(tasks: Sequence[str], sections: Sequence[str]) -> str:
-    title = f"Fine-tuning sweep: {escape(', '.join(tasks))}"
-    return "\n".join(
-        [
-            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>',
-            '<meta name="viewport" content="width=device-width, initial-scale=1"/>',
-            f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>",
-            *sections,
-            "</body>\n</html>\n",
-        ]
-    )
-
-
 def _section(results: SweepResults, picture: bytes) -> str:
     lines, encoded = verdict(results), base64.b64encode(picture).decode()
     missing = results.planned - len(results.runs)
@@ -111,15 +88,7 @@ def _section(results: SweepResults, picture: bytes) -> str:
 
 def _titled(title: str, rows: list[list[str]]) -> str:
     heading = f"<h3>{escape(title.capitalize())}</h3>\n" if title else ""
-    return f'{heading}<div class="wide">{_table(rows)}</div>'
-
-
-def _table(rows: list[list[str]]) -> str:
-    def cells(row: list[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) + "</tr>"
-
-    body = "\n".join(cells(row, "td") for row in rows[1:])
-    return f"<table>\n<thead>{cells(rows[0], 'th')}</thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+    return f'{heading}<div class="wide">{html_table(rows)}</div>'
 
 
 def _provenance(results: SweepResults) -> str:

@@ -53,13 +53,3 @@ def look(
     views = collect_views(attention, trace, text, second)
     title = str(attention.checkpoint)
     return render_page(trace, views, title, attention.tokenizer.specials.sep)
-
-
-def check_page_path(path: str | Path) -> None:
-    """Check, before any work is done, that a page can be saved under a given file name.
-
-    Raises:
-      ValueError: the name does not end in .html or .htm.
-    """
-    if Path(path).suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"path={path}: not an HTML file. Use a name that ends in .html.")

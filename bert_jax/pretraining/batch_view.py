@@ -87,9 +87,8 @@ class BatchView:
             yield ""
             yield f"row {number}"
             for document in row:
-                pair = f"[{document.pair}] " if document.pair else ""
                 words = (_painted(token, color=color) for token in document.tokens)
-                yield f"  {pair}{' '.join(words)}"
+                yield f"  {_painted_pair(document.pair, color=color)}{' '.join(words)}"
         yield ""
         yield self.summary
 
@@ -116,16 +115,30 @@ class BatchView:
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
-    def _repr_html_(self) -> str:
+    @property
+    def html(self) -> str:
+        """The batch as HTML in color, to be part of a page."""
         rows = []
         for number, row in enumerate(self.rows):
             documents = "".join(f"<p>{_document_html(document)}</p>" for document in row)
             rows.append(f"<h4>row {number}</h4>{documents}")
-        return f"<p>{html.escape(self.summary)}</p>{''.join(rows)}"
+        return f"<p>{html.escape(self.summary)}</p>{_LEGEND}{''.join(rows)}"
+
+    def _repr_html_(self) -> str:
+        return self.html
 
 
 _COLORS: dict[TokenState, Color] = {"masked": "blue", "replaced": "red", "kept": "green"}
 _HUES: dict[TokenState, int] = {"masked": 220, "replaced": 10, "kept": 130}
+# The second segment of a pair either continues the first one, or it does not.
+_CONTINUES, _RANDOM, _IN_ORDER, _SWAPPED = "next", "random", "in order", "swapped"
+_PAIR_COLORS: dict[str, Color] = {
+    _CONTINUES: "cyan",
+    _IN_ORDER: "cyan",
+    _RANDOM: "magenta",
+    _SWAPPED: "magenta",
+}
+_PAIR_HUES = {_CONTINUES: 190, _IN_ORDER: 190, _RANDOM: 300, _SWAPPED: 300}
 
 
 def _painted(token: ShownToken, *, color: bool) -> str:
@@ -133,14 +146,28 @@ def _painted(token: ShownToken, *, color: bool) -> str:
     return colored(str(token), _COLORS[token.state]) if painted else str(token)
 
 
+def _painted_pair(pair: str, *, color: bool) -> str:
+    if not pair:
+        return ""
+    return (colored(f"[{pair}]", _PAIR_COLORS[pair]) if color else f"[{pair}]") + " "
+
+
 def _document_html(document: ShownDocument) -> str:
-    pair = f"<b>{html.escape(document.pair)}</b> " if document.pair else ""
-    words = []
-    for token in document.tokens:
-        hue = _HUES.get(token.state)
-        style = "" if hue is None else f' style="background: hsl({hue} 80% 50% / 0.3)"'
-        words.append(f"<span{style}>{html.escape(str(token))}</span>")
+    pair = f"<b>{_marked(document.pair, _PAIR_HUES[document.pair])}</b> " if document.pair else ""
+    words = (_marked(str(token), _HUES.get(token.state)) for token in document.tokens)
     return pair + " ".join(words)
+
+
+def _marked(text: str, hue: int | None) -> str:
+    style = "" if hue is None else f' style="background: hsl({hue} 80% 50% / 0.3)"'
+    return f"<span{style}>{html.escape(text)}</span>"
+
+
+_LEGEND = (
+    f"<p>Tokens to predict: {_marked('[MASK](word)', _HUES['masked'])} is masked, "
+    f"{_marked('other(word)', _HUES['replaced'])} is replaced, "
+    f"{_marked('word(=)', _HUES['kept'])} is kept.</p>"
+)
 
 
 def view_batch(
@@ -167,8 +194,8 @@ def view_batch(
         raise ValueError(f"step={step}: the run's steps are 0 to {run_steps - 1:,}.")
     if num_rows < 1:
         raise ValueError(f"num_rows={num_rows}: expected at least 1.")
-    corpora = open_corpora(phases, lambda phase: phase.batch_size)
-    corpus = next(each for each in reversed(corpora) if each.first_step <= step)
+    begun = [phase for phase in phases if phase[1] <= step]
+    corpus = open_corpora(begun, lambda phase: phase.batch_size)[-1]
     batch = _rows_of(corpus, examples, run_steps, step, num_rows)
     tokenizer = corpus.tokenizer
     rows = [
@@ -226,9 +253,9 @@ def _token(token_id: int, label: int | None, tokenizer: Tokenizer) -> ShownToken
 def _pair_name(label: int, sentence_pairs: SentencePairs) -> str:
     match sentence_pairs:
         case "next_sentence":
-            return "random" if label else "next"
+            return _RANDOM if label else _CONTINUES
         case "sentence_order":
-            return "swapped" if label else "in order"
+            return _SWAPPED if label else _IN_ORDER
         case "none":
             return ""
         case _:

@@ -8,6 +8,8 @@ from typing import assert_never, get_args
 
 from bert_jax.analysis.shapes import shape_table
 from bert_jax.analysis.tables import flops_table, parameter_table
+from bert_jax.corpus.workspace import has_corpus
+from bert_jax.html_pages import check_page_path
 from bert_jax.local_paths import SMALL_MODELS
 from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.model import ModelConfig, PretrainingHead, define_model
@@ -16,6 +18,7 @@ from bert_jax.models.variants import VARIANTS, variant
 from bert_jax.objectives import SentencePairs
 from bert_jax.pretraining.messages import rotary_line
 from bert_jax.recipes.files import recipe_names
+from bert_jax.recipes.inspect_corpus import inspect_corpus
 from bert_jax.recipes.load import Overrides, Source, load_config
 from bert_jax.runs.named_checkpoint import shortest_names
 from bert_jax.runs.summary import model_table
@@ -30,19 +33,34 @@ _COMPUTE = ComputeConfig(dtype="float32", attention="xla")
 
 
 def inspection(
-    models: Sequence[str], config: str | None, overrides: Sequence[str] = (), *, shapes: bool
+    models: Sequence[str],
+    config: str | None,
+    overrides: Sequence[str] = (),
+    *,
+    shapes: bool,
+    page: str | None = None,
+    color: bool = False,
 ) -> Iterator[str]:
     """Yield the lines that `bert-jax inspect` prints: a title and tables.
 
     Args:
-      models: work directories or published encoders; empty to use `config` instead.
-      config: a recipe or a config file, or None.
+      models: work directories or published encoders, or one corpus; empty to use `config` instead.
+      config: a recipe or a config file, or None. For a corpus, the run whose examples to show.
       overrides: arguments such as "--config.seed=1".
       shapes: whether to list the shape of every parameter.
+      page: an HTML file to write for a corpus, or None.
+      color: whether to print the examples of a corpus in color.
 
     Raises:
       ValueError: the arguments contradict each other, or a model or config cannot be read.
     """
+    if len(models) == 1 and has_corpus(Path(models[0])):
+        if shapes:
+            raise ValueError("--shapes: a corpus has no parameters. Omit the option")
+        yield from _corpus_lines(models[0], config, overrides, page, color=color)
+        return
+    if page is not None:
+        raise ValueError(f"--page={page}: applies only to a corpus. Omit the option")
     if bool(models) == (config is not None):
         raise ValueError("expected either a work directory or --config RECIPE")
     if config is not None:
@@ -58,6 +76,23 @@ def inspection(
         raise ValueError("--shapes: supports only one model at a time. Specify one model")
     else:
         yield from comparison_table(models)
+
+
+def _corpus_lines(
+    corpus: str,
+    config: str | None,
+    overrides: Sequence[str],
+    page: str | None,
+    *,
+    color: bool,
+) -> Iterator[str]:
+    if page is not None:
+        check_page_path(page, "--page")
+    view = inspect_corpus(corpus, config, overrides)
+    yield from view.lines(color=color)
+    if page is not None:
+        view.save(page)
+        yield f"page: {page}"
 
 
 def config_tables(

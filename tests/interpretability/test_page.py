@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from bert_jax import Attention, look
+from bert_jax.html_pages import check_page_path
 from bert_jax.interpretability import page as page_module
-from bert_jax.interpretability.look import check_page_path
 from bert_jax.interpretability.views import collect_views, repeated_words
 
 TEXT, SECOND = "wet [MASK] </script> rain, rain & rain", "it rains <b>hard</b>"
