@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import assert_never
 
 from bert_jax.result_files import SavedResult, write_plot
 from bert_jax.terminal import ProgressLine, use_utf8, write_line
-from bert_jax.training.reports import EvaluationReport, Message, Report, TrainReport
+from bert_jax.training.reports import Message, Report
 
 
 def console_report(report: Report) -> None:
-    """Print messages to standard output, and training progress and evaluations to stderr."""
-    match report:
-        case Message():
-            write_line(str(report), sys.stdout)
-        case TrainReport() | EvaluationReport():
-            write_line(str(report), sys.stderr)
-        case _:
-            assert_never(report)
+    """Print messages to standard output, and all other reports to standard error."""
+    write_line(str(report), sys.stdout if isinstance(report, Message) else sys.stderr)
 
 
 def report_result(result: SavedResult, args: argparse.Namespace, line: ProgressLine) -> int:

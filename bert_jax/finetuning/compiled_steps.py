@@ -17,6 +17,7 @@ from bert_jax.models.model import ModelConfig
 from bert_jax.tasks.finetuning import ClassifierTask
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tokenizers.words import WARNED_SHARE, count_unknown, describe_unknown
+from bert_jax.training.divergence import NO_CHECKS, DivergenceConfig, guarded
 from bert_jax.training.memory import (
     FINETUNING_ARRAYS,
     batch_part,
@@ -51,6 +52,7 @@ class CompiledSteps:
         accumulation.
       optimizer: the optimizer.
       tuning: the trainable parameters and their learning rates.
+      divergence: which train steps to skip.
       train_step: the step that updates the parameters.
       prediction_step: the step that computes logits.
       metrics_step: the step that computes the loss from logits.
@@ -63,6 +65,7 @@ class CompiledSteps:
     accumulation_steps: int
     optimizer: optax.GradientTransformation
     tuning: Tuning
+    divergence: DivergenceConfig
     train_step: TrainStep
     prediction_step: PredictionStep
     metrics_step: MetricsStep
@@ -77,6 +80,7 @@ def make_steps(
     task: ClassifierTask,
     mesh: Mesh,
     others: Sequence[CompiledSteps] = (),
+    divergence: DivergenceConfig = NO_CHECKS,
 ) -> CompiledSteps:
     """Return the steps, each of which is recompiled for every new batch shape.
 
@@ -87,6 +91,7 @@ def make_steps(
       task: the model and its loss.
       mesh: the device mesh.
       others: existing steps, to be reused if their settings are the same.
+      divergence: which train steps to skip.
 
     Raises:
       ValueError: `tuning.top_layers` exceeds the number of layers, or is combined with
@@ -94,13 +99,13 @@ def make_steps(
     """
     tuning = Tuning(tuning_config, task.config.encoder)
     _check_scan(task.compute, tuning)
-    settings = optimizer_config, tuning, accumulation_steps, mesh
+    settings = optimizer_config, tuning, accumulation_steps, mesh, divergence
     for other in others:
-        same = (other.optimizer_config, other.tuning, other.accumulation_steps, other.mesh)
-        if same == settings and _are_equal(task, other.task):
+        same = other.optimizer_config, other.tuning, other.accumulation_steps, other.mesh
+        if (*same, other.divergence) == settings and _are_equal(task, other.task):
             return other
     rate = tuning.rate if tuning_config.layer_decay < 1.0 else None
-    optimizer = make_optimizer(optimizer_config, rate)
+    optimizer = guarded(make_optimizer(optimizer_config, rate), divergence)
     train_step = make_train_step(
         task,
         optimizer,
@@ -114,6 +119,7 @@ def make_steps(
         accumulation_steps,
         optimizer,
         tuning,
+        divergence,
         train_step,
         make_prediction_step(task, mesh),
         make_metrics_step(task, mesh),

@@ -15,8 +15,9 @@ from bert_jax.labeled_data.files import Split
 from bert_jax.local_paths import LocalPath, check_config_paths
 from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.tokenizers.tokenizer import Tokenizer
-from bert_jax.training.loop import Intervals
+from bert_jax.training.divergence import DivergenceConfig
 from bert_jax.training.optimizer import OptimizerConfig
+from bert_jax.training.phase import Intervals
 from bert_jax.training.sharding import MeshConfig
 from bert_jax.training.tuning import TuningConfig
 from bert_jax.validation import check_seed
@@ -130,6 +131,7 @@ class FinetuneConfig:
       tuning: which parameters to train, and the learning rate for each layer.
       compute: the model's dtype and implementation.
       optimizer: the optimizer and its learning-rate schedule.
+      divergence: how the run survives loss spikes and values that are not finite.
       mesh: the number of devices along each mesh axis.
     """
 
@@ -155,6 +157,7 @@ class FinetuneConfig:
     tuning: TuningConfig = field(default_factory=TuningConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     optimizer: OptimizerConfig = field(default_factory=default_optimizer)
+    divergence: DivergenceConfig = field(default_factory=DivergenceConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
 
     def __post_init__(self) -> None:

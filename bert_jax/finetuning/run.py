@@ -40,8 +40,9 @@ from bert_jax.runs.runtime import dtype_hint
 from bert_jax.runs.work_dir import Comparison
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.checkpoint import Checkpointer
-from bert_jax.training.loop import Intervals
 from bert_jax.training.optimizer import OptimizerConfig
+from bert_jax.training.phase import Intervals
+from bert_jax.training.rollback import Recovery
 from bert_jax.training.state import TrainState, abstract_state, parameter_key
 
 
@@ -133,6 +134,7 @@ class FinetuneRun:
                 loss,
                 mesh,
                 [other.compiled for other in others],
+                config.divergence,
             ),
             rows_evaluated=config.rows_evaluated,
             monitoring=config.monitoring,
@@ -183,6 +185,7 @@ class FinetuneRun:
             self.compiled.accumulation_steps,
             loss,
             self.mesh,
+            divergence=self.compiled.divergence,
         )
         return dataclasses.replace(self, source=source, compiled=compiled)
 
@@ -299,6 +302,18 @@ class FinetuneRun:
         step = checkpointer.latest_step()
         if step is not None:
             return self._saved_state(checkpointer, step)
+        return self._initial_state()
+
+    def recovery(self, checkpointer: Checkpointer) -> Recovery | None:
+        """Return the means to go back after a divergence, or None if no steps are checked."""
+        config = self.compiled.divergence
+        if not config.enabled:
+            return None
+        return Recovery(
+            config, checkpointer, self._abstract_state(), lambda: self._initial_state()[0]
+        )
+
+    def _initial_state(self) -> tuple[TrainState, str]:
         seed = self.hyperparameters.seed
         state = self.compiled.init(parameter_key(seed))
         if self.source.from_scratch:
@@ -314,13 +329,16 @@ class FinetuneRun:
                 f"was trained for {step:,}. Set num_epochs to at least its former value, or use "
                 "another work_dir."
             )
-        abstract = abstract_state(
+        origin = f"this run's checkpoint at step {step:,}"
+        return checkpointer.restore(self._abstract_state()), origin
+
+    def _abstract_state(self) -> TrainState:
+        return abstract_state(
             self.compiled.task.definition,
             self.compiled.optimizer,
             self.mesh,
             self.compiled.tuning.is_trainable,
         )
-        return checkpointer.restore(abstract), f"this run's checkpoint at step {step:,}"
 
     def write_model(self, best_step: int | None) -> None:
         """Write the run's `model.json`; `best_step` is None before the end of the run."""

@@ -48,8 +48,9 @@ from bert_jax.training.distributed import (
 )
 from bert_jax.training.evaluation import EarlyStopping
 from bert_jax.training.learning_rates import LearningRates
-from bert_jax.training.loop import HostBatch, Phase, Trainer
+from bert_jax.training.loop import Trainer
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
+from bert_jax.training.phase import HostBatch, Phase
 from bert_jax.training.reporting import Reporter
 from bert_jax.training.reports import Message, OnReport
 from bert_jax.training.sharding import local_rows, make_mesh, parameter_shardings
@@ -202,6 +203,7 @@ def train(
             stop=stop,
             early=early,
             ledger=ledger,
+            recovery=run.recovery(checkpointer),
         )
         state, finished = trainer.run(state, [_phase(run)])
         with ledger.during(SAVE):

@@ -24,8 +24,9 @@ from bert_jax.tasks.pretraining import metric_names
 from bert_jax.tasks.replaced_token import REPLACED_TOKEN_METRICS, ReplacedTokenConfig
 from bert_jax.training.averaging import AveragingConfig
 from bert_jax.training.checkpoint_files import CheckpointConfig
-from bert_jax.training.loop import Intervals
+from bert_jax.training.divergence import DivergenceConfig
 from bert_jax.training.optimizer import OptimizerConfig
+from bert_jax.training.phase import Intervals
 from bert_jax.training.reports import AVERAGE_PREFIX
 from bert_jax.training.sharding import MeshConfig
 from bert_jax.validation import check_at_least, check_seed
@@ -91,6 +92,7 @@ class PretrainConfig:
       compute: the dtype and the implementation of the model.
       optimizer: the optimizer and its learning-rate schedule.
       averaging: the average of the parameters over the steps of the run.
+      divergence: how the run survives loss spikes and values that are not finite.
       mesh: the number of devices on each mesh axis.
       checkpoint: how often to save checkpoints and how many to keep.
       evaluation: the evaluation on held-out text.
@@ -114,6 +116,7 @@ class PretrainConfig:
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     averaging: AveragingConfig = field(default_factory=AveragingConfig)
+    divergence: DivergenceConfig = field(default_factory=DivergenceConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
@@ -295,6 +298,7 @@ class PretrainConfig:
             distillation=self.distillation,
             replaced_token=self.replaced_token,
             averaging=self.averaging,
+            divergence=self.divergence,
         )
 
     def identity(self) -> dict[str, object]:

@@ -76,7 +76,19 @@ def first_state(
     if step is not None:
         abstract = abstract_state(definition, optimizer, mesh)
         return checkpointer.restore(abstract), f"this run's checkpoint at step {step:,}"
-    state = init_state(definition, optimizer, mesh, seed)
+    return initial_state(setup, mesh, seed=seed, init_from=init_from, teacher=teacher)
+
+
+def initial_state(
+    setup: StepSetup,
+    mesh: Mesh,
+    *,
+    seed: int,
+    init_from: str = "",
+    teacher: LoadedTeacher | None = None,
+) -> tuple[TrainState, str]:
+    """Return the state of a run that has no checkpoints; see `first_state`."""
+    state = init_state(setup.task.definition, setup.transformation, mesh, seed)
     if teacher is not None and teacher.spec.config.init_layers:
         params, line = student_parameters(
             teacher, setup.model, setup.sentence_pairs, initial=state.params

@@ -24,7 +24,7 @@ from bert_jax.pretraining.evaluation_config import EvaluationConfig
 from bert_jax.tokenizers.special_tokens import Vocabulary
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.evaluation import Evaluate, HeldOutMetrics, both
-from bert_jax.training.loop import Phase
+from bert_jax.training.phase import Phase
 from bert_jax.training.preflight import PhaseFacts
 from bert_jax.training.sharding import local_rows
 from bert_jax.training.step import EvaluationStep, TrainStep

@@ -25,7 +25,12 @@ from bert_jax.language_scores.evaluation_set import EvaluationSet, LanguageMetri
 from bert_jax.models.config import EncoderConfig
 from bert_jax.pretraining.config import PretrainConfig, ReportingConfig
 from bert_jax.pretraining.evaluation import Downstream, language_metrics, open_evaluation_set
-from bert_jax.pretraining.initial_state import check_source, first_state, teacher_sources
+from bert_jax.pretraining.initial_state import (
+    check_source,
+    first_state,
+    initial_state,
+    teacher_sources,
+)
 from bert_jax.pretraining.messages import conclude, describe
 from bert_jax.pretraining.phases import (
     PhaseBatches,
@@ -61,13 +66,16 @@ from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import CheckpointConfig, identity_of, recover
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.learning_rates import LearningRates
-from bert_jax.training.loop import AfterSave, Intervals, Phase, Trainer
+from bert_jax.training.loop import AfterSave, Trainer
+from bert_jax.training.phase import Intervals, Phase
 from bert_jax.training.planning import state_bytes
 from bert_jax.training.preflight import check
 from bert_jax.training.profiling import StepProfiler
 from bert_jax.training.reporting import Reporter
 from bert_jax.training.reports import Message, OnReport, discard
+from bert_jax.training.rollback import Recovery
 from bert_jax.training.sharding import make_mesh
+from bert_jax.training.state import TrainState, abstract_state
 from bert_jax.training.step import EvaluationStep, TrainStep
 from bert_jax.validation import check_config
 
@@ -348,6 +356,7 @@ class PretrainRun:
             evaluate_first=bool(self.init_from),
             after_save=after_save,
             ledger=self.ledger,
+            recovery=self._recovery(setup, teacher, checkpointer),
             profiler=closing.enter_context(
                 StepProfiler(self.work_dir / PROFILE_NAME, self.reporting.profile_steps)
             ),
@@ -362,6 +371,24 @@ class PretrainRun:
             line = saved_line if step else "before the first step; run the same command to start"
             report(Message(f"stopped: {line}"))
         return int(state.step), finished
+
+    def _recovery(
+        self, setup: StepSetup, teacher: LoadedTeacher | None, checkpointer: Checkpointer
+    ) -> Recovery | None:
+        """Return the means to go back after a divergence, or None if no steps are checked."""
+        if not setup.divergence.enabled:
+            return None
+
+        def initial() -> TrainState:
+            if self.stable is not None:
+                return self.stable.state(setup, self.mesh)[0]
+            state, _ = initial_state(
+                setup, self.mesh, seed=self.seed, init_from=self.init_from, teacher=teacher
+            )
+            return with_new_average(state)
+
+        abstract = abstract_state(setup.task.definition, setup.transformation, self.mesh)
+        return Recovery(setup.divergence, checkpointer, abstract, initial)
 
     def _phases(
         self, setup: StepSetup, teacher: LoadedTeacher | None, stop: StopRequest

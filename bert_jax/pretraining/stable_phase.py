@@ -13,8 +13,8 @@ from jax.sharding import Mesh
 
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, read_model
-from bert_jax.training.checkpoint import load_state
 from bert_jax.training.checkpoint_files import identity_of, steps_in
+from bert_jax.training.checkpoint_state import load_state
 from bert_jax.training.distributed import agreed
 from bert_jax.training.learning_rates import LearningRates
 from bert_jax.training.metrics_log import LOG_NAME, copy_metrics, read_metrics

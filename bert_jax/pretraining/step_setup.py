@@ -32,6 +32,7 @@ from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tasks.replaced_token import ReplacedToken, ReplacedTokenConfig
 from bert_jax.tasks.task import Task
 from bert_jax.training.averaging import AveragingConfig, averaged
+from bert_jax.training.divergence import DivergenceConfig, guarded
 from bert_jax.training.memory import (
     PRETRAINING_ARRAYS,
     Part,
@@ -60,6 +61,7 @@ class StepSetup:
       distillation: the distillation losses; None for a run without a teacher.
       replaced_token: the settings of a run that detects replaced tokens; None for other runs.
       averaging: the average of the parameters.
+      divergence: which steps to skip.
       teacher: the description of the teacher; None until `with_teacher` has added it, and always
         None for a run without a teacher.
     """
@@ -74,6 +76,7 @@ class StepSetup:
     distillation: DistillationConfig | None
     replaced_token: ReplacedTokenConfig | None = None
     averaging: AveragingConfig = AveragingConfig()
+    divergence: DivergenceConfig = DivergenceConfig()
     teacher: TeacherSpec | None = None
 
     def for_phase(self, phase: PhaseConfig) -> StepSetup:
@@ -146,7 +149,7 @@ class StepSetup:
     @cached_property
     def transformation(self) -> optax.GradientTransformation:
         """The optimizer as an optax gradient transformation."""
-        return averaged(make_optimizer(self.optimizer), self.averaging)
+        return guarded(averaged(make_optimizer(self.optimizer), self.averaging), self.divergence)
 
     def steps(self, mesh: Mesh, teacher: LoadedTeacher | None) -> tuple[TrainStep, EvaluationStep]:
         """Return the train and evaluation steps, with the teacher's parameters bound to them."""

@@ -32,8 +32,10 @@ class Metric(NamedTuple):
 
 
 Metrics = dict[str, Metric]
-# Metrics that every train step reports in addition to the task's metrics.
-ADDED_METRICS = frozenset({"loss", "gradient_norm"})
+# Metrics that a train step reports in addition to the task's metrics.
+ADDED_METRICS = frozenset(
+    {"loss", "gradient_norm", "skipped", "outliers", "loss_limit", "gradient_norm_limit"}
+)
 
 
 class Task(Protocol):

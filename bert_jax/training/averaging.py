@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from bert_jax.models.parameters import Parameters
+from bert_jax.training.divergence import unguarded, with_optimizer_state
 from bert_jax.training.state import TrainState
 
 # Early steps use a lower decay rate, so that the initial parameters do not dominate the average.
@@ -79,14 +79,15 @@ def averaged(
 
 def average_of(state: TrainState) -> Parameters | None:
     """Return the average of the parameters, or None if the run does not keep one."""
-    opt_state = state.opt_state
+    opt_state = unguarded(state.opt_state)
     return cast(Parameters, opt_state.average) if isinstance(opt_state, AveragedState) else None
 
 
 def with_new_average(state: TrainState) -> TrainState:
     """Return the state with its average, if it keeps one, reset to copies of its parameters."""
-    if not isinstance(state.opt_state, AveragedState):
+    opt_state = unguarded(state.opt_state)
+    if not isinstance(opt_state, AveragedState):
         return state
     # Make copies, because the train step donates the buffers of both.
     average = jax.tree.map(jnp.copy, state.params)
-    return dataclasses.replace(state, opt_state=state.opt_state._replace(average=average))
+    return with_optimizer_state(state, opt_state._replace(average=average))

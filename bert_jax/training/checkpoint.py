@@ -13,25 +13,25 @@ import jax
 from orbax.checkpoint import v1 as ocp
 
 from bert_jax.local_paths import local_path
-from bert_jax.training.averaging import AveragedState, average_of, with_new_average
-from bert_jax.training.checkpoint_checksums import AVERAGE, CHECKSUMS_MARK, PARAMETERS, flush
+from bert_jax.training.checkpoint_checksums import CHECKSUMS_MARK, INTERIM_MARK, flush, is_interim
 from bert_jax.training.checkpoint_files import (
     CheckpointConfig,
     EvaluatedLater,
+    NeededToRollBack,
+    RollbackTargets,
     newest_intact_step,
     require_identity,
+    steps_in,
 )
 from bert_jax.training.checkpoint_parameters import (
     cause_of,
-    not_loaded,
     require_intact_everywhere,
     saving_context,
-    stored_arrays,
 )
+from bert_jax.training.checkpoint_state import load_state, parts_of, restored
 from bert_jax.training.distributed import agreed
 from bert_jax.training.state import TrainState
 
-_OPTIMIZER = "optimizer"
 # When multiple devices hold the same array, each of them writes a part of it. Parts are at least
 # this large, because splitting every bias and scale would take longer than writing them whole. A
 # square kernel in BERT-base is split into 256 parts.
@@ -72,10 +72,15 @@ class Checkpointer:
         self._verified = verified
         self._save: _Save | None = None
         self._failed: int | None = None  # the step that could not be saved
+        self._rollback_targets: RollbackTargets | None = None
         self._checkpointer = ocp.training.Checkpointer(
             self._directory,
             save_decision_policy=ocp.training.save_decision_policies.AnySavePolicy([]),
-            preservation_policy=_preservation(config, evaluated_later),
+            preservation_policy=_preservation(
+                config,
+                evaluated_later,
+                NeededToRollBack(self._is_interim, lambda: self._rollback_targets),
+            ),
             # If a save is killed, it leaves behind a directory with a temporary name. This
             # directory is never read.
             cleanup_tmp_directories=True,
@@ -122,7 +127,14 @@ class Checkpointer:
         latest = self._checkpointer.latest
         return bool(agreed(latest is not None and bool(latest.metrics)))
 
-    def save(self, state: TrainState, metrics: Mapping[str, float] | None) -> None:
+    def save(
+        self,
+        state: TrainState,
+        metrics: Mapping[str, float] | None,
+        *,
+        rollback_targets: RollbackTargets | None = None,
+        interim: bool = False,
+    ) -> None:
         """Start saving `state` as a checkpoint in the background.
 
         The checkpoint is named after the state's step, but gets this name only once all of its
@@ -131,6 +143,10 @@ class Checkpointer:
         Args:
           state: the state to save.
           metrics: the state's held-out metrics, for `keep_best`; None if it was not evaluated.
+          rollback_targets: the checkpoints to which the run might roll back, which are kept (see
+            `NeededToRollBack`); None if it would not roll back.
+          interim: whether an uninterrupted run would not save this checkpoint. If so, the run never
+            rolls back to it, so that it does not depend on interruptions.
 
         Raises:
           ValueError: `best_metric` is not among `metrics`.
@@ -144,22 +160,19 @@ class Checkpointer:
             )
         step = int(state.step)
         self.raise_if_failed(wait=True)
+        self._rollback_targets = rollback_targets
         self._save = _Save(step)
         if not self._directory.is_dir():  # Orbax would recreate it
             raise self._not_saved(FileNotFoundError(self._directory))
-        metadata = {"identity": self._identity, CHECKSUMS_MARK: True}
+        mark = {INTERIM_MARK: True} if interim else {}
+        metadata = {"identity": self._identity, CHECKSUMS_MARK: True, **mark}
         context = saving_context(self._directory, step, metadata)
         context.array.saving.min_slice_bytes_for_replica_parallel = _PART_BYTES
-        parts: dict[str, Any] = {PARAMETERS: state.params}
-        if optimizer := _as_tree(_optimizer_of(state)):  # Orbax cannot save an empty part
-            parts[_OPTIMIZER] = optimizer
-        if average := average_of(state):
-            parts[AVERAGE] = average
         try:
             with context:
                 self._save.response = self._checkpointer.save_checkpointables_async(
                     step,
-                    parts,
+                    parts_of(state),
                     force=True,
                     metrics=dict(metrics) if metrics else None,
                     custom_metadata=metadata,
@@ -244,7 +257,28 @@ class Checkpointer:
         if newest != self._verified:
             require_intact_everywhere(self._directory, newest)
         self.check_identity()
-        return _restored(self._directory, newest, abstract)
+        return restored(self._directory, newest, abstract)
+
+    def load(self, step: int, abstract: TrainState) -> TrainState:
+        """Return the state in an earlier checkpoint of this run; see `load_state`."""
+        return load_state(self._directory, step, abstract)
+
+    def step_to_roll_back_to(self, targets: RollbackTargets, last: int) -> int | None:
+        """Return the step of the newest checkpoint to which the run may roll back.
+
+        If there is none, this is the step of the oldest permitted checkpoint that is not after
+        `last`, or None if there is none either. Checkpoints that were saved because of an
+        interruption are not considered. All processes must call this together.
+        """
+        steps = [step for step in steps_in(self._directory) if not self._is_interim(step)]
+        chosen = targets.newest(steps)
+        if chosen is None:
+            chosen = min((step for step in targets.permitted(steps) if step <= last), default=-1)
+        step = agreed(chosen)
+        return None if step < 0 else step
+
+    def _is_interim(self, step: int) -> bool:
+        return is_interim(self._directory / str(step))
 
     def check_identity(self) -> None:
         """Check that the newest checkpoint belongs to this run.
@@ -255,77 +289,6 @@ class Checkpointer:
         newest = self.latest_step()
         assert newest is not None, "no checkpoint yet"
         require_identity(self._directory, newest, self._identity)
-
-
-def load_state(directory: Path, step: int, abstract: TrainState) -> TrainState:
-    """Load the state in another run's checkpoint.
-
-    All processes of a run must call this together.
-
-    Args:
-      directory: the directory that holds the checkpoints.
-      step: the checkpoint's step.
-      abstract: the shapes, dtypes and shardings of the state.
-
-    Raises:
-      DamagedCheckpoint: a file has changed since it was saved; the message names the file.
-      OSError: the checkpoint is intact but cannot be loaded.
-      ValueError: the checkpoint was saved with another optimizer; the message lists the differing
-        values.
-    """
-    directory = local_path(directory).absolute()
-    require_intact_everywhere(directory, step)
-    return _restored(directory, step, abstract)
-
-
-def _restored(directory: Path, step: int, abstract: TrainState) -> TrainState:
-    """Return the state in a checkpoint whose files have been verified."""
-    checkpoint = directory / str(step)
-    optimizer, average = _as_tree(_optimizer_of(abstract)), average_of(abstract)
-    has_optimizer = (checkpoint / _OPTIMIZER).is_dir()
-    stored = stored_arrays(directory, step, _OPTIMIZER) if has_optimizer else {}
-    _check_optimizer(directory, stored, optimizer)
-    parts: dict[str, Any] = {PARAMETERS: abstract.params}
-    if optimizer:
-        parts[_OPTIMIZER] = optimizer
-    if average and (checkpoint / AVERAGE).is_dir():
-        parts[AVERAGE] = average
-    try:
-        loaded = ocp.load_checkpointables(checkpoint, parts)
-    except Exception as error:
-        raise not_loaded(directory, step, error) from error
-    structure = jax.tree.structure(_optimizer_of(abstract))
-    opt_state = jax.tree.unflatten(structure, jax.tree.leaves(loaded.get(_OPTIMIZER)))
-    number = jax.device_put(jax.numpy.asarray(step, abstract.step.dtype), abstract.step.sharding)
-    if average is None:
-        return TrainState(number, loaded[PARAMETERS], opt_state)
-    state = TrainState(
-        number, loaded[PARAMETERS], AveragedState(opt_state, loaded.get(AVERAGE, {}))
-    )
-    # If the run did not keep an average before, it starts one here.
-    return state if AVERAGE in parts else with_new_average(state)
-
-
-def _optimizer_of(state: TrainState) -> Any:
-    """Return the optimizer's own state, without the average of the parameters."""
-    opt_state = state.opt_state
-    return opt_state.optimizer if isinstance(opt_state, AveragedState) else opt_state
-
-
-def _check_optimizer(
-    directory: Path, stored: Mapping[str, Any], expected: Mapping[str, Any]
-) -> None:
-    lines = [f"  - {name}" for name in sorted(set(stored) - set(expected))]
-    lines += [f"  + {name}" for name in sorted(set(expected) - set(stored))]
-    if lines:
-        raise ValueError(
-            f"the checkpoint in {directory} was saved with another optimizer"
-            " (- stored, + expected):\n" + "\n".join(lines) + "\n"
-            "The optimizer state depends on optimizer.name and on whether clip_norm and "
-            "weight_decay are 0. Use the config that the checkpoint was saved with, or another "
-            "work_dir. If the config is the same, the checkpoint was saved by an earlier version: "
-            "resume the run with that version of bert_jax, or start over in another work_dir."
-        )
 
 
 class _Save:
@@ -343,17 +306,14 @@ def _agreed_step(checkpointer: ocp.training.Checkpointer) -> int | None:
     return None if step < 0 else step
 
 
-def _as_tree(opt_state: Any) -> dict[str, Any]:
-    """Flatten the optimizer state into a dict, so that checkpoints do not use optax class names."""
-    leaves = jax.tree.flatten_with_path(opt_state)[0]
-    # Keys start with the leaf's index, so that the leaves keep their order when a dict is restored
-    # with sorted keys.
-    return {f"{i:05d}{jax.tree_util.keystr(path)}": leaf for i, (path, leaf) in enumerate(leaves)}
-
-
-def _preservation(config: CheckpointConfig, evaluated_later: Callable[[int], bool]) -> Any:
+def _preservation(
+    config: CheckpointConfig,
+    evaluated_later: Callable[[int], bool],
+    needed_to_roll_back: NeededToRollBack,
+) -> Any:
     policies = ocp.training.preservation_policies
     kept: list[Any] = [policies.LatestN(config.keep_last), EvaluatedLater(evaluated_later)]
+    kept.append(needed_to_roll_back)
     if config.keep_every:
         kept.append(policies.EveryNSteps(config.keep_every))
     if config.keep_best:

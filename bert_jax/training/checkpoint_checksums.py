@@ -18,8 +18,11 @@ CHECKSUMS_NAME = "checksums.json"
 # If a checkpoint's metadata has this key, the checkpoint is incomplete without its CHECKSUMS_NAME
 # file. Checkpoints saved by earlier versions have neither the key nor the file.
 CHECKSUMS_MARK = "checksums"
+# If a checkpoint's metadata has this key, an uninterrupted run would not have saved it.
+INTERIM_MARK = "interim"
 PARAMETERS = "params"
 AVERAGE = "average"
+GUARD = "divergence"
 REMOVED = "it was removed during the check; a run removes older checkpoints when it saves"
 _METADATA_NAME = "_CHECKPOINT_METADATA"
 _READ_BYTES = 1 << 20
@@ -204,6 +207,14 @@ def custom_metadata(checkpoint: Path) -> Mapping[str, Any]:
         raise Unreadable(f"{_METADATA_NAME} is missing") from error
     except (ValueError, KeyError, TypeError, RecursionError, OSError) as error:
         raise Unreadable(f"{_METADATA_NAME} cannot be read ({_brief(error)})") from error
+
+
+def is_interim(checkpoint: Path) -> bool:
+    """Return whether a checkpoint was saved only because its run was interrupted."""
+    try:
+        return bool(custom_metadata(checkpoint).get(INTERIM_MARK, False))
+    except Unreadable:  # whoever loads the checkpoint will find the damage
+        return False
 
 
 def _metadata_digest(metadata: Mapping[str, Any]) -> str:

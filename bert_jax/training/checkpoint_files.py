@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,52 @@ class EvaluatedLater:
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
         """Return, for each checkpoint, whether to keep it."""
         return [not checkpoint.metrics and self.at(checkpoint.step) for checkpoint in checkpoints]
+
+
+@dataclass(frozen=True)
+class RollbackTargets:
+    """The checkpoints to which a run may roll back.
+
+    Attributes:
+      bound: the newest step to which the run would roll back.
+      discarded: the steps whose states an earlier rollback has discarded.
+    """
+
+    bound: int
+    discarded: range = range(0)
+
+    def newest(self, steps: Iterable[int]) -> int | None:
+        """Return the newest of the steps to which the run would roll back, or None."""
+        return max((step for step in self.permitted(steps) if step <= self.bound), default=None)
+
+    def permitted(self, steps: Iterable[int]) -> list[int]:
+        """Return the steps to which the run may ever roll back, in ascending order."""
+        return sorted(step for step in steps if step not in self.discarded)
+
+
+@dataclass(frozen=True)
+class NeededToRollBack:
+    """An Orbax preservation policy that keeps the checkpoints to which a run may roll back.
+
+    Attributes:
+      interim: returns whether the checkpoint at a given step is one to which a run never rolls
+        back; see `Checkpointer.save`.
+      targets: returns the checkpoints to which a rollback at this time could return. The newest of
+        them is kept, and so are all later ones. If it returns None, none is kept for this purpose.
+    """
+
+    interim: Callable[[int], bool]
+    targets: Callable[[], RollbackTargets | None]
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+        """Return, for each checkpoint, whether to keep it."""
+        targets = self.targets()
+        if targets is None:
+            return [False] * len(checkpoints)
+        steps = [each.step for each in checkpoints if not self.interim(each.step)]
+        newest = targets.newest(steps)
+        needed = {step for step in targets.permitted(steps) if newest is None or step >= newest}
+        return [each.step in needed for each in checkpoints]
 
 
 class DamagedCheckpoint(ValueError):

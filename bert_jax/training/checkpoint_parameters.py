@@ -157,6 +157,21 @@ def require_intact_everywhere(directory: Path, step: int, *parts: str) -> None:
         )
 
 
+def load_parts(directory: Path, step: int, parts: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Load parts of a checkpoint whose files have been verified.
+
+    Args:
+      directory: the directory that holds the checkpoints.
+      step: the checkpoint's step.
+      parts: the shapes, dtypes and shardings of the arrays in each part.
+    """
+    try:
+        loaded: Mapping[str, Any] = ocp.load_checkpointables(directory / str(step), parts)
+    except Exception as error:
+        raise not_loaded(directory, step, error) from error
+    return loaded
+
+
 def stored_arrays(directory: Path, step: int, part: str) -> Mapping[str, Any]:
     """Return the shape and dtype of every array in one part of a checkpoint, keyed by name."""
     try:

@@ -18,9 +18,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.task import Metrics
+from bert_jax.training.divergence import unguarded
 from bert_jax.training.sharding import local_rows, to_global
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import EvaluationStep
+from bert_jax.training.step_outcome import StepOutcome, take_outcome
 
 
 @dataclass
@@ -71,7 +73,7 @@ class EarlyStopping:
         return 0 < self.patience <= self._since
 
 
-_ADVICE = (
+ADVICE = (
     "This state is not saved, and earlier checkpoints are intact. A lower learning rate, a longer "
     "warm-up or gradient clipping usually helps. To resume from a checkpoint before the newest "
     "one, add --from-step N."
@@ -80,16 +82,23 @@ _MAX_LISTED = 3
 
 
 class TrainingDiverged(ValueError):
-    """A metric or the state after an update is no longer finite."""
+    """A metric or the state after an update is no longer finite.
+
+    Args:
+      problem: a sentence without its full stop that says what happened.
+      advice: sentences that say what to do.
+    """
+
+    def __init__(self, problem: str, advice: str = ADVICE) -> None:
+        super().__init__(f"{problem}. {advice}")
+        self.problem = problem
 
 
 def require_finite_metrics(step: int, values: Mapping[str, float]) -> None:
     """Raise TrainingDiverged if any value is NaN or infinite; the message names all of them."""
     offending = [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]
     if offending:
-        raise TrainingDiverged(
-            f"step {step}: {', '.join(offending)}, so training has diverged. {_ADVICE}"
-        )
+        raise TrainingDiverged(f"step {step}: {', '.join(offending)}, so training has diverged")
 
 
 def require_finite_state(state: TrainState, mesh: Mesh) -> None:
@@ -98,7 +107,8 @@ def require_finite_state(state: TrainState, mesh: Mesh) -> None:
     A step's loss is computed before the update, so it may be finite even if the new state is not.
     All processes must call this together, and all get the same result.
     """
-    paths, leaves = zip(*jax.tree.leaves_with_path((state.params, state.opt_state)), strict=True)
+    values = state.params, unguarded(state.opt_state)
+    paths, leaves = zip(*jax.tree.leaves_with_path(values), strict=True)
     finite = jax.device_get(_finite_on(mesh)(list(leaves)))
     names = [
         jax.tree_util.keystr(path[1:]) for path, good in zip(paths, finite, strict=True) if not good
@@ -107,7 +117,7 @@ def require_finite_state(state: TrainState, mesh: Mesh) -> None:
         more = f" and {len(names) - _MAX_LISTED} more" if names[_MAX_LISTED:] else ""
         raise TrainingDiverged(
             f"step {int(state.step)}: the loss is finite, but the update made these values NaN or "
-            f"infinite: {', '.join(names[:_MAX_LISTED])}{more}. {_ADVICE}"
+            f"infinite: {', '.join(names[:_MAX_LISTED])}{more}"
         )
 
 
@@ -133,8 +143,15 @@ class MetricTotals:
     def add(self, metrics: Metrics) -> None:
         """Add a batch's metrics, which may be on a device or on the host."""
         for name, metric in jax.device_get(metrics).items():
-            total, weight = self._totals.get(name, (0.0, 0.0))
-            self._totals[name] = (total + float(metric.sum), weight + float(metric.weight))
+            self._add(name, float(metric.sum), float(metric.weight))
+
+    def add_value(self, name: str, value: float) -> None:
+        """Add a single value of a metric."""
+        self._add(name, value, 1.0)
+
+    def _add(self, name: str, value: float, weight: float) -> None:
+        total, total_weight = self._totals.get(name, (0.0, 0.0))
+        self._totals[name] = (total + value, total_weight + weight)
 
     def means(self) -> dict[str, float]:
         """Return each metric's mean (sum / weight), leaving out metrics with weight 0."""
@@ -252,15 +269,25 @@ class ReportWindow:
         assert self.pending is None
         self.pending = (step, metrics, flops, positions)
 
-    def collect(self) -> None:
-        """Wait for the pending step, check that its metrics are finite, and add them."""
+    def collect(self) -> StepOutcome | None:
+        """Wait for the pending step, check that its metrics are finite, and add them.
+
+        The metrics of a guarded step may not be finite. They are added only if the step was not
+        skipped, and the step's outcome is returned.
+        """
         assert self.pending is not None
         step, metrics, flops, positions = self.pending
         self.pending = None
         host = jax.device_get(metrics)
         self.collected = time.perf_counter()
-        require_finite_metrics(step, {name: float(metric.sum) for name, metric in host.items()})
-        self.totals.add(host)
+        outcome = take_outcome(step, host)
+        if outcome is None or not outcome.skipped:
+            values = {name: float(metric.sum) for name, metric in host.items()}
+            require_finite_metrics(step, values)
+            self.totals.add(host)
+        if outcome is not None:
+            self.totals.add_value("skipped", outcome.skipped)
         self.flops += flops
         self.positions += positions
         self.last_step = step
+        return outcome

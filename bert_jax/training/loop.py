@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Protocol
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax.goodput.categories import DOWNSTREAM, EVALUATION, OTHER, SAVE
+from bert_jax.goodput.categories import DOWNSTREAM, EVALUATION, OTHER, RESTORE, SAVE
 from bert_jax.goodput.ledger import Ledger
 from bert_jax.training.averaging import average_of
 from bert_jax.training.batch_waits import BatchWaits
 from bert_jax.training.checkpoint import Checkpointer, CheckpointNotSaved
 from bert_jax.training.distributed import StopRequest, StopRequested
+from bert_jax.training.divergence import with_guard
 from bert_jax.training.evaluation import (
     EarlyStopping,
-    Evaluate,
     ReportWindow,
     TrainingDiverged,
     require_finite_metrics,
@@ -31,49 +29,16 @@ from bert_jax.training.evaluation import (
     to_the_end,
 )
 from bert_jax.training.learning_rates import LearningRates
+from bert_jax.training.phase import HostBatch, Intervals, Phase
 from bert_jax.training.profiling import StepProfiler
-from bert_jax.training.reports import AVERAGE_PREFIX
+from bert_jax.training.reports import AVERAGE_PREFIX, DivergenceReport
+from bert_jax.training.rollback import Recovery
 from bert_jax.training.sharding import local_rows, to_global
 from bert_jax.training.state import TrainState
-from bert_jax.training.step import StepInputs, TrainStep
+from bert_jax.training.step import StepInputs
+from bert_jax.training.step_outcome import Diverged
 
 logger = logging.getLogger(__name__)
-
-
-HostBatch = Mapping[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A part of a run that uses one kind of batch.
-
-    Attributes:
-      name: the phase's name.
-      first_step: the phase's first step, counted from the start of the run.
-      num_steps: the number of steps in the phase.
-      batch_size: the number of rows per batch, over all processes.
-      train_step: the compiled train step.
-      batches: takes a step within the phase, and returns a context manager for an iterator over
-        this process's rows of each batch from that step on. The context ends with the phase.
-      evaluate: computes held-out metrics for the given parameters; the metrics are the same on
-        every process. After every batch, it calls its second argument, which may raise an exception
-        to end the evaluation. If None, the phase is not evaluated.
-      flops: returns the number of model FLOPs in a step on a given batch.
-    """
-
-    name: str
-    first_step: int
-    num_steps: int
-    batch_size: int
-    train_step: TrainStep
-    batches: Callable[[int], AbstractContextManager[Iterator[HostBatch]]]
-    evaluate: Evaluate | None
-    flops: Callable[[HostBatch], float]
-
-    @property
-    def end(self) -> int:
-        """The first step after this phase, counted from the start of the run."""
-        return self.first_step + self.num_steps
 
 
 class RunReporter(Protocol):
@@ -98,6 +63,10 @@ class RunReporter(Protocol):
         """Report metrics on the held-out set."""
         ...
 
+    def divergence(self, report: DivergenceReport) -> None:
+        """Report a skipped step or a rollback."""
+        ...
+
 
 class AfterSave(Protocol):
     """An action to perform on a saved checkpoint before training continues."""
@@ -112,32 +81,6 @@ class AfterSave(Protocol):
         The result is False if the run was asked to stop.
         """
         ...
-
-
-@dataclass(frozen=True)
-class Intervals:
-    """How often a run reports, evaluates and saves.
-
-    Attributes:
-      report: the number of steps between reports.
-      evaluate: the number of steps between evaluations; 0 disables them. The last step is evaluated
-        too. If the number is a fraction, its multiples are rounded to the nearest step (halves are
-        rounded up), so that evaluations do not drift and the last one in an epoch falls at its end.
-      save: the number of steps between checkpoints.
-      save_evaluated: whether every evaluated state is saved too, since it may be the best.
-    """
-
-    report: int
-    evaluate: int | Fraction
-    save: int
-    save_evaluated: bool = False
-
-    def evaluates(self, step: int) -> bool:
-        """Return whether an evaluation is due after `step` steps."""
-        if not self.evaluate:
-            return False
-        half = Fraction(1, 2)
-        return math.ceil((step + half) / self.evaluate) > math.ceil((step - half) / self.evaluate)
 
 
 @dataclass
@@ -160,6 +103,8 @@ class Trainer:
       after_save: an action on evaluated checkpoints, which are saved for that purpose; None for no
         action.
       ledger: accounts for the run's time.
+      recovery: goes back to an earlier state if a guarded run diverges; None for a run without a
+        guard.
     """
 
     mesh: Mesh
@@ -174,10 +119,14 @@ class Trainer:
     evaluate_first: bool = False
     after_save: AfterSave | None = None
     ledger: Ledger = field(default_factory=Ledger)
+    recovery: Recovery | None = None
     _window: ReportWindow = field(init=False)
     # The step of the newest saved state, and the held-out metrics of the newest state.
     _saved: int = field(init=False)
     _metrics: Mapping[str, float] | None = field(init=False, default=None)
+    # The newest state, and whether the run was asked to stop before it diverged.
+    _state: TrainState | None = field(init=False, default=None)
+    _stopping: bool = field(init=False, default=False)
 
     def run(self, state: TrainState, phases: Sequence[Phase]) -> tuple[TrainState, bool]:
         """Train from `state.step` to the end of the last phase.
@@ -191,12 +140,39 @@ class Trainer:
           state has been saved, and the same command resumes from there.
 
         Raises:
-          TrainingDiverged: a metric or the state to save became NaN or infinite; the message
-            names the step and the metric. Earlier checkpoints are intact.
+          TrainingDiverged: a metric or the state to save became NaN or infinite, or the run has
+            diverged more often than it may roll back; the message names the step and the metric.
+            Earlier checkpoints are intact.
           CheckpointNotSaved: a checkpoint could not be written; this is raised at the next step.
+        """
+        self._state, restored = state, False
+        try:
+            while True:
+                try:
+                    return self._train(self._state, phases, restored=restored)
+                except Diverged as diverged:
+                    self._state, restored = self._rolled_back(diverged, phases), True
+        finally:
+            self._state = None
+
+    def _train(
+        self, state: TrainState, phases: Sequence[Phase], *, restored: bool
+    ) -> tuple[TrainState, bool]:
+        """Train as `run` does, but raise Diverged instead of rolling back.
+
+        Args:
+          state: see `run`.
+          phases: see `run`.
+          restored: whether the state is the result of a rollback. If so, it is saved first.
         """
         step = self._saved = self.ledger.step = int(state.step)
         total = phases[-1].end
+        self._window = ReportWindow(step, began=time.perf_counter())
+        if restored:
+            phase = next(phase for phase in phases if step <= phase.end)
+            if self._between_steps(state, step, phase, total, restored=True):
+                return state, False
+            self.checkpointer.raise_if_failed(wait=True)
         if self._begins_with_evaluation(step, total):
             phase = next(phase for phase in phases if step <= phase.end)
             try:
@@ -221,6 +197,9 @@ class Trainer:
         for phase in phases:
             if step >= phase.end:
                 continue
+            if step == phase.first_step:
+                # Other batches have other losses.
+                state = with_guard(state, steps=0)
             rows = local_rows(self.mesh, phase.batch_size)
             waits.new_program()
             with phase.batches(step - phase.first_step) as batches:
@@ -239,18 +218,35 @@ class Trainer:
                     with jax.profiler.StepTraceAnnotation("step", step_num=step + 1):
                         state, metrics = phase.train_step(state, batch, inputs)
                     waits.dispatched()
+                    self._state = state
                     self._report_pending()
                     self.checkpointer.raise_if_failed()
                     step += 1
                     positions = batch["token_ids"].size if "token_ids" in batch else 0
                     self._window.dispatched(step, metrics, phase.flops(local), positions)
                     # Between two steps, evaluate, save, and stop if requested, in that order. The
-                    # state has been trained on every batch before `step` exactly once.
+                    # state has been trained on every batch before `step` exactly once, apart from
+                    # skipped batches.
                     if self._between_steps(state, step, phase, total):
                         return state, False
                     if self.early and self.early.enough:
                         return state, True
         return state, True
+
+    def _rolled_back(self, diverged: Diverged, phases: Sequence[Phase]) -> TrainState:
+        """Return the state to continue with after a divergence.
+
+        Raises:
+          TrainingDiverged: the run may not roll back any more.
+        """
+        assert self.recovery is not None and self._state is not None
+        with self.ledger.during(RESTORE):
+            state, report = self.recovery.roll_back(self._state, diverged)
+        if self.reporter:
+            self.reporter.divergence(report)
+        phase = next(phase for phase in phases if diverged.last < phase.end)
+        from_this_phase = report.values["from_step"] >= phase.first_step
+        return state if from_this_phase else with_guard(state, steps=0)
 
     def _next_batch(
         self, batches: Iterator[HostBatch], state: TrainState, step: int
@@ -268,12 +264,30 @@ class Trainer:
                 return None
             raise
 
-    def _save(self, state: TrainState, step: int) -> None:
+    def _save(self, state: TrainState, step: int, *, interim: bool) -> None:
+        """Save the state; `interim` means that an uninterrupted run would not save it."""
         self.ledger.flush()  # if the run resumes from here, this entry ends the steps that count
         with self.ledger.during(SAVE):
-            require_finite_state(state, self.mesh)
-            self.checkpointer.save(state, self._metrics)
+            with self._rolling_back(step):
+                require_finite_state(state, self.mesh)
+            if self.recovery is None:
+                self.checkpointer.save(state, self._metrics)
+            else:
+                targets = self.recovery.targets(state)
+                self.checkpointer.save(
+                    state, self._metrics, rollback_targets=targets, interim=interim
+                )
         self._saved = step
+
+    @contextmanager
+    def _rolling_back(self, step: int) -> Iterator[None]:
+        """Make a state that is not finite, or whose held-out metrics are not, a divergence."""
+        try:
+            yield
+        except TrainingDiverged as error:
+            if self.recovery is None:
+                raise
+            raise Diverged(error.problem, step - 1, step - 1, finite=True) from error
 
     def _save_before_error(self, state: TrainState, step: int, error: Exception) -> None:
         """Save the state before `error` ends the run.
@@ -286,7 +300,7 @@ class Trainer:
             return
         try:
             self._report_pending(force=True)
-            self._save(state, step)
+            self._save(state, step, interim=True)
             self.checkpointer.raise_if_failed(wait=True)
         except (CheckpointNotSaved, TrainingDiverged):
             if not isinstance(error, StopRequested):
@@ -309,14 +323,19 @@ class Trainer:
     def _evaluation_due(self, step: int, total: int) -> bool:
         return self.intervals.evaluates(step) or (step == total and self.intervals.evaluate > 0)
 
-    def _between_steps(self, state: TrainState, step: int, phase: Phase, total: int) -> bool:
-        """Evaluate and save if due; return whether to stop."""
-        stopping = step < total and self.stop.stop_now()
-        last = step == total
-        evaluating = self._evaluation_due(step, total) and not stopping
-        saving = step % self.intervals.save == 0 or last or stopping
-        following = evaluating and self._after_save_due(step, total)
-        saving = saving or (evaluating and self.intervals.save_evaluated) or following
+    def _between_steps(
+        self, state: TrainState, step: int, phase: Phase, total: int, *, restored: bool = False
+    ) -> bool:
+        """Evaluate and save if due, or if the state was restored; return whether to stop."""
+        # If the run diverged when it was asked to stop, it stops after the rollback.
+        self._stopping = step < total and (self._stopping or self.stop.stop_now())
+        stopping, last = self._stopping, step == total
+        evaluated = self._evaluation_due(step, total)
+        following = self._after_save_due(step, total)
+        regular = step % self.intervals.save == 0 or last or restored or following
+        regular = regular or (evaluated and self.intervals.save_evaluated)
+        evaluating, following = evaluated and not stopping, following and not stopping
+        saving = regular or stopping
         self._metrics = None
         if not (evaluating or saving):
             return False
@@ -328,18 +347,19 @@ class Trainer:
         if evaluating:
             try:
                 stoppable = not last or self.early is not None
-                self._metrics = self._evaluate(state, step, phase, stoppable=stoppable)
+                with self._rolling_back(step):
+                    self._metrics = self._evaluate(state, step, phase, stoppable=stoppable)
             except StopRequested:
-                saving = stopping = True
+                saving = stopping = self._stopping = True
                 following = False
                 self._report_pending(force=True)
-            except TrainingDiverged:
+            except (TrainingDiverged, Diverged):
                 raise
             except Exception as error:
                 self._save_before_error(state, step, error)
                 raise
         if saving:
-            self._save(state, step)
+            self._save(state, step, interim=not regular)
         if following and not self._call_after_save(step):
             stopping = True
         self._window.excluded_seconds += time.perf_counter() - began
@@ -390,16 +410,21 @@ class Trainer:
     def _report_pending(self, *, force: bool = False) -> None:
         """Read the previous step's metrics; report them if a report is due or `force` is set."""
         window = self._window
-        if window.pending is not None:
-            window.collect()
+        outcome = window.collect() if window.pending is not None else None
+        diverged = None
+        if outcome is not None and outcome.skipped:
+            assert self.recovery is not None
+            diverged = Diverged.found_in(outcome, self.recovery.config)
+            if self.reporter:
+                self.reporter.divergence(outcome.report())
         step = self.ledger.step = window.last_step
         due = step % self.intervals.report == 0
-        if step == window.first_step or not (due or force):
+        if step == window.first_step or not (due or force or diverged):
             return
         if self.reporter:
             means, sums = window.totals.means(), window.totals.sums()
-            real_tokens = sums["tokens"]
-            del means["tokens"]
+            real_tokens = sums.get("tokens", 0.0)
+            means.pop("tokens", None)
             self.ledger.trained(tokens=real_tokens, positions=window.positions, flops=window.flops)
             self.reporter.train(
                 step,
@@ -414,3 +439,5 @@ class Trainer:
         # The new window starts at the moment the last step was seen to finish, because the next
         # step was already running during the report.
         self._window = ReportWindow(step, began=window.collected)
+        if diverged is not None:
+            raise diverged

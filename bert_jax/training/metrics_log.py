@@ -13,7 +13,13 @@ from typing import Any, assert_never
 from bert_jax.files import write_file, writing
 from bert_jax.json_files import parse_json
 from bert_jax.local_paths import make_directory
-from bert_jax.training.reports import EvaluationReport, Message, Report, TrainReport
+from bert_jax.training.reports import (
+    DivergenceReport,
+    EvaluationReport,
+    Message,
+    Report,
+    TrainReport,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -57,12 +63,14 @@ class MetricsLog:
             self._file = path.open("ab", buffering=0)
 
     def __call__(self, report: Report) -> None:
-        """Append a train or evaluation report; ignore messages."""
+        """Append a report; ignore messages."""
         match report:
             case TrainReport():
                 self.append("train", report.step, _train_values(report))
             case EvaluationReport():
                 self.append("evaluation", report.step, report.metrics)
+            case DivergenceReport():
+                self.append(report.kind, report.step, report.values)
             case Message():
                 pass
             case _:

@@ -16,6 +16,7 @@ from bert_jax.local_paths import make_directory
 from bert_jax.training.curves import draw_curves
 from bert_jax.training.metrics_log import LOG_NAME, MetricsLog, train_scalars
 from bert_jax.training.reports import (
+    DivergenceReport,
     EvaluationReport,
     Message,
     OnReport,
@@ -65,13 +66,13 @@ class TensorBoard:
         self._write(first_hidden, session_log=SessionLog(status=SessionLog.START))
 
     def __call__(self, report: Report) -> None:
-        """Write the scalars of a train or evaluation report; ignore messages."""
+        """Write the scalars of a train or evaluation report; ignore other reports."""
         match report:
             case TrainReport():
                 self.add(_tagged("train", train_scalars(report)), report.step)
             case EvaluationReport():
                 self.add(_tagged("held_out", report.metrics), report.step)
-            case Message():
+            case Message() | DivergenceReport():
                 pass
             case _:
                 assert_never(report)
@@ -128,7 +129,7 @@ class Curves:
                 self._drawn = False
             case EvaluationReport():
                 self.draw()
-            case Message():
+            case Message() | DivergenceReport():
                 pass
             case _:
                 assert_never(report)
@@ -285,6 +286,10 @@ class Reporter:
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Report metrics on the held-out set after `step` steps."""
         self._pass_on(EvaluationReport(step, metrics))
+
+    def divergence(self, report: DivergenceReport) -> None:
+        """Report a skipped step or a rollback."""
+        self._pass_on(report)
 
     def close(self) -> None:
         """Close the files, and draw the curves again if they do not include the last steps."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 # The prefixes of metrics that are measured on texts and on minimal pairs.
 TEXT_PREFIX, PAIRS_PREFIX = "text_", "pairs_"
@@ -116,7 +117,28 @@ class EvaluationReport:
         return "\n".join([*lines, f"  {_formatted(others)}"] if others else lines)
 
 
-Report = Message | TrainReport | EvaluationReport
+@dataclass(frozen=True)
+class DivergenceReport:
+    """A step that was skipped, or a rollback; `str()` describes it in a sentence.
+
+    Attributes:
+      kind: "skip" for a single step; "rollback" for a rollback, which skips all steps since the
+        checkpoint.
+      step: the number of steps since the start of the run, including the skipped ones.
+      values: the values to log, keyed by name.
+      text: the description.
+    """
+
+    kind: Literal["skip", "rollback"]
+    step: int
+    values: Mapping[str, float]
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Report = Message | TrainReport | EvaluationReport | DivergenceReport
 OnReport = Callable[[Report], None]
 
 

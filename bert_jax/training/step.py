@@ -23,6 +23,7 @@ from bert_jax.tasks.task import (
     check_metrics,
     total_loss,
 )
+from bert_jax.training.divergence import GuardedState, Observed, unless_skipped
 from bert_jax.training.sharding import batch_sharding, layout, parameter_shardings
 from bert_jax.training.state import (
     IsTrainable,
@@ -71,7 +72,8 @@ def make_train_step(
     """Build the train step, which is compiled on its first call.
 
     It maps (state, batch, inputs) to the next state and the batch's metrics: the task's own
-    metrics, `loss` and `gradient_norm` (before clipping). Dropout is a function of (seed, step,
+    metrics, `loss` and `gradient_norm` (before clipping), and those in `VERDICT_METRICS` if the
+    optimizer is `guarded`. Dropout is a function of (seed, step,
     micro-batch), so a resumed run draws the same masks as an uninterrupted one. The state's buffers
     are donated.
 
@@ -125,18 +127,26 @@ def make_train_step(
             else:
                 parts = _split(batch, accumulation_steps, mesh)
                 grads, metrics = _accumulate(gradient, parts, key)
+            observed = {}
+            if isinstance(state.opt_state, GuardedState):
+                loss = total_loss(task, metrics, weights)
+                observed["observed"] = Observed(loss, global_norm(grads))
             updates, opt_state = optax.with_extra_args_support(optimizer).update(
                 grads,
                 state.opt_state,
                 learning,
                 learning_rate=inputs.learning_rate,
                 step=state.step,
+                **observed,
             )
-            params = frozen | cast(Parameters, optax.apply_updates(learning, updates))
+            learned = cast(Parameters, optax.apply_updates(learning, updates))
             one = jnp.ones(())
             metrics["loss"] = Metric(total_loss(task, metrics, weights), one)
             metrics["gradient_norm"] = Metric(global_norm(grads), one)
-        return TrainState(state.step + 1, params, opt_state), metrics
+            if isinstance(opt_state, GuardedState):
+                learned = unless_skipped(opt_state.verdict, learned, learning)
+                metrics |= opt_state.verdict.metrics()
+        return TrainState(state.step + 1, frozen | learned, opt_state), metrics
 
     return jax.jit(
         train_step,

@@ -27,7 +27,7 @@ from bert_jax.recipes.load import load_config
 from bert_jax.recipes.tables import config_tables
 from bert_jax.runs.checkpoints import load_model
 from bert_jax.runs.extraction import extract
-from bert_jax.training.checkpoint import load_state
+from bert_jax.training.checkpoint_state import load_state
 from bert_jax.training.learning_rates import LearningRates
 from bert_jax.training.metrics_log import read_metrics
 from bert_jax.training.sharding import local_rows, make_mesh, to_global

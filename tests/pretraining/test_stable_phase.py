@@ -19,7 +19,7 @@ from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.pretraining.run import pretrain
 from bert_jax.pretraining.stable_phase import StablePhase
 from bert_jax.recipes.load import load_config
-from bert_jax.training.checkpoint import load_state
+from bert_jax.training.checkpoint_state import load_state
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.reports import Report, TrainReport
 from bert_jax.training.sharding import make_mesh

@@ -20,8 +20,9 @@ from bert_jax.training.checkpoint_files import CheckpointConfig
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.evaluation import HeldOutMetrics
 from bert_jax.training.learning_rates import LearningRates
-from bert_jax.training.loop import HostBatch, Intervals, Phase, Trainer
+from bert_jax.training.loop import Trainer
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
+from bert_jax.training.phase import HostBatch, Intervals, Phase
 from bert_jax.training.sharding import MeshConfig, make_mesh
 from bert_jax.training.state import TrainState, abstract_state, init_state
 from bert_jax.training.step import make_evaluation_step, make_train_step

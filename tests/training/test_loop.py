@@ -17,7 +17,7 @@ import pytest
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import CheckpointConfig
 from bert_jax.training.evaluation import TrainingDiverged
-from bert_jax.training.loop import Intervals, Phase
+from bert_jax.training.phase import Intervals, Phase
 from bert_jax.training.state import TrainState
 
 KEEP_ALL = CheckpointConfig(keep_last=100, keep_best=0)

@@ -19,7 +19,7 @@ from bert_jax.training.checkpoint import CheckpointNotSaved
 from bert_jax.training.checkpoint_checksums import write_checksums
 from bert_jax.training.distributed import StopRequest, StopRequested
 from bert_jax.training.evaluation import TrainingDiverged
-from bert_jax.training.loop import Intervals, Phase
+from bert_jax.training.phase import Intervals, Phase
 from bert_jax.training.state import TrainState
 
 
