@@ -12,7 +12,7 @@ from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.devices import check_splash_dropout
 from bert_jax.models.flash_attention import flash_attention
-from bert_jax.models.layers import constrain, layer_dense, select_rows
+from bert_jax.models.layers import Dense, constrain, layer_dense, select_rows
 from bert_jax.models.local_attention import cudnn_local_attention, local_attention
 from bert_jax.models.options import Ops, with_ops
 from bert_jax.models.products import attention_scores
@@ -175,9 +175,14 @@ class SelfAttention(nnx.Module):
         self.backend = compute.attention
         self.ops = compute.ops
         dim = config.hidden_dim
-        self.query = layer_dense(dim, dim, ("embed", "heads"), config, compute, rngs)
-        self.key = layer_dense(dim, dim, ("embed", "heads"), config, compute, rngs)
-        self.value = layer_dense(dim, dim, ("embed", "heads"), config, compute, rngs)
+
+        def projection() -> Dense:
+            # The cotangents of queries, keys and values come from the backward kernel.
+            in_kernel = compute.attention in ("flash_tpu", "splash")
+            axes = ("embed", "heads")
+            return layer_dense(dim, dim, axes, config, compute, rngs, multiply_ones=in_kernel)
+
+        self.query, self.key, self.value = projection(), projection(), projection()
         self.output = layer_dense(dim, dim, ("heads", "embed"), config, compute, rngs)
 
     def __call__(

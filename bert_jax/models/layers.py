@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, assert_never
 
 import jax
@@ -131,11 +132,19 @@ class Dense(nnx.Linear):
     """A dense layer that calls `affine` or `affine_float8`, which have custom backward passes."""
 
     def __init__(
-        self, in_features: int, out_features: int, *, ops: Ops, products: Products, **options: Any
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        ops: Ops,
+        products: Products,
+        multiply_ones: bool,
+        **options: Any,
     ):
         super().__init__(in_features, out_features, **options)
         self.ops = ops
         self.products = products
+        self.multiply_ones = multiply_ones
 
     def __call__(self, inputs: jax.Array, out_sharding: None = None) -> jax.Array:
         """Map [rows, in_features] or [batch, length, in_features] to [..., out_features].
@@ -143,16 +152,21 @@ class Dense(nnx.Linear):
         The result has the compute dtype.
         """
         assert out_sharding is None
+        compute: Callable[..., jax.Array]
         match self.products:
             case "dtype":
-                compute = with_ops(affine, self.ops)
+                compute = partial(with_ops(affine, self.ops), multiply_ones=self.multiply_ones)
             case "fp8" | "fp8_emulated":
                 compute = affine_float8
             case _:
                 assert_never(self.products)
         bias = None if self.bias is None else self.bias[...]
-        result = compute(inputs.astype(self.dtype), self.kernel[...], bias)
-        return checkpoint_name(result, DENSE)
+        return self.named(compute(inputs.astype(self.dtype), self.kernel[...], bias))
+
+    def named(self, result: jax.Array) -> jax.Array:
+        """Return the layer's result under the name that `remat="dots"` recognizes."""
+        named: jax.Array = checkpoint_name(result, DENSE)
+        return named
 
 
 def dense(
@@ -165,10 +179,12 @@ def dense(
     *,
     bias: bool = True,
     products: Products = "dtype",
+    multiply_ones: bool = False,
 ) -> Dense:
     """Return a dense layer with a kernel [in_dim, out_dim] whose logical axes are `axes`.
 
     For `products`, see `ComputeConfig`. Only dense layers made by `layer_dense` follow its setting.
+    For `multiply_ones`, see `affine`.
     """
     return Dense(
         in_dim,
@@ -176,6 +192,7 @@ def dense(
         use_bias=bias,
         ops=compute.ops,
         products=products,
+        multiply_ones=multiply_ones,
         dtype=compute_dtype(compute),
         kernel_init=initializer(config),
         kernel_metadata={"logical_axes": axes},
@@ -191,6 +208,8 @@ def layer_dense(
     config: EncoderConfig,
     compute: ComputeConfig,
     rngs: nnx.Rngs,
+    *,
+    multiply_ones: bool = False,
 ) -> Dense:
     """Return a dense layer for attention or a feed-forward block; see `dense`."""
     return dense(
@@ -202,6 +221,7 @@ def layer_dense(
         rngs,
         bias=config.dense_bias,
         products=compute.products,
+        multiply_ones=multiply_ones,
     )
 
 

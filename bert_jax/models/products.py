@@ -39,14 +39,17 @@ def product(
     return jax.lax.platform_dependent(left, right, cpu=widened, default=direct)
 
 
-@jax.custom_vjp
-def affine(x: jax.Array, kernel: jax.Array, bias: jax.Array | None) -> jax.Array:
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def affine(
+    x: jax.Array, kernel: jax.Array, bias: jax.Array | None, multiply_ones: bool = False
+) -> jax.Array:
     """Multiply `x` [rows, in] or [batch, length, in] by `kernel` [in, out] and add `bias` [out].
 
     If `bias` is None, nothing is added.
 
     Parameters are rounded to the dtype of `x`, which is also the dtype of the result. Each gradient
-    has the dtype of its parameter; the bias gradient is summed in float32.
+    has the dtype of its parameter; the bias gradient is summed in float32. If `multiply_ones` is
+    set, TPUs use `multiplied_sum_of_rows` to sum it.
     """
     rows = _rows(x)
     leading = _LEADING[rows.ndim]
@@ -73,15 +76,15 @@ _Affine = tuple[jax.Array, jax.Array, jax.Array | None]  # the operands, or thei
 
 
 def _affine_forward(
-    x: jax.Array, kernel: jax.Array, bias: jax.Array | None
+    x: jax.Array, kernel: jax.Array, bias: jax.Array | None, multiply_ones: bool
 ) -> tuple[jax.Array, _Affine]:
-    return affine(x, kernel, bias), (x, kernel, bias)
+    return affine(x, kernel, bias, multiply_ones), (x, kernel, bias)
 
 
-def _affine_backward(operands: _Affine, cotangent: jax.Array) -> _Affine:
+def _affine_backward(multiply_ones: bool, operands: _Affine, cotangent: jax.Array) -> _Affine:
     x, kernel, bias = operands
     to_x = gradient_of_input(kernel.astype(x.dtype), cotangent)
-    return to_x, *gradients_of_parameters(x, kernel, bias, cotangent)
+    return to_x, *gradients_of_parameters(x, kernel, bias, cotangent, multiply_ones)
 
 
 def gradient_of_input(kernel: jax.Array, cotangent: jax.Array) -> jax.Array:
@@ -93,18 +96,45 @@ def gradient_of_input(kernel: jax.Array, cotangent: jax.Array) -> jax.Array:
 
 
 def gradients_of_parameters(
-    x: jax.Array, kernel: jax.Array, bias: jax.Array | None, cotangent: jax.Array
+    x: jax.Array,
+    kernel: jax.Array,
+    bias: jax.Array | None,
+    cotangent: jax.Array,
+    multiply_ones: bool = False,
 ) -> tuple[jax.Array, jax.Array | None]:
     """Return the gradients of `kernel` and `bias` in `affine`."""
     outer = _rows(cotangent)
     leading = _LEADING[outer.ndim]
     to_kernel = product(f"{leading}i,{leading}o->io", _rows(x), outer, kernel.dtype)
-    return to_kernel, None if bias is None else sum_of_rows(cotangent, bias.dtype)
+    if bias is None:
+        return to_kernel, None
+    add = partial(sum_of_rows, dtype=bias.dtype)
+    if not multiply_ones or cotangent.dtype != jnp.bfloat16:
+        return to_kernel, add(cotangent)
+    multiply = partial(multiplied_sum_of_rows, dtype=bias.dtype)
+    return to_kernel, jax.lax.platform_dependent(cotangent, tpu=multiply, default=add)
 
 
 def sum_of_rows(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
     """Sum all rows of `x` [..., dim] in float32 and round the sums to `dtype`."""
     return jnp.sum(x, axis=range(x.ndim - 1), dtype=jnp.float32).astype(dtype)
+
+
+_SUBLANES = 8  # of a TPU's vector registers
+
+
+def multiplied_sum_of_rows(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """Compute the sums of `sum_of_rows`, for bfloat16 rows, as a product with ones.
+
+    TPUs add up the rows of an array at no cost while they compute it. If a kernel has computed the
+    array, XLA makes another pass over it in vector units. By the compiler's estimate for a v5e, the
+    sum of 16,384 rows of 768 numbers then takes 118 us, and the product at most 42 us. XLA would
+    turn a product with a single row of ones back into a sum.
+    """
+    leading = _LEADING[x.ndim]
+    ones = jnp.ones((*x.shape[:-1], _SUBLANES), x.dtype)
+    subscripts = f"{leading}i,{leading}o->io"
+    return jnp.einsum(subscripts, ones, x, preferred_element_type=jnp.float32)[0].astype(dtype)
 
 
 affine.defvjp(_affine_forward, _affine_backward)

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
 
 from bert_jax.models.layers import Axes, Dense, is_divided, on_every_device
 from bert_jax.models.products import affine, gradient_of_input, gradients_of_parameters
-from bert_jax.models.rematerialization import DENSE
 
 _Biases = tuple[jax.Array | None, ...]
 _Kernels = tuple[jax.Array, ...]
@@ -35,8 +33,8 @@ def apply_each(layers: Sequence[Dense], x: jax.Array, axis: str) -> list[jax.Arr
     """
     first = layers[0]
     assert all(
-        (layer.ops, layer.products, layer.out_features)
-        == (first.ops, first.products, first.out_features)
+        (layer.ops, layer.products, layer.multiply_ones, layer.out_features)
+        == (first.ops, first.products, first.multiply_ones, first.out_features)
         for layer in layers
     )
     # On a single device, the gradients would only be added in another order.
@@ -44,25 +42,29 @@ def apply_each(layers: Sequence[Dense], x: jax.Array, axis: str) -> list[jax.Arr
         return [layer(x) for layer in layers]
     kernels = tuple(layer.kernel[...] for layer in layers)
     biases = tuple(None if layer.bias is None else layer.bias[...] for layer in layers)
-    return [checkpoint_name(each, DENSE) for each in _affine_each(axis, x, kernels, biases)]
+    results = _affine_each(axis, first.multiply_ones, x, kernels, biases)
+    return [layer.named(result) for layer, result in zip(layers, results, strict=True)]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _affine_each(
-    axis: str, x: jax.Array, kernels: _Kernels, biases: _Biases
+    axis: str, multiply_ones: bool, x: jax.Array, kernels: _Kernels, biases: _Biases
 ) -> tuple[jax.Array, ...]:
     """Return `affine` of `x` and each kernel and bias."""
     return tuple(affine(x, *each) for each in zip(kernels, biases, strict=True))
 
 
 def _forward(
-    axis: str, x: jax.Array, kernels: _Kernels, biases: _Biases
+    axis: str, multiply_ones: bool, x: jax.Array, kernels: _Kernels, biases: _Biases
 ) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, _Kernels, _Biases]]:
-    return _affine_each(axis, x, kernels, biases), (x, kernels, biases)
+    return _affine_each(axis, multiply_ones, x, kernels, biases), (x, kernels, biases)
 
 
 def _backward(
-    axis: str, saved: tuple[jax.Array, _Kernels, _Biases], cotangents: tuple[jax.Array, ...]
+    axis: str,
+    multiply_ones: bool,
+    saved: tuple[jax.Array, _Kernels, _Biases],
+    cotangents: tuple[jax.Array, ...],
 ) -> tuple[jax.Array, _Kernels, _Biases]:
     x, kernels, biases = saved
     count = len(kernels)
@@ -80,7 +82,7 @@ def _backward(
         sum_over=axis,
     )
     each = zip(kernels, biases, cotangents, strict=True)
-    gradients = [gradients_of_parameters(x, *arguments) for arguments in each]
+    gradients = [gradients_of_parameters(x, *arguments, multiply_ones) for arguments in each]
     to_kernels, to_biases = zip(*gradients, strict=True)
     return to_x, to_kernels, to_biases
 

@@ -170,3 +170,27 @@ def test_gradients_of_float32_parameters_are_not_rounded_on_a_cpu() -> None:
     rows, outer = (np.asarray(one, np.float64).reshape(32, -1) for one in narrow)
     assert_allclose(found[1], rows.T @ outer, rtol=0, atol=1e-5)
     assert_allclose(found[2], outer.sum(axis=0), rtol=0, atol=1e-5)
+
+
+def test_only_tpus_multiply_ones_to_sum_a_bias_gradient() -> None:
+    x, kernel, bias, cotangent = arrays((3, 5, 4), (4, 6), (6,), (3, 5, 6))
+
+    def gradient(x: jax.Array, kernel: jax.Array, bias: jax.Array, cotangent: Any) -> jax.Array:
+        _, pull = jax.vjp(lambda *args: affine(*args, True), x, kernel, bias)
+        return pull(cotangent)[2]
+
+    for dtype, platforms in (("bfloat16", ("tpu",)), ("float32", ())):
+        operands = (x.astype(dtype), kernel, bias, cotangent.astype(dtype))
+        for platform in ("tpu", "cuda", "cpu"):
+            traced = jax.jit(gradient).trace(*operands)
+            text = traced.lower(lowering_platforms=(platform,)).as_text()
+            assert ("dot_general" in text) == (platform in platforms), (dtype, platform)
+            assert ("stablehlo.reduce" in text) == (platform not in platforms), (dtype, platform)
+
+
+@pytest.mark.parametrize("shape", [(4096, 3), (8, 512, 3)])
+def test_a_product_with_ones_is_summed_in_float32(shape: tuple[int, ...]) -> None:
+    rows = arrays(shape)[0].astype(jnp.bfloat16)
+    found = products.multiplied_sum_of_rows(rows, jnp.dtype(jnp.float32))
+    exact = np.asarray(rows, np.float64).reshape(-1, 3).sum(axis=0)
+    assert_allclose(found, exact, rtol=1e-5)
