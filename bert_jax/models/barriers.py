@@ -26,6 +26,23 @@ def gpu_barrier(arrays: _Arrays) -> _Arrays:
     Args:
       arrays: a pytree of arrays.
     """
+    return _barrier(arrays, "cuda", "rocm")
+
+
+def tpu_barrier(arrays: _Arrays) -> _Arrays:
+    """Return the same arrays, but make them look like new arrays to XLA's TPU compiler.
+
+    Use this only for arrays that are kept between the passes anyway, and only where the compiler
+    would keep a result that is faster to compute again than to write and read; see `gpu_barrier`.
+
+    Args:
+      arrays: a pytree of arrays.
+    """
+    return _barrier(arrays, "tpu")
+
+
+def _barrier(arrays: _Arrays, *platforms: str) -> _Arrays:
+    """Hide the origin of the arrays from the compilers for these platforms."""
     leaves, structure = jax.tree.flatten(arrays)
 
     def hidden(*leaves: jax.Array) -> list[jax.Array]:
@@ -34,7 +51,8 @@ def gpu_barrier(arrays: _Arrays) -> _Arrays:
     def visible(*leaves: jax.Array) -> list[jax.Array]:
         return list(leaves)
 
-    leaves = jax.lax.platform_dependent(*leaves, cuda=hidden, rocm=hidden, default=visible)
+    branches = dict.fromkeys(platforms, hidden)
+    leaves = jax.lax.platform_dependent(*leaves, default=visible, **branches)
     return jax.tree.unflatten(structure, leaves)
 
 

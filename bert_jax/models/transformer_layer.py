@@ -8,16 +8,15 @@ from typing import NamedTuple, assert_never
 import jax
 from flax import nnx
 
+from bert_jax.models.activated_dense import activated_dense
 from bert_jax.models.activations import activation_function
 from bert_jax.models.attention import SelfAttention, View
-from bert_jax.models.barriers import recomputed
 from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.dropout import dropout
 from bert_jax.models.dropout_add_norm import dropout_add_and_norm, dropout_add_norm
 from bert_jax.models.layers import constrain, layer_dense, select_rows
 from bert_jax.models.norms import Norm, norm_layer
-from bert_jax.models.options import with_ops
 from bert_jax.models.shared_input import apply_each
 
 
@@ -30,7 +29,7 @@ class FeedForward(nnx.Module):
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
         self.activation = activation_function(config.activation, compute.ops)
-        self.gated, self.ops = config.gated_ffn, compute.ops
+        self.gated = config.gated_ffn
         hidden, inner = config.hidden_dim, config.ffn_dim
         if self.gated:
             self.gate = layer_dense(hidden, inner, ("embed", "ffn"), config, compute, rngs)
@@ -41,12 +40,10 @@ class FeedForward(nnx.Module):
         """Transform every position of `x` [batch, length, hidden_dim]."""
         if not self.gated:
             up = constrain(self.up(x), "batch", None, "ffn")
-            activate = with_ops(recomputed(self.activation), self.ops)
-            return self.down(activate(up))
+            return activated_dense(self.down, self.activation, up)
         projected = apply_each((self.up, self.gate), x, "ffn")
         up, gate = (constrain(each, "batch", None, "ffn") for each in projected)
-        activate = with_ops(recomputed(lambda gate, up: self.activation(gate) * up), self.ops)
-        return self.down(activate(gate, up))
+        return activated_dense(self.down, lambda gate, up: self.activation(gate) * up, gate, up)
 
 
 class Layer(nnx.Module):

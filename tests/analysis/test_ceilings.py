@@ -61,7 +61,7 @@ class Ceilings:
 
 
 CEILINGS = [
-    Ceilings("v5e:1x1", "libtpu", 32, "flash_tpu", 6.5, 0.73, 58, 0.24, {}),
+    Ceilings("v5e:1x1", "libtpu", 32, "flash_tpu", 6.05, 0.81, 58, 0.145, {}),
     Ceilings("h200:1", "jax_cuda13_plugin", 128, "flash_gpu", 8.9, 11.1, 61, 1.52, {}),
 ]
 
