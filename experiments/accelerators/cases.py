@@ -47,6 +47,7 @@ class Model:
             f"model.num_layers={num_layers}",
             f"phases.{self.phase}.batch_size={self.rows[chip in GPUS]}",
             f"phases.{self.phase}.warmup_batch_sizes=()",
+            f"phases.{self.phase}.warmup_batch_steps=0",
         ]
         return words + [f"phases.{self.other_phase}=None"] * bool(self.other_phase)
 
