@@ -39,6 +39,7 @@ from bert_jax.training.accounting import mesh_peak_flops, open_ledger
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import CheckpointConfig, recover, steps_in
 from bert_jax.training.checkpoint_parameters import load_parameters
+from bert_jax.training.diagnosis import make_diagnosis
 from bert_jax.training.distributed import (
     StopRequest,
     StopRequested,
@@ -338,6 +339,14 @@ def _phase(run: FinetuneRun) -> Phase:
         trainable = run.compiled.tuning.num_trainable_layers
         return float(sequences * encoder_training_flops(run.model.encoder, length, trainable))
 
+    diagnose = None
+    if run.compiled.divergence.enabled:
+        diagnose = make_diagnosis(
+            run.compiled.task,
+            run.mesh,
+            accumulation_steps=run.compiled.accumulation_steps,
+            is_trainable=run.compiled.tuning.is_trainable,
+        )
     return Phase(
         name="finetuning",
         first_step=0,
@@ -347,6 +356,7 @@ def _phase(run: FinetuneRun) -> Phase:
         batches=lambda start: Loader(batches, start_step=start, prefetch=4),
         evaluate=ValidationMetrics(run.scorer, run.data),
         flops=flops,
+        diagnose=diagnose,
     )
 
 

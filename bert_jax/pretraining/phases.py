@@ -23,6 +23,7 @@ from bert_jax.pipeline.loader import BatchSource, EvaluationSource, Loader
 from bert_jax.pretraining.evaluation_config import EvaluationConfig
 from bert_jax.tokenizers.special_tokens import Vocabulary
 from bert_jax.tokenizers.tokenizer import Tokenizer
+from bert_jax.training.diagnosis import Diagnose
 from bert_jax.training.evaluation import Evaluate, HeldOutMetrics, both
 from bert_jax.training.phase import Phase
 from bert_jax.training.preflight import PhaseFacts
@@ -331,6 +332,7 @@ class PhaseBatches:
         flops: int,
         while_waiting: Callable[[], None],
         on_other_data: Evaluate | None = None,
+        diagnose: Diagnose | None = None,
     ) -> list[Phase]:
         """Return the stages of a phase, each as a `Phase` for the trainer.
 
@@ -343,6 +345,7 @@ class PhaseBatches:
           flops: the model FLOPs per step with the phase's full batch size.
           while_waiting: called repeatedly while a batch is overdue; see `Loader`.
           on_other_data: computes the metrics on texts and minimal pairs; None if there are none.
+          diagnose: see `Phase`.
         """
         evaluate: Evaluate | None = None
         if self.evaluation.every_steps:
@@ -357,6 +360,7 @@ class PhaseBatches:
                 evaluate,
                 flops * stage.batch_size // corpus.config.batch_size,
                 while_waiting,
+                diagnose,
             )
             for stage in corpus.config.stages
         ]
@@ -369,6 +373,7 @@ class PhaseBatches:
         evaluate: Evaluate | None,
         flops: int,
         while_waiting: Callable[[], None],
+        diagnose: Diagnose | None,
     ) -> Phase:
         rows = local_rows(self.mesh, stage.batch_size)
         train = training_batches(corpus, self.examples, stage, self.run_steps, rows)
@@ -387,6 +392,7 @@ class PhaseBatches:
             ),
             evaluate=evaluate,
             flops=lambda batch: flops,
+            diagnose=diagnose,
         )
 
     def _held_out_metrics(

@@ -410,6 +410,7 @@ class PretrainRun:
                 own.step_flops(corpus.config, corpus.train.manifest.max_fragments),
                 stop.while_waiting,
                 scores.get(own.model),
+                own.diagnosis(self.mesh, teacher),
             )
         return phases
 

@@ -32,6 +32,7 @@ from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tasks.replaced_token import ReplacedToken, ReplacedTokenConfig
 from bert_jax.tasks.task import Task
 from bert_jax.training.averaging import AveragingConfig, averaged
+from bert_jax.training.diagnosis import Diagnose, make_diagnosis
 from bert_jax.training.divergence import DivergenceConfig, guarded
 from bert_jax.training.memory import (
     PRETRAINING_ARRAYS,
@@ -163,6 +164,19 @@ class StepSetup:
         return (
             lambda state, batch, inputs: train(state, batch, inputs._replace(teacher=params)),
             lambda student, batch: evaluate(student, batch, params),
+        )
+
+    def diagnosis(self, mesh: Mesh, teacher: LoadedTeacher | None) -> Diagnose | None:
+        """Return a function that finds values that are not finite, or None if none are checked."""
+        if not self.divergence.enabled:
+            return None
+        task, parts = self.trained_task, self.accumulation_steps
+        if teacher is None:
+            return make_diagnosis(task, mesh, accumulation_steps=parts)
+        model, of_teacher = teacher.spec.teacher, teacher.params
+        diagnose = make_diagnosis(task, mesh, accumulation_steps=parts, teacher=model)
+        return lambda params, batch, step, inputs: diagnose(
+            params, batch, step, inputs._replace(teacher=of_teacher)
         )
 
     def max_predictions(self, phase: PhaseConfig) -> int:

@@ -240,13 +240,29 @@ class Trainer:
           TrainingDiverged: the run may not roll back any more.
         """
         assert self.recovery is not None and self._state is not None
+        phase = next(phase for phase in phases if diverged.last < phase.end)
         with self.ledger.during(RESTORE):
-            state, report = self.recovery.roll_back(self._state, diverged)
+            details = "" if diverged.finite else self._diagnosed(phase, diverged.last)
+            state, report = self.recovery.roll_back(self._state, diverged, details)
+        self.ledger.rewind(int(report.values["from_step"]))
         if self.reporter:
             self.reporter.divergence(report)
-        phase = next(phase for phase in phases if diverged.last < phase.end)
         from_this_phase = report.values["from_step"] >= phase.first_step
         return state if from_this_phase else with_guard(state, steps=0)
+
+    def _diagnosed(self, phase: Phase, step: int) -> str:
+        """Repeat the step on the batch with index `step`, and say where values are not finite.
+
+        The guard has not applied any update since this batch, so the parameters are the same.
+        """
+        if phase.diagnose is None:
+            return ""
+        assert self._state is not None
+        rows = local_rows(self.mesh, phase.batch_size)
+        with phase.batches(step - phase.first_step) as batches:
+            batch = to_global(next(batches), self.mesh, rows, phase.batch_size)
+        inputs = StepInputs(np.uint32(self.seed), self.learning_rates[step])
+        return phase.diagnose(self._state.params, batch, step, inputs)
 
     def _next_batch(
         self, batches: Iterator[HostBatch], state: TrainState, step: int

@@ -10,6 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from bert_jax.training.diagnosis import Diagnose
 from bert_jax.training.evaluation import Evaluate
 from bert_jax.training.step import TrainStep
 
@@ -32,6 +33,7 @@ class Phase:
         every process. After every batch, it calls its second argument, which may raise an exception
         to end the evaluation. If None, the phase is not evaluated.
       flops: returns the number of model FLOPs in a step on a given batch.
+      diagnose: says where the values of a step are not finite; None if that is not checked.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Phase:
     batches: Callable[[int], AbstractContextManager[Iterator[HostBatch]]]
     evaluate: Evaluate | None
     flops: Callable[[HostBatch], float]
+    diagnose: Diagnose | None = None
 
     @property
     def end(self) -> int:

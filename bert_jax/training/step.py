@@ -19,11 +19,10 @@ from bert_jax.tasks.task import (
     ScoringTask,
     Task,
     Teacher,
-    add_metrics,
-    check_metrics,
     total_loss,
 )
 from bert_jax.training.divergence import GuardedState, Observed, unless_skipped
+from bert_jax.training.gradients import BatchGradient
 from bert_jax.training.sharding import batch_sharding, layout, parameter_shardings
 from bert_jax.training.state import (
     IsTrainable,
@@ -73,9 +72,8 @@ def make_train_step(
 
     It maps (state, batch, inputs) to the next state and the batch's metrics: the task's own
     metrics, `loss` and `gradient_norm` (before clipping), and those in `VERDICT_METRICS` if the
-    optimizer is `guarded`. Dropout is a function of (seed, step,
-    micro-batch), so a resumed run draws the same masks as an uninterrupted one. The state's buffers
-    are donated.
+    optimizer is `guarded`. Dropout is a function of (seed, step, micro-batch), so a resumed run
+    draws the same masks as an uninterrupted one. The state's buffers are donated.
 
     Args:
       task: the model and the loss.
@@ -89,44 +87,21 @@ def make_train_step(
       teacher: a model whose outputs are added to each micro-batch. Its parameters are part of the
         inputs and are sharded like the task's.
     """
+    gradient = BatchGradient(task, mesh, accumulation_steps, is_trainable, teacher)
     state_shardings = shardings_of(abstract_state(task.definition, optimizer, mesh, is_trainable))
     replicated = NamedSharding(mesh, PartitionSpec())
     input_shardings = StepInputs(
-        cast(Any, replicated), cast(Any, replicated), _teachers(teacher, mesh)
+        cast(Any, replicated), cast(Any, replicated), teacher_shardings(teacher, mesh)
     )
-
-    def loss_and_metrics(
-        learning: Parameters,
-        frozen: Parameters,
-        batch: Batch,
-        weights: dict[str, jax.Array],
-        key: jax.Array,
-    ) -> tuple[jax.Array, Metrics]:
-        model = task.definition.module({**frozen, **learning})
-        metrics = task.metrics(model, batch, key)
-        check_metrics(task, metrics, weights)
-        return total_loss(task, metrics, weights), metrics
 
     def train_step(
         state: TrainState, batch: Batch, inputs: StepInputs
     ) -> tuple[TrainState, Metrics]:
         with layout(mesh):
             key = dropout_key(inputs.seed, state.step)
-            weights = task.loss_weights(batch)
+            grads, metrics, weights = gradient(state.params, batch, key, inputs.teacher)
             learning = trainable_part(state.params, is_trainable)
             frozen = {name: x for name, x in state.params.items() if name not in learning}
-
-            def gradient(batch: Batch, key: jax.Array) -> tuple[Parameters, Metrics]:
-                if teacher is not None:
-                    batch = teacher.annotate(teacher.definition.module(inputs.teacher), batch)
-                differentiated = jax.grad(loss_and_metrics, has_aux=True)
-                return differentiated(learning, frozen, batch, weights, key)
-
-            if accumulation_steps == 1:
-                grads, metrics = gradient(batch, key)
-            else:
-                parts = _split(batch, accumulation_steps, mesh)
-                grads, metrics = _accumulate(gradient, parts, key)
             observed = {}
             if isinstance(state.opt_state, GuardedState):
                 loss = total_loss(task, metrics, weights)
@@ -156,43 +131,13 @@ def make_train_step(
     )
 
 
-def _teachers(teacher: Teacher | None, mesh: Mesh) -> dict[str, Any]:
+def teacher_shardings(teacher: Teacher | None, mesh: Mesh) -> dict[str, Any]:
     """Return the shardings of the teacher's parameters."""
     if teacher is None:
         return {}
     return dict(
         parameter_shardings(teacher.definition.shapes, teacher.definition.logical_axes, mesh)
     )
-
-
-def _split(batch: Batch, parts: int, mesh: Mesh) -> dict[str, jax.Array]:
-    """Reshape [batch, ...] to [parts, batch / parts, ...] without moving rows between devices.
-
-    Part p gets rows p, p + parts, ..., since consecutive rows are on only a few devices.
-    """
-
-    def split(x: jax.Array) -> jax.Array:
-        x = jnp.moveaxis(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 1, 0)
-        spec = PartitionSpec(None, *batch_sharding(mesh).spec)
-        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
-
-    return {name: split(x) for name, x in batch.items()}
-
-
-def _accumulate(
-    gradient: Callable[[Batch, jax.Array], tuple[Any, Metrics]], parts: Batch, key: jax.Array
-) -> tuple[Any, Metrics]:
-    """Add up the gradients and metrics of all parts; the losses have a common denominator."""
-    keys = jax.random.split(key, next(iter(parts.values())).shape[0])
-
-    def body(carry: tuple[Any, Metrics], part: tuple[Batch, jax.Array]) -> tuple[Any, None]:
-        grads, metrics = gradient(*part)
-        return (jax.tree.map(jnp.add, carry[0], grads), add_metrics(carry[1], metrics)), None
-
-    first = jax.tree.map(lambda x: x[0], parts)
-    shapes = jax.eval_shape(gradient, first, keys[0])
-    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    return jax.lax.scan(body, zeros, (parts, keys))[0]
 
 
 def make_evaluation_step(
@@ -216,10 +161,10 @@ def make_evaluation_step(
                 batch = teacher.annotate(teacher.definition.module(*teacher_params), batch)
             return task.metrics(definition.module(params), batch, None)
 
-    teacher_shardings = () if teacher is None else (_teachers(teacher, mesh),)
+    of_teacher = () if teacher is None else (teacher_shardings(teacher, mesh),)
     return jax.jit(
         evaluation_step,
-        in_shardings=(param_shardings, batch_sharding(mesh), *teacher_shardings),
+        in_shardings=(param_shardings, batch_sharding(mesh), *of_teacher),
         out_shardings=NamedSharding(mesh, PartitionSpec()),
     )
 
