@@ -9,8 +9,14 @@ import jax
 
 from bert_jax.models.barriers import gpu_barrier, recomputed, tpu_barrier
 from bert_jax.models.layers import Dense
+from bert_jax.models.layout import gather
 from bert_jax.models.options import with_ops
-from bert_jax.models.products import affine, gradient_of_input, gradients_of_parameters
+from bert_jax.models.products import (
+    AffineOptions,
+    affine,
+    gradient_of_input,
+    gradients_of_parameters,
+)
 
 Activation = Callable[..., jax.Array]
 _Arguments = tuple[jax.Array, ...]
@@ -31,34 +37,48 @@ def activated_dense(layer: Dense, activation: Activation, *arguments: jax.Array)
     if layer.ops != "fast" or layer.products != "dtype":
         return layer(with_ops(recomputed(activation), layer.ops)(*arguments))
     bias = None if layer.bias is None else layer.bias[...]
-    return layer.named(_activated_affine(activation, arguments, layer.kernel[...], bias))
+    return layer.named(
+        _activated_affine(activation, layer.affine_options, arguments, layer.kernel[...], bias)
+    )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _activated_affine(
-    activation: Activation, arguments: _Arguments, kernel: jax.Array, bias: jax.Array | None
+    activation: Activation,
+    options: AffineOptions,
+    arguments: _Arguments,
+    kernel: jax.Array,
+    bias: jax.Array | None,
 ) -> jax.Array:
     """Return `affine` of the activated arguments.
 
     On TPUs, the gradient of the kernel recomputes the activation, as part of the product, which
     takes less time than to write the activations in the forward pass and read them again.
     """
-    return affine(activation(*arguments), kernel, bias)
+    return affine(activation(*arguments), kernel, bias, options)
 
 
 def _forward(
-    activation: Activation, arguments: _Arguments, kernel: jax.Array, bias: jax.Array | None
+    activation: Activation,
+    options: AffineOptions,
+    arguments: _Arguments,
+    kernel: jax.Array,
+    bias: jax.Array | None,
 ) -> tuple[jax.Array, _Saved]:
-    return _activated_affine(activation, arguments, kernel, bias), (arguments, kernel, bias)
+    return _activated_affine(activation, options, arguments, kernel, bias), (
+        arguments,
+        kernel,
+        bias,
+    )
 
 
 def _backward(
-    activation: Activation, saved: _Saved, cotangent: jax.Array
+    activation: Activation, options: AffineOptions, saved: _Saved, cotangent: jax.Array
 ) -> tuple[_Arguments, jax.Array, jax.Array | None]:
     arguments, kernel, bias = saved
     activated = activation(*tpu_barrier(arguments))
-    to_kernel, to_bias = gradients_of_parameters(activated, kernel, bias, cotangent)
-    to_activated = gradient_of_input(kernel.astype(activated.dtype), cotangent)
+    to_kernel, to_bias = gradients_of_parameters(activated, kernel, bias, cotangent, options)
+    to_activated = gradient_of_input(gather(kernel, activated.dtype, options.axes), cotangent)
     arguments, to_activated = gpu_barrier((arguments, to_activated))
     _, pull = jax.vjp(activation, *arguments)
     return pull(to_activated), to_kernel, to_bias

@@ -12,7 +12,8 @@ from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.devices import check_splash_dropout
 from bert_jax.models.flash_attention import flash_attention
-from bert_jax.models.layers import Dense, constrain, layer_dense, select_rows
+from bert_jax.models.layers import Dense, layer_dense, select_rows
+from bert_jax.models.layout import constrain
 from bert_jax.models.local_attention import cudnn_local_attention, local_attention
 from bert_jax.models.options import Ops, with_ops
 from bert_jax.models.products import attention_scores
@@ -298,10 +299,10 @@ class SelfAttention(nnx.Module):
             return constrain(projected.reshape(*projected.shape[:-1], *heads), *axes)
 
         if positions is None:
-            query, key, value = apply_each((self.query, self.key, self.value), x, "heads")
+            query, key, value = apply_each((self.query, self.key, self.value), x)
         else:
             query = self.query(select_rows(x, positions))
-            key, value = apply_each((self.key, self.value), x, "heads")
+            key, value = apply_each((self.key, self.value), x)
         query, key, value = split(query), split(key), split(value)
         if rotation is not None:
             query = rotate(query, rotation if positions is None else rotation.at(positions))

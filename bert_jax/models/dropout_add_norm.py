@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from bert_jax.models.dropout import dropout, matrix_states
 from bert_jax.models.interpreter import is_interpreted
-from bert_jax.models.layers import Axes, on_every_device
+from bert_jax.models.layout import Axes, on_every_device
 from bert_jax.models.norms import LayerNorm, Norm
 from bert_jax.models.options import NormBackend
 

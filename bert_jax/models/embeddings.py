@@ -15,9 +15,12 @@ from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.dropout import dropout
 from bert_jax.models.layers import compute_dtype, dense, embedding_table
+from bert_jax.models.layout import gather
 from bert_jax.models.norms import norm_layer
 from bert_jax.models.options import Ops, with_ops
 from bert_jax.models.token_table import look_up, token_logits
+
+_ROWS = (None, "embed")  # the logical axes of the tables of positions and segments
 
 
 def sinusoidal_positions(num_positions: int, dim: int) -> np.ndarray:
@@ -130,10 +133,10 @@ class Embeddings(nnx.Module):
         self.token = embedding_table(config.vocab_size, dim, ("vocab", "embed"), config, rngs)
         if config.positions == "learned":
             self.position = embedding_table(
-                config.position_offset + config.max_positions, dim, (None, "embed"), config, rngs
+                config.position_offset + config.max_positions, dim, _ROWS, config, rngs
             )
         if config.num_segments:
-            self.segment = embedding_table(config.num_segments, dim, (None, "embed"), config, rngs)
+            self.segment = embedding_table(config.num_segments, dim, _ROWS, config, rngs)
         if config.embedding_norm:
             self.norm = norm_layer(dim, config, compute, rngs)
         if config.embedding_dim is not None:
@@ -220,7 +223,7 @@ class Embeddings(nnx.Module):
         table = table[:length]
         if position_ids is None:
             return self._spread(table, shape)
-        table = table.astype(self.dtype)
+        table = gather(table, self.dtype, _ROWS)
         # A gather's gradient would scatter a whole batch into `length` rows.
         one_hot = jax.nn.one_hot(position_ids, length, dtype=self.dtype)
         # HIGHEST keeps float32 rows exact, as in `select_rows`.

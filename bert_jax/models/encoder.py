@@ -12,7 +12,7 @@ from bert_jax.models.attention import View
 from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.embeddings import Embeddings
-from bert_jax.models.layers import constrain
+from bert_jax.models.layout import constrain
 from bert_jax.models.norms import Norm, norm_layer
 from bert_jax.models.rematerialization import keeps_dense_and_attention
 from bert_jax.models.rotary import Rotation, rotation

@@ -18,7 +18,7 @@ from bert_jax.models.attention_choice import FlashBackend, flash_kernels
 from bert_jax.models.dropout import matrix_states
 from bert_jax.models.flash_types import Dropout, Segments
 from bert_jax.models.interpreter import is_interpreted
-from bert_jax.models.layers import Axes, on_every_device
+from bert_jax.models.layout import Axes, on_every_device
 from bert_jax.models.rematerialization import ATTENDED
 
 

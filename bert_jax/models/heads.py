@@ -13,13 +13,8 @@ from bert_jax.models.activations import activation_function
 from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.embeddings import Embeddings
-from bert_jax.models.layers import (
-    constrain,
-    dense,
-    embedding_table,
-    scores_of,
-    select_rows,
-)
+from bert_jax.models.layers import dense, embedding_table, scores_of, select_rows
+from bert_jax.models.layout import constrain
 from bert_jax.models.norms import norm_layer
 
 PAIRS_HEAD = "next_sentence."  # name prefix of the sentence-pair head's parameters

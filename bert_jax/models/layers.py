@@ -1,12 +1,9 @@
-"""Build layers whose parameters have logical axes, and constrain the sharding of activations."""
+"""Build layers whose parameters have logical axes."""
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from typing import Any, assert_never
 
@@ -19,89 +16,8 @@ from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.float8 import affine_float8
 from bert_jax.models.options import Ops, Products, with_ops
-from bert_jax.models.products import affine, affine_float32
+from bert_jax.models.products import AffineOptions, affine, affine_float32
 from bert_jax.models.rematerialization import DENSE
-
-Axes = tuple[str | None, ...]
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How the devices of a mesh divide arrays, given the logical axes of the arrays.
-
-    Attributes:
-      constrain: returns an array, sharded by its logical axes.
-      split: takes the arguments of `on_every_device`. It calls the function on every device with
-        this device's parts of the function's arguments, and returns the whole result.
-      divides: takes a logical axis, and returns whether several devices divide it.
-    """
-
-    constrain: Callable[[jax.Array, Axes], jax.Array]
-    split: Callable[
-        [
-            Callable[..., Any],
-            Sequence[jax.Array | None],
-            Sequence[Axes],
-            Axes | list[Axes],
-            str | None,
-        ],
-        Any,
-    ]
-    divides: Callable[[str], bool]
-
-
-_LAYOUT: ContextVar[Layout | None] = ContextVar("layout", default=None)
-
-
-@contextlib.contextmanager
-def use_layout(layout: Layout | None) -> Iterator[None]:
-    """Divide arrays as in `layout` inside the `with` block; None leaves them whole."""
-    token = _LAYOUT.set(layout)
-    try:
-        yield
-    finally:
-        _LAYOUT.reset(token)
-
-
-def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
-    """Return `x`, sharded by its logical axes (one per dim) inside a `use_layout` block."""
-    layout = _LAYOUT.get()
-    return x if layout is None else layout.constrain(x, axes)
-
-
-def is_divided(axis: str) -> bool:
-    """Return whether several devices divide a logical axis inside a `use_layout` block."""
-    layout = _LAYOUT.get()
-    return layout is not None and layout.divides(axis)
-
-
-def on_every_device(
-    function: Callable[..., Any],
-    arguments: Sequence[jax.Array | None],
-    axes: Sequence[Axes],
-    result_axes: Axes | list[Axes],
-    *,
-    sum_over: str | None = None,
-) -> Any:
-    """Call a function that the compiler cannot divide over devices, such as a Pallas kernel.
-
-    Inside a `use_layout` block, every device calls it with its own parts of the arguments.
-
-    Args:
-      function: the function. Its result for a part of the arguments is the same part of its result.
-      arguments: the function's arguments; None is passed unchanged.
-      axes: the logical axes of each argument. An axis has the same size in all arguments.
-      result_axes: the logical axes of the result, or a list of them for a tuple of results. Each
-        result is an array or a tuple of arrays with these axes; the devices' parts are
-        concatenated.
-      sum_over: a logical axis of the arguments over which the function sums, so that the devices
-        must add up their results; None if there is none.
-    """
-    layout = _LAYOUT.get()
-    if layout is None:
-        return function(*arguments)
-    return layout.split(function, arguments, axes, result_axes, sum_over)
-
 
 # Make modules plain pytrees without shared references, so that jax.jit, grad and scan accept them.
 nnx.set_graph_mode(False)
@@ -138,13 +54,13 @@ class Dense(nnx.Linear):
         *,
         ops: Ops,
         products: Products,
-        multiply_ones: bool,
+        affine_options: AffineOptions,
         **options: Any,
     ):
         super().__init__(in_features, out_features, **options)
         self.ops = ops
         self.products = products
-        self.multiply_ones = multiply_ones
+        self.affine_options = affine_options
 
     def __call__(self, inputs: jax.Array, out_sharding: None = None) -> jax.Array:
         """Map [rows, in_features] or [batch, length, in_features] to [..., out_features].
@@ -155,7 +71,7 @@ class Dense(nnx.Linear):
         compute: Callable[..., jax.Array]
         match self.products:
             case "dtype":
-                compute = partial(with_ops(affine, self.ops), multiply_ones=self.multiply_ones)
+                compute = partial(with_ops(affine, self.ops), options=self.affine_options)
             case "fp8" | "fp8_emulated":
                 compute = affine_float8
             case _:
@@ -184,7 +100,7 @@ def dense(
     """Return a dense layer with a kernel [in_dim, out_dim] whose logical axes are `axes`.
 
     For `products`, see `ComputeConfig`. Only dense layers made by `layer_dense` follow its setting.
-    For `multiply_ones`, see `affine`.
+    For `multiply_ones`, see `AffineOptions`.
     """
     return Dense(
         in_dim,
@@ -192,7 +108,7 @@ def dense(
         use_bias=bias,
         ops=compute.ops,
         products=products,
-        multiply_ones=multiply_ones,
+        affine_options=AffineOptions(axes, multiply_ones),
         dtype=compute_dtype(compute),
         kernel_init=initializer(config),
         kernel_metadata={"logical_axes": axes},

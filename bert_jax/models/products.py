@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+from bert_jax.models.layout import Axes, gather, scatter
 
 
 def product(
@@ -39,21 +42,35 @@ def product(
     return jax.lax.platform_dependent(left, right, cpu=widened, default=direct)
 
 
+class AffineOptions(NamedTuple):
+    """How `affine` computes on accelerators.
+
+    Attributes:
+      axes: the kernel's logical axes.
+      multiply_ones: whether TPUs sum the bias gradient with `multiplied_sum_of_rows`.
+    """
+
+    axes: Axes = (None, None)
+    multiply_ones: bool = False
+
+
+_DEFAULTS = AffineOptions()
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
 def affine(
-    x: jax.Array, kernel: jax.Array, bias: jax.Array | None, multiply_ones: bool = False
+    x: jax.Array, kernel: jax.Array, bias: jax.Array | None, options: AffineOptions = _DEFAULTS
 ) -> jax.Array:
     """Multiply `x` [rows, in] or [batch, length, in] by `kernel` [in, out] and add `bias` [out].
 
     If `bias` is None, nothing is added.
 
     Parameters are rounded to the dtype of `x`, which is also the dtype of the result. Each gradient
-    has the dtype of its parameter; the bias gradient is summed in float32. If `multiply_ones` is
-    set, TPUs use `multiplied_sum_of_rows` to sum it.
+    has the dtype of its parameter; the bias gradient is summed in float32.
     """
     rows = _rows(x)
     leading = _LEADING[rows.ndim]
-    mapped = product(f"{leading}i,io->{leading}o", rows, kernel.astype(x.dtype))
+    mapped = product(f"{leading}i,io->{leading}o", rows, gather(kernel, x.dtype, options.axes))
     mapped = mapped.reshape(*x.shape[:-1], kernel.shape[1])
     return mapped if bias is None else mapped + bias.astype(x.dtype)
 
@@ -76,19 +93,19 @@ _Affine = tuple[jax.Array, jax.Array, jax.Array | None]  # the operands, or thei
 
 
 def _affine_forward(
-    x: jax.Array, kernel: jax.Array, bias: jax.Array | None, multiply_ones: bool
+    x: jax.Array, kernel: jax.Array, bias: jax.Array | None, options: AffineOptions
 ) -> tuple[jax.Array, _Affine]:
-    return affine(x, kernel, bias, multiply_ones), (x, kernel, bias)
+    return affine(x, kernel, bias, options), (x, kernel, bias)
 
 
-def _affine_backward(multiply_ones: bool, operands: _Affine, cotangent: jax.Array) -> _Affine:
+def _affine_backward(options: AffineOptions, operands: _Affine, cotangent: jax.Array) -> _Affine:
     x, kernel, bias = operands
-    to_x = gradient_of_input(kernel.astype(x.dtype), cotangent)
-    return to_x, *gradients_of_parameters(x, kernel, bias, cotangent, multiply_ones)
+    to_x = gradient_of_input(gather(kernel, x.dtype, options.axes), cotangent)
+    return to_x, *gradients_of_parameters(x, kernel, bias, cotangent, options)
 
 
 def gradient_of_input(kernel: jax.Array, cotangent: jax.Array) -> jax.Array:
-    """Return the gradient of `x` in `affine`, given `kernel` in the dtype of `x`."""
+    """Return the gradient of `x` in `affine`, given the gathered `kernel` in the dtype of `x`."""
     outer = _rows(cotangent)
     leading = _LEADING[outer.ndim]
     to_rows = product(f"{leading}o,io->{leading}i", outer, kernel)
@@ -100,16 +117,17 @@ def gradients_of_parameters(
     kernel: jax.Array,
     bias: jax.Array | None,
     cotangent: jax.Array,
-    multiply_ones: bool = False,
+    options: AffineOptions,
 ) -> tuple[jax.Array, jax.Array | None]:
     """Return the gradients of `kernel` and `bias` in `affine`."""
     outer = _rows(cotangent)
     leading = _LEADING[outer.ndim]
     to_kernel = product(f"{leading}i,{leading}o->io", _rows(x), outer, kernel.dtype)
+    to_kernel = scatter(to_kernel, options.axes)
     if bias is None:
         return to_kernel, None
     add = partial(sum_of_rows, dtype=bias.dtype)
-    if not multiply_ones or cotangent.dtype != jnp.bfloat16:
+    if not options.multiply_ones or cotangent.dtype != jnp.bfloat16:
         return to_kernel, add(cotangent)
     multiply = partial(multiplied_sum_of_rows, dtype=bias.dtype)
     return to_kernel, jax.lax.platform_dependent(cotangent, tpu=multiply, default=add)

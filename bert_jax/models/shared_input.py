@@ -8,14 +8,20 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models.layers import Axes, Dense, is_divided, on_every_device
-from bert_jax.models.products import affine, gradient_of_input, gradients_of_parameters
+from bert_jax.models.layers import Dense
+from bert_jax.models.layout import Axes, gather, is_divided, on_every_device
+from bert_jax.models.products import (
+    AffineOptions,
+    affine,
+    gradient_of_input,
+    gradients_of_parameters,
+)
 
 _Biases = tuple[jax.Array | None, ...]
 _Kernels = tuple[jax.Array, ...]
 
 
-def apply_each(layers: Sequence[Dense], x: jax.Array, axis: str) -> list[jax.Array]:
+def apply_each(layers: Sequence[Dense], x: jax.Array) -> list[jax.Array]:
     """Apply each of several dense layers to `x` [batch, length, in_features].
 
     If devices divide the layers' outputs, every layer's gradient of `x` is a sum over devices.
@@ -24,45 +30,44 @@ def apply_each(layers: Sequence[Dense], x: jax.Array, axis: str) -> list[jax.Arr
     two arrays like `x` in the backward pass of a layer instead of four.
 
     Args:
-      layers: layers with the same options and the same number of outputs.
+      layers: layers with the same options, logical axes and number of outputs.
       x: the input, in the compute dtype.
-      axis: the logical axis of the layers' outputs.
 
     Returns:
       the outputs, each [batch, length, out_features].
     """
     first = layers[0]
     assert all(
-        (layer.ops, layer.products, layer.multiply_ones, layer.out_features)
-        == (first.ops, first.products, first.multiply_ones, first.out_features)
+        (layer.ops, layer.products, layer.affine_options, layer.out_features)
+        == (first.ops, first.products, first.affine_options, first.out_features)
         for layer in layers
     )
+    axis = first.affine_options.axes[1]
     # On a single device, the gradients would only be added in another order.
-    if first.ops != "fast" or first.products != "dtype" or not is_divided(axis):
+    if first.ops != "fast" or first.products != "dtype" or not (axis and is_divided(axis)):
         return [layer(x) for layer in layers]
     kernels = tuple(layer.kernel[...] for layer in layers)
     biases = tuple(None if layer.bias is None else layer.bias[...] for layer in layers)
-    results = _affine_each(axis, first.multiply_ones, x, kernels, biases)
+    results = _affine_each(first.affine_options, x, kernels, biases)
     return [layer.named(result) for layer, result in zip(layers, results, strict=True)]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _affine_each(
-    axis: str, multiply_ones: bool, x: jax.Array, kernels: _Kernels, biases: _Biases
+    options: AffineOptions, x: jax.Array, kernels: _Kernels, biases: _Biases
 ) -> tuple[jax.Array, ...]:
     """Return `affine` of `x` and each kernel and bias."""
-    return tuple(affine(x, *each) for each in zip(kernels, biases, strict=True))
+    return tuple(affine(x, *each, options) for each in zip(kernels, biases, strict=True))
 
 
 def _forward(
-    axis: str, multiply_ones: bool, x: jax.Array, kernels: _Kernels, biases: _Biases
+    options: AffineOptions, x: jax.Array, kernels: _Kernels, biases: _Biases
 ) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, _Kernels, _Biases]]:
-    return _affine_each(axis, multiply_ones, x, kernels, biases), (x, kernels, biases)
+    return _affine_each(options, x, kernels, biases), (x, kernels, biases)
 
 
 def _backward(
-    axis: str,
-    multiply_ones: bool,
+    options: AffineOptions,
     saved: tuple[jax.Array, _Kernels, _Biases],
     cotangents: tuple[jax.Array, ...],
 ) -> tuple[jax.Array, _Kernels, _Biases]:
@@ -73,16 +78,17 @@ def _backward(
         pairs = zip(arrays[:count], arrays[count:], strict=True)
         return functools.reduce(jnp.add, [gradient_of_input(*pair) for pair in pairs])
 
+    axis = options.axes[1]
     rows: Axes = ("batch", None, axis)
     to_x = on_every_device(
         to_input,
-        [*(kernel.astype(x.dtype) for kernel in kernels), *cotangents],
+        [*(gather(kernel, x.dtype, options.axes) for kernel in kernels), *cotangents],
         [(None, axis)] * count + [rows] * count,
         ("batch", None, None),
         sum_over=axis,
     )
     each = zip(kernels, biases, cotangents, strict=True)
-    gradients = [gradients_of_parameters(x, *arguments, multiply_ones) for arguments in each]
+    gradients = [gradients_of_parameters(x, *arguments, options) for arguments in each]
     to_kernels, to_biases = zip(*gradients, strict=True)
     return to_x, to_kernels, to_biases
 

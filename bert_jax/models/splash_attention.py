@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.models.interpreter import is_interpreted
-from bert_jax.models.layers import on_every_device
+from bert_jax.models.layout import on_every_device
 from bert_jax.models.rematerialization import ATTENDED
 
 # The kernel's blocks have a multiple of this number of queries and keys.

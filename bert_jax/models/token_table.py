@@ -7,7 +7,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models.layers import constrain, is_divided
+from bert_jax.models.layout import constrain, is_divided, scatter
 from bert_jax.models.products import logit_gradients, logits, product
 
 # The logical axes of the token table when it is used and when it is stored.
@@ -89,7 +89,7 @@ def _token_logits_backward(
     to_x, to_table, to_bias = logit_gradients(*operands, cotangent, table_gradient)
     # With the sharding of `_USED`, every device would sum the whole gradient although it stores
     # only part of it.
-    return to_x, constrain(to_table, *_STORED), to_bias
+    return to_x, scatter(to_table, _STORED), to_bias
 
 
 token_logits.defvjp(_token_logits_forward, _token_logits_backward)

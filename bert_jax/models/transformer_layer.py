@@ -15,7 +15,8 @@ from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.dropout import dropout
 from bert_jax.models.dropout_add_norm import dropout_add_and_norm, dropout_add_norm
-from bert_jax.models.layers import constrain, layer_dense, select_rows
+from bert_jax.models.layers import layer_dense, select_rows
+from bert_jax.models.layout import constrain
 from bert_jax.models.norms import Norm, norm_layer
 from bert_jax.models.shared_input import apply_each
 
@@ -41,7 +42,7 @@ class FeedForward(nnx.Module):
         if not self.gated:
             up = constrain(self.up(x), "batch", None, "ffn")
             return activated_dense(self.down, self.activation, up)
-        projected = apply_each((self.up, self.gate), x, "ffn")
+        projected = apply_each((self.up, self.gate), x)
         up, gate = (constrain(each, "batch", None, "ffn") for each in projected)
         return activated_dense(self.down, lambda gate, up: self.activation(gate) * up, gate, up)
 

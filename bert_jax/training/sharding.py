@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.models.layers import Axes, Layout, use_layout
+from bert_jax.models.layout import Axes, Layout, use_layout
 from bert_jax.models.parameters import LogicalAxes
 
 # Maps logical axes to mesh axes. Parameters are split over `fsdp` (gathered layer by layer) and

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 import optax.contrib
 
-from bert_jax.models.layers import is_divided
+from bert_jax.models.layout import is_divided
 from bert_jax.training.sharding import TABLE
 
 Rate = Callable[[str], float]

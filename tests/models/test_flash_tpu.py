@@ -15,7 +15,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from bert_jax.models.dropout import keep_mask, matrix_states
 from bert_jax.models.flash_tpu import backward, forward, supported
 from bert_jax.models.flash_types import Dropout, Segments
-from bert_jax.models.layers import on_every_device
+from bert_jax.models.layout import on_every_device
 from bert_jax.training.sharding import MeshConfig, layout, make_mesh
 
 ROWS = 3

@@ -14,7 +14,7 @@ from jax.test_util import check_grads
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bert_jax.models import products
-from bert_jax.models.products import affine, affine_float32, attention_scores
+from bert_jax.models.products import AffineOptions, affine, affine_float32, attention_scores
 
 
 def arrays(*shapes: tuple[int, ...]) -> list[jax.Array]:
@@ -176,7 +176,9 @@ def test_only_tpus_multiply_ones_to_sum_a_bias_gradient() -> None:
     x, kernel, bias, cotangent = arrays((3, 5, 4), (4, 6), (6,), (3, 5, 6))
 
     def gradient(x: jax.Array, kernel: jax.Array, bias: jax.Array, cotangent: Any) -> jax.Array:
-        _, pull = jax.vjp(lambda *args: affine(*args, True), x, kernel, bias)
+        _, pull = jax.vjp(
+            lambda *args: affine(*args, AffineOptions(multiply_ones=True)), x, kernel, bias
+        )
         return pull(cotangent)[2]
 
     for dtype, platforms in (("bfloat16", ("tpu",)), ("float32", ())):

@@ -37,7 +37,7 @@ def test_layers_and_their_gradients_equal_those_of_pytorch(bias: bool, outputs: 
         layers: list[Dense], x: jax.Array
     ) -> tuple[list[jax.Array], tuple[list[Dense], jax.Array]]:
         with layout(mesh):
-            results, pull = jax.vjp(lambda *args: apply_each(*args, "heads"), layers, x)
+            results, pull = jax.vjp(lambda *args: apply_each(*args), layers, x)
             return results, pull(cotangents)
 
     results, (gradients, to_x) = compiled(layers, x)

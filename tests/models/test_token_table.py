@@ -12,7 +12,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from bert_jax.models.layers import Layout, use_layout
+from bert_jax.models.layout import Layout, use_layout
 from bert_jax.models.token_table import token_logits
 
 

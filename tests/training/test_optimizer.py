@@ -13,7 +13,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from bert_jax.models.compute_config import ComputeConfig
-from bert_jax.models.layers import Layout, use_layout
+from bert_jax.models.layout import Layout, use_layout
 from bert_jax.models.variants import variant
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training import optimizer, transformations

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.layers import constrain
+from bert_jax.models.layout import constrain
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
 from bert_jax.training.sharding import (
