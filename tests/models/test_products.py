@@ -14,6 +14,7 @@ from jax.test_util import check_grads
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bert_jax.models import products
+from bert_jax.models.layout import Layout, use_layout
 from bert_jax.models.products import AffineOptions, affine, affine_float32, attention_scores
 
 
@@ -153,11 +154,18 @@ def test_gradients_of_logits_are_the_same_on_gpus(dtype: str, classes: int) -> N
     assert found[2].dtype == jnp.float32
 
 
-def test_only_gpus_pad_the_gradient_of_logits() -> None:
+@pytest.mark.parametrize("divided", [(), ("batch",), ("batch", "vocab")], ids=str)
+def test_only_gpus_with_all_classes_pad_the_gradient_of_logits(divided: tuple[str, ...]) -> None:
     x, table, bias, cotangent = arrays((6, 5), (13, 5), (13,), (6, 13))
-    traced = jax.jit(lambda *args: jax.vjp(affine_float32, *args)[1](cotangent)).trace
-    for platform, padded in (("cpu", False), ("tpu", False), ("cuda", True)):
-        text = traced(x, table, bias).lower(lowering_platforms=(platform,)).as_text()
+
+    def gradients(*operands: jax.Array) -> Any:
+        with use_layout(Layout(lambda x, axes: x, lambda *args: None, divided.__contains__)):
+            return jax.vjp(affine_float32, *operands)[1](cotangent)
+
+    for platform in ("cpu", "tpu", "cuda"):
+        traced = jax.jit(gradients).trace(x, table, bias)
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+        padded = platform == "cuda" and "vocab" not in divided
         assert ("tensor<6x16xf32>" in text) == padded, platform
 
 
