@@ -14,8 +14,8 @@
 # complete within the cluster's KillWait, 30 seconds by default. A job that is canceled with
 # `scancel` is not requeued.
 #
-# To run in a container with pyxis (github.com/NVIDIA/pyxis), name an image that contains bert-jax
-# and the folders to mount:
+# To run in a container with pyxis (github.com/NVIDIA/pyxis), name an image that contains bert-jax,
+# such as one built from launch/docker/cuda.Dockerfile, and the folders to mount:
 #
 #   BERT_JAX_IMAGE=registry.example#bert_jax:cuda BERT_JAX_MOUNTS=/shared:/shared sbatch …
 #

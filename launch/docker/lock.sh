@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Write the lock files next to this script: the versions and hashes of all packages that bert-jax
+# needs on a TPU host and with CUDA. Needs uv (pip install uv).
+#
+#   launch/docker/lock.sh
+#
+# The versions are those in .venv, with which the tests have passed. Packages that are not installed
+# there, such as those for CUDA, get the newest versions that the other packages allow. PYTHON is the
+# interpreter whose packages are used (default: the one in .venv).
+
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+python=${PYTHON:-.venv/bin/python}
+constraints=$(mktemp)
+trap 'rm -f "$constraints"' EXIT
+"$python" -m pip freeze --exclude-editable | grep -E '^[A-Za-z0-9._-]+==[^+]*$' >"$constraints"
+for target in tpu:tpu cuda:cuda13; do
+  # Python and the C library of the images, and of the TPU hosts or newer.
+  # setuptools installs bert-jax itself.
+  echo 'setuptools>=77' | uv pip compile - setup.py --extra "${target#*:}" --constraints "$constraints" \
+    --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_31 --generate-hashes \
+    --no-annotate --no-header --output-file "launch/docker/requirements-${target%:*}.lock"
+done
