@@ -76,6 +76,7 @@ DEV = [
     "flask>=3.1,<4",  # needed by moto's server
     "flask-cors>=6,<7",
     "ipykernel>=7.4,<8",
+    "kubeflow-trainer-api>=2.3,<3",  # the schemas of JobSet and Kubernetes
     "moto[s3]>=5.2,<6",  # emulates S3
     "mypy>=2.4,<3",
     "nbclient>=0.11,<0.12",
