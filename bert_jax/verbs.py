@@ -71,6 +71,12 @@ VERBS = {
         "follow_run",
         repeats=True,
     ),
+    "status": Verb(
+        "print whether a run is alive, its progress and its goodput",
+        "bert_jax.cli.checkpoints",
+        "run_status",
+        on_cpu=True,
+    ),
     "evaluate": Verb(
         "score a model on its task, on text or on minimal pairs",
         "bert_jax.cli.evaluate",

@@ -1,19 +1,40 @@
-"""Extract one checkpoint of a run, verify saved checkpoints, and add words to a vocabulary."""
+"""Print the status of a run, extract or verify its checkpoints, and add words to a vocabulary."""
 
 from __future__ import annotations
 
 import argparse
+import json
 
 from bert_jax.argument_parser import ArgumentParser
 from bert_jax.cli.arguments import add_work_dir_argument
 from bert_jax.runs.checkpoints import BEST, NEWEST, parse_step
 from bert_jax.runs.extraction import extract
 from bert_jax.runs.new_words import add_words
+from bert_jax.runs.status import read_status
 from bert_jax.runs.verification import verify_steps
 from bert_jax.tokenizers.new_words import read_words
 from bert_jax.validation import renamed_in_errors
 
 DAMAGED = 1
+
+
+def add_run_status_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `status`."""
+    add_work_dir_argument(parser, "work directory of a run, or output directory of a sweep")
+    parser.add_flag("--json", "print the status as a JSON object")
+
+
+def run_status(args: argparse.Namespace) -> int:
+    """Print whether a run is alive, how far it is, and how its wall-clock time was spent.
+
+        bert-jax status runs/mine
+
+    The run may be in progress, on this machine or on another one that shares the directory. The
+    categories of time are those of Google's goodput library, over all starts of the run.
+    """
+    status = read_status(args.work_dir)
+    print(json.dumps(status.to_json()) if args.json else status)
+    return 0
 
 
 def add_extract_checkpoint_arguments(parser: ArgumentParser) -> None:

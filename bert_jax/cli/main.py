@@ -12,7 +12,7 @@ from bert_jax.error_advice import file_message, library_message
 from bert_jax.failures import raised_by_this_package
 from bert_jax.finetuning.plugins import register_plugins
 from bert_jax.interop.small_models import replace_short_names
-from bert_jax.processes import return_freed_memory, tune_malloc_for_training
+from bert_jax.processes import command_begins, return_freed_memory, tune_malloc_for_training
 from bert_jax.terminal import discard_output, log_to
 from bert_jax.uncaught import ignore_closed_loops, raise_lost_interrupts
 from bert_jax.verbs import VERBS, Verb, make_parser, run_function, select_verb
@@ -121,6 +121,7 @@ def _run(verb: Verb, program: str, words: Sequence[str], own_process: bool) -> i
     # JAX has been imported by now, but does not start threads until it is first used.
     if verb.repeats and own_process:
         tune_malloc_for_training()
+        command_begins()
     if verb.converts and own_process:
         return_freed_memory()
     with naming_arguments(given, short_names):

@@ -179,8 +179,11 @@ def read_status(path: str | Path) -> RunStatus | SweepStatus:
         runs = sorted(path for path in (directory / "runs").glob("*") if path.is_dir())
         return SweepStatus(directory, [_run_status(run) for run in runs])
     kind = directory_kind(directory)
-    if kind not in (None, "work directory", "tokenizer"):
-        raise ValueError(f"{directory}: this is a {kind}. Specify the work directory of a run.")
+    if kind not in (None, "work directory"):
+        article = "an" if kind == "exported model" else "a"
+        raise ValueError(
+            f"{directory}: this is {article} {kind}. Specify the work directory of a run."
+        )
     return _run_status(directory)
 
 

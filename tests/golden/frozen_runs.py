@@ -33,7 +33,7 @@ KINDS = ("glue", "sentences", "choices", "tags", "spans")
 TOKENIZERS = ("wordpiece", "byte-bpe", "sentencepiece", "sentencepiece-bpe")
 VERBS = (
     "prepare train-tokenizer demo-corpus pretrain finetune evaluate sweep import export extract "
-    "verify verify-checkpoint keys inspect plan bench predict fill-mask "
+    "verify verify-checkpoint status keys inspect plan bench predict fill-mask "
     "look tokenize show-batch probe compare prune-heads add-words"
 ).split()
 # The modification time to set on the input files, since a corpus's manifest records it.

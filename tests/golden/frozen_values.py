@@ -30,6 +30,7 @@ _MASKS = (
     (re.compile(rf"\b{_NUMBER}(?= s\b)"), "#"),
     (re.compile(rf"(?<=at most ){_NUMBER}(?= MiB)"), "#"),
 )
+_ACCOUNT = re.compile(r"goodput  |speed  | +\d+\.\d%  +[\d.smhd ]+  [a-z ,]+\([a-z_]+\)$")
 _DECIMAL = re.compile(r"-?\d[\d,]*\.\d+(?:e[+-]?\d+)?%?")
 # Tolerances for machines that round differently. With SSE 4.2 instead of AVX-512, all logged values
 # and predictions stayed within RELATIVE, and parameter norms within 3.0e-4.
@@ -49,11 +50,13 @@ _RANDOM_NAME = re.compile(r"(?<=/d/)[0-9a-f]{32}\b")
 def normalized_lines(text: str, root: Path) -> list[str]:
     """Return printed lines without speeds, times and the root directory's name.
 
-    The hint that the processor supports bfloat16 is removed, since not every processor does.
+    The lines that account for a run's time are removed, since which of them appear depends on the
+    speed of the machine. The hint that the processor supports bfloat16 is removed, since not every
+    processor does.
     """
     lines = []
     for line in text.replace(str(root), "ROOT").splitlines():
-        if line.startswith("hint "):
+        if line.startswith("hint ") or _ACCOUNT.match(line):
             continue
         for pattern, mask in _MASKS:
             line = pattern.sub(mask, line)
