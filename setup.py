@@ -57,6 +57,11 @@ TENSORFLOW = [
 GCS = ["gcsfs>=2026.9,<2027"]
 S3 = ["s3fs>=2026.9,<2027"]
 
+# These packages receive the metrics of runs. MLflow needs the others to store them in a local file.
+WANDB = ["wandb>=0.31,<1"]
+MLFLOW = ["mlflow-skinny>=3.17,<4", "sqlalchemy>=2.0,<3", "alembic>=1.20,<2", "sqlparse>=0.6,<1"]
+TENSORBOARD = ["tensorboard>=2.21,<3"]
+
 # These packages build the documentation, and parse its pages in the tests.
 DOCS = ["sphinx>=9.0.4,<10", "myst-parser>=5.2,<6", "myst-nb>=1.4,<2", "furo>=2025.12.19"]
 
@@ -124,6 +129,9 @@ setup(
         "tensorflow": TENSORFLOW,
         "gcs": GCS,
         "s3": S3,
+        "wandb": WANDB,
+        "mlflow": MLFLOW,
+        "tensorboard": TENSORBOARD,
         "course": COURSE,
         "docs": DOCS,
         "browser": BROWSER,

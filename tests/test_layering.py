@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "analysis": {"models"},
     "tasks": {"models"},
     "training": {"analysis", "goodput", "models", "tasks"},
+    "tracking": {"goodput", "training"},
     "runs": {"corpus", "goodput", "models", "tasks", "tokenizers", "training"},
     "inference": {"labeled_data", "models", "runs", "tasks", "text", "tokenizers"},
     "interpretability": {
@@ -39,21 +40,11 @@ MAY_IMPORT = {
     },
     "pretraining": {
         *("analysis", "corpus", "goodput", "language_scores", "models", "pipeline", "runs"),
-        *("tasks", "tokenizers", "training"),
+        *("tasks", "tokenizers", "tracking", "training"),
     },
     "finetuning": {
-        *(
-            "analysis",
-            "goodput",
-            "inference",
-            "labeled_data",
-            "models",
-            "pipeline",
-            "runs",
-            "tasks",
-            "text",
-        ),
-        *("tokenizers", "training"),
+        *("analysis", "goodput", "inference", "labeled_data", "models", "pipeline", "runs"),
+        *("tasks", "text", "tokenizers", "tracking", "training"),
     },
     "recipes": {
         *("analysis", "corpus", "finetuning", "models", "pipeline", "pretraining", "runs", "tasks"),
@@ -63,7 +54,7 @@ MAY_IMPORT = {
         *("finetuning", "models", "pretraining", "recipes", "runs", "tokenizers", "training"),
     },
 }
-MAY_IMPORT["cli"] = set(MAY_IMPORT) - {"filtering", "goodput", "storage", "tasks"}
+MAY_IMPORT["cli"] = set(MAY_IMPORT) - {"filtering", "goodput", "storage", "tasks", "tracking"}
 # Packages used by data workers and by commands that must start quickly. None stands for top-level
 # modules.
 WITHOUT_JAX = {

@@ -236,7 +236,7 @@ def scoring(
 def _checksum_of(run: FinetuneRun) -> str:
     """Return a checksum of the values that determine a fine-tuning run's scores."""
     assert run.data.train is not None
-    skipped = ("work_dir", "init_from", "mesh", "tensorboard", "report_every_steps")
+    skipped = ("work_dir", "init_from", "mesh", "tensorboard", "trackers", "report_every_steps")
     config = {name: x for name, x in run.resolved.as_read().items() if name not in skipped}
     config["compute"]["dtype"] = run.compute.dtype  # "auto" depends on the device
     values = {

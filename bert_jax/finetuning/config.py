@@ -15,6 +15,7 @@ from bert_jax.labeled_data.files import Split
 from bert_jax.local_paths import LocalPath, check_config_paths
 from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.tokenizers.tokenizer import Tokenizer
+from bert_jax.tracking.tracker import TrackerName
 from bert_jax.training.divergence import DivergenceConfig
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.phase import Intervals
@@ -72,6 +73,9 @@ class Monitoring:
         0 disables early stopping.
       report_every_steps: the number of steps between progress lines.
       tensorboard: whether to write event files for TensorBoard.
+      trackers: the tracking services that also receive the metrics and the config: "wandb" (Weights
+        & Biases), "mlflow", or both. They are configured by their own environment variables, and
+        need the extra of the same name.
     """
 
     evaluations_per_epoch: int
@@ -79,6 +83,7 @@ class Monitoring:
     patience: int
     report_every_steps: int
     tensorboard: bool
+    trackers: tuple[TrackerName, ...]
 
     def intervals(self, num_epochs: int, steps_per_epoch: int) -> Intervals:
         """Return the intervals at which the run reports progress, evaluates and saves.
@@ -128,6 +133,9 @@ class FinetuneConfig:
       report_every_steps: number of steps between progress lines.
       allow_unknown: whether to accept sets in which more than a fifth of the tokens are unknown.
       tensorboard: whether to write event files for TensorBoard.
+      trackers: the tracking services that also receive the metrics and the config: "wandb" (Weights
+        & Biases), "mlflow", or both. They are configured by their own environment variables, and
+        need the extra of the same name.
       tuning: which parameters to train, and the learning rate for each layer.
       compute: the model's dtype and implementation.
       optimizer: the optimizer and its learning-rate schedule.
@@ -154,6 +162,7 @@ class FinetuneConfig:
     report_every_steps: int = 50
     allow_unknown: bool = False
     tensorboard: bool = False
+    trackers: tuple[TrackerName, ...] = ()
     tuning: TuningConfig = field(default_factory=TuningConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     optimizer: OptimizerConfig = field(default_factory=default_optimizer)
@@ -217,6 +226,7 @@ class FinetuneConfig:
             patience=self.patience,
             report_every_steps=self.report_every_steps,
             tensorboard=self.tensorboard,
+            trackers=self.trackers,
         )
 
     def open(self, tokenizer: Tokenizer, splits: Collection[Split]) -> TaskData:

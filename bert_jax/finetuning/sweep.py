@@ -22,6 +22,7 @@ from bert_jax.finetuning.variants import Variant
 from bert_jax.runs.outputs import check_output
 from bert_jax.runs.ownership import only_writer
 from bert_jax.runs.runtime import Compilations
+from bert_jax.tracking.background import check_trackers
 from bert_jax.training.distributed import StopRequest, StopRequested, launched_together
 from bert_jax.training.reports import Message, OnReport, discard
 from bert_jax.training.sharding import make_mesh
@@ -102,6 +103,7 @@ def sweep(
         run, `output` holds another sweep, or multiple processes were started.
     """
     check_config(config, FinetuneConfig)
+    check_trackers(config.trackers, "trackers")
     check_choice("keep", keep, (None, *get_args(Keep)))
     output = Path(output)
     if (processes := launched_together()) > 1:

@@ -32,7 +32,7 @@ _ELSEWHERE = "Use another output"
 # Config keys that may differ between a sweep's runs, and keys that do not affect any score.
 _FREE_KEYS = (
     *("work_dir", "seed", "batch_size", "num_epochs"),
-    *("evaluation_batch_size", "report_every_steps", "tensorboard", "mesh"),
+    *("evaluation_batch_size", "report_every_steps", "tensorboard", "trackers", "mesh"),
 )
 # Keys in a task's `files` section whose values may be detected from a data file instead of being
 # set in the config.

@@ -35,6 +35,7 @@ from bert_jax.runs.outputs import check_work_dir_kind
 from bert_jax.runs.ownership import check_claimable, keep_config, only_writer
 from bert_jax.runs.runtime import Compilations, versions
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME, Comparison
+from bert_jax.tracking.background import check_trackers, open_trackers
 from bert_jax.training.accounting import mesh_peak_flops, open_ledger
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import CheckpointConfig, recover, steps_in
@@ -118,6 +119,7 @@ def finetune(
     ledger = Ledger()
     ledger.switch(PREPARATION)
     check_config(config, FinetuneConfig)
+    check_trackers(config.trackers, "trackers")
     work_dir = Path(config.work_dir)
     check_work_dir_kind(work_dir)
     with ledger.during(INITIALIZATION):
@@ -322,6 +324,7 @@ def _open_reporter(
         tensorboard=run.monitoring.tensorboard,
         on_report=on_report,
         ledger=ledger,
+        trackers=open_trackers(run.monitoring.trackers, run.work_dir, run.resolved.as_read()),
     )
     closing.callback(reporter.close)
     return reporter

@@ -39,6 +39,7 @@ class Ledger:
 
     Attributes:
       step: the number of optimizer steps completed.
+      state: how the run ended, as passed to `finish`; None before.
 
     Args:
       clock: returns the time in seconds, measured from any fixed point in time.
@@ -59,7 +60,7 @@ class Ledger:
         self._file: EntryFile | None = None
         self._account = Account()
         self._closed = threading.Event()
-        self._state: EndState | None = None
+        self.state: EndState | None = None
 
     def switch(self, activity: Activity) -> Activity:
         """Begin another activity, and return the previous one."""
@@ -134,7 +135,7 @@ class Ledger:
         try:
             with CompileTime(self._compiled, self._clock):
                 yield
-            state = self._state
+            state = self.state
         except BaseException as raised:
             state, error = "failed", f"{type(raised).__name__}: {raised}"[:1000]
             raise
@@ -148,7 +149,7 @@ class Ledger:
 
     def finish(self, state: EndState) -> None:
         """Set the state that the last entry will record; by default, it is "stopped"."""
-        self._state = state
+        self.state = state
 
     def flush(self) -> None:
         """Write an entry, so that the time of the steps up to `step` is known exactly."""

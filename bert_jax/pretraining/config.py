@@ -22,6 +22,7 @@ from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.tasks.distillation import DistillationConfig
 from bert_jax.tasks.pretraining import metric_names
 from bert_jax.tasks.replaced_token import REPLACED_TOKEN_METRICS, ReplacedTokenConfig
+from bert_jax.tracking.tracker import TrackerName
 from bert_jax.training.averaging import AveragingConfig
 from bert_jax.training.checkpoint_files import CheckpointConfig
 from bert_jax.training.divergence import DivergenceConfig
@@ -46,6 +47,9 @@ class ReportingConfig:
     Attributes:
       every_steps: the number of steps between progress lines.
       tensorboard: whether to write TensorBoard event files as well.
+      trackers: the tracking services that also receive the metrics and the config: "wandb" (Weights
+        & Biases), "mlflow", or both. They are configured by their own environment variables, and
+        need the extra of the same name.
       profile_steps: the number of steps to profile, starting after the first ten steps of each
         start or resume. The trace is written to `profile` in the work directory, for XProf and its
         TensorBoard plugin. 0 disables profiling.
@@ -53,6 +57,7 @@ class ReportingConfig:
 
     every_steps: int = 50
     tensorboard: bool = True
+    trackers: tuple[TrackerName, ...] = ()
     profile_steps: int = 0
 
     def __post_init__(self) -> None:

@@ -59,6 +59,7 @@ from bert_jax.runs.outputs import check_work_dir_kind
 from bert_jax.runs.ownership import ResolvedConfig, only_writer
 from bert_jax.runs.runtime import versions
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME
+from bert_jax.tracking.background import check_trackers, open_trackers
 from bert_jax.training import distributed
 from bert_jax.training.accounting import mesh_peak_flops, open_ledger
 from bert_jax.training.averaging import with_new_average
@@ -132,6 +133,7 @@ def pretrain(
     ledger = Ledger()
     ledger.switch(PREPARATION)
     check_config(config, PretrainConfig)
+    check_trackers(config.reporting.trackers, "reporting.trackers")
     work_dir = Path(config.work_dir)
     check_work_dir_kind(work_dir)
     learning_rates = LearningRates(config.optimizer, config.total_steps)
@@ -503,6 +505,7 @@ class PretrainRun:
             tensorboard=self.reporting.tensorboard,
             on_report=report,
             ledger=self.ledger,
+            trackers=open_trackers(self.reporting.trackers, self.work_dir, self.resolved.as_read()),
         )
         closing.callback(reporter.close)
         return reporter

@@ -8,9 +8,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any, Protocol, assert_never
 
 from bert_jax.files import writing
+from bert_jax.goodput.entries import EndState
 from bert_jax.goodput.ledger import Ledger
 from bert_jax.local_paths import make_directory
 from bert_jax.training.curves import draw_curves
@@ -69,9 +70,9 @@ class TensorBoard:
         """Write the scalars of a train or evaluation report; ignore other reports."""
         match report:
             case TrainReport():
-                self.add(_tagged("train", train_scalars(report)), report.step)
+                self.add(tagged("train", train_scalars(report)), report.step)
             case EvaluationReport():
-                self.add(_tagged("held_out", report.metrics), report.step)
+                self.add(tagged("held_out", report.metrics), report.step)
             case Message() | DivergenceReport():
                 pass
             case _:
@@ -110,7 +111,8 @@ class TensorBoard:
         self._writer = None
 
 
-def _tagged(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
+def tagged(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
+    """Return values whose names begin with a prefix and a slash."""
     return {f"{prefix}/{name}": value for name, value in values.items()}
 
 
@@ -196,6 +198,18 @@ class Progress:
         return cost
 
 
+class ReportTracker(Protocol):
+    """Receives reports, and how the run ended; see bert_jax.tracking."""
+
+    def __call__(self, report: Report) -> None:
+        """Receive a report."""
+        ...
+
+    def close(self, state: EndState) -> None:
+        """Receive how the run ended."""
+        ...
+
+
 class Reporter:
     """Turns the training loop's measurements into reports, and passes them on.
 
@@ -213,6 +227,7 @@ class Reporter:
       tensorboard: whether to write TensorBoard event files.
       on_report: called with every report; None for no callback.
       ledger: accounts for the run's time; None to report no goodput.
+      trackers: receive all reports, and how the run ended according to the ledger.
       clock: returns the time in seconds, measured from any fixed point in time.
     """
 
@@ -226,6 +241,7 @@ class Reporter:
         tensorboard: bool,
         on_report: OnReport | None = None,
         ledger: Ledger | None = None,
+        trackers: Sequence[ReportTracker] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total_steps = sum(steps for steps, _ in steps_and_costs)
@@ -236,7 +252,8 @@ class Reporter:
         self._log = MetricsLog(Path(work_dir) / LOG_NAME, start_step=start_step)
         self._board = TensorBoard(Path(work_dir), start_step) if tensorboard else None
         self._curves = Curves(Path(work_dir))
-        receivers = (on_report, self._log, self._board, self._curves)
+        self._trackers = trackers
+        receivers = (on_report, self._log, self._board, self._curves, *trackers)
         self._receivers = [receive for receive in receivers if receive is not None]
 
     def train(
@@ -292,7 +309,10 @@ class Reporter:
         self._pass_on(report)
 
     def close(self) -> None:
-        """Close the files, and draw the curves again if they do not include the last steps."""
+        """Close the files and trackers, and draw the curves if they do not include all steps."""
+        state = self._ledger.state if self._ledger is not None else None
+        for tracker in self._trackers:
+            tracker.close(state or "failed")
         self._log.close()
         if self._board is not None:
             self._board.close()

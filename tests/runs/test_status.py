@@ -10,6 +10,7 @@ import pytest
 
 from bert_jax.cli.main import main
 from bert_jax.goodput.entries import GOODPUT_NAME, Entry
+from bert_jax.runs import status as status_module
 from bert_jax.runs.ownership import LOCK_NAME, is_locked, only_writer
 from bert_jax.runs.status import RunStatus, SweepStatus, read_status
 
@@ -30,6 +31,11 @@ LOG = [
     {"kind": "train", "step": 50, "loss": 6.5, "mlm_accuracy": 0.25, "tokens_per_second": 18.0},
     {"kind": "evaluation", "step": 50, "mlm_loss": 6.25, "mlm_accuracy": 0.375},
 ]
+
+
+@pytest.fixture(autouse=True)
+def fixed_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_module.time, "time", lambda: NOW + 2)
 
 
 def write_run(directory: Path, *entries: Entry) -> Path:
@@ -53,8 +59,10 @@ def test_a_killed_run(tmp_path: Path) -> None:
     assert status.state == "killed"
     assert (status.step, status.total_steps, status.checkpoint) == (50, 200, 40)
     first, second, *others = str(status).splitlines()
-    assert first.startswith(f"run        {run}: killed (process 4711 on node1), last seen 4")
-    assert first.endswith("s ago; the same command resumes it")
+    assert first == (
+        f"run        {run}: killed (process 4711 on node1), last seen 42s ago; the same command "
+        "resumes it"
+    )
     assert second == "progress   step 50 of 200 (25.0%); newest checkpoint: step 40"
     assert others[0] == "train      loss 6.500  mlm_accuracy 25.0%"
     assert others[1] == "held out, after step 50:  mlm_loss 6.250  mlm_accuracy 37.5%"
@@ -77,7 +85,7 @@ def test_a_running_run(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == "locked\n"
         assert is_locked(run) and status_of(run).state == "running"
-        assert "running (process 4711 on node1); last sign of life 4" in str(status_of(run))
+        assert "running (process 4711 on node1); last sign of life 42s ago" in str(status_of(run))
     assert not is_locked(run) and status_of(run).state == "killed"
 
 

@@ -1,0 +1,1 @@
+"""Send a run's metrics to Weights & Biases and MLflow."""
