@@ -23,7 +23,7 @@ Command:
     bert-jax pretrain --config configs/pretrain/bert_base.py
 Hardware: any, if the number of data-parallel devices divides 256. Published: 4 days on 16 TPU chips
 (appendix A.2).
-Planned for v5e:4x4 on 2026-11-27 (compiled by `bert-jax plan`, but not run; libtpu 0.0.42, JAX 0.10.2):
+Planned for v5e:4x4 on 2026-11-27 (compiled by `plan`, not run; libtpu 0.0.42, JAX 0.10.2):
     phase1  1.7 of 16 GiB per chip; each chip sends 478 MiB per step; at least 5.8 ms per step
     phase2  3.1 of 16 GiB per chip; each chip sends 480 MiB per step; at least 25.1 ms per step
     both    at least 2 h 8 min, if all matrix multiplications ran at peak FLOP/s; this is only a
