@@ -76,6 +76,7 @@ class Monitoring:
       trackers: the tracking services that also receive the metrics and the config: "wandb" (Weights
         & Biases), "mlflow", or both. They are configured by their own environment variables, and
         need the extra of the same name.
+      notify: see `FinetuneConfig`.
     """
 
     evaluations_per_epoch: int
@@ -84,6 +85,7 @@ class Monitoring:
     report_every_steps: int
     tensorboard: bool
     trackers: tuple[TrackerName, ...]
+    notify: str = ""
 
     def intervals(self, num_epochs: int, steps_per_epoch: int) -> Intervals:
         """Return the intervals at which the run reports progress, evaluates and saves.
@@ -136,6 +138,8 @@ class FinetuneConfig:
       trackers: the tracking services that also receive the metrics and the config: "wandb" (Weights
         & Biases), "mlflow", or both. They are configured by their own environment variables, and
         need the extra of the same name.
+      notify: a shell command that is run when the run starts, ends, diverges or fails; see
+        `ReportingConfig.notify`. "" for none.
       tuning: which parameters to train, and the learning rate for each layer.
       compute: the model's dtype and implementation.
       optimizer: the optimizer and its learning-rate schedule.
@@ -163,6 +167,7 @@ class FinetuneConfig:
     allow_unknown: bool = False
     tensorboard: bool = False
     trackers: tuple[TrackerName, ...] = ()
+    notify: str = ""
     tuning: TuningConfig = field(default_factory=TuningConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     optimizer: OptimizerConfig = field(default_factory=default_optimizer)
@@ -227,6 +232,7 @@ class FinetuneConfig:
             report_every_steps=self.report_every_steps,
             tensorboard=self.tensorboard,
             trackers=self.trackers,
+            notify=self.notify,
         )
 
     def open(self, tokenizer: Tokenizer, splits: Collection[Split]) -> TaskData:

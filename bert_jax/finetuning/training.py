@@ -54,7 +54,7 @@ from bert_jax.training.loop import Trainer
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 from bert_jax.training.phase import HostBatch, Phase
 from bert_jax.training.reporting import Reporter
-from bert_jax.training.reports import Message, OnReport
+from bert_jax.training.reports import Message, OnReport, both_of
 from bert_jax.training.sharding import local_rows, make_mesh, parameter_shardings
 from bert_jax.training.state import TrainState
 from bert_jax.validation import check_config
@@ -187,7 +187,7 @@ def train(
         start = int(state.step)
         if _begin(run, start, origin, early, report):
             return True
-        open_ledger(
+        notified = open_ledger(
             ledger,
             run.work_dir,
             closing,
@@ -195,13 +195,14 @@ def train(
             total_steps=run.total_steps,
             mesh=run.mesh,
             dtype=run.compute.dtype,
+            notify=run.monitoring.notify,
         )
         trainer = Trainer(
             mesh=run.mesh,
             seed=run.hyperparameters.seed,
             learning_rates=rates,
             checkpointer=checkpointer,
-            reporter=_open_reporter(run, start, on_report, closing, ledger),
+            reporter=_open_reporter(run, start, both_of(report, notified), closing, ledger),
             intervals=run.intervals,
             stop=stop,
             early=early,

@@ -62,6 +62,16 @@ class Ledger:
         self._closed = threading.Event()
         self.state: EndState | None = None
 
+    @property
+    def activity(self) -> Activity:
+        """The current activity."""
+        return self._activity
+
+    @property
+    def state(self) -> EndState | None:
+        """The state that was passed to `finish`; None before."""
+        return self._state
+
     def switch(self, activity: Activity) -> Activity:
         """Begin another activity, and return the previous one."""
         with self._lock:

@@ -53,12 +53,18 @@ class ReportingConfig:
       profile_steps: the number of steps to profile, starting after the first ten steps of each
         start or resume. The trace is written to `profile` in the work directory, for XProf and its
         TensorBoard plugin. 0 disables profiling.
+      notify: a shell command that is run when the run starts, ends, diverges or fails, on the first
+        process only; "" for none. It gets the facts as JSON on its standard input, and in the
+        environment variables BERT_JAX_EVENT (start, end, divergence or failure),
+        BERT_JAX_WORK_DIR, BERT_JAX_STEP and BERT_JAX_MESSAGE. A command that fails, or takes longer
+        than a minute, does not affect the run.
     """
 
     every_steps: int = 50
     tensorboard: bool = True
     trackers: tuple[TrackerName, ...] = ()
     profile_steps: int = 0
+    notify: str = ""
 
     def __post_init__(self) -> None:
         check_at_least(1, "reporting.", every_steps=self.every_steps)

@@ -73,7 +73,7 @@ from bert_jax.training.planning import state_bytes
 from bert_jax.training.preflight import check
 from bert_jax.training.profiling import StepProfiler
 from bert_jax.training.reporting import Reporter
-from bert_jax.training.reports import Message, OnReport, discard
+from bert_jax.training.reports import Message, OnReport, both_of, discard
 from bert_jax.training.rollback import Recovery
 from bert_jax.training.sharding import make_mesh
 from bert_jax.training.state import TrainState, abstract_state
@@ -319,7 +319,7 @@ class PretrainRun:
             self._write_files(saved, report, finished=True)
             # The run may have been stopped while its last checkpoint was being fine-tuned.
             return saved, after_save is None or after_save(saved)
-        open_ledger(
+        notified = open_ledger(
             self.ledger,
             self.work_dir,
             closing,
@@ -327,6 +327,7 @@ class PretrainRun:
             total_steps=len(self.learning_rates),
             mesh=self.mesh,
             dtype=setup.compute.dtype,
+            notify=self.reporting.notify,
         )
         with self.ledger.during(RESTORE if saved or stable is not None else PREPARATION):
             if stable is not None:
@@ -352,7 +353,9 @@ class PretrainRun:
             seed=self.seed,
             learning_rates=self.learning_rates,
             checkpointer=checkpointer,
-            reporter=self._open_reporter(setup, phases, int(state.step), report, closing),
+            reporter=self._open_reporter(
+                setup, phases, int(state.step), both_of(report, notified), closing
+            ),
             intervals=self.intervals,
             stop=stop,
             evaluate_first=bool(self.init_from),

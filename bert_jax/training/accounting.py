@@ -1,4 +1,4 @@
-"""Open a run's goodput ledger with the facts about its devices."""
+"""Open a run's ledger, heartbeat and notifications with the facts about its devices."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from jax.sharding import Mesh
 
 from bert_jax.analysis.chips import peak_flops
 from bert_jax.goodput.ledger import Ledger
+from bert_jax.training.heartbeat import Heartbeat
+from bert_jax.training.notification import Notifier
+from bert_jax.training.reports import OnReport, discard
 
 
 def mesh_peak_flops(mesh: Mesh, dtype: str) -> float | None:
@@ -27,8 +30,11 @@ def open_ledger(
     total_steps: int,
     mesh: Mesh,
     dtype: str,
-) -> None:
-    """Write a ledger to the work directory until `closing` ends, on the first process only.
+    notify: str,
+) -> OnReport:
+    """Write a ledger and a heartbeat to the work directory until `closing` ends.
+
+    This applies to the first process only.
 
     Args:
       ledger: the ledger.
@@ -38,9 +44,13 @@ def open_ledger(
       total_steps: the number of optimizer steps in the whole run.
       mesh: the device mesh.
       dtype: the dtype that the run computes in.
+      notify: the command to run when the run starts, ends, diverges or fails; "" for none.
+
+    Returns:
+      A function to call with every report, which notifies of divergences.
     """
     if jax.process_index() != 0:
-        return
+        return discard
     opened = ledger.open(
         work_dir,
         step=step,
@@ -50,3 +60,7 @@ def open_ledger(
         processes=jax.process_count(),
     )
     closing.enter_context(opened)
+    notifier = Notifier(notify, ledger, work_dir, total_steps)
+    closing.enter_context(notifier.notifying())
+    closing.enter_context(Heartbeat(ledger, work_dir, total_steps).beating())
+    return notifier

@@ -159,6 +159,16 @@ def _formatted(metrics: Mapping[str, float]) -> str:
     return "  ".join(f"{name} {format_metric(name, x)}" for name, x in metrics.items())
 
 
+def both_of(first: OnReport, second: OnReport) -> OnReport:
+    """Return a callback that passes every report to two others."""
+
+    def on_report(report: Report) -> None:
+        first(report)
+        second(report)
+
+    return on_report
+
+
 def discard(report: Report) -> None:
     """Ignore a report."""
 

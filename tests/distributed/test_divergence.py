@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,9 @@ def test_eight_devices_skip_and_roll_back(
         return np.float32(10.0) if step == 20 else rate_of(self, step)
 
     monkeypatch.setattr(LearningRates, "__getitem__", spiking)
+    events = tmp_path / "events"
     words = [*SETTINGS, f"phases.only.num_steps={STEPS}", "mesh.data=2", "mesh.fsdp=4"]
+    words.append(f"reporting.notify=echo $BERT_JAX_EVENT $BERT_JAX_STEP >> {events}")
     finished = bert_jax_here(*short_run(tmp_path, *words))
     assert finished.code == 0, finished.errors
     # The batches 21 and 22 are outliers. The newest checkpoint two steps earlier is that of step
@@ -58,6 +61,9 @@ def test_eight_devices_skip_and_roll_back(
     assert "Rolled back to the checkpoint at step 18 and skipped batches 18 to 22" in (
         finished.errors
     )
+    assert events.read_text().splitlines() == ["start 0", "divergence 23", f"end {STEPS}"]
+    heartbeat = json.loads((tmp_path / "heartbeat.json").read_text())
+    assert heartbeat["state"] == "finished" and heartbeat["step"] == STEPS
     last = history(tmp_path)[-1]
     assert last["kind"] == "evaluation" and last["step"] == STEPS and last["mlm_loss"] < 6
 
