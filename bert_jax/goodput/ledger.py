@@ -67,11 +67,6 @@ class Ledger:
         """The current activity."""
         return self._activity
 
-    @property
-    def state(self) -> EndState | None:
-        """The state that was passed to `finish`; None before."""
-        return self._state
-
     def switch(self, activity: Activity) -> Activity:
         """Begin another activity, and return the previous one."""
         with self._lock:

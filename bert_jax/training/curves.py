@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 Points = tuple[np.ndarray, np.ndarray]
 
-_TRAIN, _HELD_OUT, _INK, _GRID = "#3b6fb6", "#d9622b", "#333333", "#e6e6e6"
+_TRAIN, _HELD_OUT, INK, _GRID = "#3b6fb6", "#d9622b", "#333333", "#e6e6e6"
 
 # The titles of the panels in reading order, two per row. Metrics that are not listed here come
 # last, with their names as titles.
@@ -55,7 +55,7 @@ _TEXT_TITLES = {
     "mlm_accuracy": "masked-token accuracy",
     "pseudo_perplexity": "pseudo-perplexity",
 }
-_SPEED = {"learning_rate": "Learning rate", "tokens_per_second": "Real tokens per second"}
+SPEED = {"learning_rate": "Learning rate", "tokens_per_second": "Real tokens per second"}
 _NOT_DRAWN = {"kind", "step", "steps", "seconds", "compiling", "stall", "utilisation"}
 
 
@@ -75,12 +75,12 @@ def draw_curves(log: str | os.PathLike[str], output: str | os.PathLike[str], *, 
       ValueError: `log` is damaged.
     """
     entries = read_metrics(log) + _downstream_entries(Path(log).parent)
-    names = _panels(entries)
+    names = panel_names(entries)
     if not names:
         return
     rows = math.ceil(len(names) / 2)
     figure = Figure(figsize=(9.6, 2.9 * rows + 0.5), dpi=110, layout="constrained")
-    figure.suptitle(plain(title), fontsize=14, fontweight="bold", color=_INK)
+    figure.suptitle(plain(title), fontsize=14, fontweight="bold", color=INK)
     axes = figure.subplots(rows, 2, squeeze=False).flatten()
     for axis, name in zip(axes, names, strict=False):
         _draw_panel(axis, name, entries)
@@ -115,25 +115,27 @@ def _warn_once(text: str) -> None:
     logger.warning("%s", text)
 
 
-def _panels(entries: list[dict[str, Any]]) -> list[str]:
-    names = {name for entry in entries for name in entry} - _NOT_DRAWN
+def panel_names(entries: list[dict[str, Any]]) -> list[str]:
+    """Return the metrics to draw in the entries of a log, in order."""
+    drawn = (entry for entry in entries if entry["kind"] in ("train", "evaluation"))
+    names = {name for entry in drawn for name in entry} - _NOT_DRAWN
     if any(name.endswith("_loss") for name in names):
         names.discard("loss")  # the weighted sum of the other losses
     names = {name for name in names if not (name.endswith("mlm_perplexity") or phenomenon_of(name))}
-    metrics = [name for name in names if name not in _SPEED]
+    metrics = [name for name in names if name not in SPEED]
     order = list(_TITLES)
     metrics.sort(key=lambda name: (order.index(name) if name in order else len(order), name))
-    return metrics + [name for name in _SPEED if name in names]
+    return metrics + [name for name in SPEED if name in names]
 
 
 def _draw_panel(axis: Axes, name: str, entries: list[dict[str, Any]]) -> None:
-    train = _points(entries, "train", name)
-    held_out = _points(entries, "evaluation", name)
-    if name in _SPEED:
+    train = points_of(entries, "train", name)
+    held_out = points_of(entries, "evaluation", name)
+    if name in SPEED:
         axis.plot(*train, color=_TRAIN, linewidth=1.6)
     elif len(train[0]):
         axis.plot(*train, color=_TRAIN, linewidth=0.8, alpha=0.3)
-        axis.plot(*_smooth(train), color=_TRAIN, linewidth=1.8, label="training")
+        axis.plot(*smooth(train), color=_TRAIN, linewidth=1.8, label="training")
     if len(held_out[0]):
         axis.plot(*held_out, color=_HELD_OUT, linewidth=1.8, marker="o", markersize=3.5)
         if not (is_on_other_data(name) or name.startswith(DOWNSTREAM_PREFIX)):
@@ -163,7 +165,7 @@ def _draw_panel(axis: Axes, name: str, entries: list[dict[str, Any]]) -> None:
             frameon=False,
             fontsize=9,
         )
-    _format_axis(axis, name)
+    format_axis(axis, name)
 
 
 def _draw_phenomena(axis: Axes, name: str, entries: list[dict[str, Any]]) -> None:
@@ -173,12 +175,13 @@ def _draw_phenomena(axis: Axes, name: str, entries: list[dict[str, Any]]) -> Non
     metrics = [each for each in names if each.startswith(f"{prefix}{PAIRS_PREFIX}")]
     for number, metric in enumerate(metrics):
         label = plain(phenomenon_of(metric).replace("_", " "))
-        points = _points(entries, "evaluation", metric)
+        points = points_of(entries, "evaluation", metric)
         axis.plot(*points, color=f"C{number % 10}", linewidth=0.8, alpha=0.8, label=label)
     axis.legend(loc="upper left", ncols=2, fontsize=5, edgecolor="none", framealpha=0.7)
 
 
-def _title(name: str) -> str:
+def panel_title(name: str) -> str:
+    """Return the title of a metric's panel."""
     if name.startswith(DOWNSTREAM_PREFIX):
         return f"Fine-tuned on {name.removeprefix(DOWNSTREAM_PREFIX)}"
     average = "average: " if name.startswith(AVERAGE_PREFIX) else ""
@@ -189,12 +192,13 @@ def _title(name: str) -> str:
         if plain_name.startswith(TEXT_PREFIX) and plain_name.endswith(f"_{score}"):
             text = plain_name.removeprefix(TEXT_PREFIX).removesuffix(f"_{score}")
             return f"{average}{text}: {title}"
-    return {**_TITLES, **_SPEED}.get(name, name.replace("_", " ").capitalize())
+    return {**_TITLES, **SPEED}.get(name, name.replace("_", " ").capitalize())
 
 
-def _format_axis(axis: Axes, name: str) -> None:
-    axis.set_title(plain(_title(name)), loc="left", fontsize=11, color=_INK)
-    axis.set_xlabel("step", fontsize=9, color=_INK)
+def format_axis(axis: Axes, name: str) -> None:
+    """Set the title, the labels and the grid of a metric's panel."""
+    axis.set_title(plain(panel_title(name)), loc="left", fontsize=11, color=INK)
+    axis.set_xlabel("step", fontsize=9, color=INK)
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))
     if name.endswith("accuracy"):
         axis.yaxis.set_major_formatter(PercentFormatter(1.0))
@@ -204,13 +208,13 @@ def _format_axis(axis: Axes, name: str) -> None:
     elif name == "learning_rate":
         axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_ylim(bottom=0)
-    axis.tick_params(labelsize=9, colors=_INK, length=0)
+    axis.tick_params(labelsize=9, colors=INK, length=0)
     axis.grid(color=_GRID, linewidth=0.8)
     axis.set_axisbelow(True)
     axis.spines[:].set_visible(False)
 
 
-def _points(entries: list[dict[str, Any]], kind: str, name: str) -> Points:
+def points_of(entries: list[dict[str, Any]], kind: str, name: str) -> Points:
     """Return the steps and values of one metric.
 
     Missing values are skipped, and so are the speeds of intervals that include compilation.
@@ -226,7 +230,7 @@ def _points(entries: list[dict[str, Any]], kind: str, name: str) -> Points:
     return np.asarray(steps), np.asarray(values, dtype=float)
 
 
-def _smooth(points: Points) -> Points:
+def smooth(points: Points) -> Points:
     """Return a moving average over about a thirtieth of the curve (less near the ends)."""
     steps, values = points
     half = len(values) // 60

@@ -160,13 +160,13 @@ def test_curves_draw_every_metric_in_its_panel(
     log.append("evaluation", 199, {"mlm_loss": 0.5, "mlm_perplexity": 1.6, "span_f1": 0.3})
     log.close()
     panels = {}
-    dress = curves._format_axis
+    dress = curves.format_axis
 
     def keep(axis: curves.Axes, name: str) -> None:
         dress(axis, name)
         panels[axis.get_title("left")] = [list(line.get_ydata()) for line in axis.lines]
 
-    monkeypatch.setattr(curves, "_format_axis", keep)
+    monkeypatch.setattr(curves, "format_axis", keep)
     draw_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png", title="a run")
     assert list(panels) == [
         "Masked-token loss (nats)",
