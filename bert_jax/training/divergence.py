@@ -53,7 +53,8 @@ class DivergenceConfig:
         the run. 0 to end the run at the first one.
       margin_steps: a rollback restores the newest checkpoint that is at least this many steps older
         than the divergence (Chowdhery et al. 2022, "PaLM", section 5.1: about 100 steps before the
-        spike), or the initial state if there is none. Checkpoints that may be needed are kept.
+        spike). If there is none, it restores the oldest checkpoint from before the divergence, or
+        else the initial state. Checkpoints that may be needed are kept.
     """
 
     window_steps: int = 0
