@@ -4,6 +4,7 @@ import pytest
 from jax.profiler import ProfileData
 
 from bert_jax.pretraining import run as pretraining_run
+from bert_jax.runs.status import read_status
 from bert_jax.training import reporting
 from bert_jax.training.curves import draw_curves
 from bert_jax.training.metrics_log import read_metrics
@@ -77,7 +78,17 @@ def test_a_run_without_evaluation_needs_no_held_out_text(
     assert "not evaluated" in finished.output and "held-out" not in finished.output
     assert finished.output.splitlines()[-1] == f"curves: {work_dir / 'curves.png'}"
     assert (work_dir / "curves.png").is_file()
-    assert {entry["kind"] for entry in read_metrics(work_dir / "metrics.jsonl")} == {"train"}
+    entries = read_metrics(work_dir / "metrics.jsonl")
+    assert {entry["kind"] for entry in entries} == {"train"}
+    # The starts that were refused are not in the ledger.
+    status = read_status(work_dir)
+    assert (status.state, status.step, status.goodput.starts) == ("finished", 3, 1)
+    trained = sum(entry["tokens_per_second"] * entry["seconds"] for entry in entries)
+    assert status.goodput.tokens == pytest.approx(trained)
+    assert 0 < status.goodput.fill_rate < 1
+    spent = status.goodput.seconds
+    assert spent["productive"] > 0 and spent["unproductive_checkpoint_save_time"] > 0
+    assert "\ngoodput    " in finished.output and "  goodput " in finished.errors
     for verb, *rest in (("extract", "--step", "newest"), ("export", "--format", "huggingface")):
         done = bert_jax_here(verb, work_dir, *rest, "--output", tmp_path / verb)
         assert done.code == 0, done.errors
