@@ -20,6 +20,7 @@ _OVERRIDE = "--config."
 URL_ARGUMENTS = frozenset(
     {
         *("train-tokenizer --input", "prepare --input", "prepare --held-out-input"),
+        "prepare --output",
     }
 )
 

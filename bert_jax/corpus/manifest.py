@@ -11,9 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert_jax.files import file_sha256, write_file
+from bert_jax.files import write_file
 from bert_jax.json_files import expecting_fields, json_kind, read_json_object
-from bert_jax.local_paths import check_local
+from bert_jax.storage.cache import local_file
+from bert_jax.storage.errors import MissingObjectError
+from bert_jax.storage.locations import sha256_of
+from bert_jax.storage.objects import find, has_objects
+from bert_jax.storage.urls import Location, ObjectUrl, parse_location
+from bert_jax.validation import renamed_in_errors
 
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer"  # the subdirectory written by Tokenizer.save
@@ -144,9 +149,14 @@ class Manifest:
 
 def write_manifest(directory: str | os.PathLike[str], manifest: Manifest) -> None:
     """Write manifest.json atomically, as the last step of a preparation."""
+    write_file(Path(directory, MANIFEST), manifest_text(manifest))
+
+
+def manifest_text(manifest: Manifest) -> str:
+    """Return the content of manifest.json."""
     fields = dataclasses.asdict(manifest, dict_factory=json_fields)
     content = {"fingerprint": manifest.fingerprint, **fields}
-    write_file(Path(directory, MANIFEST), json.dumps(content, indent=1) + "\n")
+    return json.dumps(content, indent=1) + "\n"
 
 
 def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
@@ -155,12 +165,23 @@ def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
     Raises:
       ValueError: there is no manifest, the preparation is not finished, or the file is damaged.
     """
-    check_local(directory)
-    path = Path(directory, MANIFEST)
+    location = parse_location(directory)
+    if isinstance(location, ObjectUrl):
+        try:
+            copy = local_file(location / MANIFEST)
+        except MissingObjectError:
+            raise ValueError(_missing_from_bucket(location)) from None
+        with renamed_in_errors({str(copy): str(location / MANIFEST)}):
+            return _read(copy)
+    path = location / MANIFEST
     try:
-        content = read_json_object(path)
+        return _read(path)
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(_missing_message(path)) from None
+
+
+def _read(path: Path) -> Manifest:
+    content = read_json_object(path)
     with expecting_fields(path):
         version = content["format_version"]
         if version != FORMAT_VERSION:
@@ -214,6 +235,18 @@ def _missing_message(path: Path) -> str:
     return f"{directory}: {problem}. Prepare a corpus with `bert-jax prepare`."
 
 
+def _missing_from_bucket(url: ObjectUrl) -> str:
+    if has_objects(url / ".work"):
+        problem = "this corpus is not finished. Run the same `bert-jax prepare` again to continue"
+        return f"{url}: {problem} from the finished shards."
+    missing = (
+        f"the bucket contains no {MANIFEST} there" if has_objects(url) else "it does not exist"
+    )
+    return (
+        f"{url}: this is not a corpus, since {missing}. Prepare a corpus with `bert-jax prepare`."
+    )
+
+
 def verify_shards(
     directory: str | os.PathLike[str],
     manifest: Manifest,
@@ -229,15 +262,16 @@ def verify_shards(
     Raises:
       ValueError: a file is missing or differs. The message names all such files.
     """
+    location = parse_location(directory)
     shards = (*manifest.train.shards, *manifest.heldout.shards)
     total = sum(shard.num_bytes for shard in shards)
     done = 0
     faults = [
-        _fault(Path(directory, TOKENIZER, name), sha256)
+        _fault(location / TOKENIZER / name, sha256)
         for name, sha256 in manifest.tokenizer_files.items()
     ]
     for shard in shards:
-        faults.append(_fault(Path(directory, shard.name), shard.sha256))
+        faults.append(_fault(location / shard.name, shard.sha256))
         done += shard.num_bytes
         if progress is not None:
             progress(done, total)
@@ -249,7 +283,8 @@ def verify_shards(
         )
 
 
-def _fault(path: Path, sha256: str) -> str | None:
-    if not path.is_file():
+def _fault(path: Location, sha256: str) -> str | None:
+    exists = find(path) is not None if isinstance(path, ObjectUrl) else path.is_file()
+    if not exists:
         return f"{path} is missing"
-    return None if file_sha256(path) == sha256 else f"{path} is corrupt"
+    return None if sha256_of(path) == sha256 else f"{path} is corrupt"

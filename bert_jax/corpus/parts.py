@@ -96,13 +96,13 @@ def make_part(request: CorpusRequest, part: Part) -> PreparedPart:
         in this part are unknown, or the same part is already running.
       OSError: a file cannot be read or written, or a worker died. Finished work is kept.
     """
-    manifest = finished_corpus(request.output, request.plan)
+    manifest = finished_corpus(request.directory, request.plan)
     if manifest is not None:
         total = len(manifest.train.shards) + len(manifest.heldout.shards)
-        return PreparedPart(request.output, str(part), 0, total)
+        return PreparedPart(request.directory, str(part), 0, total)
     with (
-        advising_to_resume(request.output),
-        PartWorkspace(request.output, request.plan, part.index, part.count) as workspace,
+        advising_to_resume(request.directory),
+        PartWorkspace(request.directory, request.plan, part.index, part.count) as workspace,
     ):
         preparation = request.preparation(workspace.work)
         tokenizer = workspace.work / f"{TOKENIZER}-{part.index}-of-{part.count}"
@@ -118,7 +118,7 @@ def make_part(request: CorpusRequest, part: Part) -> PreparedPart:
         with explaining_unknown(request, preparation, None):
             _make_units(request, preparation, reader, mine, tokenizer)
             preparation.unknown.check()
-    return PreparedPart(request.output, str(part), len(mine), len(assignment.units))
+    return PreparedPart(request.directory, str(part), len(mine), len(assignment.units))
 
 
 def _make_units(
@@ -167,13 +167,13 @@ def merge_parts(request: CorpusRequest) -> Manifest:
         requested split is empty. Nothing is written, unless the parts cannot be used at all.
       OSError: a file cannot be read or written.
     """
-    manifest = finished_corpus(request.output, request.plan)
+    manifest = finished_corpus(request.directory, request.plan)
     if manifest is not None:
         return manifest
-    check_has_plan(request.output, request.plan)
+    check_has_plan(request.directory, request.plan)
     with (
-        advising_to_resume(request.output),
-        Workspace(request.output, request.plan) as workspace,
+        advising_to_resume(request.directory),
+        Workspace(request.directory, request.plan) as workspace,
     ):
         return publish_units(request, workspace)
 
@@ -266,8 +266,8 @@ def _all_scans(request: CorpusRequest, tasks: Sequence[ScanTask], work: Path) ->
     missing = [task.path for task, scan in zip(tasks, scans, strict=True) if scan is None]
     if missing:
         raise ValueError(
-            f"{request.output}: {len(missing)} of {len(tasks)} inputs have not been read, or have "
-            f"changed since: {_some(missing)}. Run all parts, and then repeat --merge."
+            f"{request.directory}: {len(missing)} of {len(tasks)} inputs have not been read, or "
+            f"have changed since: {_some(missing)}. Run all parts, and then repeat --merge."
         )
     return [scan for scan in scans if scan is not None]
 

@@ -20,12 +20,12 @@ from bert_jax.corpus.document_stream import (
 )
 from bert_jax.corpus.inputs import PrepareInputs, PrepareOptions
 from bert_jax.corpus.manifest import TOKENIZER, Manifest
+from bert_jax.corpus.shard_keeper import LocalShards, ShardKeeper
 from bert_jax.corpus.shards import (
     FinishedUnit,
     ShardSettings,
     UnitResult,
     WorkerPool,
-    read_result,
     split_info,
 )
 from bert_jax.corpus.units import Unit, build_units, shard_name
@@ -134,6 +134,7 @@ class Preparation:
       source: the counts that the readers update.
       stream: the counts that `kept_documents` updates.
       results: a dict from the name of each finished unit's shard to the unit's result.
+      keeper: where finished shards are kept.
     """
 
     inputs: PrepareInputs
@@ -145,6 +146,7 @@ class Preparation:
     source: SourceCounts = field(default_factory=lambda: SourceCounts(checksums={}))
     stream: StreamCounts = field(default_factory=StreamCounts)
     results: dict[str, UnitResult] = field(default_factory=dict)
+    keeper: ShardKeeper = field(default_factory=LocalShards)
 
     def make_shards(
         self, num_workers: int, meter: ProgressMeter, progress: ProgressCallback | None
@@ -163,6 +165,7 @@ class Preparation:
 
         def collect(finished: Iterable[FinishedUnit]) -> None:
             for unit in finished:
+                self.keeper.keep(self.work, unit.name)
                 self.results[unit.name] = unit.result
                 meter.add_new(unit.result, unit.peak_memory)
                 report()
@@ -172,7 +175,7 @@ class Preparation:
         with SeenDocuments(self.work / "seen.sqlite") as seen, pool:
             for unit in self._units(seen):
                 unchecked.append(unit.name)
-                kept = read_result(self.work, unit.name)
+                kept = self.keeper.kept(self.work, unit.name)
                 if kept is not None and kept.unit_digest == unit.digest:
                     self.results[unit.name] = kept
                     meter.add_kept(kept)

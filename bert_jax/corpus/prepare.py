@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bert_jax.corpus.bucket_workspace import BucketWorkspace
 from bert_jax.corpus.corpus import Corpus
 from bert_jax.corpus.corpus import Split as SplitName
 from bert_jax.corpus.distribution import Distribution
@@ -23,8 +24,9 @@ from bert_jax.corpus.requests import (
     publish,
     warn_about_marks,
 )
-from bert_jax.corpus.workspace import Workspace, finished_corpus
+from bert_jax.corpus.workspace import finished_corpus
 from bert_jax.processes import available_cores
+from bert_jax.storage.urls import Location
 from bert_jax.text.documents import SourceOptions
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.validation import renamed_in_errors
@@ -39,7 +41,7 @@ class PreparedCorpus:
       manifest: the corpus's manifest, which lists its sizes, sources and checksums.
     """
 
-    path: Path
+    path: Location
     manifest: Manifest = field(repr=False)
 
     def __fspath__(self) -> str:
@@ -117,7 +119,7 @@ def prepare(
             on_progress=on_progress,
         )
         manifest = merge_parts(request) if merge else _prepare(request)
-    return PreparedCorpus(Path(output), manifest)
+    return PreparedCorpus(request.output, manifest)
 
 
 def prepare_part(
@@ -270,9 +272,11 @@ def _prepare(request: CorpusRequest) -> Manifest:
     manifest = finished_corpus(request.output, request.plan)
     if manifest is not None:
         return manifest
-    with advising_to_resume(request.output), Workspace(request.output, request.plan) as workspace:
+    with advising_to_resume(request.output), request.workspace() as workspace:
         request.tokenizer.save(workspace.work / TOKENIZER)
         preparation = request.preparation(workspace.work)
+        if isinstance(workspace, BucketWorkspace):
+            preparation.keeper = workspace.keeper
         warn_about_marks(request, preparation)
         with explaining_unknown(request, preparation, workspace):
             preparation.make_shards(request.num_workers, ProgressMeter(), request.progress)

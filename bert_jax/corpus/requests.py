@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bert_jax.corpus.bucket_workspace import BucketWorkspace, check_outside_bucket_corpora
 from bert_jax.corpus.inputs import PrepareInputs, PrepareOptions, resolve_inputs
 from bert_jax.corpus.manifest import Manifest
 from bert_jax.corpus.preparation import Preparation, ProgressCallback
 from bert_jax.corpus.records import bytes_of_id
 from bert_jax.corpus.shards import ShardSettings
 from bert_jax.corpus.workspace import WORK, Workspace, check_outside_corpora
-from bert_jax.local_paths import check_local
 from bert_jax.processes import check_workers
+from bert_jax.storage.errors import naming_store_errors
+from bert_jax.storage.urls import Location, ObjectUrl, parse_location
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tokenizers.words import (
     WARNED_SHARE,
@@ -38,7 +40,7 @@ class CorpusRequest:
       inputs: the expanded inputs.
       plan: everything that determines the corpus, in the manifest's format.
       tokenizer: the tokenizer.
-      output: the corpus directory.
+      output: the corpus directory, which may be in a bucket.
       options: the options.
       num_workers: the number of worker processes on this machine.
       progress: called after every shard; None for no calls.
@@ -48,7 +50,7 @@ class CorpusRequest:
     inputs: PrepareInputs
     plan: dict[str, Any]
     tokenizer: Tokenizer
-    output: Path
+    output: Location
     options: PrepareOptions
     num_workers: int
     progress: ProgressCallback | None
@@ -64,6 +66,27 @@ class CorpusRequest:
             self.options.language,
             self.tokenizer.unk_id,
         )
+
+    @property
+    def directory(self) -> Path:
+        """The corpus directory, for a preparation that requires a file system.
+
+        Raises:
+          ValueError: the output is in a bucket.
+        """
+        if isinstance(self.output, ObjectUrl):
+            raise ValueError(
+                f"output={self.output}: parts of a corpus are prepared in a directory on a file "
+                "system that all machines share. Specify such a directory, or prepare the corpus "
+                "in the bucket without --part and --merge."
+            )
+        return self.output
+
+    def workspace(self) -> Workspace | BucketWorkspace:
+        """Return the workspace of a preparation that is not divided into parts."""
+        if isinstance(self.output, ObjectUrl):
+            return BucketWorkspace(self.output, self.plan)
+        return Workspace(self.output, self.plan)
 
     def preparation(self, work: Path) -> Preparation:
         """Return the state of a preparation that has not begun."""
@@ -96,8 +119,12 @@ def check_request(
     if num_workers < 1:
         raise ValueError(f"num_workers={num_workers}: expected at least 1.")
     check_workers("num_workers", num_workers)
-    check_local(output, "output")
-    check_outside_corpora(Path(output), "output")
+    location = parse_location(output, "output")
+    if isinstance(location, ObjectUrl):
+        with naming_store_errors("output", location):
+            check_outside_bucket_corpora(location, "output")
+    else:
+        check_outside_corpora(location, "output")
     resolved = resolve_inputs(list(inputs), list(heldout_inputs), output, options)
     plan = {
         "tokenizer_fingerprint": tokenizer.fingerprint,
@@ -105,12 +132,12 @@ def check_request(
         "sources": resolved.describe(options.sources),
     }
     return CorpusRequest(
-        resolved, plan, tokenizer, Path(output), options, num_workers, progress, allow_unknown
+        resolved, plan, tokenizer, location, options, num_workers, progress, allow_unknown
     )
 
 
 @contextmanager
-def advising_to_resume(output: Path) -> Iterator[None]:
+def advising_to_resume(output: Location) -> Iterator[None]:
     """Add to any OSError that the finished shards are kept."""
     try:
         yield
@@ -131,7 +158,7 @@ def warn_about_marks(request: CorpusRequest, preparation: Preparation) -> None:
 
 @contextmanager
 def explaining_unknown(
-    request: CorpusRequest, preparation: Preparation, workspace: Workspace | None
+    request: CorpusRequest, preparation: Preparation, workspace: Workspace | BucketWorkspace | None
 ) -> Iterator[None]:
     """Turn TooManyUnknownError into a ValueError with examples.
 
@@ -148,7 +175,9 @@ def explaining_unknown(
         ) from error
 
 
-def publish(request: CorpusRequest, preparation: Preparation, workspace: Workspace) -> Manifest:
+def publish(
+    request: CorpusRequest, preparation: Preparation, workspace: Workspace | BucketWorkspace
+) -> Manifest:
     """Check the results of all units, and turn the unfinished preparation into a corpus.
 
     Raises:

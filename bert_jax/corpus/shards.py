@@ -8,13 +8,14 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
@@ -146,13 +147,21 @@ def write_shard(
     return result
 
 
+def result_of(content: Mapping[str, Any]) -> UnitResult:
+    """Return the result in the content of a result file.
+
+    Raises:
+      KeyError: a field is missing.
+      TypeError: there is an unknown field.
+    """
+    return UnitResult(**{**field_values(content), "shard": ShardInfo(**content["shard"])})
+
+
 def read_result(directory: Path, name: str) -> UnitResult | None:
     """Return the result of a finished unit, or None if its shard is missing or damaged."""
     path = shard_path(directory, name)
     try:
-        content = read_json_object(path.with_suffix(".json"))
-        shard = ShardInfo(**content["shard"])
-        result = UnitResult(**{**field_values(content), "shard": shard})
+        result = result_of(read_json_object(path.with_suffix(".json")))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if not path.is_file() or file_sha256(path) != result.shard.sha256:

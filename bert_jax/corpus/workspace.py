@@ -22,8 +22,9 @@ from bert_jax.corpus.manifest import MANIFEST, TOKENIZER, Manifest, read_manifes
 from bert_jax.files import sync_directory, write_file
 from bert_jax.json_files import read_json_object
 from bert_jax.local_paths import make_directory
-from bert_jax.storage.locations import sha256_of
-from bert_jax.storage.urls import parse_location
+from bert_jax.storage.locations import exists, modified_ns, sha256_of
+from bert_jax.storage.objects import remove_tree
+from bert_jax.storage.urls import Location, ObjectUrl, parse_location
 from bert_jax.tokenizers.files import has_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ _MAX_DIFFERENCES = 5
 _IGNORED_IF_FINISHED = ("libraries.",)
 # Plan entries that may differ from those of an unfinished corpus, since a rejected input may have
 # been fixed. Shards are kept only if their documents are unchanged.
-_IGNORED_IF_UNFINISHED = ("on_bad_line", "size in bytes of ")
+IGNORED_IF_UNFINISHED = ("on_bad_line", "size in bytes of ")
 LOCK = "lock"
 
 
@@ -106,13 +107,13 @@ def check_output(path: Path, name: str, *, may_be: Collection[Kind] = ()) -> Non
     check_outside_corpora(path, name)
 
 
-def finished_corpus(output: str | os.PathLike[str], plan: dict[str, Any]) -> Manifest | None:
+def finished_corpus(output: Location, plan: dict[str, Any]) -> Manifest | None:
     """Return the manifest of a finished corpus with this plan, or None if there is no manifest.
 
     Raises:
       ValueError: the directory contains a different corpus.
     """
-    if not Path(output, MANIFEST).exists():
+    if not exists(output / MANIFEST):
         return None
     manifest = read_manifest(output)
     finished_plan = {
@@ -126,12 +127,16 @@ def finished_corpus(output: str | os.PathLike[str], plan: dict[str, Any]) -> Man
             "Choose another output directory."
         )
     _check_contents(output, manifest.sources, plan["sources"])
-    shutil.rmtree(Path(output, WORK), ignore_errors=True)  # left over if preparation was killed
+    # This is left over if the preparation was killed after it had written the manifest.
+    if isinstance(output, ObjectUrl):
+        remove_tree(output / WORK)
+    else:
+        shutil.rmtree(output / WORK, ignore_errors=True)
     return manifest
 
 
 def _check_contents(
-    output: str | os.PathLike[str],
+    output: Location,
     recorded: Iterable[Mapping[str, Any]],
     current: Iterable[Mapping[str, Any]],
 ) -> None:
@@ -141,7 +146,7 @@ def _check_contents(
     Early manifests record neither modification times nor checksums, so a file that is newer than
     the corpus only causes a warning.
     """
-    finished = Path(output, MANIFEST).stat().st_mtime_ns
+    finished = modified_ns(output / MANIFEST)
     recorded_sources = {source["path"]: source for source in recorded}
     for source in current:
         path = source["path"]
@@ -198,23 +203,16 @@ class Workspace:
         if self.output.exists() and not self.output.is_dir():
             raise ValueError(f"{self.output}: this is a file. Specify a directory.")
         if not self.work.exists() and self.output.exists() and any(self.output.iterdir()):
-            raise ValueError(
-                f"{self.output}: this directory is not empty, and does not contain an unfinished "
-                "preparation. Choose a new or empty directory."
-            )
+            raise ValueError(not_empty(self.output))
 
     def _check_plan(self, plan: dict[str, Any]) -> None:
         path = self.work / PLAN
         if not path.exists():
             # `discard` was interrupted, so it is unknown which options these files were made with.
             self._remove("*.arrayrecord", "*.json")
-        elif differences := plan_differences(read_plan(path), plan, ignored=_IGNORED_IF_UNFINISHED):
+        elif differences := plan_differences(read_plan(path), plan, ignored=IGNORED_IF_UNFINISHED):
             if any(self.work.glob("*.arrayrecord")):
-                raise ValueError(
-                    f"{self.output}: contains an unfinished preparation with different settings: "
-                    f"{differences}. Use the same settings to continue it, choose another output "
-                    f"directory, or delete {self.work} to start over."
-                )
+                raise ValueError(different_settings(self.output, differences, self.work))
         shutil.rmtree(self.work / TOKENIZER, ignore_errors=True)  # may be from another tokenizer
         write_file(path, json.dumps(plan, indent=1))
 
@@ -263,6 +261,23 @@ class Workspace:
         traceback: TracebackType | None,
     ) -> None:
         self._lock.close()
+
+
+def not_empty(output: Location) -> str:
+    """Return the message about a directory that contains something else."""
+    return (
+        f"{output}: this directory is not empty, and does not contain an unfinished preparation. "
+        "Choose a new or empty directory."
+    )
+
+
+def different_settings(output: Location, differences: str, work: Location) -> str:
+    """Return the message about an unfinished preparation with a different plan."""
+    return (
+        f"{output}: contains an unfinished preparation with different settings: {differences}. Use "
+        f"the same settings to continue it, choose another output directory, or delete {work} to "
+        "start over."
+    )
 
 
 def open_lock(path: Path) -> IO[str]:

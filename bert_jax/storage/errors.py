@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal, assert_never
 
 from bert_jax.local_paths import Scheme
@@ -34,11 +36,13 @@ class StorageError(OSError):
     Attributes:
       url: the object.
       problem: what went wrong, or None if the store's answer has no known cause.
+      explanation: the message without the URL.
     """
 
     def __init__(self, url: ObjectUrl, problem: Problem | None, detail: str = ""):
         super().__init__(f"{url}: {explain(url, problem, detail)}")
         self.url, self.problem, self._detail = url, problem, detail
+        self.explanation = explain(url, problem, detail)
 
     def __reduce__(self) -> tuple[type, tuple[ObjectUrl, Problem | None, str]]:
         return type(self), (self.url, self.problem, self._detail)  # sent by worker processes
@@ -88,6 +92,22 @@ def explain(url: ObjectUrl, problem: Problem | None, detail: str = "") -> str:
             return f"the store rejected the request{_in_brackets(detail)}"
         case _:
             assert_never(problem)
+
+
+@contextmanager
+def naming_store_errors(name: str, url: ObjectUrl) -> Iterator[None]:
+    """Turn errors about a bucket or the access to it into ValueErrors that name an option.
+
+    Args:
+      name: the option or config key that contains the URL.
+      url: the URL.
+    """
+    try:
+        yield
+    except StorageError as error:
+        if error.problem not in ("bucket", "denied", "credentials"):
+            raise
+        raise ValueError(f"{name}={url}: {error.explanation}.") from error
 
 
 def missing_extra(scheme: Scheme, setting: str = "") -> ValueError:

@@ -80,6 +80,13 @@ def arrow_source(location: Location) -> AbstractContextManager[Path | IO[bytes]]
     return seekable_file(location) if isinstance(location, ObjectUrl) else nullcontext(location)
 
 
+def exists(location: Location) -> bool:
+    """Return whether there is a file or, on a local file system, a directory."""
+    if isinstance(location, ObjectUrl):
+        return find(location) is not None
+    return location.exists()
+
+
 def num_bytes_of(location: Location) -> int:
     """Return the size of a file; see `open_location`."""
     if isinstance(location, ObjectUrl):

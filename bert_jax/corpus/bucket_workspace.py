@@ -1,0 +1,229 @@
+"""Prepare a corpus in a bucket, where nothing can be locked or renamed.
+
+A lease, OUTPUT/.work/lease, makes sure that only one preparation writes. Shards are written to a
+local directory and uploaded as they are finished, first the shard itself and then its result,
+OUTPUT/.work/NAME.json, which marks the shard as finished. So a preparation that was killed can be
+continued on any machine. The manifest is written last and marks the corpus as finished.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from bert_jax.corpus.manifest import MANIFEST, TOKENIZER, Manifest, manifest_text
+from bert_jax.corpus.shards import UnitResult, result_of, shard_path
+from bert_jax.corpus.workspace import (
+    IGNORED_IF_UNFINISHED,
+    PLAN,
+    WORK,
+    different_settings,
+    not_empty,
+    plan_differences,
+)
+from bert_jax.files import temporary_beside, writing
+from bert_jax.local_paths import cache_directory, make_directory
+from bert_jax.storage.lease import Lease
+from bert_jax.storage.objects import (
+    find,
+    list_directory,
+    list_objects,
+    read_bytes,
+    remove,
+    upload,
+    write_bytes,
+)
+from bert_jax.storage.urls import ObjectUrl
+
+LEASE = "lease"
+_SUFFIX = ".json"
+_UPLOADS = 4  # that run at the same time; twice as many shards may wait on the local disk
+
+
+class BucketShards:
+    """A keeper that uploads finished shards in threads; see `ShardKeeper`."""
+
+    def __init__(self, output: ObjectUrl, check: Callable[[], None]):
+        """List the shards that are already finished.
+
+        Args:
+          output: the URL of the corpus.
+          check: called before every upload; raises an error if this process may no longer write.
+        """
+        self._output, self._check = output, check
+        self._results = {info.url.name for info in list_directory(output / WORK)[0]}
+        self._sizes = {info.url.name: info.num_bytes for info in list_directory(output)[0]}
+        self._threads = ThreadPoolExecutor(_UPLOADS, thread_name_prefix="upload")
+        self._pending: deque[Future[None]] = deque()
+
+    def kept(self, work: Path, name: str) -> UnitResult | None:
+        """Return the result of a unit if its shard was uploaded."""
+        if f"{name}{_SUFFIX}" not in self._results:
+            return None
+        try:
+            result = result_of(json.loads(read_bytes(self._output / WORK / f"{name}{_SUFFIX}")))
+        except (ValueError, KeyError, TypeError):
+            return None
+        complete = self._sizes.get(result.shard.name) == result.shard.num_bytes
+        return result if complete else None
+
+    def keep(self, work: Path, name: str) -> None:
+        """Start to upload a shard. This waits for earlier uploads if there are too many."""
+        while len(self._pending) >= 2 * _UPLOADS or (self._pending and self._pending[0].done()):
+            self._pending.popleft().result()
+        self._pending.append(self._threads.submit(self._upload, work, name))
+
+    def _upload(self, work: Path, name: str) -> None:
+        self._check()
+        shard = shard_path(work, name)
+        result = shard.with_suffix(_SUFFIX)
+        upload(shard, self._output / shard.name)
+        write_bytes(self._output / WORK / result.name, result.read_bytes())
+        shard.unlink()
+        result.unlink()
+
+    def wait(self) -> None:
+        """Wait until all shards have been uploaded.
+
+        Raises:
+          OSError: a shard cannot be uploaded.
+        """
+        while self._pending:
+            self._pending.popleft().result()
+
+    def close(self) -> None:
+        """Wait for the uploads that are running, and drop the others."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+class BucketWorkspace:
+    """A context manager for an unfinished preparation in a bucket; see `Workspace`.
+
+    Attributes:
+      work: the local directory for unfinished work.
+      keeper: where finished shards are kept.
+    """
+
+    work: Path
+    keeper: BucketShards
+
+    def __init__(self, output: ObjectUrl, plan: dict[str, Any]):
+        """Describe the workspace.
+
+        Args:
+          output: the URL of the corpus.
+          plan: everything that determines the corpus; see `Workspace`.
+        """
+        self._output, self._plan = output, plan
+        self._remote = output / WORK
+        self._lease = Lease(self._remote / LEASE, "preparation", f"output={output}")
+        self._stack = ExitStack()
+
+    def __enter__(self) -> BucketWorkspace:
+        """Take the lease, and check what is in the bucket.
+
+        Raises:
+          ValueError: the bucket contains something else below the URL, a preparation with a
+            different plan, or a preparation that is still running.
+        """
+        if find(self._output) is not None:
+            raise ValueError(f"{self._output}: this is an object. Specify another URL.")
+        self._check_empty()
+        with ExitStack() as stack:
+            stack.enter_context(self._lease)
+            self._check_plan()
+            name = hashlib.sha256(str(self._output).encode()).hexdigest()[:16]
+            local = cache_directory() / "prepare" / name
+            with writing(local):
+                make_directory(local.parent)
+                self.work = stack.enter_context(temporary_beside(local, directory=True))
+            self.keeper = BucketShards(self._output, self._lease.check)
+            stack.callback(self.keeper.close)
+            self._stack = stack.pop_all()
+        return self
+
+    def _check_empty(self) -> None:
+        if find(self._remote / PLAN) is not None:
+            return
+        for info in list_objects(self._output):
+            if info.url.parent != self._remote:
+                raise ValueError(not_empty(self._output))
+
+    def _check_plan(self) -> None:
+        url = self._remote / PLAN
+        if find(url) is None:
+            remove_results(self._output)  # `discard` was interrupted
+        else:
+            existing = json.loads(read_bytes(url))
+            ignored = IGNORED_IF_UNFINISHED
+            if differences := plan_differences(existing, self._plan, ignored=ignored):
+                if any(info.url.suffix == ".arrayrecord" for info in list_objects(self._output)):
+                    raise ValueError(different_settings(self._output, differences, self._remote))
+        write_bytes(url, json.dumps(self._plan, indent=1))
+
+    def discard(self) -> None:
+        """Remove all objects of a preparation that cannot be resumed."""
+        self.keeper.close()
+        remove(self._remote / PLAN)
+        remove_results(self._output)
+
+    def publish(self, manifest: Manifest) -> None:
+        """Upload the tokenizer and, when everything else is complete, the manifest."""
+        self.keeper.wait()
+        for file in sorted((self.work / TOKENIZER).iterdir()):
+            upload(file, self._output / TOKENIZER / file.name)
+        shards = {shard.name for shard in (*manifest.train.shards, *manifest.heldout.shards)}
+        for info in list_directory(self._output)[0]:
+            if info.url.name not in shards:  # of empty units, or of an earlier preparation
+                remove(info.url)
+        self._lease.check()
+        write_bytes(self._output / MANIFEST, manifest_text(manifest))
+        remove_results(self._output, shards=False)
+        remove(self._remote / PLAN)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, traceback)
+
+
+def remove_results(output: ObjectUrl, *, shards: bool = True) -> None:
+    """Remove the results of finished units and, unless `shards` is False, their shards."""
+    for info in list_directory(output / WORK)[0]:
+        if info.url.name not in (PLAN, LEASE):
+            remove(info.url)
+    if shards:
+        for info in list_directory(output)[0]:
+            if info.url.suffix == ".arrayrecord":
+                remove(info.url)
+
+
+def check_outside_bucket_corpora(url: ObjectUrl, name: str) -> None:
+    """Check that an output URL is not inside a corpus in a bucket; see `check_outside_corpora`.
+
+    Raises:
+      ValueError: the URL is inside a corpus.
+    """
+    parent = url.parent
+    while parent.key:
+        if find(parent / WORK / PLAN) is not None or _is_finished(parent):
+            raise ValueError(
+                f"{name}={url}: this is inside the corpus {parent}. Choose another URL."
+            )
+        parent = parent.parent
+
+
+def _is_finished(url: ObjectUrl) -> bool:
+    if find(url / MANIFEST) is None:
+        return False
+    return any(info.url.suffix == ".arrayrecord" for info in list_directory(url)[0])

@@ -1,0 +1,29 @@
+"""Define where a preparation keeps its finished shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from bert_jax.corpus.shards import UnitResult, read_result
+
+
+class ShardKeeper(Protocol):
+    """The place for finished shards, from which a later preparation can continue."""
+
+    def kept(self, work: Path, name: str) -> UnitResult | None:
+        """Return the result of a unit whose shard is kept, or None if it must be made."""
+
+    def keep(self, work: Path, name: str) -> None:
+        """Keep the shard and the result of a unit, which were just written to `work`."""
+
+
+class LocalShards:
+    """A keeper that leaves the shards in the directory for unfinished work."""
+
+    def kept(self, work: Path, name: str) -> UnitResult | None:
+        """Return the result of a unit if its shard is intact."""
+        return read_result(work, name)
+
+    def keep(self, work: Path, name: str) -> None:
+        """Do nothing, since the worker has already written the files."""

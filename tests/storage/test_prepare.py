@@ -1,0 +1,159 @@
+"""Test that a corpus prepared in a bucket equals one on disk, even if the process is killed."""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bert_jax.corpus.corpus import Corpus
+from bert_jax.corpus.prepare import prepare
+from bert_jax.storage import lease as lease_module
+from bert_jax.storage.lease import Lease, LeaseHeldError
+from bert_jax.storage.objects import (
+    find,
+    list_objects,
+    read_bytes,
+    write_bytes,
+)
+from bert_jax.storage.urls import ObjectUrl
+
+from .conftest import Emulator
+
+WORDS = "the a of cat dog house sea tree run ran see saw old new red blue and or not".split()
+OPTIONS = {"max_length": 64, "held_out": 0.1, "unit_bytes": 32 << 10}
+# Leases that expire soon, so that a killed preparation can be continued without a long wait.
+SHORT_LEASES = """
+import sys
+from bert_jax.storage import lease, retries
+lease.LEASE_SECONDS, lease.RENEWAL_SECONDS, lease.POLL_SECONDS = 4.0, 0.5, 0.2
+retries.FIRST_DELAY = 0.05
+from bert_jax.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@dataclass(frozen=True)
+class OnDisk:
+    """Inputs, a tokenizer, and the corpus that they make."""
+
+    text: Path
+    tokenizer: Path
+    corpus: Path
+
+
+@pytest.fixture(scope="session")
+def on_disk(tmp_path_factory: pytest.TempPathFactory) -> OnDisk:
+    root = tmp_path_factory.mktemp("on_disk")
+    rng = random.Random(5)
+    lines = []
+    for number in range(250):
+        sentences = [" ".join(rng.choices(WORDS, k=12)) + "." for _ in range(rng.randint(2, 40))]
+        lines.append(json.dumps({"text": f"{number} " + " ".join(sentences)}) + "\n")
+    (root / "text.jsonl").write_text("".join(lines))
+    letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+    digits = [str(digit) for digit in range(10)]
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "."]
+    pieces = [*WORDS, *letters, *digits, *(f"##{piece}" for piece in [*letters, *digits])]
+    (root / "vocab.txt").write_text("\n".join(dict.fromkeys([*specials, *pieces])))
+    prepare(root / "text.jsonl", root / "vocab.txt", root / "corpus", workers=1, **OPTIONS)
+    return OnDisk(root / "text.jsonl", root / "vocab.txt", root / "corpus")
+
+
+def checksums_on_disk(directory: Path) -> dict[str, str]:
+    return {
+        file.relative_to(directory).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in directory.rglob("*")
+        if file.is_file()
+    }
+
+
+def checksums(url: ObjectUrl) -> dict[str, str]:
+    return {
+        url.relative(info.url): hashlib.sha256(read_bytes(info.url)).hexdigest()
+        for info in list_objects(url)
+    }
+
+
+def test_a_corpus_in_a_bucket_equals_one_on_disk(
+    on_disk: OnDisk, bucket: ObjectUrl, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "RENEWAL_SECONDS", 0.2)
+    monkeypatch.setattr(lease_module, "POLL_SECONDS", 0.1)
+    output = bucket / "corpora/small"
+    emulator.fail("status", 5, methods="POST PUT")
+    with Lease(output / ".work/lease", "preparation", "x"), pytest.raises(LeaseHeldError):
+        prepare(on_disk.text, on_disk.tokenizer, output, workers=1, **OPTIONS)
+    corpus = prepare(on_disk.text, on_disk.tokenizer, output, workers=1, **OPTIONS)
+    assert corpus.path == output and emulator.faults_left() == 0
+    assert checksums(output) == checksums_on_disk(on_disk.corpus)
+    again = prepare(on_disk.text, on_disk.tokenizer, output, workers=1, **OPTIONS)
+    assert again.manifest == corpus.manifest
+    with pytest.raises(ValueError, match="a finished corpus with different settings: max_length"):
+        prepare(on_disk.text, on_disk.tokenizer, output, **{**OPTIONS, "max_length": 32})
+    with pytest.raises(ValueError, match=f"this is inside the corpus {output}"):
+        prepare(on_disk.text, on_disk.tokenizer, output / "inner")
+    with pytest.raises(ValueError, match="this directory is not empty"):
+        prepare(on_disk.text, on_disk.tokenizer, bucket / "corpora")
+    with pytest.raises(ValueError, match="parts of a corpus are prepared in a directory on a file"):
+        prepare(on_disk.text, on_disk.tokenizer, bucket / "other", merge=True)
+    missing = f"output={bucket.scheme}://no-such-bucket/x/y: the bucket 'no-such-bucket' does not"
+    with pytest.raises(ValueError, match=missing):
+        prepare(on_disk.text, on_disk.tokenizer, f"{bucket.scheme}://no-such-bucket/x/y")
+
+
+def command(on_disk: OnDisk, inputs: str, output: ObjectUrl) -> list[str]:
+    return [
+        *(sys.executable, "-W", "ignore", "-c", SHORT_LEASES, "prepare", "--input", inputs),
+        *("--tokenizer", str(on_disk.tokenizer), "--output", str(output), "--workers", "1"),
+        *("--max-length", "64", "--held-out", "0.1", "--unit-bytes", str(32 << 10)),
+    ]
+
+
+@pytest.mark.slow
+def test_a_preparation_killed_at_random_moments_is_continued(
+    on_disk: OnDisk, bucket: ObjectUrl, emulator: Emulator, tmp_path: Path
+) -> None:
+    output, source = bucket / "corpus", bucket / "text.jsonl"
+    write_bytes(source, on_disk.text.read_bytes())
+    words = command(on_disk, str(source), output)
+    rng = random.Random(7)
+    for attempt, num_results in enumerate((0, 2, 5)):
+        # Each attempt runs on a "machine" with an empty disk.
+        environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / f"machine{attempt}")}
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, env=environment)
+        deadline = time.monotonic() + 120
+        while sum(info.url.suffix == ".json" for info in list_objects(output)) < 1 + num_results:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(rng.random() * 0.2)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert find(output / "manifest.json") is None
+    emulator.fail("status", 20, methods="GET POST PUT")
+    emulator.fail("stall", 1, seconds=25, path="arrayrecord")
+    run = subprocess.run(words, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert "shards already existed" in run.stdout
+    here = {name: digest for name, digest in checksums(output).items() if name != "manifest.json"}
+    there = checksums_on_disk(on_disk.corpus)
+    del there["manifest.json"]
+    assert here == there  # the manifests differ in the names of the sources
+    before, now = (
+        json.loads(text)
+        for text in (
+            (on_disk.corpus / "manifest.json").read_bytes(),
+            read_bytes(output / "manifest.json"),
+        )
+    )
+    assert now["sources"][0]["path"] == str(source)
+    assert now["sources"][0]["sha256"] == before["sources"][0]["sha256"]
+    assert {**now, "sources": None} == {**before, "sources": None}
+    assert Corpus(on_disk.corpus, "train").manifest.fingerprint == now["fingerprint"]
