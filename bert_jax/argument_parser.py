@@ -20,7 +20,8 @@ _OVERRIDE = "--config."
 URL_ARGUMENTS = frozenset(
     {
         *("train-tokenizer --input", "prepare --input", "prepare --held-out-input"),
-        "prepare --output",
+        *("prepare --output", "prepare --tokenizer", "bench prepare --tokenizer"),
+        *("pretrain --corpus", "tokenize tokenizer"),
     }
 )
 
@@ -268,7 +269,8 @@ def check_paths(parser: argparse.ArgumentParser, args: argparse.Namespace) -> No
     for action in parser._actions:
         if action.type is free_text:
             continue
-        check = check_path if f"{verb} {_name(action)}" in URL_ARGUMENTS else check_local
+        argument = (action.option_strings or [action.dest])[-1]
+        check = check_path if f"{verb} {argument}" in URL_ARGUMENTS else check_local
         for value in _values(getattr(args, action.dest, None)):
             check(value, _name(action))
 

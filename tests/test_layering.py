@@ -16,7 +16,7 @@ PUBLIC = PACKAGE / "__init__.py"
 # modules, which must not import any package.
 MAY_IMPORT = {
     "storage": set(),
-    "tokenizers": set(),
+    "tokenizers": {"storage"},
     "text": {"storage"},
     "filtering": {"text"},
     "corpus": {"storage", "text", "tokenizers"},
@@ -40,7 +40,7 @@ MAY_IMPORT = {
     },
     "pretraining": {
         *("analysis", "corpus", "goodput", "language_scores", "models", "pipeline", "runs"),
-        *("tasks", "tokenizers", "tracking", "training"),
+        *("storage", "tasks", "tokenizers", "tracking", "training"),
     },
     "finetuning": {
         *("analysis", "goodput", "inference", "labeled_data", "models", "pipeline", "runs"),

@@ -29,13 +29,15 @@ from bert_jax.corpus.workspace import (
     plan_differences,
 )
 from bert_jax.files import temporary_beside, writing
+from bert_jax.json_files import read_json_object
 from bert_jax.local_paths import cache_directory, make_directory
+from bert_jax.storage.cache import local_file
+from bert_jax.storage.errors import naming_url
 from bert_jax.storage.lease import Lease
 from bert_jax.storage.objects import (
     find,
     list_directory,
     list_objects,
-    read_bytes,
     remove,
     upload,
     write_bytes,
@@ -68,7 +70,7 @@ class BucketShards:
         if f"{name}{_SUFFIX}" not in self._results:
             return None
         try:
-            result = result_of(json.loads(read_bytes(self._output / WORK / f"{name}{_SUFFIX}")))
+            result = result_of(_read_json(self._output / WORK / f"{name}{_SUFFIX}"))
         except (ValueError, KeyError, TypeError):
             return None
         complete = self._sizes.get(result.shard.name) == result.shard.num_bytes
@@ -161,7 +163,7 @@ class BucketWorkspace:
         if find(url) is None:
             remove_results(self._output)  # `discard` was interrupted
         else:
-            existing = json.loads(read_bytes(url))
+            existing = _read_json(url, f"Delete everything in {self._remote} to start over")
             ignored = IGNORED_IF_UNFINISHED
             if differences := plan_differences(existing, self._plan, ignored=ignored):
                 if any(info.url.suffix == ".arrayrecord" for info in list_objects(self._output)):
@@ -195,6 +197,12 @@ class BucketWorkspace:
         traceback: TracebackType | None,
     ) -> None:
         self._stack.__exit__(kind, error, traceback)
+
+
+def _read_json(url: ObjectUrl, fix: str = "") -> dict[str, Any]:
+    copy = local_file(url)
+    with naming_url(copy, url):
+        return read_json_object(copy, fix)
 
 
 def remove_results(output: ObjectUrl, *, shards: bool = True) -> None:

@@ -7,6 +7,7 @@ import resource
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,11 @@ from numpy.typing import NDArray
 
 from bert_jax.corpus.manifest import Manifest, ShardInfo, SplitInfo, read_manifest
 from bert_jax.corpus.records import CorruptRecordError, RecordBatch, decode_records
+from bert_jax.corpus.shard_files import BucketShardFiles, corpus_cache, file_sizes
+from bert_jax.files import NotWritten
+from bert_jax.storage.cache import Cache
+from bert_jax.storage.errors import StorageError
+from bert_jax.storage.urls import Location, ObjectUrl, parse_location
 
 Split = Literal["train", "heldout"]
 
@@ -33,12 +39,13 @@ class Corpus:
     closed. Instances can be pickled and read from multiple threads.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], split: Split):
+    def __init__(self, directory: str | os.PathLike[str], split: Split, cache: Cache | None = None):
         """Open a split of a corpus.
 
         Args:
-          directory: a directory written by `prepare`.
+          directory: a directory written by `prepare`, which may be in a bucket.
           split: "train" or "heldout".
+          cache: where shards from a bucket are kept; None for `corpus_cache()`.
 
         Raises:
           ValueError: there is no finished corpus, or shards are missing or do not have the size
@@ -46,7 +53,8 @@ class Corpus:
         """
         if split not in ("train", "heldout"):
             raise ValueError(f"split={split!r}: expected 'train' or 'heldout'.")
-        self.directory = Path(directory)
+        self.directory = parse_location(directory)
+        self._cache = corpus_cache() if cache is None else cache
         self.split = split
         self.manifest: Manifest = read_manifest(self.directory)
         self.info: SplitInfo = getattr(self.manifest, split)
@@ -62,7 +70,7 @@ class Corpus:
         return self.info.num_records
 
     def __getstate__(self) -> dict[str, Any]:
-        excluded = ("_readers", "_lock", "_max_open")
+        excluded = ("_readers", "_lock", "_max_open", "_copies")
         return {name: value for name, value in vars(self).items() if name not in excluded}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -116,16 +124,25 @@ class Corpus:
         with self._lock:
             while self._readers:
                 self._readers.popitem()[1].close()
+        if self._copies is not None:
+            self._copies.close()
 
     def _reset_readers(self) -> None:
         self._readers: OrderedDict[int, ArrayRecordReader] = OrderedDict()
         self._lock = threading.Lock()
         self._max_open = _allow_open_files(len(self.info.shards))
+        self._copies: BucketShardFiles | None = None
+        if isinstance(self.directory, ObjectUrl):
+            self._copies = BucketShardFiles(self.directory, self.info.shards, self._cache)
+            if not self._copies.fits:
+                self._max_open = 1  # so that the space of removed copies becomes free
 
     def _read_shard(self, shard: int, within: list[int]) -> list[bytes]:
         path = self.directory / self.info.shards[shard].name
         try:
             blobs = self._reader(shard).read(within)
+        except (StorageError, NotWritten):
+            raise
         except (RuntimeError, OSError, IndexError) as error:  # raised by array_record
             raise ValueError(f"{path}: cannot be read: {error}") from error
         if len(blobs) != len(within):
@@ -137,7 +154,10 @@ class Corpus:
             self._readers.move_to_end(shard)
             return self._readers[shard]
         info = self.info.shards[shard]
-        reader = ArrayRecordReader(str(self.directory / info.name), READER_OPTIONS)
+        while len(self._readers) >= self._max_open:
+            self._readers.popitem(last=False)[1].close()
+        with self._file(shard) as file:
+            reader = ArrayRecordReader(str(file), READER_OPTIONS)
         if reader.num_records() != info.num_records:
             num_records = reader.num_records()
             reader.close()
@@ -145,10 +165,14 @@ class Corpus:
                 f"it has {num_records} records, but should have {info.num_records} according to "
                 "the manifest"
             )
-        while len(self._readers) >= self._max_open:
-            self._readers.popitem(last=False)[1].close()
         self._readers[shard] = reader
         return reader
+
+    def _file(self, shard: int) -> AbstractContextManager[Path]:
+        if self._copies is not None:
+            return self._copies.open(shard)
+        assert isinstance(self.directory, Path)
+        return nullcontext(self.directory / self.info.shards[shard].name)
 
 
 def _allow_open_files(num_files: int) -> int:
@@ -165,15 +189,14 @@ def _allow_open_files(num_files: int) -> int:
     return min(num_files, max(1, spare + raised - soft))
 
 
-def _check_sizes(directory: Path, shards: Sequence[ShardInfo]) -> None:
-    with os.scandir(directory) as entries:
-        present = {entry.name: entry for entry in entries}
+def _check_sizes(directory: Location, shards: Sequence[ShardInfo]) -> None:
+    sizes = file_sizes(directory)
     faults = []
     for shard in shards:
-        entry = present.get(shard.name)
-        if entry is None or not entry.is_file():
+        size = sizes.get(shard.name)
+        if size is None:
             faults.append(f"{shard.name} is missing")
-        elif (size := entry.stat().st_size) != shard.num_bytes:
+        elif size != shard.num_bytes:
             faults.append(f"{shard.name} has {size} bytes instead of {shard.num_bytes}")
     if faults:
         shown = "; ".join(faults[:5]) + (f"; and {len(faults) - 5} more" if faults[5:] else "")

@@ -14,11 +14,10 @@ from typing import Any
 from bert_jax.files import write_file
 from bert_jax.json_files import expecting_fields, json_kind, read_json_object
 from bert_jax.storage.cache import local_file
-from bert_jax.storage.errors import MissingObjectError
+from bert_jax.storage.errors import MissingObjectError, naming_url
 from bert_jax.storage.locations import sha256_of
 from bert_jax.storage.objects import find, has_objects
 from bert_jax.storage.urls import Location, ObjectUrl, parse_location
-from bert_jax.validation import renamed_in_errors
 
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer"  # the subdirectory written by Tokenizer.save
@@ -171,7 +170,7 @@ def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
             copy = local_file(location / MANIFEST)
         except MissingObjectError:
             raise ValueError(_missing_from_bucket(location)) from None
-        with renamed_in_errors({str(copy): str(location / MANIFEST)}):
+        with naming_url(copy, location / MANIFEST):
             return _read(copy)
     path = location / MANIFEST
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from bert_jax.corpus.bucket_workspace import BucketWorkspace
@@ -190,9 +189,7 @@ def _request(
         )
     return check_request(
         input_names(inputs),
-        tokenizer
-        if isinstance(tokenizer, Tokenizer)
-        else Tokenizer.load(Path(tokenizer), lowercase),
+        tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer, lowercase),
         output,
         PrepareOptions(
             max_length=max_length,

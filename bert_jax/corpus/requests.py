@@ -19,6 +19,7 @@ from bert_jax.corpus.shards import ShardSettings
 from bert_jax.corpus.workspace import WORK, Workspace, check_outside_corpora
 from bert_jax.processes import check_workers
 from bert_jax.storage.errors import naming_store_errors
+from bert_jax.storage.objects import find
 from bert_jax.storage.urls import Location, ObjectUrl, parse_location
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tokenizers.words import (
@@ -122,6 +123,7 @@ def check_request(
     location = parse_location(output, "output")
     if isinstance(location, ObjectUrl):
         with naming_store_errors("output", location):
+            find(location)  # the bucket must exist and be readable
             check_outside_bucket_corpora(location, "output")
     else:
         check_outside_corpora(location, "output")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -79,7 +78,7 @@ class CorpusLoader:
             raise ValueError(f"batch_size={batch_size}: expected at least 1.")
         if num_steps is not None and num_steps < 1:
             raise ValueError(f"num_steps={num_steps}: expected at least 1, or None for no limit.")
-        self.tokenizer = Tokenizer.load(Path(corpus.directory) / TOKENIZER)
+        self.tokenizer = Tokenizer.load(corpus.directory / TOKENIZER)
         self.batch_size = batch_size
         self.num_steps = _ENDLESS if num_steps is None else num_steps
         config = ExampleConfig(seed, sentence_pairs, masking, join_documents)

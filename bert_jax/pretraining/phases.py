@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from jax.sharding import Mesh
@@ -16,11 +15,14 @@ from numpy.typing import NDArray
 from bert_jax.corpus.corpus import Corpus
 from bert_jax.corpus.inputs import MAX_LENGTH
 from bert_jax.corpus.manifest import TOKENIZER
-from bert_jax.local_paths import LocalPath
+from bert_jax.corpus.shard_files import DEFAULT_CACHE_GIB, corpus_cache
+from bert_jax.local_paths import LocalPath, PathOrUrl
 from bert_jax.models.config import EncoderConfig
 from bert_jax.pipeline.examples import Batch, ExampleConfig, ExampleSource
 from bert_jax.pipeline.loader import BatchSource, EvaluationSource, Loader
 from bert_jax.pretraining.evaluation_config import EvaluationConfig
+from bert_jax.storage.cache import Cache
+from bert_jax.storage.urls import parse_location
 from bert_jax.tokenizers.special_tokens import Vocabulary
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.diagnosis import Diagnose
@@ -54,7 +56,7 @@ class PhaseConfig:
     """A part of the run that uses one corpus and sequence length.
 
     Attributes:
-      corpus: a directory made by `bert-jax prepare`.
+      corpus: a directory made by `bert-jax prepare`, or its URL in a bucket.
       num_steps: the number of optimizer steps.
       sequence_length: the number of tokens per sequence, equal to the corpus's `--max-length`.
       batch_size: the global batch size: the number of sequences per step across all devices.
@@ -67,7 +69,7 @@ class PhaseConfig:
         0 for `model.rotary_theta`.
     """
 
-    corpus: LocalPath
+    corpus: PathOrUrl
     num_steps: int
     sequence_length: int = 128
     batch_size: int = 256
@@ -151,14 +153,27 @@ class LoaderConfig:
       num_workers: the number of processes that make training batches; 0 makes them in a thread of
         the main process. Held-out batches are always made in a thread.
       prefetch: the number of batches that the thread, or each process, keeps ready.
+      cache_dir: the directory for copies of the shards of corpora in buckets; "" for
+        ~/.cache/bert_jax/corpora. Processes on the same host share it.
+      cache_gib: the size of this directory in GiB. If a corpus is larger, shards are copied again
+        and again.
     """
 
     num_workers: int = 0
     prefetch: int = 4
+    cache_dir: LocalPath = ""
+    cache_gib: float = DEFAULT_CACHE_GIB
 
     def __post_init__(self) -> None:
         check_at_least(0, "loader.", num_workers=self.num_workers)
         check_at_least(1, "loader.", prefetch=self.prefetch)
+        if not 0 < self.cache_gib < math.inf:
+            raise ValueError(f"loader.cache_gib={self.cache_gib}: must be positive and finite.")
+
+    @property
+    def cache(self) -> Cache:
+        """The cache for the shards of corpora in buckets."""
+        return corpus_cache(self.cache_dir, self.cache_gib)
 
 
 @dataclass(frozen=True)
@@ -190,12 +205,14 @@ class PhaseCorpus:
 def open_corpora(
     phases: Sequence[tuple[str, int, PhaseConfig]],
     evaluation_batch_size: Callable[[PhaseConfig], int],
+    cache: Cache | None = None,
 ) -> list[PhaseCorpus]:
     """Open the corpus of every phase.
 
     Args:
       phases: (name, first step, config) for each phase, in running order.
       evaluation_batch_size: a function from a phase's config to its evaluation batch size.
+      cache: where shards from a bucket are kept; None for the default.
 
     Raises:
       ValueError: a corpus or its tokenizer is missing, unfinished or damaged.
@@ -206,9 +223,9 @@ def open_corpora(
             first_step,
             phase,
             evaluation_batch_size(phase),
-            train=Corpus(phase.corpus, "train"),
-            held_out=Corpus(phase.corpus, "heldout"),
-            tokenizer=Tokenizer.load(Path(phase.corpus) / TOKENIZER),
+            train=Corpus(phase.corpus, "train", cache),
+            held_out=Corpus(phase.corpus, "heldout", cache),
+            tokenizer=Tokenizer.load(parse_location(phase.corpus) / TOKENIZER),
         )
         for name, first_step, phase in phases
     ]

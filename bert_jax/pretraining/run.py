@@ -137,7 +137,9 @@ def pretrain(
     work_dir = Path(config.work_dir)
     check_work_dir_kind(work_dir)
     learning_rates = LearningRates(config.optimizer, config.total_steps)
-    corpora = open_corpora(config.ordered_phases(), config.evaluation_batch_size)
+    corpora = open_corpora(
+        config.ordered_phases(), config.evaluation_batch_size, config.loader.cache
+    )
     with ledger.during(INITIALIZATION):
         mesh = make_mesh(config.mesh)
     check(

@@ -23,6 +23,8 @@ from bert_jax.runs.ownership import (
 )
 from bert_jax.runs.rotary_changes import rotary_changes
 from bert_jax.runs.work_dir import MODEL_NAME, PAIRS, TOKENIZER_NAME, write_model
+from bert_jax.storage.locations import local_copy
+from bert_jax.storage.urls import Location
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 
@@ -141,13 +143,14 @@ def discard_stale_metadata(work_dir: Path, tokenizer: Tokenizer) -> None:
         manifest.unlink()
 
 
-def _copy_once(source: Path, target: Path) -> None:
+def _copy_once(source: Location, target: Path) -> None:
     """Copy a file or directory atomically, unless `target` exists.
 
     A run resumes only with the corpora it started with, so an existing target is already correct.
     """
     if target.exists():
         return
+    source = local_copy(source)
     with writing(target), temporary_beside(target, directory=source.is_dir()) as temporary:
         if source.is_dir():
             shutil.copytree(source, temporary, dirs_exist_ok=True)

@@ -26,7 +26,8 @@ logger = logging.getLogger(__name__)
 DEFAULT_GIB = 32.0
 _DOWNLOAD_BYTES = 32 << 20
 _ATTEMPTS = 3
-_LOCK = "lock"  # an empty file that is locked by the users of a copy
+# Empty files: the users of a copy share the first lock, and one process at a time has the second.
+_LOCK, _DOWNLOAD = "lock", "download"
 
 # An object, its name in the copy of a directory ("" for a copy of one object), and its SHA-256.
 _Part = tuple[ObjectInfo, str, str | None]
@@ -78,29 +79,25 @@ class Cache:
 
     def _hold(self, url: ObjectUrl, parts: Sequence[_Part]) -> tuple[int, Path]:
         """Return a copy and the open file that holds a shared lock on it."""
-        folder = self.directory / _key_of(parts)
+        folder = self.directory / _key_of(url, parts)
         path = folder / url.name
         num_bytes = sum(info.num_bytes for info, _, _ in parts)
-        while True:
-            with writing(self.directory):
-                descriptor = _locked(folder / _LOCK, fcntl.LOCK_SH)
-            try:
-                if _size(path) != num_bytes:
-                    os.close(descriptor)
-                    with writing(self.directory):
-                        descriptor = _locked(folder / _LOCK, fcntl.LOCK_EX)
+        with writing(self.directory):
+            descriptor = _locked(folder / _LOCK, fcntl.LOCK_SH)
+        try:
+            if _size(path) != num_bytes:
+                with writing(self.directory):
+                    download = _locked(folder / _DOWNLOAD, fcntl.LOCK_EX)
+                try:
                     if _size(path) != num_bytes:  # no other process copied it meanwhile
                         self._copy(path, parts, num_bytes)
-                    fcntl.flock(descriptor, fcntl.LOCK_SH)
-                    if _size(path) != num_bytes:  # removed between the two locks
-                        os.close(descriptor)
-                        continue
-                os.utime(descriptor)  # the time of the last use
-            except BaseException:
-                with suppress(OSError):
-                    os.close(descriptor)
-                raise
-            return descriptor, path
+                finally:
+                    os.close(download)
+            os.utime(descriptor)  # the time of the last use
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor, path
 
     def _copy(self, path: Path, parts: Sequence[_Part], num_bytes: int) -> None:
         is_directory = bool(parts[0][1])
@@ -203,8 +200,8 @@ def _download(info: ObjectInfo, path: Path, sha256: str | None) -> None:
     raise StorageError(info.url, None, f"{fault} in {_ATTEMPTS} copies")
 
 
-def _key_of(parts: Sequence[_Part]) -> str:
-    text = "\n".join(f"{info.url} {info.version}" for info, _, _ in parts)
+def _key_of(url: ObjectUrl, parts: Sequence[_Part]) -> str:
+    text = "\n".join([str(url), *(f"{info.url} {info.version}" for info, _, _ in parts)])
     digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
     return f"{digest[:2]}/{digest[2:32]}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Literal, assert_never
 
 from bert_jax.local_paths import Scheme
@@ -108,6 +109,17 @@ def naming_store_errors(name: str, url: ObjectUrl) -> Iterator[None]:
         if error.problem not in ("bucket", "denied", "credentials"):
             raise
         raise ValueError(f"{name}={url}: {error.explanation}.") from error
+
+
+@contextmanager
+def naming_url(copy: Path, url: ObjectUrl) -> Iterator[None]:
+    """Replace the path of a local copy by its URL in the messages of ValueErrors in the block."""
+    try:
+        yield
+    except ValueError as error:
+        if str(copy) not in str(error):
+            raise
+        raise ValueError(str(error).replace(str(copy), str(url))) from error
 
 
 def missing_extra(scheme: Scheme, setting: str = "") -> ValueError:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from bert_jax.files import file_sha256
+from bert_jax.storage.cache import local_file, local_tree
 from bert_jax.storage.errors import MissingObjectError
 from bert_jax.storage.objects import find, list_objects
 from bert_jax.storage.reader import ObjectReader
@@ -85,6 +86,20 @@ def exists(location: Location) -> bool:
     if isinstance(location, ObjectUrl):
         return find(location) is not None
     return location.exists()
+
+
+def local_copy(location: Location) -> Path:
+    """Return a path unchanged, or the path of a copy of an object or of all objects below a URL.
+
+    Raises:
+      StorageError: an object cannot be read.
+      NotWritten: the copy cannot be written.
+    """
+    if not isinstance(location, ObjectUrl):
+        return location
+    if location.key and find(location) is not None:
+        return local_file(location)
+    return local_tree(location)
 
 
 def num_bytes_of(location: Location) -> int:

@@ -80,6 +80,8 @@ def stat(url: ObjectUrl) -> ObjectInfo:
 
 def find(url: ObjectUrl) -> ObjectInfo | None:
     """Describe an object, or return None if it does not exist; see `stat`."""
+    if not url.key:
+        return None
     try:
         return stat(url)
     except MissingObjectError:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
-from bert_jax.files import check_checksums, write_file
+from bert_jax.files import CHECKSUMS_NAME, check_checksums, write_file
 from bert_jax.json_files import read_json_object
 from bert_jax.local_paths import check_local, make_directory
+from bert_jax.storage.cache import local_tree
+from bert_jax.storage.errors import MissingObjectError, naming_url
+from bert_jax.storage.objects import find
+from bert_jax.storage.urls import ObjectUrl
 from bert_jax.tokenizers import byte_bpe_files, sentencepiece_files
 from bert_jax.tokenizers.components import lowercases, strips_accents, with_layout
 from bert_jax.tokenizers.special_tokens import BERT, SpecialTokens, special_tokens_of
@@ -105,6 +110,35 @@ def read_backend(path: Path, lowercase: bool | None) -> Any:
         )
     add_special_tokens(backend)
     return backend
+
+
+@contextmanager
+def tokenizer_copy(url: ObjectUrl) -> Iterator[Path]:
+    """Return a local copy of a tokenizer's files in a bucket; error messages name the URL.
+
+    Args:
+      url: the URL of a file or a directory, as for `read_backend`.
+
+    Raises:
+      ValueError: there is no such object, or the block raises a ValueError.
+    """
+    file = bool(url.key) and find(url) is not None
+    wanted = {*_CHECKSUMMED_FILES, _FAIRSEQ_MODEL, CHECKSUMS_NAME}
+    if file:
+        wanted.add(url.name)
+
+    def is_wanted(name: str) -> bool:
+        return name in wanted or (not file and name.removeprefix(f"{NESTED_NAME}/") in wanted)
+
+    directory = url.parent if file else url
+    try:
+        copy = local_tree(directory, is_wanted)
+    except MissingObjectError:
+        raise ValueError(
+            f"{url}: contains no tokenizer. Expected it to contain a {_EXPECTED_FILES}."
+        ) from None
+    with naming_url(copy, directory):
+        yield copy / url.name if file else copy
 
 
 def add_special_tokens(backend: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
+from bert_jax.storage.urls import parse_url
 from bert_jax.tokenizers.components import (
     DEFAULT_SEPARATORS,
     lowercases,
@@ -23,7 +25,7 @@ from bert_jax.tokenizers.components import (
     word_finder,
     words_of,
 )
-from bert_jax.tokenizers.files import read_backend, write_backend
+from bert_jax.tokenizers.files import read_backend, tokenizer_copy, write_backend
 from bert_jax.tokenizers.special_tokens import (
     SpecialTokens,
     special_tokens_of,
@@ -71,7 +73,7 @@ class Tokenizer:
         return f"Tokenizer(kind={self.kind!r}, vocab_size={self.vocab_size})"
 
     @classmethod
-    def load(cls, path: str | Path, lowercase: bool | None = None) -> Tokenizer:
+    def load(cls, path: str | os.PathLike[str], lowercase: bool | None = None) -> Tokenizer:
         """Load a tokenizer from a file or a directory.
 
         The file must be a tokenizer.json, vocab.txt, spiece.model or vocab.json. A directory must
@@ -80,12 +82,16 @@ class Tokenizer:
         whether text is lowercased and stripped of accents, and defaults to `do_lower_case` in
         tokenizer_config.json in the same directory. If neither is set, a tokenizer.json keeps its
         own setting, a vocab.txt is treated as uncased if no token contains an uppercase ASCII
-        letter, and a spiece.model is treated as uncased.
+        letter, and a spiece.model is treated as uncased. The path may be a URL in a bucket.
 
         Raises:
           ValueError: the file does not exist or is not a vocabulary of the BERT family.
         """
-        return cls(read_backend(Path(path), lowercase))
+        url = parse_url(path)
+        if url is None:
+            return cls(read_backend(Path(path), lowercase))
+        with tokenizer_copy(url) as copy:
+            return cls(read_backend(copy, lowercase))
 
     def save(self, directory: str | Path, *, segments: bool = False) -> None:
         """Write the files that `load` and `transformers.AutoTokenizer` read.

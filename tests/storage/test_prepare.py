@@ -104,9 +104,9 @@ def test_a_corpus_in_a_bucket_equals_one_on_disk(
         prepare(on_disk.text, on_disk.tokenizer, bucket / "corpora")
     with pytest.raises(ValueError, match="parts of a corpus are prepared in a directory on a file"):
         prepare(on_disk.text, on_disk.tokenizer, bucket / "other", merge=True)
-    missing = f"output={bucket.scheme}://no-such-bucket/x/y: the bucket 'no-such-bucket' does not"
+    missing = f"output={bucket.scheme}://no-such-bucket/x: the bucket 'no-such-bucket' does not"
     with pytest.raises(ValueError, match=missing):
-        prepare(on_disk.text, on_disk.tokenizer, f"{bucket.scheme}://no-such-bucket/x/y")
+        prepare(on_disk.text, on_disk.tokenizer, f"{bucket.scheme}://no-such-bucket/x")
 
 
 def command(on_disk: OnDisk, inputs: str, output: ObjectUrl) -> list[str]:

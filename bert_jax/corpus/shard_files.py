@@ -1,0 +1,162 @@
+"""Find the files of a corpus's shards: in a directory, or as copies of objects in a bucket."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from bert_jax.corpus.manifest import ShardInfo
+from bert_jax.local_paths import cache_directory
+from bert_jax.storage.cache import Cache
+from bert_jax.storage.errors import ConflictError, MissingObjectError
+from bert_jax.storage.objects import list_directory, stat
+from bert_jax.storage.urls import Location, ObjectUrl
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_CACHE_GIB = 100.0
+_PREFETCHES = 4  # shards that are copied at the same time before they are needed
+
+
+def corpus_cache(directory: str | os.PathLike[str] = "", gib: float = DEFAULT_CACHE_GIB) -> Cache:
+    """Return the cache for the shards of corpora in buckets.
+
+    Args:
+      directory: the directory; "" for `corpora` in the directory for files that can be re-created.
+      gib: the size of all copies in it, in GiB.
+    """
+    path = Path(directory) if os.fspath(directory) else cache_directory() / "corpora"
+    return Cache(path, int(gib * (1 << 30)))
+
+
+class BucketShardFiles:
+    """Copies of the shards in a bucket; each is verified against the manifest when it is copied.
+
+    Threads copy the shards that were not requested yet, as far as the cache has room for the whole
+    split. Any number of processes on one host may share the cache. Instances are not pickled; each
+    process makes its own.
+    """
+
+    def __init__(self, url: ObjectUrl, shards: Sequence[ShardInfo], cache: Cache):
+        """Describe the shards; nothing is copied before one is requested.
+
+        Args:
+          url: the URL of the corpus.
+          shards: the shards of a split.
+          cache: where the copies are kept.
+        """
+        self._url, self._shards, self._cache = url, shards, cache
+        self._num_bytes = sum(shard.num_bytes for shard in shards)
+        self.fits = self._num_bytes <= cache.max_bytes
+        self._lock = threading.Lock()
+        self._threads: ThreadPoolExecutor | None = None
+        self._missing = set(range(len(shards)))
+        self._started, self._waited = 0.0, 0.0
+
+    @contextmanager
+    def open(self, shard: int) -> Iterator[Path]:
+        """Return a copy of a shard, waiting for it if necessary.
+
+        Raises:
+          ValueError: the shard was removed or replaced since the corpus was finished.
+          OSError: the shard cannot be read, or the copy cannot be written.
+        """
+        began = time.monotonic()
+        with self._copy(shard) as path:
+            with self._lock:
+                first = not self._started
+                self._started = self._started or began
+                self._waited += time.monotonic() - began
+            if first:
+                self._prefetch()
+            self._finished(shard)
+            yield path
+
+    @contextmanager
+    def _copy(self, shard: int) -> Iterator[Path]:
+        info = self._shards[shard]
+        url = self._url / info.name
+        try:
+            described = stat(url)
+            if described.num_bytes != info.num_bytes:
+                raise ConflictError(url, "conflict")
+            with self._cache.copy_of(described, info.sha256) as path:
+                yield path
+        except MissingObjectError as error:
+            raise ValueError(
+                f"{url}: this shard was deleted from the bucket. Restore it, or prepare the corpus "
+                "again."
+            ) from error
+        except ConflictError as error:
+            raise ValueError(
+                f"{url}: this shard was replaced by another file since the corpus was finished. "
+                "Restore it, or prepare the corpus again."
+            ) from error
+
+    def _prefetch(self) -> None:
+        if not self.fits:
+            logger.warning(
+                "%s: the shards need %.1f GiB, but the cache in %s may hold only %.1f GiB, so "
+                "shards will be copied again and again. Raise loader.cache_gib",
+                self._url,
+                self._num_bytes / (1 << 30),
+                self._cache.directory,
+                self._cache.max_bytes / (1 << 30),
+            )
+            return
+        self._threads = ThreadPoolExecutor(_PREFETCHES, thread_name_prefix="copy-shards")
+        # Processes begin in different places, so that they copy different shards.
+        start = os.getpid() % max(1, len(self._shards))
+        for shard in [*range(start, len(self._shards)), *range(start)]:
+            self._threads.submit(self._fetch_ahead, shard)
+        self._threads.shutdown(wait=False)
+
+    def _fetch_ahead(self, shard: int) -> None:
+        with self._lock:
+            if shard not in self._missing:
+                return
+        try:
+            with self._copy(shard):
+                self._finished(shard)
+        except (OSError, ValueError) as error:  # raised again when the shard is requested
+            logger.warning("a shard could not be copied ahead of time: %s", error)
+
+    def _finished(self, shard: int) -> None:
+        """Count a shard, and report the time spent waiting when all shards have been copied."""
+        with self._lock:
+            if shard not in self._missing:
+                return
+            self._missing.remove(shard)
+            if self._missing:
+                return
+            elapsed, waited = time.monotonic() - self._started, self._waited
+        logger.info(
+            "%s: all %d shards (%.2f GiB) are in %s after %.1f s, of which batches waited %.1f s",
+            self._url,
+            len(self._shards),
+            self._num_bytes / (1 << 30),
+            self._cache.directory,
+            elapsed,
+            waited,
+        )
+
+    def close(self) -> None:
+        """Stop copying shards ahead of time."""
+        with self._lock:
+            self._missing.clear()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def file_sizes(directory: Location) -> dict[str, int]:
+    """Return the sizes of the files directly in a directory, by name."""
+    if isinstance(directory, ObjectUrl):
+        return {info.url.name: info.num_bytes for info in list_directory(directory)[0]}
+    with os.scandir(directory) as entries:
+        return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
