@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Write the lock files next to this script: the versions and hashes of all packages that bert-jax
-# needs on a TPU host and with CUDA. Needs uv (pip install uv).
+# needs on a TPU host and with CUDA, including those for Google Cloud Storage. Needs uv (pip install
+# uv).
 #
 #   launch/docker/lock.sh
 #
@@ -15,9 +16,9 @@ constraints=$(mktemp)
 trap 'rm -f "$constraints"' EXIT
 "$python" -m pip freeze --exclude-editable | grep -E '^[A-Za-z0-9._-]+==[^+]*$' >"$constraints"
 for target in tpu:tpu cuda:cuda13; do
-  # Python and the C library of the images, and of the TPU hosts or newer.
-  # setuptools installs bert-jax itself.
-  echo 'setuptools>=77' | uv pip compile - setup.py --extra "${target#*:}" --constraints "$constraints" \
-    --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_31 --generate-hashes \
-    --no-annotate --no-header --output-file "launch/docker/requirements-${target%:*}.lock"
+  # setuptools installs bert-jax itself. The images have this Python and at least this C library.
+  echo 'setuptools>=77' | uv pip compile - setup.py --extra "${target#*:}" --extra gcs \
+    --constraints "$constraints" --python-version 3.11 --python-platform x86_64-manylinux_2_31 \
+    --generate-hashes --no-annotate --no-header --quiet \
+    --output-file "launch/docker/requirements-${target%:*}.lock"
 done

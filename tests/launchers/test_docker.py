@@ -41,7 +41,7 @@ def test_the_locked_versions_satisfy_the_requirements(target):
     """Check bert-jax and its dependencies, if they are installed in the locked version."""
     locked = pins(target)
     environment = {"python_version": "3.11", "python_full_version": "3.11.7"}
-    todo = [Requirement(f"bert-jax[{EXTRAS[target]}]")]
+    todo = [Requirement(f"bert-jax[{EXTRAS[target]},gcs]")]
     done: set[tuple[str, str]] = set()
     while todo:
         parent = todo.pop()
