@@ -7,21 +7,25 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, assert_never
+from typing import Any, Literal, assert_never, get_args
 
 from bert_jax.corpus.workspace import SWEEP_NAME, directory_kind
 from bert_jax.goodput.account import Account, Goodput
-from bert_jax.goodput.entries import GOODPUT_NAME, read_entries
+from bert_jax.goodput.entries import GOODPUT_NAME, EndState, read_entries
 from bert_jax.goodput.text import goodput_lines
+from bert_jax.json_files import check_kinds, expecting_fields, read_json_object
 from bert_jax.local_paths import local_path
 from bert_jax.runs.ownership import is_locked
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME
 from bert_jax.training.checkpoint_files import steps_in
+from bert_jax.training.heartbeat import HEARTBEAT_NAME
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 from bert_jax.training.reports import EvaluationReport, format_duration, format_metric
 
 # "ended" stands for a run of an earlier version, which did not record how it ended.
 State = Literal["not started", "running", "finished", "stopped", "failed", "killed", "ended"]
+_BEATING_SECONDS = 30.0  # a running run writes a heartbeat at least every ten seconds
+_STUCK_SECONDS = 60.0
 # Values in an entry of the log that are not metrics.
 _DETAILS = {
     *("kind", "step", "learning_rate", "tokens_per_second"),
@@ -35,14 +39,18 @@ class RunStatus:
 
     Attributes:
       work_dir: the run's work directory.
-      state: "running" if a process holds the lock of the work directory; otherwise, how the newest
-        start ended. A killed run may have been killed by a signal, by the system, or by a power
-        failure.
+      state: "running" if a process holds the lock of the work directory or has written a heartbeat
+        in the last half minute; otherwise, how the newest start ended. A killed run may have been
+        killed by a signal, by the system, or by a power failure.
       step: the number of optimizer steps completed, including steps that a killed run has to
         repeat.
       total_steps: the number of optimizer steps in the whole run; None if unknown.
       checkpoint: the step of the newest checkpoint; None if there is none.
+      activity: what a running run is doing according to its heartbeat, such as "saving"; "" if
+        unknown.
       last_seen: the time of the last sign of life, in seconds since 1970; None if unknown.
+      progress_time: when the step or the activity last changed, in seconds since 1970; None if
+        unknown.
       host: the machine that the newest start runs or ran on; "" if unknown.
       pid: the process ID of the newest start's first process; None if unknown.
       error: the error that ended the run; "" if there was none.
@@ -56,7 +64,9 @@ class RunStatus:
     step: int
     total_steps: int | None
     checkpoint: int | None
+    activity: str
     last_seen: float | None
+    progress_time: float | None
     host: str
     pid: int | None
     error: str
@@ -95,7 +105,8 @@ class RunStatus:
                 missing = "" if self.work_dir.is_dir() else ", there is no such directory"
                 return f"not started{missing}"
             case "running":
-                return f"running{process}{self._seen('; last sign of life')}"
+                doing = f", {self.activity}" * bool(self.activity)
+                return f"running{doing}{process}{self._seen('; last sign of life')}{self._stuck()}"
             case "finished":
                 return f"finished{self._seen('')}"
             case "stopped":
@@ -114,6 +125,11 @@ class RunStatus:
             return ""
         return f"{before} {format_duration(max(0.0, time.time() - self.last_seen))} ago"
 
+    def _stuck(self) -> str:
+        if self.progress_time is None or time.time() - self.progress_time < _STUCK_SECONDS:
+            return ""
+        return f"; no progress for {format_duration(time.time() - self.progress_time)}"
+
     def to_json(self) -> dict[str, Any]:
         """Return the status as plain JSON values."""
         return {
@@ -123,7 +139,9 @@ class RunStatus:
             "step": self.step,
             "total_steps": self.total_steps,
             "checkpoint": self.checkpoint,
+            "activity": self.activity,
             "last_seen": self.last_seen,
+            "progress_time": self.progress_time,
             "host": self.host,
             "pid": self.pid,
             "error": self.error,
@@ -188,7 +206,10 @@ def read_status(path: str | Path) -> RunStatus | SweepStatus:
 
 
 def _run_status(work_dir: Path) -> RunStatus:
-    alive = is_locked(work_dir)
+    beat = _heartbeat(work_dir)
+    beating = beat is not None and beat.state not in get_args(EndState)
+    recent = beating and beat is not None and time.time() - beat.time < _BEATING_SECONDS
+    alive = is_locked(work_dir) or recent
     ledger, log = work_dir / GOODPUT_NAME, work_dir / LOG_NAME
     goodput = Account(read_entries(ledger)).goodput() if ledger.is_file() else None
     entries = read_metrics(log) if log.is_file() else []
@@ -196,13 +217,17 @@ def _run_status(work_dir: Path) -> RunStatus:
     train = _newest(entries, "train")
     known = [int(train.get("step", 0)), *saved[-1:]]
     start = None if goodput is None else goodput.last_start
+    seen = [] if goodput is None else [goodput.last_seen]
+    seen += [] if beat is None else [beat.time]
     return RunStatus(
         work_dir=work_dir,
         state=_state(goodput, alive=alive, begun=bool(saved or entries)),
         step=max(known) if goodput is None else goodput.step,
         total_steps=None if goodput is None else goodput.total_steps or None,
         checkpoint=saved[-1] if saved else None,
-        last_seen=None if goodput is None else goodput.last_seen,
+        activity=beat.state if alive and beating and beat is not None else "",
+        last_seen=max(seen, default=None),
+        progress_time=beat.progress_time if alive and beating and beat is not None else None,
         host="" if start is None or start.host is None else start.host,
         pid=None if start is None else start.pid,
         error="" if goodput is None else goodput.error or "",
@@ -210,6 +235,27 @@ def _run_status(work_dir: Path) -> RunStatus:
         evaluation=_evaluation(_newest(entries, "evaluation")),
         goodput=goodput,
     )
+
+
+@dataclass(frozen=True)
+class _Beat:
+    """The heartbeat of a run; see `Heartbeat`."""
+
+    time: float
+    progress_time: float
+    state: str
+
+
+def _heartbeat(work_dir: Path) -> _Beat | None:
+    """Return a run's newest heartbeat, or None if it has never written one."""
+    file = work_dir / HEARTBEAT_NAME
+    if not file.is_file():
+        return None
+    with expecting_fields(file):
+        content = read_json_object(file, "The run writes it again")
+        check_kinds(content, state=str)
+        times = float(content["time"]), float(content["progress_time"])
+        return _Beat(*times, content["state"])
 
 
 def _state(goodput: Goodput | None, *, alive: bool, begun: bool) -> State:

@@ -89,6 +89,37 @@ def test_a_running_run(tmp_path: Path) -> None:
     assert not is_locked(run) and status_of(run).state == "killed"
 
 
+def write_heartbeat(run: Path, state: str, *, age: float, since: float) -> None:
+    beat = {"time": NOW + 2 - age, "progress_time": NOW + 2 - since, "step": 51, "state": state}
+    (run / "heartbeat.json").write_text(json.dumps(beat))
+
+
+def test_a_heartbeat_shows_what_a_run_is_doing(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", START, TRAINED)
+    with only_writer(run):
+        write_heartbeat(run, "evaluating", age=3, since=20)
+        status = status_of(run)
+        assert (status.state, status.activity) == ("running", "evaluating")
+        assert (
+            str(status)
+            .splitlines()[0]
+            .endswith("running, evaluating (process 4711 on node1); last sign of life 3s ago")
+        )
+        write_heartbeat(run, "waiting for data", age=3, since=600)
+        assert "last sign of life 3s ago; no progress for 10m 00s\n" in str(status_of(run))
+    # The machine that holds the lock may be another one, on a file system without locks.
+    assert status_of(run).state == "running"
+    write_heartbeat(run, "evaluating", age=35, since=35)
+    status = status_of(run)
+    assert (status.state, status.activity) == ("killed", "")
+    assert "killed (process 4711 on node1), last seen 35s ago" in str(status)
+    write_heartbeat(run, "finished", age=3, since=3)
+    assert status_of(run).state == "killed"  # the ledger decides how the run ended
+    (run / "heartbeat.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"heartbeat\.json"):
+        read_status(run)
+
+
 def test_finished_stopped_and_failed_runs(tmp_path: Path) -> None:
     finished = status_of(write_run(tmp_path / "finished", START, TRAINED, FINISHED))
     assert finished.state == "finished" and finished.progress == "step 200 of 200 (100.0%)"
