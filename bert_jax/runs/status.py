@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -39,9 +40,9 @@ class RunStatus:
 
     Attributes:
       work_dir: the run's work directory.
-      state: "running" if a process holds the lock of the work directory or has written a heartbeat
-        in the last half minute; otherwise, how the newest start ended. A killed run may have been
-        killed by a signal, by the system, or by a power failure.
+      state: "running" if a process holds the lock of the work directory, or if a process on another
+        machine has written a heartbeat in the last half minute; otherwise, how the newest start
+        ended. A killed run may have been killed by a signal, by the system, or by a power failure.
       step: the number of optimizer steps completed, including steps that a killed run has to
         repeat.
       total_steps: the number of optimizer steps in the whole run; None if unknown.
@@ -209,7 +210,9 @@ def _run_status(work_dir: Path) -> RunStatus:
     beat = _heartbeat(work_dir)
     beating = beat is not None and beat.state not in get_args(EndState)
     recent = beating and beat is not None and time.time() - beat.time < _BEATING_SECONDS
-    alive = is_locked(work_dir) or recent
+    # Some file systems do not show this machine the locks of other machines.
+    elsewhere = beat is not None and beat.host != socket.gethostname()
+    alive = is_locked(work_dir) or (recent and elsewhere)
     ledger, log = work_dir / GOODPUT_NAME, work_dir / LOG_NAME
     goodput = Account(read_entries(ledger)).goodput() if ledger.is_file() else None
     entries = read_metrics(log) if log.is_file() else []
@@ -244,6 +247,7 @@ class _Beat:
     time: float
     progress_time: float
     state: str
+    host: str
 
 
 def _heartbeat(work_dir: Path) -> _Beat | None:
@@ -253,9 +257,9 @@ def _heartbeat(work_dir: Path) -> _Beat | None:
         return None
     with expecting_fields(file):
         content = read_json_object(file, "The run writes it again")
-        check_kinds(content, state=str)
+        check_kinds(content, state=str, host=str)
         times = float(content["time"]), float(content["progress_time"])
-        return _Beat(*times, content["state"])
+        return _Beat(*times, content["state"], content["host"])
 
 
 def _state(goodput: Goodput | None, *, alive: bool, begun: bool) -> State:

@@ -90,11 +90,14 @@ def test_a_running_run(tmp_path: Path) -> None:
 
 
 def write_heartbeat(run: Path, state: str, *, age: float, since: float) -> None:
-    beat = {"time": NOW + 2 - age, "progress_time": NOW + 2 - since, "step": 51, "state": state}
+    times = {"time": NOW + 2 - age, "progress_time": NOW + 2 - since}
+    beat = {**times, "step": 51, "state": state, "host": "node1"}
     (run / "heartbeat.json").write_text(json.dumps(beat))
 
 
-def test_a_heartbeat_shows_what_a_run_is_doing(tmp_path: Path) -> None:
+def test_a_heartbeat_shows_what_a_run_is_doing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = write_run(tmp_path / "run", START, TRAINED)
     with only_writer(run):
         write_heartbeat(run, "evaluating", age=3, since=20)
@@ -107,8 +110,10 @@ def test_a_heartbeat_shows_what_a_run_is_doing(tmp_path: Path) -> None:
         )
         write_heartbeat(run, "waiting for data", age=3, since=600)
         assert "last sign of life 3s ago; no progress for 10m 00s\n" in str(status_of(run))
-    # The machine that holds the lock may be another one, on a file system without locks.
+    # The lock may be invisible if another machine holds it, but not if this machine does.
     assert status_of(run).state == "running"
+    monkeypatch.setattr(status_module.socket, "gethostname", lambda: "node1")
+    assert status_of(run).state == "killed"
     write_heartbeat(run, "evaluating", age=35, since=35)
     status = status_of(run)
     assert (status.state, status.activity) == ("killed", "")
