@@ -62,6 +62,9 @@ WANDB = ["wandb>=0.31,<1"]
 MLFLOW = ["mlflow-skinny>=3.17,<4", "sqlalchemy>=2.0,<3", "alembic>=1.20,<2", "sqlparse>=0.6,<1"]
 TENSORBOARD = ["tensorboard>=2.21,<3"]
 
+# This package streams datasets from the Hugging Face Hub.
+DATASETS = ["datasets>=5.2,<6"]
+
 # These packages build the documentation, and parse its pages in the tests.
 DOCS = ["sphinx>=9.0.4,<10", "myst-parser>=5.2,<6", "myst-nb>=1.4,<2", "furo>=2025.12.19"]
 
@@ -72,6 +75,7 @@ COURSE = ["jupyterlab>=4.6.6,<5", "ipykernel>=7.4,<8"]
 BROWSER = ["playwright>=1.50,<2"]
 
 DEV = [
+    *DATASETS,
     *DOCS,
     *GCS,
     *S3,
@@ -124,6 +128,7 @@ setup(
         "tpu": ["jax[tpu]"],
         "wikipedia": WIKIPEDIA,
         "language": LANGUAGE,
+        "datasets": DATASETS,
         "torch": TORCH,
         "onnx": ONNX,
         "tensorflow": TENSORFLOW,

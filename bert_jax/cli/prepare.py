@@ -2,11 +2,11 @@
 
     bert-jax prepare --input books/*.txt wiki.jsonl.gz --tokenizer vocab.txt --output corpus
 
-Inputs can be any mix of plain text (where a blank line ends a document), JSON Lines, Parquet and
-tfds:NAME/CONFIG. Plain text and JSON Lines may be compressed as .gz, .zst or .xz. A directory
-stands for the files in it, and a pattern for the files that match it. If the command is killed,
-running it again continues after the finished shards. If the corpus is already finished, its files
-are checked against their checksums.
+Inputs can be any mix of plain text (where a blank line ends a document), JSON Lines, Parquet,
+Arrow, MDS, tfds:NAME/CONFIG and hf:OWNER/NAME. Plain text and JSON Lines may be compressed as .gz,
+.zst or .xz. A directory stands for the files in it, and a pattern for the files that match it. If
+the command is killed, running it again continues after the finished shards. If the corpus is
+already finished, its files are checked against their checksums.
 
 On many machines, run the command with --part 0/N, --part 1/N and so on, in any order, and then
 once with --merge. All of them need the same options and the same output directory.

@@ -13,7 +13,8 @@ def add_source_arguments(parser: ArgumentParser) -> None:
     parser.add_list(
         "--input",
         "PATH",
-        "files, directories, patterns or tfds:NAME/CONFIG:SPLIT (SPLIT defaults to train)",
+        "files, directories, patterns, tfds:NAME/CONFIG:SPLIT or hf:OWNER/NAME/CONFIG:SPLIT (SPLIT "
+        "defaults to train)",
         required=True,
     )
     add_field_options(parser, SourceOptions)

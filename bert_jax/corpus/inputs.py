@@ -18,7 +18,7 @@ from bert_jax.field_options import option
 from bert_jax.storage.locations import modified_ns
 from bert_jax.storage.urls import Location, ObjectUrl, is_inside, parse_location
 from bert_jax.text.documents import Document, SourceCounts, SourceOptions
-from bert_jax.text.files import expand_inputs, identity, is_tfds
+from bert_jax.text.files import expand_inputs, identity, is_file_name
 from bert_jax.text.sources import read_documents, source_name, total_bytes
 
 MIN_LENGTH = 8
@@ -142,7 +142,7 @@ class PrepareInputs:
             {
                 "path": source_name(path, options),
                 "num_bytes": total_bytes([path], options),
-                **({} if is_tfds(path) else {MTIME_KEY: modified_ns(parse_location(path))}),
+                **_modification(path),
                 **({SPLIT_KEY: "heldout"} if number < len(self.heldout) else {}),
             }
             for number, path in enumerate(self.paths)
@@ -165,6 +165,10 @@ class PrepareInputs:
         """Return (held-out documents, documents to split), which must be read in that order."""
         heldout = read_documents(self.heldout, options, counts) if self.heldout else iter(())
         return heldout, read_documents(self.split, options, counts)
+
+
+def _modification(path: str) -> dict[str, int]:
+    return {MTIME_KEY: modified_ns(parse_location(path))} if is_file_name(path) else {}
 
 
 def resolve_inputs(
@@ -207,13 +211,13 @@ def resolve_inputs(
 
 
 def _identity(path: str, options: SourceOptions) -> str:
-    return source_name(path, options) if is_tfds(path) else identity(path)
+    return identity(path) if is_file_name(path) else source_name(path, options)
 
 
 def _check_output_outside(inputs: Sequence[str], output: Location) -> None:
     """Raise ValueError if the output is inside an input, where it would be read as text."""
     for name in inputs:
-        if is_tfds(name):
+        if not is_file_name(name):
             continue
         directory = parse_location(name)
         if isinstance(directory, ObjectUrl) or directory.is_dir():

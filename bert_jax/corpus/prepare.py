@@ -72,7 +72,7 @@ def prepare(
     """Prepare a corpus directory from raw text; see `make_corpus`.
 
     Args:
-      inputs: files, directories, patterns or "tfds:NAME/CONFIG:SPLIT".
+      inputs: files, directories, patterns, "tfds:NAME/CONFIG:SPLIT" or "hf:OWNER/NAME:SPLIT".
       tokenizer: a tokenizer, the path of its file or directory, or a work directory that contains
         one.
       output: a new directory, or one with a preparation to resume. A finished corpus is not

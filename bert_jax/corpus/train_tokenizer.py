@@ -142,7 +142,7 @@ def train_tokenizer(
     lose accents, a warning is logged.
 
     Args:
-      inputs: files, directories, patterns or "tfds:NAME/CONFIG:SPLIT".
+      inputs: files, directories, patterns, "tfds:NAME/CONFIG:SPLIT" or "hf:OWNER/NAME:SPLIT".
       kind: BERT's WordPiece, RoBERTa's byte-level BPE, or SentencePiece with ALBERT's normalization
         (a unigram model or BPE).
       vocab_size: the number of tokens, including special tokens; None for the size of BERT's,

@@ -13,14 +13,9 @@ import numpy as np
 from bert_jax.filtering.findings import Finding
 from bert_jax.filtering.words import Hashes, ngram_hashes, word_hashes
 from bert_jax.json_files import parse_json
+from bert_jax.text.archives import BROKEN_ARCHIVE, open_stream
 from bert_jax.text.documents import SourceCounts
-from bert_jax.text.files import (
-    BROKEN_ARCHIVE,
-    JSON_LINES_SUFFIXES,
-    PARQUET_SUFFIXES,
-    content_suffix,
-    open_stream,
-)
+from bert_jax.text.files import JSON_LINES_SUFFIXES, PARQUET_SUFFIXES, content_suffix
 
 NGRAM_WORDS = 13
 CONTAMINATED = "contaminated"  # the name of the rule

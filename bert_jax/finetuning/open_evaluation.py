@@ -44,7 +44,8 @@ from bert_jax.runs.work_dir import (
     read_tokenizer,
 )
 from bert_jax.tasks.finetuning import ClassifierTask
-from bert_jax.text.files import COMPRESSIONS, is_tfds
+from bert_jax.text.archives import COMPRESSIONS
+from bert_jax.text.files import is_tfds
 from bert_jax.training.checkpoint_files import identity_of
 from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.distributed import agreed, check_same

@@ -10,8 +10,9 @@ from typing import IO, Literal, overload
 
 from bert_jax.corpus.document_stream import document_digest, folded_digest
 from bert_jax.local_paths import check_local
+from bert_jax.text.archives import BROKEN_ARCHIVE, COMPRESSIONS, open_stream
 from bert_jax.text.documents import SourceCounts
-from bert_jax.text.files import BROKEN_ARCHIVE, COMPRESSIONS, is_tfds, open_stream
+from bert_jax.text.files import is_tfds
 from bert_jax.text.tfds import parse_tfds
 
 # The maximum length of a line, the same as the default limit for a document in a corpus. Lines are

@@ -10,8 +10,8 @@ from typing import Any, Never
 from bert_jax.json_files import parse_json
 from bert_jax.labeled_data.files import check_paths
 from bert_jax.local_paths import LocalPath
+from bert_jax.text.archives import BROKEN_ARCHIVE, open_stream
 from bert_jax.text.documents import SourceCounts
-from bert_jax.text.files import BROKEN_ARCHIVE, open_stream
 
 _KINDS = {list: "an array", dict: "an object", str: "a string", int: "an integer"}
 

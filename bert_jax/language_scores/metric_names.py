@@ -6,12 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from bert_jax.text.files import (
-    COMPRESSIONS,
-    JSON_LINES_SUFFIXES,
-    PARQUET_SUFFIXES,
-    TEXT_SUFFIXES,
-)
+from bert_jax.text.archives import COMPRESSIONS
+from bert_jax.text.files import JSON_LINES_SUFFIXES, PARQUET_SUFFIXES, TEXT_SUFFIXES
 from bert_jax.training.reports import PAIRS_PREFIX, TEXT_PREFIX
 
 _SUFFIXES = (*TEXT_SUFFIXES, *JSON_LINES_SUFFIXES, *PARQUET_SUFFIXES)

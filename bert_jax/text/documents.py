@@ -10,7 +10,7 @@ from typing import Literal
 
 from bert_jax.field_options import option
 from bert_jax.local_paths import check_local
-from bert_jax.text.files import Hash
+from bert_jax.text.archives import Hash
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,8 @@ class Document:
 
     Attributes:
       text: the document's text.
-      source: where the document begins, as "path:line", "path:row N" or "tfds:name[i]".
+      source: where the document begins, as "path:line", "path:row N", "tfds:name[i]" or
+        "hf:name[i]".
     """
 
     text: str
@@ -36,7 +37,7 @@ class SourceOptions:
     """Options shared by all readers.
 
     Attributes:
-      text_field: the JSON field, Parquet column or TFDS feature that contains the text.
+      text_field: the JSON field, column or TFDS feature that contains the text.
       encoding: the encoding of plain text and JSON Lines.
       on_bad_line: whether a line or row that cannot be used raises an error ("error") or is skipped
         and counted ("skip"). A truncated file or a missing column is always an error.
@@ -48,7 +49,7 @@ class SourceOptions:
 
     text_field: str = option(
         "text",
-        "JSON field, Parquet column or TFDS feature that contains the text",
+        "JSON field, column or TFDS feature that contains the text",
         metavar="NAME",
         any_text=True,
     )

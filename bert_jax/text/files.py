@@ -1,142 +1,19 @@
-"""Expand inputs into files, and open both plain and compressed files."""
+"""Expand inputs into files and datasets."""
 
 from __future__ import annotations
 
 import glob
-import gzip
-import io
 import logging
-import lzma
 import os
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Protocol
 
-import zstandard
-
-from bert_jax.storage.locations import described, objects_below, open_location
+from bert_jax.storage.locations import described, objects_below
 from bert_jax.storage.patterns import matching_objects
 from bert_jax.storage.urls import Location, ObjectUrl, parse_location
-
-COMPRESSIONS = (".gz", ".xz", ".zst")
-BROKEN_ARCHIVE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, zstandard.ZstdError)
-
-_BUFFER_BYTES = 1 << 20
-# A Zstandard block has at least 4 bytes and decompresses to at most 128 KiB. One call therefore
-# returns at most 256 MiB, even for a file designed to exhaust memory, and usually about 20 KiB.
-_ZSTD_INPUT_BYTES = 8 << 10
-_ZSTD_MAX_WINDOW = 256 << 20  # kept in memory; zstd's own limit is 128 MiB by default
-
-
-class ReadCounter(Protocol):
-    """A counter of the bytes read from disk, which also hashes them if `hashing` is set."""
-
-    bytes_read: int
-    hashing: Hash | None
-
-
-class Hash(Protocol):
-    """An incremental checksum, such as hashlib's."""
-
-    def update(self, data: memoryview, /) -> None:
-        """Add bytes to the checksum."""
-
-
-@contextmanager
-def open_stream(path: Location, counter: ReadCounter) -> Iterator[IO[bytes]]:
-    """Open `path` as a buffered binary stream of its decompressed bytes.
-
-    The number of bytes read from disk is added to `counter.bytes_read`, and the bytes themselves
-    are added to the checksum in `counter.hashing` if there is one. Reading from a truncated or
-    damaged archive always raises one of the exceptions in `BROKEN_ARCHIVE`. Reading from an archive
-    that needs too much memory raises ValueError.
-    """
-    with ExitStack() as stack:
-        raw: io.RawIOBase = stack.enter_context(_CountingFile(path, counter))
-        stream: IO[bytes]
-        match path.suffix.lower():
-            case ".gz":
-                stream = io.BufferedReader(gzip.GzipFile(fileobj=raw), _BUFFER_BYTES)
-            case ".xz":
-                stream = io.BufferedReader(lzma.LZMAFile(raw), _BUFFER_BYTES)  # type: ignore[arg-type]
-            case ".zst":
-                stream = io.BufferedReader(_ZstdFile(raw, path), _BUFFER_BYTES)
-            case _:
-                stream = io.BufferedReader(raw, _BUFFER_BYTES)
-        yield stack.enter_context(stream)
-
-
-class _CountingFile(io.RawIOBase):
-    def __init__(self, path: Location, counter: ReadCounter) -> None:
-        self._file = open_location(path)
-        self._counter = counter
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def]
-        num_bytes = self._file.readinto(buffer) or 0
-        self._counter.bytes_read += num_bytes
-        if self._counter.hashing is not None:
-            self._counter.hashing.update(memoryview(buffer)[:num_bytes])
-        return num_bytes
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-
-class _ZstdFile(io.RawIOBase):
-    """A reader that decompresses the frames of a .zst file one after another.
-
-    The stream reader in `zstandard` itself does not report that a file is truncated.
-    """
-
-    def __init__(self, raw: io.RawIOBase, path: Location) -> None:
-        self._raw = raw
-        self._path = path
-        self._decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW)
-        self._frame = self._decompressor.decompressobj()
-        self._within_frame = False
-        self._decompressed = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def]
-        while not self._decompressed:
-            compressed = self._raw.read(_ZSTD_INPUT_BYTES)
-            if not compressed:
-                if self._within_frame:
-                    raise EOFError("the file ends within a Zstandard frame")
-                return 0
-            self._decompressed = memoryview(self._decompress(compressed))
-        num_bytes = min(len(buffer), len(self._decompressed))
-        buffer[:num_bytes] = self._decompressed[:num_bytes]
-        self._decompressed = self._decompressed[num_bytes:]
-        return num_bytes
-
-    def _decompress(self, compressed: bytes) -> bytes:
-        chunks = []
-        while compressed:
-            try:
-                chunks.append(self._frame.decompress(compressed))
-            except zstandard.ZstdError as error:
-                if "too much memory" not in str(error):
-                    raise
-                raise ValueError(
-                    f"{self._path}: compressed with `zstd --long` and a window of more than "
-                    f"{_ZSTD_MAX_WINDOW >> 20} MiB, which decompression must keep in memory. "
-                    f"Compress it again: zstd -d --long=31 -c {self._path} | zstd -o NEW.zst"
-                ) from error
-            self._within_frame = not self._frame.eof
-            compressed = self._frame.unused_data
-            if self._frame.eof:
-                self._frame = self._decompressor.decompressobj()
-        return b"".join(chunks)
-
+from bert_jax.text.archives import COMPRESSIONS
+from bert_jax.text.dataset_folders import data_files
+from bert_jax.text.hub_names import HUB_PREFIX, pinned_hub
 
 logger = logging.getLogger(__name__)
 
@@ -144,11 +21,13 @@ TFDS_PREFIX = "tfds:"
 TEXT_SUFFIXES = (".txt", ".text")
 JSON_LINES_SUFFIXES = (".jsonl", ".ndjson", ".json")
 PARQUET_SUFFIXES = (".parquet", ".pq")
+ARROW_SUFFIXES = (".arrow",)
+MDS_SUFFIXES = (".mds",)
+_MDS_COMPRESSIONS = (".br", ".bz2", ".gz", ".snappy", ".zstd")
 # Formats that may contain text but must not be read as plain text. Files with any other unknown
 # suffix are read as plain text.
 _UNREADABLE_SUFFIXES = (
     ".7z",
-    ".arrow",
     ".bz2",
     ".csv",
     ".html",
@@ -163,7 +42,8 @@ _UNREADABLE_SUFFIXES = (
 _EXPECTED = (
     f"plain text ({', '.join(TEXT_SUFFIXES)} or any other name) or "
     f"JSON Lines ({', '.join(JSON_LINES_SUFFIXES)}), optionally compressed "
-    f"({', '.join(COMPRESSIONS)}), or Parquet ({', '.join(PARQUET_SUFFIXES)})"
+    f"({', '.join(COMPRESSIONS)}), Parquet ({', '.join(PARQUET_SUFFIXES)}), Arrow "
+    f"({', '.join(ARROW_SUFFIXES)}) or MDS ({', '.join(MDS_SUFFIXES)})"
 )
 
 
@@ -172,10 +52,21 @@ def is_tfds(name: str) -> bool:
     return name.startswith(TFDS_PREFIX)
 
 
+def is_hub(name: str) -> bool:
+    """Return whether an input is the name of a dataset on the Hugging Face Hub."""
+    return name.startswith(HUB_PREFIX)
+
+
+def is_file_name(name: str) -> bool:
+    """Return whether an input is a file, a directory or a pattern rather than a dataset's name."""
+    return not is_tfds(name) and not is_hub(name)
+
+
 def content_suffix(path: Location) -> str:
     """Return the lowercase suffix of a path, ignoring compression: ".jsonl" for "a.jsonl.gz"."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in COMPRESSIONS:
+    of_mds = len(suffixes) > 1 and suffixes[-2] in MDS_SUFFIXES
+    if suffixes and suffixes[-1] in (_MDS_COMPRESSIONS if of_mds else COMPRESSIONS):
         suffixes.pop()
     return suffixes[-1] if suffixes else ""
 
@@ -183,7 +74,8 @@ def content_suffix(path: Location) -> str:
 def expand_inputs(inputs: Sequence[str]) -> list[str]:
     """Return the files and TFDS datasets that the inputs refer to, in reading order.
 
-    A file or `tfds:...` is returned unchanged. A directory is replaced by all files below it that
+    A file or `tfds:...` is returned unchanged, and `hf:...` with the commit that it refers to. A
+    directory is replaced by all files below it that
     have a supported suffix, and a pattern (`*`, `?`, `[...]`, `**`) by the files it matches; in
     both cases, the files are sorted by path. Inside a directory, names that begin with "." or "_"
     are skipped, as in Spark and Hadoop. A file that is found more than once is returned only once.
@@ -195,11 +87,11 @@ def expand_inputs(inputs: Sequence[str]) -> list[str]:
     if isinstance(inputs, str):
         raise ValueError(f"inputs={inputs!r}: this is a single string. Expected a list of paths.")
     if not inputs:
-        raise ValueError("No inputs. Specify at least one file, directory or tfds:NAME.")
+        raise ValueError("No inputs. Specify at least one file, directory, tfds:NAME or hf:NAME.")
     expanded: dict[str, str] = {}  # from TFDS name or real path to input
     for name in inputs:
         for source in _expand(name):
-            expanded.setdefault(source if is_tfds(source) else identity(source), source)
+            expanded.setdefault(identity(source) if is_file_name(source) else source, source)
     return list(expanded.values())
 
 
@@ -212,6 +104,9 @@ def identity(name: str) -> str:
 def _expand(name: str) -> Iterator[str]:
     if is_tfds(name):
         yield name
+        return
+    if is_hub(name):
+        yield pinned_hub(name)
         return
     path = parse_location(name)
     if isinstance(path, ObjectUrl):
@@ -257,11 +152,16 @@ def _supported(files: Sequence[str]) -> Iterator[str]:
         suffix = content_suffix(Path(file))
         if suffix in _UNREADABLE_SUFFIXES:
             raise ValueError(f"{file}: cannot read {suffix} files. Expected {_EXPECTED}.")
-        if suffix in PARQUET_SUFFIXES and Path(file).suffix.lower() in COMPRESSIONS:
-            raise ValueError(
-                f"{file}: cannot read a compressed Parquet file. Decompress it first (Parquet "
-                "compresses its own content)."
-            )
+        if Path(file).suffix.lower() in COMPRESSIONS:
+            if suffix in PARQUET_SUFFIXES:
+                raise ValueError(
+                    f"{file}: cannot read a compressed Parquet file. Decompress it first (Parquet "
+                    "compresses its own content)."
+                )
+            if suffix in ARROW_SUFFIXES:
+                raise ValueError(
+                    f"{file}: cannot read a compressed Arrow file. Decompress it first."
+                )
         yield file
 
 
@@ -271,10 +171,12 @@ def _files_below(directory: Path) -> Iterator[str]:
 
 def _with_text(directory: Location, paths: Iterable[tuple[Location, str]]) -> list[str]:
     """Return the files in a directory that have a supported suffix, sorted by path."""
-    suffixes = TEXT_SUFFIXES + JSON_LINES_SUFFIXES + PARQUET_SUFFIXES
+    suffixes = (
+        TEXT_SUFFIXES + JSON_LINES_SUFFIXES + PARQUET_SUFFIXES + ARROW_SUFFIXES + MDS_SUFFIXES
+    )
     files: list[str] = []
     skipped: list[str] = []
-    for path, name in paths:
+    for path, name in data_files(directory, paths):
         (files if content_suffix(path) in suffixes else skipped).append(name)
     if not files:
         raise ValueError(

@@ -8,6 +8,7 @@ from typing import IO, NamedTuple
 
 from bert_jax.json_files import json_kind, parse_json
 from bert_jax.storage.urls import Location
+from bert_jax.text.archives import BROKEN_ARCHIVE, open_stream
 from bert_jax.text.documents import (
     Document,
     SourceCounts,
@@ -16,7 +17,6 @@ from bert_jax.text.documents import (
     counted_document,
     cut_point,
 )
-from bert_jax.text.files import BROKEN_ARCHIVE, open_stream
 
 _LINE_PART_BYTES = 1 << 20
 # A JSON string uses up to 6 bytes (\u0041) for one character, and other fields take up space too.

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bert_jax.storage.errors import StorageError
 from bert_jax.storage.locations import arrow_source, num_bytes_of
 from bert_jax.storage.urls import Location
-from bert_jax.text.documents import Document, SourceCounts, SourceOptions, checked_documents
+from bert_jax.text.arrow_columns import check_column, is_system_error, row_documents
+from bert_jax.text.documents import Document, SourceCounts, SourceOptions
 
 _BATCH_BYTES = 8 << 20
 _MAX_BATCH_ROWS = 4096
@@ -38,7 +38,7 @@ def read_parquet(
             arrow_source(path) as source,
             pq.ParquetFile(source, buffer_size=1 << 20, pre_buffer=False) as file,
         ):
-            _check_column(file.schema_arrow, path, options.text_field)
+            check_column(file.schema_arrow, path, options.text_field)
             for batch in file.iter_batches(_batch_rows(file), columns=[options.text_field]):
                 counts.bytes_read = bytes_before + size * (row + batch.num_rows) // max(
                     1, file.metadata.num_rows
@@ -46,62 +46,15 @@ def read_parquet(
                 # Read the column as binary, so that one row with invalid UTF-8 does not make the
                 # whole batch fail.
                 for value in batch.column(0).cast(pa.large_binary()).to_pylist():
-                    yield from _row_documents(value, f"{path}:row {row}", options, counts)
+                    yield from row_documents(value, f"{path}:row {row}", options, counts)
                     row += 1
     except (pa.ArrowException, OSError) as error:
-        if _is_system_error(error):
+        if is_system_error(error):
             raise
         raise ValueError(
             f"{path}: not a complete Parquet file (stopped at row {row}): "
             f"{str(error).rstrip('.')}. Download or write the file again."
         ) from error
-
-
-def _is_system_error(error: Exception) -> bool:
-    """Return whether an error is not about the file's content, for which Arrow sets no number."""
-    if isinstance(error, StorageError):
-        return True
-    return isinstance(error, OSError) and error.errno is not None
-
-
-def _row_documents(
-    value: bytes | None, place: str, options: SourceOptions, counts: SourceCounts
-) -> Iterator[Document]:
-    if value is None:
-        counts.reject(options, place, f"column {options.text_field!r} is null")
-        return
-    try:
-        text = value.decode("utf-8")  # the encoding of strings in Parquet
-    except UnicodeDecodeError as error:
-        counts.reject(
-            options,
-            place,
-            f"column {options.text_field!r} is not UTF-8: "
-            f"byte 0x{value[error.start]:02x} at byte {error.start} of the text",
-        )
-        return
-    yield from checked_documents(text, place, options, counts)
-
-
-def _check_column(schema: Any, path: Location, field: str) -> None:
-    if field not in schema.names:
-        raise ValueError(
-            f"{path}: no column {field!r}; the columns are {', '.join(map(repr, schema.names))}. "
-            "Choose the column with --text-field."
-        )
-    kind = schema.field(field).type
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    tests = (
-        pa.types.is_string,
-        pa.types.is_large_string,
-        pa.types.is_string_view,
-        pa.types.is_binary,
-        pa.types.is_large_binary,
-        pa.types.is_binary_view,
-    )
-    if not any(test(kind) for test in tests):
-        raise ValueError(f"{path}: column {field!r} contains {kind}; expected strings.")
 
 
 def _batch_rows(file: Any) -> int:
@@ -140,7 +93,7 @@ def parquet_records(path: Location, columns: Sequence[str]) -> Iterator[tuple[st
                     yield place, record
                     row += 1
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        if _is_system_error(error):
+        if is_system_error(error):
             raise
         raise ValueError(
             f"{path}: not a complete Parquet file with text in UTF-8 (stopped at row {row}): "
@@ -158,7 +111,7 @@ def parquet_columns(path: Location) -> list[str]:
         with arrow_source(path) as source:
             schema = pq.read_schema(source)
     except (pa.ArrowException, OSError) as error:
-        if _is_system_error(error):
+        if is_system_error(error):
             raise
         raise ValueError(
             f"{path}: not a complete Parquet file: {str(error).rstrip('.')}. Download or write the "

@@ -1,4 +1,4 @@
-"""Read any mix of files and TFDS datasets as one stream of documents."""
+"""Read any mix of files and named datasets as one stream of documents."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from bert_jax.storage.locations import num_bytes_of, sha256_of
 from bert_jax.storage.urls import ObjectUrl, parse_location
 from bert_jax.text.documents import Document, SourceCounts, SourceOptions
 from bert_jax.text.files import (
+    ARROW_SUFFIXES,
     JSON_LINES_SUFFIXES,
+    MDS_SUFFIXES,
     PARQUET_SUFFIXES,
     content_suffix,
     expand_inputs,
+    is_file_name,
+    is_hub,
     is_tfds,
 )
+from bert_jax.text.hub_names import pinned_hub
 from bert_jax.text.line_files import read_json_lines, read_text
 
 __all__ = [
@@ -41,7 +46,7 @@ def read_documents(
       inputs: files, directories, patterns and TFDS datasets, as in `expand_inputs`.
       options: the options for reading the inputs.
       counts: the counts to update while documents are read. Checksums, if requested, are computed
-        from the bytes as they are read or, for Parquet, in a second pass.
+        from the bytes as they are read or, for Parquet and Arrow, in a second pass.
 
     Raises:
       ValueError: an input cannot be used. The message names the file and the line, row or byte.
@@ -57,7 +62,9 @@ def total_bytes(inputs: Sequence[str], options: SourceOptions | None = None) -> 
 
 
 def source_name(name: str, options: SourceOptions) -> str:
-    """Return a permanent name for an expanded input: its absolute path, URL or full TFDS name."""
+    """Return a permanent name for an expanded input: its path, URL or full dataset name."""
+    if is_hub(name):
+        return pinned_hub(name)
     if is_tfds(name):
         from bert_jax.text.tfds import resolved_tfds
 
@@ -71,6 +78,10 @@ def _input_bytes(name: str, options: SourceOptions) -> int:
         from bert_jax.text.tfds import tfds_bytes
 
         return tfds_bytes(name, options.tfds_data_dir)
+    if is_hub(name):
+        from bert_jax.text.hub_datasets import hub_bytes
+
+        return hub_bytes(name)
     return num_bytes_of(parse_location(name))
 
 
@@ -79,7 +90,7 @@ def _read_all(
 ) -> Iterator[Document]:
     for name in names:
         num_bytes, bytes_before = _input_bytes(name, options), counts.bytes_read
-        if num_bytes == 0 and not is_tfds(name):
+        if num_bytes == 0 and is_file_name(name):
             counts.reject_empty_file(options, name, "the file is empty (0 bytes)")
         else:
             documents_before = counts.documents
@@ -92,10 +103,10 @@ def _read_all(
 
 def _read_hashed(name: str, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
     """Read a file with `_read_one`, and add its checksum to `counts` if requested."""
-    if counts.checksums is None or is_tfds(name):
+    if counts.checksums is None or not is_file_name(name):
         yield from _read_one(name, options, counts)
         return
-    if content_suffix(Path(name)) in PARQUET_SUFFIXES:  # not read sequentially
+    if content_suffix(Path(name)) in PARQUET_SUFFIXES + ARROW_SUFFIXES:  # not read sequentially
         yield from _read_one(name, options, counts)
         counts.checksums[name] = sha256_of(parse_location(name))
         return
@@ -114,12 +125,24 @@ def _read_one(name: str, options: SourceOptions, counts: SourceCounts) -> Iterat
         from bert_jax.text.tfds import read_tfds
 
         return read_tfds(name, options, counts)
+    if is_hub(name):
+        from bert_jax.text.hub_datasets import read_hub
+
+        return read_hub(name, options, counts)
     path = parse_location(name)
     suffix = content_suffix(path)
     if suffix in PARQUET_SUFFIXES:
         from bert_jax.text.parquet import read_parquet
 
         return read_parquet(path, options, counts)
+    if suffix in ARROW_SUFFIXES:
+        from bert_jax.text.arrow_files import read_arrow
+
+        return read_arrow(path, options, counts)
+    if suffix in MDS_SUFFIXES:
+        from bert_jax.text.mds import read_mds
+
+        return read_mds(path, options, counts)
     if suffix in JSON_LINES_SUFFIXES:
         return read_json_lines(path, options, counts)
     return read_text(path, options, counts)
