@@ -13,7 +13,7 @@ import typing
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
-from bert_jax.argument_parser import ArgumentParser, free_text, option_name
+from bert_jax.argument_parser import ArgumentParser, free_text, option_name, option_names
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -42,7 +42,8 @@ def add_field_options(
     """Declare an option for each field of a dataclass that was made with `option`.
 
     The type of a field determines the option: a bool is a flag, a `Literal` is a choice of words, a
-    tuple takes one or more values, and `None` in a union is the default if the option is omitted.
+    tuple takes one or more values (which the dataclass must check if they are choices), and `None`
+    in a union is the default if the option is omitted.
 
     Args:
       parser: the parser.
@@ -70,6 +71,11 @@ def option_values(cls: type[DataclassInstance], args: argparse.Namespace) -> dic
     }
 
 
+def options_of_fields(cls: type[DataclassInstance]) -> dict[str, str]:
+    """Return the name of the option for each field that was made with `option`."""
+    return option_names(*_option_fields(cls))
+
+
 def _option_fields(cls: type[DataclassInstance]) -> dict[str, dataclasses.Field[Any]]:
     return {field.name: field for field in dataclasses.fields(cls) if _HELP in field.metadata}
 
@@ -93,7 +99,9 @@ def _add_option(parser: ArgumentParser, field: dataclasses.Field[Any], kind: Any
     elif typing.get_origin(kind) is Literal:
         parser.add_choice(name, typing.get_args(kind), help, default=default)
     elif typing.get_origin(kind) is tuple:
-        assert typing.get_args(kind) == (str, ...), f"{field.name}: expected a tuple of texts"
+        element = typing.get_args(kind)[0]
+        is_text = element is str or typing.get_origin(element) is Literal
+        assert is_text, f"{field.name}: expected a tuple of texts"
         assert default == (), f"{field.name}: the default of a list must be ()"
         parser.add_list(name, metavar, help, kind=text, default=[])
     else:

@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "tokenizers": {"storage"},
     "text": {"storage"},
     "filtering": {"text"},
-    "corpus": {"storage", "text", "tokenizers"},
+    "corpus": {"filtering", "storage", "text", "tokenizers"},
     "pipeline": {"corpus", "tokenizers"},
     "labeled_data": {"corpus", "text", "tokenizers"},
     "models": set(),
@@ -54,7 +54,7 @@ MAY_IMPORT = {
         *("finetuning", "models", "pretraining", "recipes", "runs", "tokenizers", "training"),
     },
 }
-MAY_IMPORT["cli"] = set(MAY_IMPORT) - {"filtering", "goodput", "storage", "tasks", "tracking"}
+MAY_IMPORT["cli"] = set(MAY_IMPORT) - {"goodput", "storage", "tasks", "tracking"}
 # Packages used by data workers and by commands that must start quickly. None stands for top-level
 # modules.
 WITHOUT_JAX = {

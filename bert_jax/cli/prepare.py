@@ -18,7 +18,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from bert_jax.argument_parser import ArgumentParser, option_names
+from bert_jax.argument_parser import ArgumentParser
 from bert_jax.cli.source_arguments import (
     add_source_arguments,
     add_tokenizer_arguments,
@@ -28,8 +28,8 @@ from bert_jax.corpus.distribution import Distribution
 from bert_jax.corpus.inputs import PrepareOptions
 from bert_jax.corpus.manifest import verify_shards
 from bert_jax.corpus.parts import PreparedPart
-from bert_jax.corpus.preparation import Progress, ProgressCallback
 from bert_jax.corpus.prepare import PreparedCorpus, prepare_as
+from bert_jax.corpus.progress import Progress, ProgressCallback
 from bert_jax.corpus.report import (
     corpus_table,
     part_line,
@@ -37,14 +37,15 @@ from bert_jax.corpus.report import (
     preparation_speed,
     verification_line,
 )
-from bert_jax.field_options import add_field_options, option_values
+from bert_jax.field_options import add_field_options, option_values, options_of_fields
+from bert_jax.filtering.options import FilterOptions
 from bert_jax.terminal import ProgressLine
 from bert_jax.text.documents import SourceOptions
 from bert_jax.text.python_docs import write_python_docs
 from bert_jax.validation import renamed_in_errors
 
 # Options for the parameters of `prepare` that error messages name, keyed by parameter.
-_OPTIONS = option_names("max_length", "max_documents_per_record", "unit_bytes")
+_OPTIONS = options_of_fields(PrepareOptions) | options_of_fields(FilterOptions)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -63,6 +64,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "default, this is an error",
     )
     add_field_options(parser, PrepareOptions, ("unit_bytes",))
+    add_field_options(parser, FilterOptions)
     add_field_options(parser, Distribution)
 
 
@@ -127,6 +129,7 @@ def _prepare(args: argparse.Namespace, show: ProgressCallback) -> PreparedCorpus
             held_out=args.held_out,
             held_out_inputs=args.held_out_input,
             sources=SourceOptions(**option_values(SourceOptions, args)),
+            filters=FilterOptions(**option_values(FilterOptions, args)),
             workers=args.workers,
             allow_unknown=args.allow_unknown,
             on_progress=show,

@@ -6,7 +6,6 @@ The result equals that of `kept_documents` and `build_units`, which need the doc
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -16,10 +15,8 @@ from numpy.typing import NDArray
 from bert_jax.corpus.document_stream import SPLITS, Split, StreamCounts
 from bert_jax.corpus.records import MAX_DOCUMENT_ID
 from bert_jax.corpus.scans import Scan
+from bert_jax.corpus.unique_documents import UniqueDocuments, find_unique, groups
 from bert_jax.corpus.units import DOCUMENT_OVERHEAD, shard_name, unit_threshold
-
-# How many digests are sorted at a time, which takes about 700 MB.
-_DIGESTS_PER_PASS = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -126,19 +123,29 @@ class Assignment:
     counts: StreamCounts
 
 
-def assign(scans: Sequence[Scan], options: AssignOptions) -> Assignment:
+def assign(
+    scans: Sequence[Scan],
+    options: AssignOptions,
+    unique: UniqueDocuments | None = None,
+    left_out: NDArray[np.bool_] | None = None,
+) -> Assignment:
     """Remove duplicates and held-out repeats, and group the remaining documents into units.
 
-    Memory usage is one byte per document, plus 16 bytes per held-out document, plus a constant.
+    Args:
+      scans: the scans of all inputs.
+      options: the options.
+      unique: the result of `find_unique`, if it is known.
+      left_out: whether each of the unique documents is left out for other reasons.
 
     Raises:
       ValueError: the corpus has too many documents.
     """
     counts = StreamCounts()
-    kept = [np.ones(len(scan.rows), np.bool_) for scan in scans]
-    repeats = _drop_repeats(scans, kept, options.num_heldout)
-    counts.heldout_repeats = repeats
-    _drop_duplicates(scans, kept)
+    unique = find_unique(scans, options.num_heldout) if unique is None else unique
+    kept, counts.heldout_repeats = unique.kept, unique.heldout_repeats
+    if left_out is not None:
+        kept = _without(kept, left_out)
+        counts.screened_out = int(np.count_nonzero(left_out))
     starts, start = [], Start()
     spans: dict[str, UnitSpan] = {}
     for number, (scan, mask) in enumerate(zip(scans, kept, strict=True)):
@@ -147,9 +154,25 @@ def assign(scans: Sequence[Scan], options: AssignOptions) -> Assignment:
         _count(scan, mask, assigned, counts)
         _add_to_spans(spans, scan, assigned, number)
         start = assigned.end
-    counts.duplicates = sum(len(scan.rows) for scan in scans) - repeats - start.document_id
+    removed = counts.heldout_repeats + counts.screened_out
+    counts.duplicates = sum(len(scan.rows) for scan in scans) - removed - start.document_id
     order = sorted(spans.values(), key=lambda span: (SPLITS.index(span.split), span.index))
     return Assignment(kept, starts, order, counts)
+
+
+def _without(
+    kept: Sequence[NDArray[np.bool_]], left_out: NDArray[np.bool_]
+) -> list[NDArray[np.bool_]]:
+    """Return `kept` without the documents that are left out."""
+    masks, start = [], 0
+    for mask in kept:
+        stop = start + int(np.count_nonzero(mask))
+        rest = mask.copy()
+        rest[np.flatnonzero(mask)[left_out[start:stop]]] = False
+        masks.append(rest)
+        start = stop
+    assert start == len(left_out), "the documents have not all been screened"
+    return masks
 
 
 def assign_input(
@@ -205,58 +228,6 @@ def _cut(
     return units, (index, (int(ends[-1]) if len(sizes) else 0) - before)
 
 
-def _drop_repeats(scans: Sequence[Scan], kept: list[NDArray[np.bool_]], num_heldout: int) -> int:
-    """Drop documents that repeat a held-out one, ignoring case and white space."""
-    if not num_heldout:
-        return 0
-    heldout = np.unique(np.concatenate([_folded(scan) for scan in scans[:num_heldout]]))
-    repeats = 0
-    for scan, mask in zip(scans[num_heldout:], kept[num_heldout:], strict=True):
-        repeated = np.isin(_folded(scan), heldout)
-        mask[scan.rows["position"][repeated]] = False
-        repeats += int(np.count_nonzero(repeated))
-    return repeats
-
-
-def _folded(scan: Scan) -> NDArray[np.bytes_]:
-    """Return the 16-byte digests [documents] that ignore case and white space."""
-    digests = np.empty((len(scan.rows), 2), np.uint64)
-    digests[:, 0], digests[:, 1] = scan.rows["folded_high"], scan.rows["folded_low"]
-    return digests.view("S16").ravel()
-
-
-def _drop_duplicates(scans: Sequence[Scan], kept: list[NDArray[np.bool_]]) -> None:
-    """Drop all but the first of the documents with the same digest."""
-    passes = 1 + sum(len(scan.rows) for scan in scans) // _DIGESTS_PER_PASS
-    edges = [(1 << 64) * number // passes for number in range(passes + 1)]
-    for low, high in zip(edges, edges[1:], strict=False):
-        slices = [scan.rows[_find(scan, low) : _find(scan, high)] for scan in scans]
-        inputs = np.repeat(np.arange(len(scans), dtype=np.uint32), [len(part) for part in slices])
-        rows = np.concatenate([part[["high", "low", "position"]] for part in slices])
-        order = np.lexsort((rows["low"], rows["high"]))  # stable, so the first document stays first
-        rows, inputs = rows[order], inputs[order]
-        same = (rows["high"][1:] == rows["high"][:-1]) & (rows["low"][1:] == rows["low"][:-1])
-        repeated = 1 + np.flatnonzero(same)
-        numbers, positions = inputs[repeated], rows["position"][repeated]
-        by_input = np.argsort(numbers, kind="stable")
-        for number, chosen in _groups(numbers[by_input]):
-            kept[number][positions[by_input[chosen]]] = False
-
-
-def _find(scan: Scan, bound: int) -> int:
-    return bisect_left(scan.rows, bound, key=lambda row: int(row["high"]))
-
-
-def _groups(values: NDArray[np.integer]) -> list[tuple[int, slice]]:
-    """Return (value, slice) for each run of equal values."""
-    if not len(values):
-        return []
-    cuts = [0, *(1 + np.flatnonzero(values[1:] != values[:-1])).tolist(), len(values)]
-    return [
-        (int(values[begin]), slice(begin, end)) for begin, end in zip(cuts, cuts[1:], strict=False)
-    ]
-
-
 def _fractions(scan: Scan) -> NDArray[np.float64]:
     """Return the `hash_fraction` of each document [documents] in reading order."""
     return scan.by_position("high").astype(np.float64) / 2.0**64
@@ -285,7 +256,7 @@ def _add_to_spans(
         hashed[half] = scan.by_position(half)[assigned.positions]
     for split, name in enumerate(SPLITS):
         members = np.flatnonzero(assigned.splits == split)
-        for index, chosen in _groups(assigned.units[members]):
+        for index, chosen in groups(assigned.units[members]):
             documents = members[chosen]
             span = spans.setdefault(
                 shard_name(name, index), UnitSpan(name, index, first_input=number, last_input=0)

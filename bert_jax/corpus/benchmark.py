@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_jax.corpus.inputs import PrepareOptions
-from bert_jax.corpus.preparation import Progress
 from bert_jax.corpus.prepare import make_corpus
+from bert_jax.corpus.progress import Progress
 from bert_jax.text.documents import SourceCounts, SourceOptions
 from bert_jax.text.sources import read_documents
 from bert_jax.tokenizers.tokenizer import Tokenizer

@@ -23,6 +23,7 @@ from bert_jax.corpus.shards import UnitResult, result_of, shard_path
 from bert_jax.corpus.workspace import (
     IGNORED_IF_UNFINISHED,
     PLAN,
+    SCREENING,
     WORK,
     different_settings,
     not_empty,
@@ -177,13 +178,18 @@ class BucketWorkspace:
         remove_results(self._output)
 
     def publish(self, manifest: Manifest) -> None:
-        """Upload the tokenizer and, when everything else is complete, the manifest."""
+        """Upload the tokenizer and other files and, when these are complete, the manifest."""
         self.keeper.wait()
+        for name in manifest.filter_files:
+            upload(self.work / SCREENING / name, self._output / name)
         for file in sorted((self.work / TOKENIZER).iterdir()):
             upload(file, self._output / TOKENIZER / file.name)
         shards = {shard.name for shard in (*manifest.train.shards, *manifest.heldout.shards)}
         for info in list_directory(self._output)[0]:
-            if info.url.name not in shards:  # of empty units, or of an earlier preparation
+            if info.url.name not in {
+                *shards,
+                *manifest.filter_files,
+            }:  # of empty units, or of an earlier preparation
                 remove(info.url)
         self._lease.check()
         write_bytes(self._output / MANIFEST, manifest_text(manifest))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -100,6 +100,7 @@ class StreamCounts:
     Attributes:
       documents: the number of documents in each split.
       duplicates: the number of documents removed because an earlier one has the same text.
+      screened_out: the number of documents removed by filters or as near-duplicates.
       heldout_repeats: the number of documents removed because a held-out one has the same text.
       left_out_bytes: the size of the removed documents in UTF-8.
       lowest_hash: the lowest document hash, from 0 to 1, which is used for advice when a split is
@@ -109,6 +110,7 @@ class StreamCounts:
 
     documents: dict[Split, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
     duplicates: int = 0
+    screened_out: int = 0
     heldout_repeats: int = 0
     left_out_bytes: int = 0
     lowest_hash: float = 1.0
@@ -124,12 +126,14 @@ class KeptDocument:
       split: the split.
       text: the document's text in UTF-8.
       digest: the `document_digest` of the text.
+      source: where the document comes from.
     """
 
     document_id: int
     split: Split
     text: bytes
     digest: bytes
+    source: str
 
 
 def hash_fraction(digest: bytes) -> float:
@@ -143,6 +147,7 @@ def kept_documents(
     heldout_fraction: float,
     seen: SeenDocuments,
     counts: StreamCounts,
+    is_left_out: Callable[[int], bool] | None = None,
 ) -> Iterator[KeptDocument]:
     """Yield the documents of a corpus in order, without exact duplicates and held-out repeats.
 
@@ -153,11 +158,13 @@ def kept_documents(
       heldout_fraction: the fraction of `documents` to hold out.
       seen: the digests of earlier documents. New digests are added to it.
       counts: the counts to update.
+      is_left_out: a function that returns whether to leave out a document, given its number among
+        all documents that are neither duplicates nor repeats; None to leave out no others.
 
     Raises:
       ValueError: the corpus has too many documents.
     """
-    document_id = 0
+    position = document_id = 0
     stream = chain(
         ((document, True) for document in heldout), ((document, False) for document in documents)
     )
@@ -176,6 +183,11 @@ def kept_documents(
             counts.duplicates += 1
             counts.left_out_bytes += len(text)
             continue
+        position += 1
+        if is_left_out is not None and is_left_out(position - 1):
+            counts.screened_out += 1
+            counts.left_out_bytes += len(text)
+            continue
         if document_id > MAX_DOCUMENT_ID:
             raise ValueError(
                 f"{document.source}: a corpus can have at most {MAX_DOCUMENT_ID + 1} documents. "
@@ -186,5 +198,5 @@ def kept_documents(
         counts.highest_hash = max(counts.highest_hash, fraction)
         split: Split = "heldout" if held_out or fraction < heldout_fraction else "train"
         counts.documents[split] += 1
-        yield KeptDocument(document_id, split, text, digest)
+        yield KeptDocument(document_id, split, text, digest, document.source)
         document_id += 1

@@ -15,6 +15,7 @@ from bert_jax.corpus.packing import (
     default_max_fragments,
 )
 from bert_jax.field_options import option
+from bert_jax.filtering.options import FilterOptions
 from bert_jax.storage.locations import modified_ns
 from bert_jax.storage.urls import Location, ObjectUrl, is_inside, parse_location
 from bert_jax.text.documents import Document, SourceCounts, SourceOptions
@@ -49,6 +50,7 @@ class PrepareOptions:
         worker used 170 MiB of memory for 32 MiB of English text, and 570 MiB for two 16 MiB
         documents of one-letter sentences.
       sources: the options for reading the inputs.
+      filters: which documents to leave out.
     """
 
     max_length: int = option(
@@ -68,6 +70,7 @@ class PrepareOptions:
         32 << 20, "bytes of text per shard; each worker needs about five times as much memory"
     )
     sources: SourceOptions = field(default_factory=SourceOptions)
+    filters: FilterOptions = field(default_factory=FilterOptions)
 
     def __post_init__(self) -> None:
         if not MIN_LENGTH <= self.max_length <= MAX_LENGTH:
@@ -108,7 +111,8 @@ class PrepareOptions:
             "language": self.language,
             "unit_bytes": self.unit_bytes,
             **sources,
-            "libraries": {name: version(name) for name in _LIBRARIES},
+            **{f"filters.{name}": value for name, value in self.filters.as_json().items()},
+            "libraries": {name: version(name) for name in _LIBRARIES} | self.filters.libraries(),
         }
 
 

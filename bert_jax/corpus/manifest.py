@@ -112,6 +112,9 @@ class Manifest:
         on_bad_line="skip".
       heldout_repeats: the number of documents removed from training because a document in a
         held-out input has the same text, ignoring case and white space.
+      filters: the number of documents that were left out for other reasons, as in `FilterSummary`,
+        and the SHA-256 of each file about them, under the key "files". None if nothing but exact
+        duplicates was to be left out.
       format_version: the version of the corpus format.
     """
 
@@ -132,14 +135,20 @@ class Manifest:
     heldout: SplitInfo
     empty_files_skipped: int = 0
     heldout_repeats: int = 0
+    filters: dict[str, Any] | None = None
     format_version: int = FORMAT_VERSION
+
+    @property
+    def filter_files(self) -> dict[str, str]:
+        """The SHA-256 of each file about documents that were left out, keyed by name."""
+        return {} if self.filters is None else self.filters["files"]
 
     @property
     def fingerprint(self) -> str:
         """A SHA-256 in hex of what affects training: the records and tokenizer, not the sources."""
         content = dataclasses.asdict(self, dict_factory=json_fields)
         history = ("options", "sources", "tokenizer_files")
-        for name in (*history, "empty_files_skipped", "heldout_repeats"):
+        for name in (*history, "empty_files_skipped", "heldout_repeats", "filters"):
             del content[name]
         for split in ("train", "heldout"):  # not part of older corpora's fingerprints
             del content[split]["num_unknown"]
@@ -154,6 +163,8 @@ def write_manifest(directory: str | os.PathLike[str], manifest: Manifest) -> Non
 def manifest_text(manifest: Manifest) -> str:
     """Return the content of manifest.json."""
     fields = dataclasses.asdict(manifest, dict_factory=json_fields)
+    if manifest.filters is None:  # manifests without filters have no such key
+        del fields["filters"]
     content = {"fingerprint": manifest.fingerprint, **fields}
     return json.dumps(content, indent=1) + "\n"
 
@@ -268,6 +279,9 @@ def verify_shards(
     faults = [
         _fault(location / TOKENIZER / name, sha256)
         for name, sha256 in manifest.tokenizer_files.items()
+    ]
+    faults += [
+        _fault(Path(directory, name), sha256) for name, sha256 in manifest.filter_files.items()
     ]
     for shard in shards:
         faults.append(_fault(location / shard.name, shard.sha256))

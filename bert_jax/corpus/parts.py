@@ -20,10 +20,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_jax.corpus.assignment import Assignment, AssignOptions, UnitSpan, assign
+from bert_jax.corpus.assignment import Assignment, UnitSpan
 from bert_jax.corpus.manifest import TOKENIZER, Manifest
+from bert_jax.corpus.part_assignment import assign_documents, assign_options
 from bert_jax.corpus.part_workspace import PartWorkspace, check_has_plan, numbers_of_parts
-from bert_jax.corpus.preparation import Preparation, ProgressMeter
+from bert_jax.corpus.preparation import Preparation
+from bert_jax.corpus.progress import ProgressMeter
 from bert_jax.corpus.requests import (
     CorpusRequest,
     advising_to_resume,
@@ -112,7 +114,7 @@ def make_part(request: CorpusRequest, part: Part) -> PreparedPart:
         tasks = scan_tasks(request.inputs, request.plan, request.options)
         scan_missing(_scan_order(tasks, part), workspace.work, min(request.num_workers, len(tasks)))
         scans = _all_scans(request, tasks, workspace.work)
-        assignment = assign(scans, assign_options(request))
+        assignment = assign_documents(request, preparation, tasks, scans, (part.index, part.count))
         mine = part_of(assignment.units, part)
         reader = UnitReader(tasks, scans, assignment, assign_options(request))
         with explaining_unknown(request, preparation, None):
@@ -182,8 +184,8 @@ def publish_units(request: CorpusRequest, workspace: Workspace) -> Manifest:
     """Publish a corpus whose scans and shards are all in the directory for unfinished work."""
     tasks = scan_tasks(request.inputs, request.plan, request.options)
     scans = _all_scans(request, tasks, workspace.work)
-    assignment = assign(scans, assign_options(request))
     preparation = request.preparation(workspace.work)
+    assignment = assign_documents(request, preparation, tasks, scans)
     preparation.source = total_counts(scans, request.inputs.paths)
     preparation.stream = assignment.counts
     missing = []
@@ -204,12 +206,6 @@ def publish_units(request: CorpusRequest, workspace: Workspace) -> Manifest:
     if request.progress is not None:
         request.progress(meter.read(1.0))
     return publish(request, preparation, workspace)
-
-
-def assign_options(request: CorpusRequest) -> AssignOptions:
-    """Return what determines the units of a corpus, apart from the scans."""
-    options = request.options
-    return AssignOptions(len(request.inputs.heldout), options.heldout_fraction, options.unit_bytes)
 
 
 def part_of(units: Sequence[UnitSpan], part: Part) -> list[UnitSpan]:

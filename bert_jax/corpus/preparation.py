@@ -1,11 +1,10 @@
-"""Run a corpus preparation from inputs to shards, and report its progress."""
+"""Run a corpus preparation from inputs to shards."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -20,6 +19,10 @@ from bert_jax.corpus.document_stream import (
 )
 from bert_jax.corpus.inputs import PrepareInputs, PrepareOptions
 from bert_jax.corpus.manifest import TOKENIZER, Manifest
+from bert_jax.corpus.progress import ProgressCallback, ProgressMeter
+from bert_jax.corpus.screened_blocks import group_documents
+from bert_jax.corpus.screening import Screener, Screening
+from bert_jax.corpus.screening_pool import screen_blocks
 from bert_jax.corpus.shard_keeper import LocalShards, ShardKeeper
 from bert_jax.corpus.shards import (
     FinishedUnit,
@@ -29,95 +32,11 @@ from bert_jax.corpus.shards import (
     split_info,
 )
 from bert_jax.corpus.units import Unit, build_units, shard_name
+from bert_jax.corpus.workspace import SCREENING
 from bert_jax.files import file_sha256
 from bert_jax.text.documents import SourceCounts
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tokenizers.words import UnknownCounts
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The progress of a preparation.
-
-    The `new_` attributes exclude work from an interrupted earlier call.
-
-    Attributes:
-      seconds: the time since this call began.
-      fraction: the fraction of the inputs that has been processed, estimated from the bytes read;
-        None if unknown.
-      shards: the number of finished shards.
-      new_shards: the number of shards written by this call.
-      text_bytes: the amount of text in finished shards, in UTF-8 bytes.
-      new_text_bytes: the amount of text in new shards, in UTF-8 bytes.
-      new_tokens: the number of tokens in new shards.
-      peak_worker_memory: the maximum memory that any worker used, in bytes.
-    """
-
-    seconds: float
-    fraction: float | None
-    shards: int
-    new_shards: int
-    text_bytes: int
-    new_text_bytes: int
-    new_tokens: int
-    peak_worker_memory: int
-
-    @property
-    def seconds_left(self) -> float | None:
-        """The remaining time, estimated from the speed of this call, or None if unknown."""
-        if not self.fraction or not self.new_text_bytes:
-            return None
-        bytes_left = self.text_bytes * (1 / self.fraction - 1)
-        return bytes_left * self.seconds / self.new_text_bytes
-
-
-class ProgressMeter:
-    """A counter of finished shards, both new ones and those kept from an earlier call."""
-
-    def __init__(self) -> None:
-        """Start the clock."""
-        self._start = time.perf_counter()
-        self._shards = self._new_shards = 0
-        self._text_bytes = self._new_text_bytes = self._new_tokens = 0
-        self._peak_memory = 0
-
-    def add_kept(self, result: UnitResult) -> None:
-        """Count a shard kept from an earlier call."""
-        self._shards += 1
-        self._text_bytes += result.num_text_bytes
-
-    def add_new(self, result: UnitResult, peak_memory: int) -> None:
-        """Count a shard written by this call."""
-        self.add_kept(result)
-        self._new_shards += 1
-        self._new_text_bytes += result.num_text_bytes
-        self._new_tokens += result.num_tokens
-        self._peak_memory = max(self._peak_memory, peak_memory)
-
-    @property
-    def text_bytes(self) -> int:
-        """The amount of text in finished shards, in UTF-8 bytes."""
-        return self._text_bytes
-
-    def read(self, fraction: float | None) -> Progress:
-        """Return the current progress.
-
-        Args:
-          fraction: the fraction of the inputs that has been processed; None if unknown.
-        """
-        return Progress(
-            seconds=time.perf_counter() - self._start,
-            fraction=fraction,
-            shards=self._shards,
-            new_shards=self._new_shards,
-            text_bytes=self._text_bytes,
-            new_text_bytes=self._new_text_bytes,
-            new_tokens=self._new_tokens,
-            peak_worker_memory=self._peak_memory,
-        )
-
-
-ProgressCallback = Callable[[Progress], None]
 
 
 @dataclass
@@ -133,6 +52,7 @@ class Preparation:
       unknown: the running counts of unknown tokens.
       source: the counts that the readers update.
       stream: the counts that `kept_documents` updates.
+      screening: the result of screening the documents; None if nothing is to be left out.
       results: a dict from the name of each finished unit's shard to the unit's result.
       keeper: where finished shards are kept.
     """
@@ -145,6 +65,7 @@ class Preparation:
     unknown: UnknownCounts
     source: SourceCounts = field(default_factory=lambda: SourceCounts(checksums={}))
     stream: StreamCounts = field(default_factory=StreamCounts)
+    screening: Screening | None = None
     results: dict[str, UnitResult] = field(default_factory=dict)
     keeper: ShardKeeper = field(default_factory=LocalShards)
 
@@ -185,6 +106,36 @@ class Preparation:
                     collect(pool.submit(unit))
             collect(pool.drain())
 
+    def screen(
+        self,
+        screener: Screener,
+        num_workers: int,
+        meter: ProgressMeter,
+        progress: ProgressCallback | None,
+    ) -> None:
+        """Decide in a pass over the documents which ones to leave out.
+
+        Raises:
+          OSError: a file cannot be read or written, or a worker died.
+        """
+        source, stream = SourceCounts(logged=False), StreamCounts()
+        heldout, documents = self.inputs.documents(self.options.sources, source)
+
+        def report() -> None:
+            if progress is not None:
+                fraction = source.bytes_read / self.total_bytes if self.total_bytes else None
+                progress(meter.read(fraction, screened_bytes=source.text_bytes))
+
+        with SeenDocuments(self.work / "seen.sqlite") as seen:
+            kept = kept_documents(heldout, documents, self.options.heldout_fraction, seen, stream)
+            exempt = ("heldout",) if self.inputs.heldout else ()
+            filtered = ((document, document.split not in exempt) for document in kept)
+            blocks = screener.for_blocks(self.work / SCREENING)
+            sizes = screen_blocks(
+                group_documents(filtered, blocks.fingerprint), blocks, num_workers, report
+            )
+        self.screening = screener.combine(blocks.directory, sizes, blocks.directory, report)
+
     def check_unknown(self, unchecked: deque[str]) -> None:
         """Check the results of units in order, as far as there are results without a gap.
 
@@ -207,7 +158,14 @@ class Preparation:
 
     def _units(self, seen: SeenDocuments) -> Iterator[Unit]:
         heldout, documents = self.inputs.documents(self.options.sources, self.source)
-        kept = kept_documents(heldout, documents, self.options.heldout_fraction, seen, self.stream)
+        kept = kept_documents(
+            heldout,
+            documents,
+            self.options.heldout_fraction,
+            seen,
+            self.stream,
+            None if self.screening is None else self.screening.removes,
+        )
         return build_units(kept, self.options.unit_bytes)
 
     def texts(self) -> Iterator[str]:
@@ -218,6 +176,11 @@ class Preparation:
     def check_splits(self) -> None:
         """Raise ValueError if a requested split is empty."""
         num_documents = sum(self.stream.documents.values())
+        if not num_documents and self.stream.screened_out:
+            raise ValueError(
+                f"filters: all {self.stream.screened_out} documents would be left out. Use fewer "
+                "filters, or change their limits."
+            )
         fraction = self.options.heldout_fraction
         records = {
             split: sum(result.shard.num_records for result in self._of(split)) for split in SPLITS
@@ -285,6 +248,7 @@ class Preparation:
             documents_split=self.source.split_documents,
             train=split_info(self._of("train"), self.options.max_length),
             heldout=split_info(self._of("heldout"), self.options.max_length),
+            filters=None if self.screening is None else self.screening.as_json(),
         )
 
     def _of(self, split: Split) -> list[UnitResult]:

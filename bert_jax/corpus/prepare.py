@@ -14,7 +14,7 @@ from bert_jax.corpus.distribution import Distribution
 from bert_jax.corpus.inputs import InputPaths, PrepareOptions, input_names
 from bert_jax.corpus.manifest import TOKENIZER, Manifest
 from bert_jax.corpus.parts import Part, PreparedPart, make_part, merge_parts
-from bert_jax.corpus.preparation import ProgressCallback, ProgressMeter
+from bert_jax.corpus.progress import ProgressCallback, ProgressMeter
 from bert_jax.corpus.requests import (
     CorpusRequest,
     advising_to_resume,
@@ -24,6 +24,7 @@ from bert_jax.corpus.requests import (
     warn_about_marks,
 )
 from bert_jax.corpus.workspace import finished_corpus
+from bert_jax.filtering.options import FilterOptions
 from bert_jax.processes import available_cores
 from bert_jax.storage.urls import Location
 from bert_jax.text.documents import SourceOptions
@@ -64,6 +65,7 @@ def prepare(
     language: str = PrepareOptions.language,
     unit_bytes: int = PrepareOptions.unit_bytes,
     sources: SourceOptions | None = None,
+    filters: FilterOptions | None = None,
     workers: int | None = None,
     allow_unknown: bool = False,
     on_progress: ProgressCallback | None = None,
@@ -88,6 +90,7 @@ def prepare(
       language: the ISO 639-1 code of the language whose sentence rules are used.
       unit_bytes: the amount of text in one shard.
       sources: the options for reading the inputs; None for the defaults.
+      filters: which documents to leave out, in addition to exact duplicates; None for no others.
       workers: the number of worker processes. Defaults to one per core. Workers import the main
         script, so its call to `prepare` must be guarded by `if __name__ == "__main__":` (not needed
         in a notebook).
@@ -113,6 +116,7 @@ def prepare(
             language=language,
             unit_bytes=unit_bytes,
             sources=sources,
+            filters=filters,
             workers=workers,
             allow_unknown=allow_unknown,
             on_progress=on_progress,
@@ -175,6 +179,7 @@ def _request(
     language: str = PrepareOptions.language,
     unit_bytes: int = PrepareOptions.unit_bytes,
     sources: SourceOptions | None = None,
+    filters: FilterOptions | None = None,
     workers: int | None = None,
     allow_unknown: bool = False,
     on_progress: ProgressCallback | None = None,
@@ -198,6 +203,7 @@ def _request(
             language=language,
             unit_bytes=unit_bytes,
             sources=sources or SourceOptions(),
+            filters=filters or FilterOptions(),
         ),
         available_cores() if workers is None else workers,
         on_progress,
@@ -275,6 +281,10 @@ def _prepare(request: CorpusRequest) -> Manifest:
         if isinstance(workspace, BucketWorkspace):
             preparation.keeper = workspace.keeper
         warn_about_marks(request, preparation)
+        if request.screener is not None:
+            preparation.screen(
+                request.screener, request.num_workers, ProgressMeter(), request.progress
+            )
         with explaining_unknown(request, preparation, workspace):
             preparation.make_shards(request.num_workers, ProgressMeter(), request.progress)
         return publish(request, preparation, workspace)

@@ -6,7 +6,7 @@ from bert_jax.corpus.benchmark import PreparationSpeed
 from bert_jax.corpus.inputs import SPLIT_KEY
 from bert_jax.corpus.manifest import Manifest, SplitInfo
 from bert_jax.corpus.parts import PreparedPart
-from bert_jax.corpus.preparation import Progress
+from bert_jax.corpus.progress import Progress
 from bert_jax.corpus.train_tokenizer import DEFAULTS, ReadingProgress, TokenizerKind
 from bert_jax.terminal import format_clock
 from bert_jax.text.documents import SourceCounts
@@ -15,6 +15,8 @@ from bert_jax.tokenizers.tokenizer import Tokenizer
 
 def preparation_line(progress: Progress) -> str:
     """Return a line that shows the progress of a preparation."""
+    if progress.screened_bytes is not None:
+        return _screening_line(progress, progress.screened_bytes)
     parts = [
         f"{progress.text_bytes / 1e6:,.1f} MB",
         f"{progress.shards} shards",
@@ -26,6 +28,14 @@ def preparation_line(progress: Progress) -> str:
     if progress.seconds_left is not None:
         parts.append(f"ETA {format_clock(progress.seconds_left)}")
     return "prepare: " + "  ".join(parts)
+
+
+def _screening_line(progress: Progress, screened_bytes: int) -> str:
+    rate = f"{screened_bytes / progress.seconds / 1e6:.2f} MB/s"
+    parts = [f"{screened_bytes / 1e6:,.1f} MB", rate]
+    if progress.fraction is not None:
+        parts.insert(0, f"{progress.fraction:6.1%}")
+    return "screen: " + "  ".join(parts)
 
 
 def preparation_speed(progress: Progress, num_workers: int) -> str:
@@ -80,7 +90,22 @@ def corpus_table(manifest: Manifest) -> list[str]:
         "inputs without documents skipped": manifest.empty_files_skipped,
         "long documents split": manifest.documents_split,
     }
+    excluded |= _left_out(manifest)
     return [*lines, *(f"{name}: {count:,}" for name, count in excluded.items())]
+
+
+def _left_out(manifest: Manifest) -> dict[str, int]:
+    """Return the number of documents that filters removed or counted, keyed by description."""
+    if manifest.filters is None:
+        return {}
+    filters = manifest.filters
+    counts = {f"removed by {rule}": count for rule, count in filters["filtered"].items()}
+    if filters["contaminated_kept"]:
+        counts["contaminated, but kept"] = filters["contaminated_kept"]
+    if filters["clusters"]:
+        counts["clusters of near-duplicates"] = filters["clusters"]
+        counts["near-duplicates removed"] = filters["near_duplicates"]
+    return counts
 
 
 def _counts(split: SplitInfo) -> dict[str, int]:

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.corpus.bucket_workspace import BucketWorkspace, check_outside_bucket_corpora
+from bert_jax.corpus.document_stream import SPLITS
 from bert_jax.corpus.inputs import PrepareInputs, PrepareOptions, resolve_inputs
 from bert_jax.corpus.manifest import Manifest
-from bert_jax.corpus.preparation import Preparation, ProgressCallback
+from bert_jax.corpus.preparation import Preparation
+from bert_jax.corpus.progress import ProgressCallback
 from bert_jax.corpus.records import bytes_of_id
+from bert_jax.corpus.screening import Screener
 from bert_jax.corpus.shards import ShardSettings
 from bert_jax.corpus.workspace import WORK, Workspace, check_outside_corpora
 from bert_jax.processes import check_workers
@@ -46,6 +49,7 @@ class CorpusRequest:
       num_workers: the number of worker processes on this machine.
       progress: called after every shard; None for no calls.
       allow_unknown: whether more than a fifth of the tokens may be unknown.
+      screener: the settings for screening documents; None if nothing is to be left out.
     """
 
     inputs: PrepareInputs
@@ -56,6 +60,7 @@ class CorpusRequest:
     num_workers: int
     progress: ProgressCallback | None
     allow_unknown: bool
+    screener: Screener | None
 
     @property
     def settings(self) -> ShardSettings:
@@ -66,6 +71,8 @@ class CorpusRequest:
             bytes_of_id(self.tokenizer.vocab_size),
             self.options.language,
             self.tokenizer.unk_id,
+            self.options.filters,
+            ("train",) if self.inputs.heldout else SPLITS,
         )
 
     @property
@@ -134,7 +141,15 @@ def check_request(
         "sources": resolved.describe(options.sources),
     }
     return CorpusRequest(
-        resolved, plan, tokenizer, location, options, num_workers, progress, allow_unknown
+        resolved,
+        plan,
+        tokenizer,
+        location,
+        options,
+        num_workers,
+        progress,
+        allow_unknown,
+        Screener.load(options.filters),
     )
 
 

@@ -9,7 +9,7 @@ import resource
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
 
+from bert_jax.corpus.document_stream import SPLITS, Split
 from bert_jax.corpus.manifest import ShardInfo, SplitInfo, field_values, json_fields
 from bert_jax.corpus.packing import (
     Encoder,
@@ -31,6 +32,8 @@ from bert_jax.corpus.packing import (
 from bert_jax.corpus.records import encode_record, token_dtype
 from bert_jax.corpus.units import Unit
 from bert_jax.files import NotWritten, file_sha256, full_disk, temporary_beside, write_file, writing
+from bert_jax.filtering.document_filter import clean_document
+from bert_jax.filtering.options import FilterOptions
 from bert_jax.json_files import read_json_object
 from bert_jax.processes import cause_of_death, end_with_parent
 from bert_jax.tokenizers.tokenizer import Tokenizer
@@ -49,6 +52,8 @@ class ShardSettings:
       token_bytes: the size of a stored token id, 2 or 4.
       language: the language whose sentence rules are used.
       unknown_id: the id of the unknown token, whose occurrences are counted.
+      filters: the options that may remove lines from documents; see `clean_document`.
+      cleaned_splits: the splits whose documents they apply to.
     """
 
     max_length: int
@@ -56,6 +61,8 @@ class ShardSettings:
     token_bytes: int
     language: str
     unknown_id: int
+    filters: FilterOptions = field(default_factory=FilterOptions)
+    cleaned_splits: tuple[Split, ...] = SPLITS
 
 
 @dataclass(frozen=True)
@@ -193,6 +200,8 @@ def _tokenize(unit: Unit, encoder: Encoder, settings: ShardSettings) -> list[Tok
     documents = []
     for document_id, data in zip(unit.document_ids, unit.texts, strict=True):
         text = data.decode("utf-8")
+        if unit.split in settings.cleaned_splits:
+            text = clean_document(text, settings.filters)
         try:
             tokens = tokenize_document(text, encoder, settings.language, dtype)
         except BaseException as error:  # a panic in Rust code is not an Exception

@@ -30,6 +30,7 @@ from bert_jax.tokenizers.files import has_tokenizer
 logger = logging.getLogger(__name__)
 
 WORK = ".work"
+SCREENING = "screening"  # the subdirectory for the results of screening documents
 PLAN = "plan.json"
 _MAX_DIFFERENCES = 5
 # Plan entries that may differ from those of a finished corpus, which is not prepared again.
@@ -245,6 +246,8 @@ class Workspace:
         """Move the manifest's files into the corpus directory, and write the manifest last."""
         for shard in (*manifest.train.shards, *manifest.heldout.shards):
             os.replace(self.work / shard.name, self.output / shard.name)
+        for name in manifest.filter_files:
+            os.replace(self.work / SCREENING / name, self.output / name)
         shutil.rmtree(self.output / TOKENIZER, ignore_errors=True)
         os.replace(self.work / TOKENIZER, self.output / TOKENIZER)
         sync_directory(self.output)  # the files must exist before the manifest does

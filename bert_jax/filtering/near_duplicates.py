@@ -82,7 +82,7 @@ def find_near_duplicates(
     signatures: SignatureFiles,
     settings: MinHash,
     clusters: Clusters,
-    progress: Callable[[float], None] | None = None,
+    progress: Callable[[], None] | None = None,
 ) -> None:
     """Join the clusters of documents that are near-duplicates.
 
@@ -90,13 +90,13 @@ def find_near_duplicates(
       signatures: the signatures of the documents.
       settings: the threshold, permutations and bands.
       clusters: the clusters to update.
-      progress: called after each band with the finished fraction.
+      progress: called after each band.
     """
     for band in range(settings.bands):
         for pairs in _candidates(signatures, band * settings.rows, settings.rows):
             _join_similar(signatures, pairs, settings.threshold, clusters)
         if progress is not None:
-            progress((band + 1) / settings.bands)
+            progress()
 
 
 def _candidates(signatures: SignatureFiles, first_row: int, num_rows: int) -> Iterator[Positions]:

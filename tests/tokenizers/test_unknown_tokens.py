@@ -11,8 +11,8 @@ from tokenizers import Tokenizer as PlainTokenizer
 
 from bert_jax.corpus.inputs import PrepareOptions
 from bert_jax.corpus.manifest import Manifest, read_manifest
-from bert_jax.corpus.preparation import Progress
 from bert_jax.corpus.prepare import make_corpus
+from bert_jax.corpus.progress import Progress
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tokenizers.words import (
     TooManyUnknownError,

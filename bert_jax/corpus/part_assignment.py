@@ -1,0 +1,64 @@
+"""Screen documents if filters are set, and assign the kept ones to units, on multiple machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bert_jax.corpus.assignment import Assignment, AssignOptions, assign
+from bert_jax.corpus.part_screening import BlockReader, combine_parts, screen_part
+from bert_jax.corpus.preparation import Preparation
+from bert_jax.corpus.progress import ProgressMeter
+from bert_jax.corpus.requests import CorpusRequest
+from bert_jax.corpus.scans import Scan, ScanTask
+from bert_jax.corpus.unique_documents import find_unique
+from bert_jax.corpus.workspace import SCREENING
+
+
+def assign_documents(
+    request: CorpusRequest,
+    preparation: Preparation,
+    tasks: Sequence[ScanTask],
+    scans: Sequence[Scan],
+    part: tuple[int, int] | None = None,
+) -> Assignment:
+    """Screen documents if filters are set, and assign the kept ones to units.
+
+    Args:
+      request: the corpus to prepare.
+      preparation: the state, whose screening is set.
+      tasks: the inputs.
+      scans: their scans.
+      part: the number of the part whose documents to screen, and the number of parts; None if all
+        documents must have been screened.
+    """
+    options = assign_options(request)
+    if request.screener is None:
+        return assign(scans, options)
+    unique = find_unique(scans, options.num_heldout)
+    reader = BlockReader(tasks, scans, unique, options.num_heldout)
+    directory = preparation.work / SCREENING
+    if part is None:
+        preparation.screening = combine_parts(request.screener, reader, directory)
+    else:
+        meter = ProgressMeter()
+
+        def report(fraction: float) -> None:
+            if request.progress is not None:
+                screened = int(fraction * sum(scan.counts.text_bytes for scan in scans))
+                request.progress(meter.read(fraction, screened_bytes=screened))
+
+        preparation.screening = screen_part(
+            request.screener,
+            reader,
+            directory,
+            part,
+            request.num_workers,
+            report,
+        )
+    return assign(scans, options, unique, preparation.screening.verdicts != 0)
+
+
+def assign_options(request: CorpusRequest) -> AssignOptions:
+    """Return what determines the units of a corpus, apart from the scans."""
+    options = request.options
+    return AssignOptions(len(request.inputs.heldout), options.heldout_fraction, options.unit_bytes)

@@ -1,0 +1,180 @@
+"""Screen blocks of documents: filter them, and compute their signatures."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bert_jax.corpus.document_stream import KeptDocument
+from bert_jax.files import temporary_beside, write_file, writing
+from bert_jax.filtering.document_filter import check_document, clean_document
+from bert_jax.filtering.minhash import MinHash
+from bert_jax.filtering.options import FilterOptions
+from bert_jax.filtering.words import Hashes
+from bert_jax.json_files import read_json_object
+
+BLOCK_BYTES = 4 << 20
+_BEGINNING = 300  # characters of a document that are kept for reports
+
+
+@dataclass(frozen=True)
+class DocumentBlock:
+    """Consecutive documents that are screened together.
+
+    Attributes:
+      number: the number of the block.
+      texts: the documents' texts in UTF-8.
+      sources: where the documents come from.
+      filtered: whether the documents may be filtered, which those in held-out inputs may not.
+      digest: a digest of everything that determines the result.
+    """
+
+    number: int
+    texts: list[bytes]
+    sources: list[str]
+    filtered: list[bool]
+    digest: str
+
+
+@dataclass(frozen=True)
+class ScreenedBlock:
+    """The result of screening a block, apart from the signatures.
+
+    Attributes:
+      digest: the digest of the block.
+      sources: where the documents come from.
+      beginnings: the beginnings of the documents that reports may show, or else "".
+      findings: a list of (number of the document in the block, rule, detail).
+    """
+
+    digest: str
+    sources: list[str]
+    beginnings: list[str]
+    findings: list[tuple[int, str, str]]
+
+
+@dataclass(frozen=True)
+class BlockScreener:
+    """What the workers need to screen blocks.
+
+    Attributes:
+      options: the options.
+      evaluation: the sorted hashes of the evaluation data's n-grams, if there are any.
+      directory: the directory for the results.
+    """
+
+    options: FilterOptions
+    evaluation: Hashes | None
+    directory: Path
+
+    @property
+    def fingerprint(self) -> bytes:
+        """A digest of the settings that determine the result for a document."""
+        settings = json.dumps(self.options.as_json(), sort_keys=True).encode()
+        evaluation = b"" if self.evaluation is None else self.evaluation.tobytes()
+        return hashlib.blake2b(settings + evaluation, digest_size=16).digest()
+
+    def has(self, number: int, digest: str) -> bool:
+        """Return whether the result for a block with this number and digest is finished."""
+        result = read_block(self.directory, number)
+        if result is None or result.digest != digest:
+            return False
+        unsigned = self.options.near_duplicates is None
+        return unsigned or signatures_path(self.directory, number).is_file()
+
+    def screen(self, block: DocumentBlock) -> ScreenedBlock:
+        """Screen a block and write the result.
+
+        The JSON file is written last, which marks the block as finished.
+
+        Raises:
+          NotWritten: a file cannot be written.
+        """
+        texts = [text.decode("utf-8") for text in block.texts]
+        findings = []
+        for number, text in enumerate(texts):
+            if not block.filtered[number]:
+                continue
+            texts[number] = cleaned = clean_document(text, self.options)
+            if finding := check_document(cleaned, self.options, self.evaluation):
+                findings.append((number, finding.rule, finding.detail))
+        shown = {number for number, _, _ in findings}
+        if self.options.near_duplicates is not None:
+            removed = {number for number, rule, _ in findings if self.options.removes(rule)}
+            compared = ["" if number in removed else text for number, text in enumerate(texts)]
+            signatures = MinHash(self.options.near_duplicates).sign(compared)
+            _save(signatures_path(self.directory, block.number), signatures)
+            shown.update(range(len(texts)))
+        result = ScreenedBlock(
+            block.digest,
+            block.sources,
+            [text[:_BEGINNING] if number in shown else "" for number, text in enumerate(texts)],
+            findings,
+        )
+        write_file(result_path(self.directory, block.number), json.dumps(asdict(result)))
+        return result
+
+
+def result_path(directory: Path, number: int) -> Path:
+    """Return the path of a block's result."""
+    return directory / f"block-{number:06d}.json"
+
+
+def signatures_path(directory: Path, number: int) -> Path:
+    """Return the path of a block's signatures."""
+    return directory / f"block-{number:06d}.npy"
+
+
+def read_block(directory: Path, number: int) -> ScreenedBlock | None:
+    """Return the result for a block, or None if it is missing or damaged."""
+    try:
+        content = read_json_object(result_path(directory, number))
+        return ScreenedBlock(**content)
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def group_documents(
+    documents: Iterable[tuple[KeptDocument, bool]], fingerprint: bytes
+) -> Iterator[DocumentBlock]:
+    """Group pairs of (document, whether it may be filtered) into blocks of about 4 MiB of text."""
+    number, size = 0, 0
+    group: list[tuple[KeptDocument, bool]] = []
+    for document, filtered in documents:
+        group.append((document, filtered))
+        size += len(document.text)
+        if size >= BLOCK_BYTES:
+            yield _block(number, group, fingerprint)
+            number, size, group = number + 1, 0, []
+    if group:
+        yield _block(number, group, fingerprint)
+
+
+def _block(
+    number: int, group: Sequence[tuple[KeptDocument, bool]], fingerprint: bytes
+) -> DocumentBlock:
+    digest = hashlib.blake2b(fingerprint, digest_size=16)
+    for document, filtered in group:
+        digest.update(document.digest + bytes([filtered]))
+    return DocumentBlock(
+        number,
+        [document.text for document, _ in group],
+        [document.source for document, _ in group],
+        [filtered for _, filtered in group],
+        digest.hexdigest(),
+    )
+
+
+def _save(path: Path, array: np.ndarray) -> None:
+    with writing(path), temporary_beside(path) as temporary:
+        with open(temporary, "wb") as file:
+            np.save(file, array)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)

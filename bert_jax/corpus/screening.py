@@ -1,0 +1,199 @@
+"""Decide which documents a corpus leaves out, from the results for blocks of documents.
+
+Near-duplicates are found among all documents that pass the filters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_jax.corpus.screened_blocks import (
+    BlockScreener,
+    ScreenedBlock,
+    read_block,
+    signatures_path,
+)
+from bert_jax.corpus.screening_report import ClusterWriter, write_page
+from bert_jax.files import file_sha256, writing
+from bert_jax.filtering.clusters import Clusters
+from bert_jax.filtering.contamination import CONTAMINATED, EvaluationNgrams, read_evaluation_ngrams
+from bert_jax.filtering.language import check_language_library
+from bert_jax.filtering.minhash import MinHash
+from bert_jax.filtering.near_duplicates import SignatureFiles, find_near_duplicates
+from bert_jax.filtering.options import FilterOptions
+from bert_jax.filtering.page import NUM_EXAMPLES, FilterExample, FilterSummary
+
+_KEPT, _FILTERED, _NEAR_DUPLICATE = range(3)
+_VERDICTS, _PARENTS = "verdicts.bin", "parents.bin"
+
+
+@dataclass(frozen=True)
+class Screening:
+    """The result of screening all documents.
+
+    Attributes:
+      summary: what was left out.
+      files: the files that describe it and belong in the corpus directory.
+      verdicts: whether each document is kept, in the order of the documents.
+    """
+
+    summary: FilterSummary
+    files: tuple[Path, ...]
+    verdicts: NDArray[np.uint8] = field(repr=False)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the counts and the files' checksums for the manifest."""
+        files = {path.name: file_sha256(path) for path in self.files}
+        return {**dataclasses.asdict(self.summary), "files": files}
+
+    def removes(self, position: int) -> bool:
+        """Return whether the document at a position is left out.
+
+        Args:
+          position: the number of the document among all documents except exact duplicates.
+
+        Raises:
+          ValueError: there was no such document, so the inputs have changed since the first pass.
+        """
+        if position >= len(self.verdicts):
+            raise ValueError(
+                "inputs: a file has changed while it was being read. Run the same command again."
+            )
+        return bool(self.verdicts[position] != _KEPT)
+
+
+@dataclass(frozen=True)
+class Screener:
+    """Checked settings for screening documents.
+
+    Attributes:
+      options: the options.
+      evaluation: the n-grams of the evaluation data, if there is any.
+    """
+
+    options: FilterOptions
+    evaluation: EvaluationNgrams | None
+
+    @classmethod
+    def load(cls, options: FilterOptions) -> Screener | None:
+        """Check the options and read the evaluation data, or return None if nothing is left out.
+
+        Raises:
+          ValueError: a library is missing, or evaluation data cannot be used.
+        """
+        if not options.active:
+            return None
+        if options.keep_languages:
+            check_language_library()
+        evaluation = None
+        if options.decontaminate:
+            evaluation = read_evaluation_ngrams(options.decontaminate)
+        return cls(options, evaluation)
+
+    def for_blocks(self, directory: Path) -> BlockScreener:
+        """Return a screener of blocks that writes to a directory, which is created."""
+        with writing(directory):
+            directory.mkdir(exist_ok=True)
+        hashes = None if self.evaluation is None else self.evaluation.hashes
+        return BlockScreener(self.options, hashes, directory)
+
+    def combine(
+        self,
+        directory: Path,
+        sizes: Sequence[int],
+        output: Path,
+        progress: Callable[[], None] | None = None,
+    ) -> Screening:
+        """Combine the results of all blocks, and find near-duplicates.
+
+        Args:
+          directory: the directory with the blocks' results, all of which must be finished.
+          sizes: the number of documents in each block.
+          output: the directory to write to.
+          progress: called after every band of signatures.
+
+        Raises:
+          NotWritten: a file cannot be written.
+        """
+        return _Combination(self, directory, sizes, output, progress).result()
+
+
+class _Combination:
+    """The combination of all blocks' results."""
+
+    def __init__(
+        self,
+        screener: Screener,
+        directory: Path,
+        sizes: Sequence[int],
+        output: Path,
+        progress: Callable[[], None] | None,
+    ):
+        self._options, self._evaluation = screener.options, screener.evaluation
+        self._directory, self._sizes, self._output = directory, sizes, output
+        self._progress = progress
+        self._filtered: Counter[str] = Counter()
+        self._contaminated = 0
+        self._examples: dict[str, list[FilterExample]] = {}
+
+    def result(self) -> Screening:
+        path = self._output / _VERDICTS
+        with writing(path), open(path, "wb") as file:
+            for number in range(len(self._sizes)):
+                file.write(self._verdicts(self._block(number)).tobytes())
+        num_documents = sum(self._sizes)
+        verdicts = np.memmap(path, np.uint8, "r+") if num_documents else np.zeros(0, np.uint8)
+        writer = ClusterWriter(self._directory, self._sizes, self._output)
+        if self._options.near_duplicates is not None:
+            self._find_clusters(writer, verdicts, MinHash(self._options.near_duplicates))
+        evaluation = self._evaluation
+        summary = FilterSummary(
+            num_documents=num_documents,
+            filtered=dict(sorted(self._filtered.items())),
+            contaminated_kept=self._contaminated,
+            near_duplicates=writer.num_removed,
+            clusters=writer.num_clusters,
+            evaluation_texts=evaluation.texts if evaluation else 0,
+            short_evaluation_texts=evaluation.short_texts if evaluation else 0,
+        )
+        page = write_page(self._output, summary, self._examples, writer.examples)
+        return Screening(summary, (*writer.files, page), verdicts)
+
+    def _block(self, number: int) -> ScreenedBlock:
+        block = read_block(self._directory, number)
+        assert block is not None, f"block {number} is not finished"
+        return block
+
+    def _verdicts(self, block: ScreenedBlock) -> NDArray[np.uint8]:
+        verdicts = np.full(len(block.sources), _KEPT, np.uint8)
+        for number, rule, detail in block.findings:
+            examples = self._examples.setdefault(rule, [])
+            if len(examples) < NUM_EXAMPLES:
+                source, beginning = block.sources[number], block.beginnings[number]
+                examples.append(FilterExample(source, detail, beginning))
+            if self._options.removes(rule):
+                verdicts[number] = _FILTERED
+                self._filtered[rule] += 1
+            else:
+                assert rule == CONTAMINATED, f"{rule} does not remove documents"
+                self._contaminated += 1
+        return verdicts
+
+    def _find_clusters(
+        self, writer: ClusterWriter, verdicts: NDArray[np.uint8], settings: MinHash
+    ) -> None:
+        paths = [signatures_path(self._directory, number) for number in range(len(self._sizes))]
+        signatures = SignatureFiles(paths, self._sizes)
+        clusters = Clusters(self._output / _PARENTS, len(verdicts))
+        find_near_duplicates(signatures, settings, clusters, self._progress)
+        for _, position in clusters.removed():
+            verdicts[position] = _NEAR_DUPLICATE
+        writer.write(clusters, signatures)

@@ -1,0 +1,294 @@
+import json
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bert_jax.corpus import part_screening, screened_blocks
+from bert_jax.corpus.inputs import PrepareOptions
+from bert_jax.corpus.manifest import read_manifest, verify_shards
+from bert_jax.corpus.parts import Part, make_part, merge_parts
+from bert_jax.corpus.prepare import make_corpus
+from bert_jax.corpus.progress import ProgressMeter
+from bert_jax.corpus.requests import check_request
+from bert_jax.corpus.screened_blocks import BlockScreener
+from bert_jax.corpus.workspace import Workspace
+from bert_jax.filtering.c4 import C4, clean_c4
+from bert_jax.filtering.options import FilterOptions
+
+QUESTION = " ".join(f"q{number} the cat" for number in range(6))
+COPIES = {40: 3, 41: 3, 42: 8, 43: 41, 50: 40}  # edited copies of other texts, by position
+EXACT = {51: 42, 52: 5}
+SHORT, CONTAMINATED, SPANISH = (20, 21), (22, 44), (23,)
+REMOVED = {*COPIES, *SHORT, *CONTAMINATED, *SPANISH}
+
+
+def make_texts(words: list[str]) -> list[str]:
+    """Return 53 texts, some of which filters and the search for near-duplicates must remove."""
+    chance = random.Random(0)
+    texts = [
+        ". ".join(" ".join(chance.choices(words, k=9)).capitalize() for _ in range(30)) + "."
+        for _ in range(50)
+    ]
+    texts += [""] * 3
+    for number in SHORT:
+        texts[number] = "The cat saw the dog."
+    for number in SPANISH:
+        texts[number] = "El gato negro vio al perro en la casa y se fue corriendo al mar. " * 3
+    for number in CONTAMINATED:
+        texts[number] += " " + QUESTION
+    for number, original in COPIES.items():
+        parts = texts[original].split()
+        parts[chance.randrange(len(parts))] = "quick"
+        texts[number] = " ".join(parts)
+    for number, original in EXACT.items():
+        texts[number] = texts[original]
+    return texts
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("screening")
+    (folder / "questions.txt").write_text(QUESTION)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def texts(words: list[str]) -> list[str]:
+    return make_texts(words)
+
+
+@pytest.fixture(scope="module")
+def options(prepare_options: PrepareOptions, folder: Path) -> PrepareOptions:
+    filters = FilterOptions(
+        min_words=8,
+        keep_languages=("en", "la"),
+        min_language_probability=0.0,
+        decontaminate=(str(folder / "questions.txt"),),
+        near_duplicates=0.8,
+    )
+    return replace(prepare_options, filters=filters)
+
+
+@pytest.fixture(scope="module")
+def screened(texts, options, tokenizer, write_json_lines, folder) -> Path:
+    """Return a corpus from which everything that `REMOVED` lists is left out."""
+    inputs = [
+        write_json_lines(folder / "a.jsonl", texts[:30]),
+        write_json_lines(folder / "b.jsonl", texts[30:]),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(screened_blocks, "BLOCK_BYTES", 20_000)  # about 12 texts
+        make_corpus(inputs, tokenizer, folder / "screened", options, num_workers=1)
+    return folder / "screened"
+
+
+def shards(directory: Path) -> dict[str, str]:
+    manifest = read_manifest(directory)
+    return {
+        shard.name: shard.sha256 for shard in (*manifest.train.shards, *manifest.heldout.shards)
+    }
+
+
+def test_the_corpus_contains_all_other_documents(
+    texts, screened, prepare_options, tokenizer, write_json_lines, folder
+) -> None:
+    """It must equal a corpus of the texts that the filters should keep."""
+    kept = [text for number, text in enumerate(texts) if number not in REMOVED | EXACT.keys()]
+    plain = folder / "plain"
+    make_corpus(
+        [write_json_lines(folder / "kept.jsonl", kept)], tokenizer, plain, prepare_options, 1
+    )
+    assert shards(screened) == shards(plain)
+    assert read_manifest(screened).fingerprint != read_manifest(plain).fingerprint
+    assert not (screened / ".work").exists()
+
+
+def test_the_manifest_counts_what_is_left_out(screened: Path) -> None:
+    manifest = read_manifest(screened)
+    assert manifest.filters is not None
+    files = manifest.filters.pop("files")
+    assert manifest.duplicates_removed == len(EXACT) + 1  # the two short texts are equal
+    assert manifest.filters == {
+        "num_documents": 50,
+        "filtered": {
+            "contaminated": len(CONTAMINATED),
+            "language": len(SPANISH),
+            "min_words": len(SHORT) - 1,
+        },
+        "contaminated_kept": 0,
+        "near_duplicates": len(COPIES),
+        "clusters": 2,
+        "evaluation_texts": 1,
+        "short_evaluation_texts": 0,
+    }
+    assert files.keys() == {"near_duplicates.jsonl", "filters.html"}
+
+
+def test_clusters_name_the_kept_document(screened: Path, folder: Path) -> None:
+    lines = (screened / "near_duplicates.jsonl").read_text().splitlines()
+    clusters = {
+        json.loads(line)["kept"]: [each["source"] for each in json.loads(line)["removed"]]
+        for line in lines
+    }
+
+    def source(number: int) -> str:
+        return f"{folder}/{'a' if number < 30 else 'b'}.jsonl:{number % 30 + 1}"
+
+    assert clusters == {
+        source(3): [source(number) for number in (40, 41, 43, 50)],
+        source(8): [source(42)],
+    }
+    assert all(
+        0.8 < each["similarity"] < 1 for line in lines for each in json.loads(line)["removed"]
+    )
+
+
+def test_the_page_shows_examples(screened: Path) -> None:
+    page = (screened / "filters.html").read_text(encoding="utf-8")
+    assert re.findall("<h2>(.*?)</h2>", page) == [
+        *("contaminated", "language", "min_words", "near-duplicates"),
+    ]
+    assert "5, at least 8" in page and "es with probability" in page and "and 1 more" in page
+    assert "http" not in page
+
+
+def test_changed_files_are_detected(screened: Path) -> None:
+    verify_shards(screened, read_manifest(screened))
+    path = screened / "near_duplicates.jsonl"
+    content = path.read_text()
+    path.write_text(content.replace("kept", "lost"))
+    try:
+        with pytest.raises(ValueError, match=r"near_duplicates\.jsonl is corrupt"):
+            verify_shards(screened, read_manifest(screened))
+    finally:
+        path.write_text(content)
+
+
+def test_other_filters_need_another_directory(screened, options, tokenizer, folder) -> None:
+    inputs = [str(folder / name) for name in ("a.jsonl", "b.jsonl")]
+    assert make_corpus(inputs, tokenizer, screened, options, 1) == read_manifest(screened)
+    other = replace(options, filters=replace(options.filters, near_duplicates=0.9))
+    with pytest.raises(ValueError, match=r"filters.near_duplicates was 0.8 and is now 0.9"):
+        make_corpus(inputs, tokenizer, screened, other, 1)
+    (folder / "questions.txt").write_text(QUESTION + " more")
+    try:
+        with pytest.raises(ValueError, match=r"filters.decontaminate was"):
+            make_corpus(inputs, tokenizer, screened, options, 1)
+    finally:
+        (folder / "questions.txt").write_text(QUESTION)
+
+
+@pytest.fixture
+def request_screened(options, tokenizer, folder, tmp_path):
+    """Return a function that describes the screened corpus, to be written to tmp_path / "out"."""
+    inputs = [str(folder / name) for name in ("a.jsonl", "b.jsonl")]
+
+    def make(num_workers: int = 1):
+        return check_request(
+            inputs, tokenizer, tmp_path / "out", options, num_workers, None, (), allow_unknown=False
+        )
+
+    return make
+
+
+def test_merged_parts_equal_a_corpus_prepared_at_once(
+    screened, request_screened, tmp_path, checksums, monkeypatch
+) -> None:
+    monkeypatch.setattr(screened_blocks, "BLOCK_BYTES", 20_000)
+    monkeypatch.setattr(part_screening, "BLOCK_BYTES", 20_000)
+    for index in (1, 0):
+        make_part(request_screened(), Part(index, 2))
+    merge_parts(request_screened())
+    assert checksums(tmp_path / "out") == checksums(screened)
+
+
+@pytest.mark.slow
+def test_merging_names_documents_that_have_not_been_screened(request_screened, tmp_path) -> None:
+    make_part(request_screened(), Part(0, 1))
+    result = tmp_path / "out" / ".work" / "screening" / "block-000000.json"
+    content = result.read_text()
+    result.unlink()
+    with pytest.raises(ValueError, match="1 of 1 blocks of documents have not been screened"):
+        merge_parts(request_screened())
+    result.write_text(content)
+    merge_parts(request_screened())
+
+
+@pytest.mark.slow
+def test_bytes_do_not_depend_on_workers_or_blocks(
+    texts, screened, request_screened, options, tokenizer, tmp_path, folder, checksums
+) -> None:
+    """The corpus is also killed in between, so that finished blocks are used again."""
+    request = request_screened(num_workers=3)
+    work = tmp_path / "out" / ".work"
+    with Workspace(request.output, request.plan) as workspace:
+        preparation = request.preparation(workspace.work)
+        preparation.screen(request.screener, 3, ProgressMeter(), None)
+    times = {path: path.stat().st_mtime_ns for path in (work / "screening").glob("block-*")}
+    assert len(times) == 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BlockScreener, "screen", None)
+        make_corpus(request.inputs.paths, tokenizer, request.output, options, num_workers=3)
+    assert checksums(tmp_path / "out") == checksums(screened)
+
+
+@pytest.mark.slow
+def test_held_out_inputs_are_not_filtered(
+    texts, options, tokenizer, folder, tmp_path, screened, write_json_lines
+) -> None:
+    """They may be short, but near-duplicates of them are not trained on."""
+    heldout = write_json_lines(tmp_path / "dev.jsonl", ["The cat ran.", texts[40]])
+    options = replace(options, heldout_fraction=0.0)
+    inputs = [str(folder / "a.jsonl"), str(folder / "b.jsonl")]
+    manifest = make_corpus(
+        inputs, tokenizer, tmp_path / "out", options, 1, heldout_inputs=[heldout]
+    )
+    assert manifest.heldout.num_documents == 2
+    assert manifest.heldout_repeats == 1  # the text at position 40 itself
+    cluster = json.loads((tmp_path / "out" / "near_duplicates.jsonl").read_text().splitlines()[0])
+    assert cluster["kept"] == f"{heldout}:2"
+    assert len(cluster["removed"]) == 4  # the original and the other copies
+
+
+@pytest.mark.slow
+def test_contaminated_documents_may_be_counted_only(
+    options, tokenizer, folder, tmp_path, screened
+) -> None:
+    filters = FilterOptions(decontaminate=options.filters.decontaminate, contaminated="count")
+    inputs = [str(folder / "a.jsonl"), str(folder / "b.jsonl")]
+    manifest = make_corpus(
+        inputs, tokenizer, tmp_path / "out", replace(options, filters=filters), 1
+    )
+    assert manifest.filters is not None and manifest.filters["filtered"] == {}
+    assert manifest.filters["contaminated_kept"] == len(CONTAMINATED)
+    assert manifest.train.num_documents + manifest.heldout.num_documents == 50
+
+
+@pytest.mark.slow
+def test_lines_are_removed_from_documents(
+    prepare_options, tokenizer, tmp_path, write_json_lines
+) -> None:
+    """The corpus must equal one of the cleaned texts, although its documents are split by hash."""
+    lines = ["The cat saw the dog and ran.", "See more here", "The dog ran to the old house."]
+    texts = ["\n".join([*lines, f"The cat ran to house {number} of the dogs."]) for number in "abc"]
+    cleaned = [clean_c4(text, C4()) for text in texts]
+    options = replace(prepare_options, heldout_fraction=0.0)
+    filters = FilterOptions(quality_rules=("c4",))
+    for name, content, chosen in (("raw", texts, filters), ("clean", cleaned, FilterOptions())):
+        path = write_json_lines(tmp_path / f"{name}.jsonl", content)
+        make_corpus([path], tokenizer, tmp_path / name, replace(options, filters=chosen), 1)
+    assert cleaned[0].count("\n") == 2
+    assert shards(tmp_path / "raw") == shards(tmp_path / "clean")
+
+
+def test_leaving_out_all_documents_is_an_error(
+    prepare_options, tokenizer, tmp_path, write_json_lines
+) -> None:
+    path = write_json_lines(tmp_path / "a.jsonl", ["The cat ran.", "The dog ran."])
+    options = replace(prepare_options, filters=FilterOptions(min_words=9))
+    with pytest.raises(ValueError, match="filters: all 2 documents would be left out"):
+        make_corpus([path], tokenizer, tmp_path / "out", options, 1)
+    assert not (tmp_path / "out" / ".work").exists()
