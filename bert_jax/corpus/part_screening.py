@@ -62,7 +62,7 @@ class BlockReader:
     num_heldout: int
 
     def spans(self, fingerprint: bytes) -> list[BlockSpan]:
-        """Return all blocks, which are those of `group_documents`.
+        """Return all blocks, which are the same as in `group_documents`.
 
         Args:
           fingerprint: the digest of the settings.

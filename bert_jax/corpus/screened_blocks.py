@@ -61,7 +61,7 @@ class ScreenedBlock:
 
 @dataclass(frozen=True)
 class BlockScreener:
-    """What the workers need to screen blocks.
+    """The settings with which workers screen blocks.
 
     Attributes:
       options: the options.

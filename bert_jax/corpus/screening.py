@@ -40,7 +40,7 @@ class Screening:
     """The result of screening all documents.
 
     Attributes:
-      summary: what was left out.
+      summary: the number of documents that were left out, by reason.
       files: the files that describe it and belong in the corpus directory.
       verdicts: whether each document is kept, in the order of the documents.
     """

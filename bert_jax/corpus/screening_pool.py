@@ -69,7 +69,7 @@ def screen_blocks(
     return sizes
 
 
-_screener: BlockScreener | None = None  # that of a worker process
+_screener: BlockScreener | None = None  # set in worker processes
 
 
 def _begin(screener: BlockScreener) -> None:

@@ -113,7 +113,7 @@ def write_page(
     examples: Mapping[str, Sequence[FilterExample]],
     clusters: Sequence[ClusterExample],
 ) -> Path:
-    """Write the page that shows what was left out, and return its path."""
+    """Write the page that shows documents that were left out, and return its path."""
     path = directory / PAGE
     write_file(path, filter_page(summary, examples, clusters))
     return path

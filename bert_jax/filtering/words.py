@@ -33,7 +33,8 @@ def word_hashes(text: str) -> Hashes:
 
     Words are separated by white space. Case is ignored, and so are all characters other than
     letters, marks and digits, as in the comparison with evaluation data by Brown et al. (2020,
-    appendix C). In scripts without spaces between words, each character is a word.
+    appendix C). In scripts without spaces between words, each character is a word. Case folding
+    maps single characters to single characters, so "ß" differs from "ss".
     """
     slices = [_hash_slice(part) for part in _slices(text)]
     return np.concatenate(slices) if slices else np.zeros(0, np.uint64)
@@ -81,7 +82,7 @@ def _slices(text: str) -> Iterator[str]:
 
 
 def _hash_slice(text: str) -> Hashes:
-    codes = np.frombuffer(text.casefold().encode("utf-32-le"), np.uint32)
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     kinds = _kinds()[codes]
     kept = kinds != _IGNORED
     codes, kinds = codes[kept], kinds[kept]
@@ -120,9 +121,19 @@ def _kinds() -> NDArray[np.uint8]:
 
 @functools.cache
 def _coefficients() -> Hashes:
-    """Return a random number for every character that is part of a word, and 0 for the others."""
+    """Return a random number for every character that is part of a word, and 0 for the others.
+
+    Characters that differ only in case have the same number.
+    """
     inside = (_kinds() == _LETTER) | (_kinds() == _SINGLE)
-    return _mix(np.arange(1, len(inside) + 1, dtype=np.uint64)) * inside
+    folded = np.arange(len(inside), dtype=np.uint64)
+    for code in np.flatnonzero(inside).tolist():
+        character = chr(code)
+        for other in (character.casefold(), character.lower()):
+            if len(other) == 1:
+                folded[code] = ord(other)
+                break
+    return _mix(folded + np.uint64(1)) * inside
 
 
 def _mix(values: Hashes) -> Hashes:
