@@ -218,14 +218,15 @@ def _run_status(work_dir: Path) -> RunStatus:
     entries = read_metrics(log) if log.is_file() else []
     saved = steps_in(work_dir / CHECKPOINTS_NAME)
     train = _newest(entries, "train")
-    known = [int(train.get("step", 0)), *saved[-1:]]
+    # The log may be ahead of the ledger, and older runs have no ledger.
+    known = [int(train.get("step", 0)), *(saved[-1:] if goodput is None else [goodput.step])]
     start = None if goodput is None else goodput.last_start
     seen = [] if goodput is None else [goodput.last_seen]
     seen += [] if beat is None else [beat.time]
     return RunStatus(
         work_dir=work_dir,
         state=_state(goodput, alive=alive, begun=bool(saved or entries)),
-        step=max(known) if goodput is None else goodput.step,
+        step=max(known),
         total_steps=None if goodput is None else goodput.total_steps or None,
         checkpoint=saved[-1] if saved else None,
         activity=beat.state if alive and beating and beat is not None else "",

@@ -73,6 +73,11 @@ def test_a_killed_run(tmp_path: Path) -> None:
     )
 
 
+def test_the_log_may_be_ahead_of_the_ledger(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", START)
+    assert status_of(run).step == 50
+
+
 def test_a_running_run(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", START, TRAINED)
     program = (
