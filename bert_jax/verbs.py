@@ -146,6 +146,9 @@ VERBS = {
     "compare": Verb(
         "compare the layers of two models or checkpoints", "bert_jax.cli.look", "compare_models"
     ),
+    "compare-runs": Verb(
+        "compare the curves and the configs of runs", "bert_jax.cli.compare_runs", on_cpu=True
+    ),
     "prune-heads": Verb(
         "measure how many heads a task needs", "bert_jax.cli.look", "prune_model", repeats=True
     ),

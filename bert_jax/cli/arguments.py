@@ -3,8 +3,6 @@
 This module must not import JAX, because the command line imports it before it imports a verb.
 """
 
-from __future__ import annotations
-
 from bert_jax.argument_parser import ArgumentParser, free_text
 
 

@@ -12,8 +12,6 @@ also printed. Each result is the mean over --seconds. The files are read from th
 were read or written recently and fit in memory.
 """
 
-from __future__ import annotations
-
 import argparse
 from typing import get_args
 

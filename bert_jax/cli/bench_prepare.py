@@ -8,8 +8,6 @@ processes start until the manifest is in place. Because the text is held in memo
 a large corpus.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from bert_jax.argument_parser import ArgumentParser

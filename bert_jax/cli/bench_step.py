@@ -8,8 +8,6 @@ backward passes through the layers and, at the masked positions, through the MLM
 has a teacher, its FLOPs are included.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

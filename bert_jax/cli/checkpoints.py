@@ -1,7 +1,5 @@
 """Print the status of a run, extract or verify its checkpoints, and add words to a vocabulary."""
 
-from __future__ import annotations
-
 import argparse
 import json
 

@@ -19,8 +19,6 @@ table in a different format. The run's best checkpoint is used by default. The p
 row per class, label or entity type.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -18,8 +18,6 @@ the name of the negative label. The exported programs return token vectors; thei
 describes how a sentence-transformers model pools them.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from bert_jax.argument_parser import ArgumentParser

@@ -8,8 +8,6 @@ The validation set is scored the way the task's official scorer does it. `evalua
 `export` use the checkpoint with the best score.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from bert_jax.argument_parser import ArgumentParser

@@ -11,8 +11,6 @@ the head is randomly initialized. Other heads in the source are left out. The ou
 parameters that were randomly initialized and the tensors that were left out.
 """
 
-from __future__ import annotations
-
 import argparse
 from typing import get_args
 

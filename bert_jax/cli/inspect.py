@@ -15,8 +15,6 @@ For a corpus, the output shows the lengths of its rows and documents, its most f
 ten rows as training sees them, with masks and pair labels. --config selects the run's settings.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 

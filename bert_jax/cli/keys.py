@@ -7,8 +7,6 @@
 Set a key in a config file, or on the command line as --config.section.key=value.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from bert_jax.argument_parser import ArgumentParser

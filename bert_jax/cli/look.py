@@ -1,7 +1,5 @@
 """Commands that look inside models and batches, and compare and prune models."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from typing import get_args

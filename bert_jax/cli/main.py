@@ -1,7 +1,5 @@
 """Run the `bert-jax` command: find the verb, run it, and explain errors."""
 
-from __future__ import annotations
-
 import os
 import sys
 import traceback

@@ -1,7 +1,5 @@
 """Print the reports of runs and the results of commands to the console."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

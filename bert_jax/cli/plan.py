@@ -9,8 +9,6 @@ does not fit, the command looks for flags that would make it fit. The compiled p
 that `pretrain` would run, but no parameters are initialized and no corpus is opened.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 

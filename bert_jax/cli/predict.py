@@ -20,8 +20,6 @@ the context: in SWAG, sent2 and the ending.
 In addition to the "id", results have these fields:
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from typing import get_args

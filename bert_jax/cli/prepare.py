@@ -12,8 +12,6 @@ On many machines, run the command with --part 0/N, --part 1/N and so on, in any 
 once with --merge. All of them need the same options and the same output directory.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -13,8 +13,6 @@ already begun is complete. --from-step N resumes from an earlier checkpoint, suc
 before the loss diverged.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from bert_jax.argument_parser import ArgumentParser

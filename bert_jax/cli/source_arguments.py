@@ -1,7 +1,5 @@
 """Declare options that are shared by the verbs that read raw text."""
 
-from __future__ import annotations
-
 from bert_jax.argument_parser import ArgumentParser, at_least
 from bert_jax.field_options import add_field_options
 from bert_jax.processes import available_cores

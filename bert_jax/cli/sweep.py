@@ -16,8 +16,6 @@ joint report for several sweeps:
     bert-jax sweep --report-only runs/sweep-cola runs/sweep-rte --output runs/sweeps
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -11,8 +11,6 @@ accepts the directory that this command writes, and so does transformers.AutoTok
 text always gives the same vocabulary.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -22,8 +22,6 @@ grows with the size of the values. The exit code is 0 if
 and 1 otherwise.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from bert_jax.argument_parser import ArgumentParser

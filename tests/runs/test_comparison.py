@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bert_jax.cli.main import main
 from bert_jax.runs.comparison import compare_runs, flattened
 
 
@@ -103,6 +104,14 @@ def test_other_directories_are_refused(runs: list[Path], tmp_path: Path) -> None
             compare_runs([runs[1], tmp_path / other])
     with pytest.raises(ValueError, match="1 runs: specify 2 to 10 work directories"):
         compare_runs(runs[:1])
+
+
+def test_the_command(runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.html"
+    assert main(["compare-runs", *map(str, runs), "--page", str(page)]) == 0
+    assert "optimizer.name" in capsys.readouterr().out and page.is_file()
+    assert main(["compare-runs", str(runs[0]), str(tmp_path / "missing")]) == 2
+    assert "there is no such directory" in capsys.readouterr().err
 
 
 def test_nested_values_get_dotted_keys() -> None:
