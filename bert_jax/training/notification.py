@@ -70,7 +70,7 @@ class Notifier:
         if isinstance(report, EvaluationReport):
             self._metrics = report.metrics
         elif isinstance(report, DivergenceReport) and report.kind == "rollback":
-            self.send("divergence", str(report))
+            self.send("divergence", str(report), report.step)
 
     @contextmanager
     def notifying(self) -> Iterator[None]:
@@ -91,8 +91,14 @@ class Notifier:
                 if self._newest.is_alive():
                     logger.warning("reporting.notify: %d commands never ran", self._waiting - 1)
 
-    def send(self, event: NotifiedEvent, message: str) -> None:
-        """Start the command, after those for earlier events have ended."""
+    def send(self, event: NotifiedEvent, message: str, step: int | None = None) -> None:
+        """Start the command, after those for earlier events have ended.
+
+        Args:
+          event: the event.
+          message: a sentence that describes it.
+          step: the number of completed steps; None for the ledger's.
+        """
         if not self._command:
             return
         if self._waiting >= _MAX_WAITING:
@@ -107,7 +113,7 @@ class Notifier:
             "event": event,
             "message": message[:_MESSAGE_LENGTH],
             "time": time.time(),
-            "step": self._ledger.step,
+            "step": self._ledger.step if step is None else step,
             **self._facts,
             "metrics": dict(self._metrics),
         }

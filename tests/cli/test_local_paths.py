@@ -62,6 +62,7 @@ NOT_PATHS = {
     "skip_labels",  # columns, labels
     *("context", "beginning", "endings", "tag", "word", "comment"),
     "train_only",  # patterns that match parameter names
+    "notify",  # a shell command
 }
 
 

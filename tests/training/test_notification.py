@@ -41,9 +41,9 @@ def test_the_command_gets_the_facts(out: Path) -> None:
         *("divergence.json", "end.json", "log", "start.json")
     ]
     lines = (out / "log").read_text()
-    assert lines == '5 started at step 5\n8 it\'s "back"; $(rm x)\nnow\n20 finished\n'
+    assert lines == '5 started at step 5\n9 it\'s "back"; $(rm x)\nnow\n20 finished\n'
     facts = json.loads((out / "divergence.json").read_text())
-    assert facts["step"] == 8 and facts["total_steps"] == 20 and facts["event"] == "divergence"
+    assert facts["step"] == 9 and facts["total_steps"] == 20 and facts["event"] == "divergence"
     assert facts["metrics"] == {"mlm_loss": 2.5} and facts["work_dir"] == str(out / "run")
 
 
