@@ -58,7 +58,6 @@ def test_eight_devices_skip_and_roll_back(
     # The batches 21 and 22 are outliers. The newest checkpoint two steps earlier is that of step
     # 18, which was evaluated.
     assert kinds(tmp_path) == {"skip": [22, 23], "rollback": [23]}
-    print(finished.errors)  # the documentation quotes these lines
     assert "Rolled back to the checkpoint at step 18 and skipped batches 18 to 22" in (
         finished.errors
     )
