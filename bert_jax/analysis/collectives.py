@@ -71,6 +71,32 @@ def collectives(hlo: str, num_devices: int) -> dict[str, Traffic]:
     }
 
 
+def between_slices(hlo: str, num_slices: int) -> Traffic:
+    """Return a device's traffic between TPU slices, over the data-center network.
+
+    The TPU compiler turns each collective across slices into collectives within each slice, which
+    `collectives` counts, and a transfer that the hosts carry out. `bytes` is the size of the
+    results of these transfers, and `sent` assumes the ring algorithm for sums.
+
+    Args:
+      hlo: the text of a compiled, partitioned module.
+      num_slices: the number of slices.
+    """
+    computations, entry = parse_computations(hlo)
+    total = Traffic(0, 0, 0)
+    for name, runs in count_runs(computations, entry).items():
+        starts = {line.name: line for line in computations[name]}
+        for line in computations[name]:
+            if line.opcode != "recv-done" or "xla_megascale_runtime" not in line.rest:
+                continue
+            size = array_bytes(line.result)
+            start = starts[line.rest.split(")")[0].strip().lstrip("%")]
+            sums = "_xla_megascale_reduce_operation" in start.rest
+            sent = 2 * size * (num_slices - 1) // num_slices if sums else size
+            total += Traffic(runs, runs * size, runs * sent)
+    return total
+
+
 def _traffic(kind: str, result: str, attributes: str, num_devices: int) -> Traffic:
     size = array_bytes(result)
     if kind == "collective-permute":

@@ -66,18 +66,21 @@ def topology_devices(name: str) -> list[jax.Device]:
 
     Args:
       name: the name of the topology, such as "v5e:4x4" or "cpu:8", or of a slice in Google Cloud,
-        such as "v5litepod-16" or "v4-32".
+        such as "v5litepod-16" or "v4-32". "2xv5e:4x4" means two TPU slices.
 
     Raises:
       ValueError: the topology does not exist or consists of devices that cannot be compiled for,
         JAX has already initialized other devices, or libtpu or JAX's CUDA plugin is missing.
     """
     name = slice_topology(name)
-    match = re.fullmatch(r"([a-z][a-z0-9]*):([0-9]+(?:x[0-9]+){0,2})", name.lower())
+    pattern = r"(?:([1-9][0-9]*)x)?([a-z][a-z0-9]*):([0-9]+(?:x[0-9]+){0,2})"
+    match = re.fullmatch(pattern, name.lower())
     if not match:
         raise ValueError(f"--topology={name}: expected a kind and a shape, such as {EXAMPLES}")
-    kind, shape = match.groups()
+    slices, kind, shape = match.groups()
     dims = [int(dim) for dim in shape.split("x")]
+    if slices and (kind == "cpu" or kind in _gpu_kinds()):
+        raise ValueError(f"--topology={name}: only TPUs form slices. Leave out {slices}x")
     if kind == "cpu":
         if len(dims) > 1 or dims[0] < 1:
             raise ValueError(f"--topology={name}: expected the number of devices, such as cpu:8")
@@ -96,28 +99,28 @@ def topology_devices(name: str) -> list[jax.Device]:
             "time and memory of the step on a GPU, run `bert-jax bench step --config FILE` on a "
             "machine that has one"
         )
-    return _tpu_devices(name.lower(), kind, dims)
+    return _tpu_devices(f"{kind}:{shape}", kind, dims, int(slices or 1))
 
 
 def slice_topology(name: str) -> str:
     """Return the topology of a slice in Google Cloud, such as "v4:2x2x4" for "v4-32".
 
-    Any other name is returned unchanged.
+    Any other name is returned unchanged. "2xv4-32" means two such slices.
 
     Raises:
       ValueError: Google Cloud has no slice of this size.
     """
-    match = re.fullmatch(r"(v\d[a-z]*)-(\d+)", name.lower())
-    if not match or match[1] not in _SLICES:
+    match = re.fullmatch(r"((?:[1-9]\d*x)?)(v\d[a-z]*)-(\d+)", name.lower())
+    if not match or match[2] not in _SLICES:
         return name
-    kind, sizes = match[1].replace("v5litepod", "v5e"), _SLICES[match[1]]
-    if int(match[2]) not in sizes:
+    kind, sizes = match[2].replace("v5litepod", "v5e"), _SLICES[match[2]]
+    if int(match[3]) not in sizes:
         unit = "cores" if sizes[8] == "2x2x1" else "chips"
         raise ValueError(
             f"--topology={name}: the number must be {', '.join(map(str, sizes))} ({unit}). For "
             f"other slices, give the shape, such as {kind}:{sizes[16]}"
         )
-    return f"{kind}:{sizes[int(match[2])]}"
+    return f"{match[1]}{kind}:{sizes[int(match[3])]}"
 
 
 def _cpu_devices(count: int) -> list[jax.Device]:
@@ -138,7 +141,7 @@ def _cpu_devices(count: int) -> list[jax.Device]:
     return devices[:count]
 
 
-def _tpu_devices(name: str, kind: str, dims: list[int]) -> list[jax.Device]:
+def _tpu_devices(name: str, kind: str, dims: list[int], slices: int) -> list[jax.Device]:
     if "TPU_LIBRARY_PATH" not in os.environ and importlib.util.find_spec("libtpu") is None:
         raise ValueError(
             f"--topology={name}: compiling for a TPU requires libtpu, which is not installed. Run "
@@ -154,6 +157,8 @@ def _tpu_devices(name: str, kind: str, dims: list[int]) -> list[jax.Device]:
         options["chip_config_name"] = "megacore"
     if max(dims) == 1:  # a single chip, not all 2 x 2 chips on a host
         options["chips_per_host_bounds"] = [1, 1, 1]
+    if slices > 1:
+        options["num_slices"] = slices
     try:
         description = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
     except jax.errors.JaxRuntimeError as error:

@@ -8,7 +8,7 @@ import jax
 from jax.sharding import Mesh
 
 from bert_jax.analysis.chips import chip, clock_rate
-from bert_jax.analysis.collectives import collectives
+from bert_jax.analysis.collectives import between_slices, collectives
 from bert_jax.analysis.instruction_kinds import PALLAS_KERNELS
 from bert_jax.models.heads import GENERATOR
 from bert_jax.models.parameters import count
@@ -16,7 +16,7 @@ from bert_jax.pretraining.attention_text import attention_lines, attention_reaso
 from bert_jax.pretraining.messages import generator_line, rotary_line
 from bert_jax.pretraining.phase_plan import PhasePlan, full_steps, total_seconds
 from bert_jax.pretraining.step_setup import StepSetup
-from bert_jax.training.sharding import undivided
+from bert_jax.training.sharding import num_slices, undivided
 
 
 def header(setup: StepSetup, mesh: Mesh, longest_sequence: int) -> list[str]:
@@ -75,6 +75,13 @@ def phase_lines(plan: PhasePlan, devices: Sequence[jax.Device], limit: int | Non
         f"    {kind:18s}{total.count:8,d}{mib(total.bytes):>14s}{mib(total.sent):>14s}"
         for kind, total in traffic.items()
     ] or ["    none"]
+    slices = num_slices(devices)
+    if slices > 1:
+        total = between_slices(step.text, slices)
+        lines += [
+            f"    between slices    {total.count:8,d}{mib(total.bytes):>14s}{mib(total.sent):>14s}"
+            "  (over the data-center network, not in the times below)"
+        ]
     lines += [
         f"  FLOPs per step      {plan.model_flops:.4g} of the model on all devices"
         + (

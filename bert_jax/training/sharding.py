@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental.mesh_utils import create_hybrid_device_mesh
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.models.layout import Axes, Layout, use_layout
@@ -61,12 +62,17 @@ class MeshConfig:
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Arrange devices in a mesh.
 
+    If the devices belong to several TPU slices, which only the data-center network connects, the
+    outermost part of the axis `data` runs across the slices. The gradients are then first reduced
+    within each slice. `fsdp` and `tensor`, which communicate in every layer, stay within a slice.
+
     Args:
       config: the number of devices on each axis.
       devices: the devices; if None, all devices of all processes.
 
     Raises:
-      ValueError: the product of the axis sizes is not the number of devices.
+      ValueError: the product of the axis sizes is not the number of devices, or `data` cannot be
+        divided by the number of slices.
     """
     devices = jax.devices() if devices is None else list(devices)
     sizes = config.sizes()
@@ -79,7 +85,28 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
         )
     shape = tuple(filled.values())
     auto = (AxisType.Auto,) * len(shape)
-    return jax.make_mesh(shape, tuple(filled), axis_types=auto, devices=devices)
+    slices = num_slices(devices)
+    if slices == 1:
+        return jax.make_mesh(shape, tuple(filled), axis_types=auto, devices=devices)
+    if filled["data"] % slices:
+        raise ValueError(
+            f"mesh.data={filled['data']}: the devices form {slices} slices, and only `data` may "
+            f"run across slices, so it must be a multiple of {slices}. Make `fsdp` or `tensor` "
+            "smaller."
+        )
+    within = (filled["data"] // slices, *shape[1:])
+    across = (slices, *(1 for _ in shape[1:]))
+    arranged = create_hybrid_device_mesh(
+        within, across, devices=devices, allow_split_physical_axes=True
+    )
+    return Mesh(arranged, tuple(filled), axis_types=auto)
+
+
+def num_slices(devices: Sequence[jax.Device]) -> int:
+    """Return the number of TPU slices to which devices belong, or 1 for other devices."""
+    if devices[0].platform != "tpu":
+        return 1
+    return len({getattr(device, "slice_index", 0) for device in devices})
 
 
 def mesh_axes(axes: Sequence[str | None], mesh: Mesh) -> list[tuple[str, ...]]:

@@ -78,7 +78,7 @@ def test_an_estimate_becomes_the_time_and_the_cost_of_the_run() -> None:
         refused=None,
         estimate=estimate,
     )
-    devices: Any = [SimpleNamespace(device_kind="TPU v5 lite")] * 4
+    devices: Any = [SimpleNamespace(platform="tpu", device_kind="TPU v5 lite")] * 4
     result = Plan(devices, [phase], limit=None, changes={})
     # A step takes 6 ms of computation and 0.703 ms of communication (see test_estimates.py).
     assert result.seconds == phase.seconds == pytest.approx(6_703.2, abs=0.1)
@@ -101,7 +101,8 @@ def test_an_estimate_becomes_the_time_and_the_cost_of_the_run() -> None:
 def described(phase: PhaseConfig, device_kind: str, dtype: str, text: str) -> list[str]:
     """Describe a plan for devices whose compiler writes `text`."""
     step = CompiledStep(2 * MIB, 0, MIB, flops=None, bytes_accessed=None, text=text)
-    devices: Any = [SimpleNamespace(device_kind=device_kind)] * 4
+    platform = "tpu" if "TPU" in device_kind else "gpu"
+    devices: Any = [SimpleNamespace(platform=platform, device_kind=device_kind)] * 4
     mesh: Any = SimpleNamespace(size=4, devices=SimpleNamespace(flat=devices))
     plan = PhasePlan(
         name="phase1",
