@@ -19,9 +19,14 @@ _OVERRIDE = "--config."
 # The arguments whose values may be URLs of objects in buckets, by verb.
 URL_ARGUMENTS = frozenset(
     {
-        *("train-tokenizer --input", "prepare --input", "prepare --held-out-input"),
+        *(
+            "train-tokenizer --input",
+            "train-tokenizer --output",
+            "prepare --input",
+            "prepare --held-out-input",
+        ),
         *("prepare --output", "prepare --tokenizer", "bench prepare --tokenizer"),
-        *("pretrain --corpus", "tokenize tokenizer"),
+        *("pretrain --corpus", "tokenize tokenizer", "evaluate --text"),
     }
 )
 

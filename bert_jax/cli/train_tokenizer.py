@@ -14,7 +14,6 @@ text always gives the same vocabulary.
 import argparse
 import sys
 import time
-from pathlib import Path
 
 from bert_jax.argument_parser import ArgumentParser, option_names
 from bert_jax.cli.arguments import add_text_arguments
@@ -49,7 +48,7 @@ _VOCAB_SIZES = dict.fromkeys(f"{defaults.vocab_size:,}" for defaults in DEFAULTS
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `train-tokenizer`."""
     add_source_arguments(parser)
-    parser.add_option("--output", "DIR", "directory to create", kind=Path, required=True)
+    parser.add_option("--output", "DIR", "directory to create", required=True)
     parser.add_choice("--kind", KINDS, "kind of vocabulary", default="wordpiece")
     parser.add_number(
         "--vocab-size",

@@ -10,10 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, assert_never, get_args
 
+from bert_jax.corpus.bucket_workspace import check_outside_bucket_corpora
 from bert_jax.corpus.inputs import InputPaths, input_names
 from bert_jax.corpus.workspace import check_output
 from bert_jax.files import NotWritten, temporary_beside, write_checksums, write_file, writing
-from bert_jax.local_paths import make_directory
+from bert_jax.local_paths import cache_directory, make_directory
+from bert_jax.storage.errors import naming_store_errors
+from bert_jax.storage.objects import find, has_objects, upload_directory
+from bert_jax.storage.urls import ObjectUrl, parse_location
 from bert_jax.text.documents import SourceCounts, SourceOptions
 from bert_jax.text.sources import read_documents, total_bytes
 from bert_jax.tokenizers.byte_bpe_training import ROBERTA_VOCAB_SIZE, train_byte_bpe
@@ -147,7 +151,8 @@ def train_tokenizer(
         (a unigram model or BPE).
       vocab_size: the number of tokens, including special tokens; None for the size of BERT's,
         RoBERTa's or ALBERT's vocabulary.
-      output: a new directory, or an existing one without a tokenizer; None to write no files.
+      output: a new directory, which may be in a bucket, or an existing one without a tokenizer;
+        None to write no files.
       lowercase: whether text is lowercased and stripped of accents; None for the kind's default,
         which is False for byte-level BPE and True for the other kinds.
       keep_accents: whether lowercased text keeps its accents.
@@ -165,28 +170,42 @@ def train_tokenizer(
       OSError: a file cannot be read or written.
     """
     if output is not None:
-        check_tokenizer_output(Path(output))
+        check_tokenizer_output(output)
     options = _Options(
         kind, vocab_size, lowercase, keep_accents, num_unused, min_frequency, max_bytes
     )
     texts = _Texts(input_names(inputs), sources or SourceOptions(), options, on_progress)
     tokenizer, files = _train(options, texts, show_progress)
     if output is not None:
-        _write(tokenizer, files, Path(output))
+        location = parse_location(output)
+        if isinstance(location, ObjectUrl):
+            _write_to_bucket(tokenizer, files, location)
+        else:
+            _write(tokenizer, files, location)
     return tokenizer
 
 
-def check_tokenizer_output(output: Path, name: str = "output") -> None:
+def check_tokenizer_output(path: str | os.PathLike[str], name: str = "output") -> None:
     """Check that a tokenizer may be written to an output directory.
 
     Args:
-      output: the directory, which need not exist.
+      path: the directory, which need not exist and may be in a bucket.
       name: the parameter or option that specifies the directory.
 
     Raises:
       ValueError: the directory already contains a tokenizer, a corpus, a model or other output, is
         inside a corpus, or is a file.
     """
+    output = parse_location(path, name)
+    if isinstance(output, ObjectUrl):
+        with naming_store_errors(name, output):
+            if has_objects(output) or find(output) is not None:
+                raise ValueError(
+                    f"{name}={output}: the bucket already contains objects there. Choose another "
+                    "URL."
+                )
+            check_outside_bucket_corpora(output, name)
+        return
     if has_tokenizer(output):
         raise ValueError(
             f"{name}={output}: already contains a tokenizer. Remove it or choose another directory."
@@ -290,6 +309,23 @@ def _marked_words(options: _Options) -> MarkedWords | None:
             assert_never(options.kind)
 
 
+def _write_to_bucket(tokenizer: Tokenizer, files: Mapping[str, bytes], output: ObjectUrl) -> None:
+    """Write a tokenizer's files to a bucket, ending with the one that `Tokenizer.load` reads."""
+    local = cache_directory() / "outputs" / output.name
+    with writing(local):
+        make_directory(local.parent)
+        with temporary_beside(local, directory=True) as temporary:
+            _save(tokenizer, files, temporary)
+            upload_directory(temporary, output, last=FILE_NAMES[0])
+
+
+def _save(tokenizer: Tokenizer, files: Mapping[str, bytes], directory: Path) -> None:
+    tokenizer.save(directory)
+    for name, content in files.items():
+        write_file(directory / name, content)
+    write_checksums(directory)
+
+
 def _write(tokenizer: Tokenizer, files: Mapping[str, bytes], output: Path) -> None:
     """Write all of a tokenizer's files to `output`, or none if any of them cannot be written."""
     output = output.absolute()  # "." has no name from which a temporary name could be derived
@@ -299,10 +335,7 @@ def _write(tokenizer: Tokenizer, files: Mapping[str, bytes], output: Path) -> No
         neighbor = output / FILE_NAMES[0] if output.exists() else output
         with temporary_beside(neighbor, directory=True) as temporary:
             try:
-                tokenizer.save(temporary)
-                for name, content in files.items():
-                    write_file(temporary / name, content)
-                write_checksums(temporary)
+                _save(tokenizer, files, temporary)
             except NotWritten as error:
                 raise NotWritten(output, error.cause) from error
             if not output.exists():

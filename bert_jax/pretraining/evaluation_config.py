@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from bert_jax.language_scores.metric_names import text_metrics_of, text_names
-from bert_jax.local_paths import LocalPath
+from bert_jax.local_paths import LocalPath, PathOrUrl
 from bert_jax.training.reports import PAIRS_ACCURACY
 from bert_jax.validation import check_at_least, check_list
 
@@ -53,7 +53,7 @@ class EvaluationConfig:
     batch_size: int = 0
     max_records: int = 0
     masking_rate: float = 0.0
-    texts: tuple[LocalPath, ...] = ()
+    texts: tuple[PathOrUrl, ...] = ()
     text_length: int = 0
     max_sentences: int = 100
     minimal_pairs: LocalPath = ""

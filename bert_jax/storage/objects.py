@@ -209,6 +209,20 @@ def upload(file: Path, url: ObjectUrl) -> None:
         raise StorageError(url, None, f"{written} instead of {expected} bytes were stored")
 
 
+def upload_directory(directory: Path, url: ObjectUrl, last: str) -> None:
+    """Upload all files in a directory tree; the one named `last` marks them as complete.
+
+    Raises:
+      StorageError: an object cannot be written.
+    """
+    names = sorted(
+        file.relative_to(directory).as_posix() for file in directory.rglob("*") if file.is_file()
+    )
+    assert last in names
+    for name in sorted(names, key=lambda name: name == last):
+        upload(directory / name, url / name)
+
+
 def remove(url: ObjectUrl) -> None:
     """Remove an object if it exists.
 
