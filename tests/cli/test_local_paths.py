@@ -61,7 +61,6 @@ NOT_PATHS = {
     *("first", "second", "label", "separator", "index", "labels", "label_names"),
     "skip_labels",  # columns, labels
     *("context", "beginning", "endings", "tag", "word", "comment"),
-    "notify",  # a command
     "train_only",  # patterns that match parameter names
     "notify",  # a shell command
 }
