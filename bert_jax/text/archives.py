@@ -1,4 +1,4 @@
-"""Open plain and compressed files as streams of bytes, and count and hash what is read."""
+"""Open plain and compressed files as streams of bytes, and count and hash the bytes read."""
 
 from __future__ import annotations
 

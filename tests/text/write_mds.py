@@ -6,7 +6,7 @@ environment of its own::
     pip install mosaicml-streaming==0.13.0
     python tests/text/write_mds.py tests/text/mds
 
-The texts are those of `TEXTS`, which the tests expect to read.
+The tests expect to read `TEXTS`.
 """
 
 import json
