@@ -20,6 +20,7 @@ from bert_jax.corpus.scans import Scan, ScanTask, halves
 from bert_jax.corpus.screened_blocks import (
     BLOCK_BYTES,
     DocumentBlock,
+    permanent_source,
 )
 from bert_jax.corpus.screening import Screener, Screening
 from bert_jax.corpus.screening_pool import screen_blocks
@@ -121,7 +122,7 @@ class BlockReader:
                 for position, text, source in self._documents(number, start):
                     if position < waiting[0].first:
                         continue
-                    pending.add(text, source, number >= self.num_heldout)
+                    pending.add(text, permanent_source(source), number >= self.num_heldout)
                     if position + 1 == waiting[0].stop:
                         yield pending.block(waiting.popleft())
                         pending = _Pending()

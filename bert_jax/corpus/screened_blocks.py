@@ -18,6 +18,7 @@ from bert_jax.filtering.minhash import MinHash
 from bert_jax.filtering.options import FilterOptions
 from bert_jax.filtering.words import Hashes
 from bert_jax.json_files import read_json_object
+from bert_jax.text.files import is_hub, is_tfds
 
 BLOCK_BYTES = 4 << 20
 _BEGINNING = 300  # characters of a document that are kept for reports
@@ -156,6 +157,12 @@ def group_documents(
         yield _block(number, group, fingerprint)
 
 
+def permanent_source(source: str) -> str:
+    """Return where a document comes from, with an absolute path, as in the manifest."""
+    is_name = is_tfds(source) or is_hub(source) or "://" in source
+    return source if is_name else os.path.abspath(source)
+
+
 def _block(
     number: int, group: Sequence[tuple[KeptDocument, bool]], fingerprint: bytes
 ) -> DocumentBlock:
@@ -165,7 +172,7 @@ def _block(
     return DocumentBlock(
         number,
         [document.text for document, _ in group],
-        [document.source for document, _ in group],
+        [permanent_source(document.source) for document, _ in group],
         [filtered for _, filtered in group],
         digest.hexdigest(),
     )
