@@ -82,6 +82,7 @@ def checksums(url: ObjectUrl) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_a_corpus_in_a_bucket_equals_one_on_disk(
     on_disk: OnDisk, bucket: ObjectUrl, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
