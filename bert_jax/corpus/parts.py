@@ -113,7 +113,7 @@ def make_part(request: CorpusRequest, part: Part) -> PreparedPart:
             warn_about_marks(request, preparation)
         tasks = scan_tasks(request.inputs, request.plan, request.options)
         scan_missing(_scan_order(tasks, part), workspace.work, min(request.num_workers, len(tasks)))
-        scans = _all_scans(request, tasks, workspace.work)
+        scans = all_scans(request, tasks, workspace.work)
         assignment = assign_documents(request, preparation, tasks, scans, (part.index, part.count))
         mine = part_of(assignment.units, part)
         reader = UnitReader(tasks, scans, assignment, assign_options(request))
@@ -183,7 +183,7 @@ def merge_parts(request: CorpusRequest) -> Manifest:
 def publish_units(request: CorpusRequest, workspace: Workspace) -> Manifest:
     """Publish a corpus whose scans and shards are all in the directory for unfinished work."""
     tasks = scan_tasks(request.inputs, request.plan, request.options)
-    scans = _all_scans(request, tasks, workspace.work)
+    scans = all_scans(request, tasks, workspace.work)
     preparation = request.preparation(workspace.work)
     assignment = assign_documents(request, preparation, tasks, scans)
     preparation.source = total_counts(scans, request.inputs.paths)
@@ -257,7 +257,12 @@ def _scan_order(tasks: Sequence[ScanTask], part: Part) -> list[ScanTask]:
     return order
 
 
-def _all_scans(request: CorpusRequest, tasks: Sequence[ScanTask], work: Path) -> list[Scan]:
+def all_scans(request: CorpusRequest, tasks: Sequence[ScanTask], work: Path) -> list[Scan]:
+    """Return the scans of all inputs.
+
+    Raises:
+      ValueError: an input has no scan.
+    """
     scans = [read_scan(task, work) for task in tasks]
     missing = [task.path for task, scan in zip(tasks, scans, strict=True) if scan is None]
     if missing:

@@ -10,7 +10,7 @@ from typing import Any
 from bert_jax.corpus.bucket_workspace import BucketWorkspace
 from bert_jax.corpus.corpus import Corpus
 from bert_jax.corpus.corpus import Split as SplitName
-from bert_jax.corpus.distribution import Distribution
+from bert_jax.corpus.engine import Engine
 from bert_jax.corpus.inputs import InputPaths, PrepareOptions, input_names
 from bert_jax.corpus.manifest import TOKENIZER, Manifest
 from bert_jax.corpus.parts import Part, PreparedPart, make_part, merge_parts
@@ -70,6 +70,8 @@ def prepare(
     allow_unknown: bool = False,
     on_progress: ProgressCallback | None = None,
     merge: bool = False,
+    runner: str | None = None,
+    runner_args: str = "",
 ) -> PreparedCorpus:
     """Prepare a corpus directory from raw text; see `make_corpus`.
 
@@ -97,12 +99,16 @@ def prepare(
       allow_unknown: whether more than a fifth of the tokens may be unknown to the tokenizer.
       on_progress: called after every shard.
       merge: whether to turn parts that `prepare_part` made into a corpus.
+      runner: an Apache Beam runner that does the work, such as "DirectRunner"; None to use
+        processes on this machine.
+      runner_args: options for the runner, separated by spaces as in a shell.
 
     Raises:
       ValueError: an option, an input, the tokenizer or the output is unusable, or too many tokens
         are unknown.
       OSError: a file cannot be read or written, or a worker died. Finished shards are kept.
     """
+    engine = Engine(merge=merge, runner=runner, runner_args=runner_args)
     with renamed_in_errors(_PARAMETERS):
         request = _request(
             inputs,
@@ -121,8 +127,25 @@ def prepare(
             allow_unknown=allow_unknown,
             on_progress=on_progress,
         )
-        manifest = merge_parts(request) if merge else _prepare(request)
+        manifest = _run_engine(request, engine)
     return PreparedCorpus(request.output, manifest)
+
+
+def _run_engine(request: CorpusRequest, engine: Engine) -> Manifest:
+    if engine.merge:
+        return merge_parts(request)
+    if engine.runner is None:
+        return _prepare(request)
+    try:
+        from bert_jax.corpus.beam_pipeline import make_with_beam
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "apache_beam":
+            raise
+        raise ValueError(
+            f"runner={engine.runner}: needs Apache Beam, which is not installed. Install it "
+            "with `pip install 'bert_jax[beam]'`."
+        ) from error
+    return make_with_beam(request, engine.runner, engine.runner_args)
 
 
 def prepare_part(
@@ -154,16 +177,24 @@ def prepare_part(
 
 
 def prepare_as(
-    distribution: Distribution,
+    engine: Engine,
     inputs: InputPaths,
     tokenizer: Tokenizer | str | os.PathLike[str],
     output: str | os.PathLike[str],
     **settings: Any,
 ) -> PreparedCorpus | PreparedPart:
     """Call `prepare` or `prepare_part`, depending on how the preparation is distributed."""
-    if distribution.part is not None:
-        return prepare_part(distribution.part, inputs, tokenizer, output, **settings)
-    return prepare(inputs, tokenizer, output, merge=distribution.merge, **settings)
+    if engine.part is not None:
+        return prepare_part(engine.part, inputs, tokenizer, output, **settings)
+    return prepare(
+        inputs,
+        tokenizer,
+        output,
+        merge=engine.merge,
+        runner=engine.runner,
+        runner_args=engine.runner_args,
+        **settings,
+    )
 
 
 def _request(

@@ -1,0 +1,243 @@
+"""Prepare a corpus with Apache Beam, on any of its runners.
+
+Two pipelines share the work. The first one scans the inputs. From the scans, this process computes
+the units; see `assign`. The second one reads the inputs again, groups their documents by unit, and
+makes one shard per unit. Workers write whole files to the output directory, whose content depends
+only on the plan, so a runner may repeat any step. This process writes the manifest last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+
+from bert_jax.corpus.assignment import Assignment, AssignOptions, Start, UnitSpan
+from bert_jax.corpus.beam_process import Runner, run_pipeline
+from bert_jax.corpus.document_stream import Split
+from bert_jax.corpus.manifest import TOKENIZER, Manifest
+from bert_jax.corpus.part_assignment import assign_documents, assign_options
+from bert_jax.corpus.parts import all_scans, finished_units, publish_units
+from bert_jax.corpus.requests import CorpusRequest, advising_to_resume, warn_about_marks
+from bert_jax.corpus.scans import ScanTask, read_scan, scan_input, scan_tasks
+from bert_jax.corpus.shards import ShardSettings, write_shard
+from bert_jax.corpus.unit_reader import placed_documents
+from bert_jax.corpus.units import Unit, shard_name
+from bert_jax.corpus.workspace import Workspace, finished_corpus
+from bert_jax.files import write_file
+from bert_jax.text.sources import source_name
+from bert_jax.tokenizers.tokenizer import Tokenizer
+
+_BEAM = "beam"  # the subdirectory for files that this process and the workers exchange
+_UNITS = "units.json"
+_CHUNK_BYTES = 1 << 20  # the size of the texts that are shuffled together
+
+# Some documents of a unit: their ids, and their texts in UTF-8.
+_Chunk = tuple[list[int], list[bytes]]
+
+
+def make_with_beam(request: CorpusRequest, runner: str, runner_args: str) -> Manifest:
+    """Prepare a corpus with an Apache Beam runner.
+
+    Args:
+      request: the corpus. This machine uses its number of workers to screen documents and to
+        check finished shards.
+      runner: the name of a Beam runner, such as "DirectRunner".
+      runner_args: options for the runner, separated by spaces as in a shell.
+
+    Raises:
+      ValueError: the runner, the inputs or the contents of the output directory are unusable, or
+        too many tokens are unknown.
+      OSError: a file cannot be read or written, or a pipeline failed. Finished work is kept.
+    """
+    chosen = _check_runner(runner, runner_args)
+    manifest = finished_corpus(request.directory, request.plan)
+    if manifest is not None:
+        return manifest
+    output = request.directory.resolve()  # the workers may run in another directory
+    with advising_to_resume(request.directory), Workspace(output, request.plan) as workspace:
+        exchange = workspace.work / _BEAM
+        exchange.mkdir(exist_ok=True)
+        for leftover in exchange.iterdir():
+            leftover.unlink()
+        request.tokenizer.save(workspace.work / TOKENIZER)
+        preparation = request.preparation(workspace.work)
+        warn_about_marks(request, preparation)
+        tasks = scan_tasks(request.inputs, request.plan, request.options)
+        _scan_inputs(_absolute(tasks), workspace.work, chosen)
+        scans = all_scans(request, tasks, workspace.work)
+        # With filters, this machine screens the documents.
+        assignment = assign_documents(request, preparation, tasks, scans, (0, 1))
+        units = finished_units(workspace.work, assignment.units, request.num_workers)
+        missing = [span for span, result in units if result is None]
+        if missing:
+            _make_units(request, _absolute(tasks), assignment, missing, workspace.work, chosen)
+        return publish_units(request, workspace)
+
+
+def _scan_inputs(tasks: Sequence[ScanTask], work: Path, runner: Runner) -> None:
+    unscanned = [task for task in tasks if read_scan(task, work) is None]
+    if unscanned:
+        run_pipeline(runner, _add_scans, unscanned, str(work))
+        _raise_recorded(work)
+
+
+def _add_scans(pipeline: beam.Pipeline, tasks: Sequence[ScanTask], work: str) -> None:
+    _ = (
+        pipeline
+        | "Inputs" >> beam.Create(tasks)
+        | "DistributeInputs" >> beam.Reshuffle()
+        | "Scan" >> beam.Map(_scan, work)
+    )
+
+
+def _make_units(
+    request: CorpusRequest,
+    tasks: Sequence[ScanTask],
+    assignment: Assignment,
+    missing: Sequence[UnitSpan],
+    work: Path,
+    runner: Runner,
+) -> None:
+    """Make the shards of some units, and read only the inputs that contain them."""
+    units = {
+        span.name: (span.split, span.index, span.num_documents, span.digest) for span in missing
+    }
+    write_file(work / _BEAM / _UNITS, json.dumps(units))
+    inputs = []
+    for task, kept, start in zip(tasks, assignment.kept, assignment.starts, strict=True):
+        if any(span.first_input <= task.number <= span.last_input for span in missing):
+            np.save(_kept_path(work, task.number), kept)
+            inputs.append((task, start))
+    reading = ReadDocuments(str(work), assign_options(request))
+    run_pipeline(runner, _add_shards, inputs, reading, MakeShards(str(work), request.settings))
+    _raise_recorded(work)
+
+
+def _add_shards(
+    pipeline: beam.Pipeline,
+    inputs: Sequence[tuple[ScanTask, Start]],
+    reading: ReadDocuments,
+    making: MakeShards,
+) -> None:
+    _ = (
+        pipeline
+        | "Inputs" >> beam.Create(inputs)
+        | "DistributeInputs" >> beam.Reshuffle()
+        | "ReadDocuments" >> beam.ParDo(reading).with_output_types(tuple[str, Any])
+        | "GroupByUnit" >> beam.GroupByKey()
+        | "MakeShards" >> beam.ParDo(making)
+    )
+
+
+def _scan(task: ScanTask, work: str) -> None:
+    """Scan an input, and record the error if the user has to fix the input."""
+    try:
+        scan_input(task, Path(work))
+    except ValueError as error:  # a runner would only repeat the step
+        _record_error(Path(work), task, error)
+
+
+class ReadDocuments(beam.DoFn):
+    """Read the kept documents of an input, and yield them in chunks keyed by unit."""
+
+    def __init__(self, work: str, options: AssignOptions):
+        self._work, self._options = Path(work), options
+
+    def setup(self) -> None:
+        """Read the names of the units to make."""
+        self._units = frozenset(_read_units(self._work))
+
+    def process(self, element: tuple[ScanTask, Start]) -> Iterator[tuple[str, _Chunk]]:
+        """Yield (unit, chunk) pairs for an input and the state of the assignment before it."""
+        task, start = element
+        scan = read_scan(task, self._work)
+        if scan is None:
+            raise OSError(f"{self._work}: the scan of {task.path} is missing")
+        kept = np.load(_kept_path(self._work, task.number))
+        documents = placed_documents(task, scan, kept, start, self._options, self._units)
+        chunks: dict[str, _Chunk] = {}
+        sizes: dict[str, int] = {}
+        try:
+            for document in documents:
+                name = shard_name(document.split, document.unit)
+                ids, texts = chunks.setdefault(name, ([], []))
+                ids.append(document.document_id)
+                texts.append(document.text)
+                sizes[name] = sizes.get(name, 0) + len(document.text)
+                if sizes[name] >= _CHUNK_BYTES:
+                    yield name, chunks.pop(name)
+                    del sizes[name]
+        except ValueError as error:
+            _record_error(self._work, task, error)
+            return
+        yield from chunks.items()
+
+
+class MakeShards(beam.DoFn):
+    """Make the shard of a unit from its documents, which arrive in any order."""
+
+    def __init__(self, work: str, settings: ShardSettings):
+        self._work, self._settings = Path(work), settings
+
+    def setup(self) -> None:
+        """Load the tokenizer, and read the units to make."""
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the runner already uses all cores
+        self._tokenizer = Tokenizer.load(self._work / TOKENIZER)
+        self._units = _read_units(self._work)
+
+    def process(self, element: tuple[str, Iterable[_Chunk]]) -> None:
+        """Write the shard of a unit, given its name and chunks."""
+        name, chunks = element
+        texts: dict[int, bytes] = {}  # an input that is read twice does not matter
+        for ids, documents in chunks:
+            texts.update(zip(ids, documents, strict=True))
+        split, index, num_documents, digest = self._units[name]
+        if len(texts) < num_documents:
+            return  # an input could not be read, which was recorded
+        ordered = sorted(texts)
+        unit = Unit(split, index, ordered, [texts[number] for number in ordered], digest)
+        write_shard(unit, self._tokenizer, self._settings, self._work)
+
+
+def _read_units(work: Path) -> dict[str, tuple[Split, int, int, str]]:
+    content = (work / _BEAM / _UNITS).read_text(encoding="utf-8")
+    return {name: tuple(unit) for name, unit in json.loads(content).items()}
+
+
+def _kept_path(work: Path, number: int) -> Path:
+    return work / _BEAM / f"kept-{number:06d}.npy"
+
+
+def _absolute(tasks: Sequence[ScanTask]) -> list[ScanTask]:
+    return [dataclasses.replace(task, path=source_name(task.path, task.sources)) for task in tasks]
+
+
+def _record_error(work: Path, task: ScanTask, error: ValueError) -> None:
+    write_file(work / _BEAM / f"error-{task.number:06d}.txt", str(error))
+
+
+def _raise_recorded(work: Path) -> None:
+    """Raise the error of the first input that cannot be used."""
+    for path in sorted((work / _BEAM).glob("error-*.txt")):
+        raise ValueError(path.read_text(encoding="utf-8"))
+
+
+def _check_runner(runner: str, runner_args: str) -> Runner:
+    try:
+        words = shlex.split(runner_args)
+    except ValueError as error:
+        raise ValueError(f"runner_args={runner_args}: {error}.") from error
+    chosen = Runner(runner, words)
+    try:
+        chosen.pipeline()
+    except ValueError as error:
+        raise ValueError(f"runner={runner}: {error}") from error
+    return chosen
