@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.filtering.words import shingles
+from bert_jax.filtering.words import all_shingles
 
 SHINGLE_WORDS = 5
 LOWEST_THRESHOLD, HIGHEST_THRESHOLD = 0.3, 0.99
@@ -75,7 +75,7 @@ class MinHash:
         A text without words has a signature whose values are all 0xFFFF; see `has_words`.
         """
         return _signatures(
-            [shingles(text, SHINGLE_WORDS).astype(np.uint32) for text in texts],
+            [each.astype(np.uint32) for each in all_shingles(texts, SHINGLE_WORDS)],
             self.num_permutations,
         )
 

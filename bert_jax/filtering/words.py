@@ -9,7 +9,7 @@ import functools
 import re
 import sys
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ _SINGLE_RANGES = (
     *((0xFF66, 0xFF9F), (0x1B000, 0x1B16F), (0x20000, 0x323AF)),
 )
 _SLICE = 1 << 18  # characters that are processed at a time, to bound memory
+_GROUP = 1 << 15  # characters of short texts that are processed together
 _WHITE_SPACE = re.compile(r"\s")
 
 Hashes = NDArray[np.uint64]
@@ -36,7 +37,7 @@ def word_hashes(text: str) -> Hashes:
     appendix C). In scripts without spaces between words, each character is a word. Case folding
     maps single characters to single characters, so "ß" differs from "ss".
     """
-    slices = [_hash_slice(part) for part in _slices(text)]
+    slices = [_hash_slice(part)[0] for part in _slices(text)]
     return np.concatenate(slices) if slices else np.zeros(0, np.uint64)
 
 
@@ -70,6 +71,36 @@ def shingles(text: str, length: int) -> Hashes:
     return ngram_hashes(words, min(length, max(1, len(words))))
 
 
+def all_shingles(texts: Sequence[str], length: int) -> list[Hashes]:
+    """Return the `shingles` of each text. Short texts are hashed together, which is faster."""
+    found: list[Hashes] = []
+    group: list[str] = []
+    size = 0
+    for text in texts:
+        if group and size + len(text) > _GROUP:
+            found += _group_shingles(group, length)
+            group, size = [], 0
+        group.append(text)
+        size += len(text) + 1
+    return found + _group_shingles(group, length)
+
+
+def _group_shingles(texts: Sequence[str], length: int) -> list[Hashes]:
+    if len(texts) <= 1:
+        return [shingles(text, length) for text in texts]
+    words, places = _hash_slice("\n".join(texts))
+    ends = np.cumsum([len(text) + 1 for text in texts])
+    stops = np.searchsorted(places, ends).tolist()  # the number of words up to each text's end
+    ngrams = ngram_hashes(words, length)
+    found = []
+    for start, stop in zip([0, *stops], stops, strict=False):
+        if stop - start >= length:
+            found.append(ngrams[start : stop - length + 1])
+        else:
+            found.append(ngram_hashes(words[start:stop], max(1, stop - start)))
+    return found
+
+
 def _slices(text: str) -> Iterator[str]:
     """Cut a text into slices of about `_SLICE` characters, if possible at white space."""
     start = 0
@@ -81,26 +112,27 @@ def _slices(text: str) -> Iterator[str]:
         start = stop
 
 
-def _hash_slice(text: str) -> Hashes:
+def _hash_slice(text: str) -> tuple[Hashes, NDArray[np.intp]]:
+    """Return the hash of each word, and the index of its first character."""
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     kinds = _kinds()[codes]
-    kept = kinds != _IGNORED
+    kept = np.flatnonzero(kinds != _IGNORED)
     codes, kinds = codes[kept], kinds[kept]
     if not len(codes):
-        return np.zeros(0, np.uint64)
+        return np.zeros(0, np.uint64), kept
     inside, single = kinds != _SPACE, kinds == _SINGLE
     begins = inside.copy()
     begins[1:] &= ~inside[:-1] | single[1:] | single[:-1]
     starts = np.flatnonzero(begins)
     if not len(starts):
-        return np.zeros(0, np.uint64)
+        return np.zeros(0, np.uint64), starts
     # A word's hash is a polynomial in the position within the word. Its coefficients depend on the
     # characters, and are zero for the spaces after the word.
     values = _coefficients()[codes]
     lengths = np.diff(starts, append=len(codes))
     offsets = np.arange(starts[0], len(codes)) - np.repeat(starts, lengths)
     values[starts[0] :] *= _powers(int(offsets.max()) + 1)[offsets]
-    return _mix(np.add.reduceat(values, starts))
+    return _mix(np.add.reduceat(values, starts)), kept[starts]
 
 
 @functools.cache

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bert_jax.filtering import words as words_module
-from bert_jax.filtering.words import ngram_hashes, shingles, word_hashes
+from bert_jax.filtering.words import all_shingles, ngram_hashes, shingles, word_hashes
 
 MIXED = (
     "The QUICK—brown fox, isn't it?  L'été\tdernier: STRAẞE = Straße.\n"
@@ -63,3 +63,16 @@ def test_a_short_text_is_a_single_shingle() -> None:
     assert len(shingles("only three words", 5)) == 1
     assert len(shingles("one two three four five six", 5)) == 2
     assert len(shingles(" … !", 5)) == 0
+
+
+@pytest.mark.parametrize("group", [1, 40, 1 << 15])
+def test_hashing_texts_together_does_not_change_the_shingles(
+    group: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(words_module, "_GROUP", group)
+    texts = [MIXED, "", "one", "…", "a b c d e", " a b c d ", "x" * 99, *MIXED.split("\n"), "東京"]
+    together = all_shingles(texts, 5)
+    assert len(together) == len(texts)
+    for text, found in zip(texts, together, strict=True):
+        np.testing.assert_array_equal(found, shingles(text, 5))
+    assert all_shingles([], 5) == []
