@@ -272,7 +272,7 @@ def planted_copies(texts: Sequence[str], results: dict) -> None:
             print(json.dumps(row), flush=True)
 
 
-def throughput(texts: Sequence[str], results: dict) -> None:
+def throughput(texts: Sequence[str]) -> dict:
     """Measure processor time from texts to signatures, in rounds that alternate."""
     settings = MinHash(0.8)
     num_words = sum(len(text.split()) for text in texts)
@@ -293,7 +293,7 @@ def throughput(texts: Sequence[str], results: dict) -> None:
             {"here": middle - start, "shingle strings": made - middle, "datasketch": end - made}
         )
         print(json.dumps(rounds[-1]), flush=True)
-    results["throughput"] = {
+    return {
         "documents": len(texts),
         "words": num_words,
         "bytes": num_bytes,
@@ -321,7 +321,9 @@ def main() -> None:
     results: dict = json.loads(path.read_text()) if path.exists() else {}
     texts = read_articles(args.data, args.limit)
     if "throughput" in args.only:
-        throughput(texts[:: max(1, len(texts) // 300)], results)
+        sample = texts[:: max(1, len(texts) // 300)]
+        results["throughput"] = throughput(sample)
+        results["throughput_of_paragraphs"] = throughput(paragraphs(sample))
     if "planted" in args.only:
         chosen = np.random.default_rng(1).choice(len(texts), min(args.planted, len(texts)), False)
         planted_copies([texts[number] for number in sorted(chosen)], results)
