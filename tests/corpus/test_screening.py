@@ -182,7 +182,7 @@ def test_other_filters_need_another_directory(screened, options, tokenizer, fold
 
 
 @pytest.fixture
-def request_screened(options, tokenizer, folder, tmp_path):
+def request_screened(screened, options, tokenizer, folder, tmp_path):
     """Return a function that describes the screened corpus, to be written to tmp_path / "out"."""
     inputs = [str(folder / name) for name in ("a.jsonl", "b.jsonl")]
 
