@@ -15,6 +15,7 @@ import pytest
 
 from bert_jax.corpus.corpus import Corpus
 from bert_jax.corpus.prepare import prepare
+from bert_jax.filtering.options import FilterOptions
 from bert_jax.storage import lease as lease_module
 from bert_jax.storage.lease import Lease, LeaseHeldError
 from bert_jax.storage.objects import (
@@ -108,6 +109,19 @@ def test_a_corpus_in_a_bucket_equals_one_on_disk(
     missing = f"output={bucket.scheme}://no-such-bucket/x: the bucket 'no-such-bucket' does not"
     with pytest.raises(ValueError, match=missing):
         prepare(on_disk.text, on_disk.tokenizer, f"{bucket.scheme}://no-such-bucket/x")
+
+
+@pytest.mark.slow
+def test_documents_are_left_out_in_a_bucket_as_on_disk(
+    on_disk: OnDisk, bucket: ObjectUrl, tmp_path: Path
+) -> None:
+    filters = FilterOptions(min_words=100, near_duplicates=0.8)
+    outputs = [tmp_path / "corpus", bucket / "corpora/filtered"]
+    for output in outputs:
+        prepare(on_disk.text, on_disk.tokenizer, output, workers=1, filters=filters, **OPTIONS)
+    found = checksums(bucket / "corpora/filtered")
+    assert {"filters.html", "near_duplicates.jsonl"} < found.keys()
+    assert found == checksums_on_disk(tmp_path / "corpus")
 
 
 def command(on_disk: OnDisk, inputs: str, output: ObjectUrl) -> list[str]:
