@@ -152,7 +152,7 @@ def test_a_preparation_killed_at_random_moments_is_continued(
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert find(output / "manifest.json") is None
-    emulator.fail("status", 20, methods="GET POST PUT")
+    emulator.fail("status", 5, methods="GET POST PUT")  # more would only make delays longer
     emulator.fail("stall", 1, seconds=25, path="arrayrecord")
     run = subprocess.run(words, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
