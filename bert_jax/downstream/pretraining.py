@@ -16,7 +16,7 @@ from bert_jax.finetuning.run import FinetuneRun
 from bert_jax.models.model import ModelConfig
 from bert_jax.pretraining import run
 from bert_jax.pretraining.config import PretrainConfig
-from bert_jax.pretraining.run import PretrainResult
+from bert_jax.pretraining.prepared_run import PretrainResult
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.reports import OnReport

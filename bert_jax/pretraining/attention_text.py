@@ -7,7 +7,7 @@ from jax.sharding import Mesh
 from bert_jax.analysis.estimates import StepEstimate
 from bert_jax.analysis.kernel_times import cudnn_seconds
 from bert_jax.models.devices import Device, fits_cudnn
-from bert_jax.pretraining.phases import PhaseConfig
+from bert_jax.pretraining.phase_config import PhaseConfig
 from bert_jax.pretraining.step_setup import StepSetup
 
 _ATTENTION_KINDS = ("attention products", "attention softmax", "fused attention")

@@ -12,7 +12,8 @@ import numpy as np
 
 from bert_jax.objectives import SentencePairs
 from bert_jax.pipeline.examples import Batch, ExampleConfig
-from bert_jax.pretraining.phases import PhaseConfig, PhaseCorpus, open_corpora, training_batches
+from bert_jax.pretraining.phase_config import PhaseConfig
+from bert_jax.pretraining.phases import PhaseCorpus, open_corpora, training_batches
 from bert_jax.terminal import Color, colored
 from bert_jax.tokenizers.tokenizer import Tokenizer
 

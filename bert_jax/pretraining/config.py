@@ -16,7 +16,7 @@ from bert_jax.objectives import SentencePairs
 from bert_jax.pipeline.examples import ExampleConfig
 from bert_jax.pipeline.masking import MaskingConfig
 from bert_jax.pretraining.evaluation_config import EvaluationConfig
-from bert_jax.pretraining.phases import LoaderConfig, PhaseConfig
+from bert_jax.pretraining.phase_config import LoaderConfig, PhaseConfig
 from bert_jax.pretraining.stable_phase import DECAY_IDENTITY
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.tasks.distillation import DistillationConfig

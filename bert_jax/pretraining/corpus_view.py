@@ -16,7 +16,7 @@ from bert_jax.corpus.statistics import CorpusStatistics, measure
 from bert_jax.pipeline.examples import ExampleConfig
 from bert_jax.pretraining.batch_view import BatchView, view_batch
 from bert_jax.pretraining.corpus_page import corpus_page
-from bert_jax.pretraining.phases import PhaseConfig
+from bert_jax.pretraining.phase_config import PhaseConfig
 from bert_jax.result_files import write_result
 from bert_jax.tokenizers.tokenizer import Tokenizer
 

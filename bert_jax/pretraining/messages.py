@@ -16,7 +16,8 @@ from bert_jax.models.parameters import count
 from bert_jax.objectives import SentencePairs
 from bert_jax.pretraining.attention_text import attention_lines, attention_reason
 from bert_jax.pretraining.evaluation_config import EvaluationConfig
-from bert_jax.pretraining.phases import PhaseConfig, PhaseCorpus
+from bert_jax.pretraining.phase_config import PhaseConfig
+from bert_jax.pretraining.phases import PhaseCorpus
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.runs.runtime import dtype_hint
 from bert_jax.training.reporting import CURVES_NAME

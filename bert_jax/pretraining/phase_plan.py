@@ -17,7 +17,7 @@ from bert_jax.analysis.estimate_step import estimate_step
 from bert_jax.analysis.estimates import StepEstimate
 from bert_jax.analysis.kernel_times import kernel_times
 from bert_jax.pretraining.attention_text import cudnn_lines
-from bert_jax.pretraining.phases import PhaseConfig
+from bert_jax.pretraining.phase_config import PhaseConfig
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.pretraining.step_timing import random_batch
 from bert_jax.training.compiled_step import CompiledStep

@@ -16,8 +16,8 @@ from bert_jax.analysis.topology import topology_devices
 from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.pretraining.messages import teacher_lines
+from bert_jax.pretraining.phase_config import PhaseConfig
 from bert_jax.pretraining.phase_plan import PhasePlan, WhileCompiling, plan_phase, total_seconds
-from bert_jax.pretraining.phases import PhaseConfig
 from bert_jax.pretraining.plan_text import gib, header, phase_lines, total_lines
 from bert_jax.pretraining.remedies import Changes, flags, remedies, with_changes
 from bert_jax.pretraining.step_setup import StepSetup

@@ -12,7 +12,8 @@ from bert_jax.language_scores.evaluation_set import BatchShape, EvaluationSet
 from bert_jax.models.config import EncoderConfig
 from bert_jax.pretraining.evaluation import SCORING_COMPUTE
 from bert_jax.pretraining.evaluation_config import EvaluationConfig
-from bert_jax.pretraining.phases import LoaderConfig, PhaseConfig, PhaseCorpus
+from bert_jax.pretraining.phase_config import LoaderConfig, PhaseConfig
+from bert_jax.pretraining.phases import PhaseCorpus
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.processes import check_workers
 from bert_jax.training.memory import (

@@ -24,7 +24,7 @@ from bert_jax.models.model import ModelConfig, PretrainingHead
 from bert_jax.models.replaced_token import generator_of
 from bert_jax.objectives import SentencePairs
 from bert_jax.pipeline.masking import MaskingConfig
-from bert_jax.pretraining.phases import PhaseConfig
+from bert_jax.pretraining.phase_config import PhaseConfig
 from bert_jax.pretraining.teacher import LoadedTeacher, TeacherSpec, describe_teacher
 from bert_jax.tasks.distillation import Distillation, DistillationConfig
 from bert_jax.tasks.matched_layers import compared_windows

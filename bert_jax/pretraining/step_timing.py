@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from bert_jax.analysis.chips import peak_flops
 from bert_jax.analysis.flops import TRAINING_FACTOR, pretraining_flops
 from bert_jax.pretraining.attention_text import attention_reason
-from bert_jax.pretraining.phases import PhaseConfig
+from bert_jax.pretraining.phase_config import PhaseConfig
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.training.planning import read_compiled
 from bert_jax.training.sharding import local_rows, to_global

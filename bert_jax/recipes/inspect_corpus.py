@@ -10,7 +10,7 @@ from bert_jax.objectives import SentencePairs
 from bert_jax.pipeline.examples import ExampleConfig
 from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.pretraining.corpus_view import CorpusView, view_corpus
-from bert_jax.pretraining.phases import PhaseConfig
+from bert_jax.pretraining.phase_config import PhaseConfig
 from bert_jax.recipes.load import Overrides, Source, load_config
 
 _Phases = list[tuple[str, int, PhaseConfig]]

@@ -12,7 +12,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.pretraining.config import PretrainConfig
-from bert_jax.pretraining.run import PretrainResult, pretrain
+from bert_jax.pretraining.prepared_run import PretrainResult
+from bert_jax.pretraining.run import pretrain
 from bert_jax.recipes.load import load_config
 from bert_jax.runs.checkpoints import load_model_parameters
 from bert_jax.runs.work_dir import read_model

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from bert_jax import extract, score_minimal_pairs, score_text
-from bert_jax.pretraining import run as pretraining_run
+from bert_jax.pretraining import prepared_run
 from bert_jax.pretraining.config import PretrainConfig
-from bert_jax.pretraining.run import PretrainResult, pretrain
+from bert_jax.pretraining.prepared_run import PretrainResult
+from bert_jax.pretraining.run import pretrain
 from bert_jax.recipes.load import load_config
 from bert_jax.training import memory
 from bert_jax.training.distributed import StopRequest
@@ -75,7 +76,7 @@ def made(tiny_config: Path, data: Path, tmp_path_factory: pytest.TempPathFactory
     programs: list[Any] = []
     counts: list[int] = []
     lines: list[str] = []
-    original = pretraining_run.language_metrics
+    original = prepared_run.language_metrics
 
     def recorded(*args: Any) -> Any:
         metrics = original(*args)
@@ -88,7 +89,7 @@ def made(tiny_config: Path, data: Path, tmp_path_factory: pytest.TempPathFactory
             counts.append(programs[0].num_compiled)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pretraining_run, "language_metrics", recorded)
+        patch.setattr(prepared_run, "language_metrics", recorded)
         work_dir = tmp_path_factory.mktemp("evaluated") / "run"
         result = pretrain(config_of(tiny_config, work_dir, data), on_report=count)
     return result, counts, lines

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bert_jax.pretraining.phase_config import Stage
 from bert_jax.pretraining.phases import (
     PhaseBatches,
-    Stage,
     open_corpora,
     phases_identity,
     training_batches,

@@ -3,7 +3,7 @@
 import pytest
 from jax.profiler import ProfileData
 
-from bert_jax.pretraining import run as pretraining_run
+from bert_jax.pretraining import prepared_run
 from bert_jax.runs.status import read_status
 from bert_jax.training import reporting
 from bert_jax.training.curves import draw_curves
@@ -19,7 +19,7 @@ def test_the_cost_of_a_step_is_the_flops_of_its_phase(
         costs.append(args[1])
         raise ValueError("stopped by the test")
 
-    monkeypatch.setattr(pretraining_run, "Reporter", note)
+    monkeypatch.setattr(prepared_run, "Reporter", note)
     phases = ("phase1.num_steps=2", "phase2.num_steps=1", "phase2.batch_size=32")
     words = [f"--config.work_dir={tmp_path}", "--config.optimizer.warmup_steps=1"]
     words += [f"--config.phases.{word}" for word in phases]

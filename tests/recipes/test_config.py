@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from bert_jax.conversion import to_dataclass
-from bert_jax.pretraining.run import PretrainResult
+from bert_jax.pretraining.prepared_run import PretrainResult
 from bert_jax.recipes.command_line import add_override
 from bert_jax.recipes.files import Kind, read_config_file
 from bert_jax.recipes.load import Overrides, fill_config, load_config
