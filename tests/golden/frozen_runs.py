@@ -207,10 +207,13 @@ CASES = {
         weights=("exported/half/model.safetensors",),
     ),
 }
-# The cases in each group run together, since later cases use files from earlier ones. A slow test
-# runs the cases in SLOW.
+# Cases that need no files of others.
+TEXTS = ("help", "keys")
+# Cases that only a slow test runs.
 SLOW = ("formats",)
-FAST = tuple(name for name in CASES if name not in SLOW)
+FAST = tuple(name for name in CASES if name not in (*TEXTS, *SLOW))
+# The cases in each group run one after another, since later cases use files from earlier ones.
+GROUPS = (TEXTS, FAST, SLOW)
 
 
 def environment(cache: str | None) -> dict[str, str]:

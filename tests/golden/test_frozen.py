@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from .frozen_runs import CASES, FAST, SLOW, VALUES, measure
+from .frozen_runs import CASES, FAST, GROUPS, SLOW, TEXTS, VALUES, measure
 from .frozen_values import differences, fingerprint
 
 Measure = Callable[[str], dict[str, Any]]
@@ -36,7 +36,7 @@ def same_machine() -> bool:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Measure:
-    """Return a function that measures a case. Its first call runs all cases that are not slow."""
+    """Return a function that measures a case, along with the other cases of its group."""
     results: dict[str, dict[str, Any]] = {}
     # JAX writes cache entries in place, so no other process may write to the same directory.
     cache = os.environ.get("JAX_COMPILATION_CACHE_DIR")
@@ -44,8 +44,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measure:
 
     def get(name: str) -> dict[str, Any]:
         if name not in results:
-            names = SLOW if name in SLOW else FAST
-            results.update(measure(names, tmp_path_factory.mktemp("frozen") / "run", cache))
+            (group,) = (group for group in GROUPS if name in group)
+            results.update(measure(group, tmp_path_factory.mktemp("frozen") / "run", cache))
         return results[name]
 
     return get
@@ -56,7 +56,7 @@ def check(old: Any, new: Any, exact: bool) -> None:
     assert not problems, "\n".join([f"{len(problems)} differences:", *problems[:40]])
 
 
-@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("name", (*TEXTS, *FAST))
 def test_values_match_the_recorded_ones(name: str, measured: Measure, same_machine: bool) -> None:
     check(recorded(name), measured(name), same_machine)
 
