@@ -111,7 +111,7 @@ class FilterOptions:
             raise ValueError(f"contaminated={self.contaminated!r}: expected 'remove' or 'count'.")
         for path in self.decontaminate:
             if not os.path.isfile(path):
-                raise ValueError(f"decontaminate={path}: this file does not exist.")
+                raise ValueError(f"{path}: no such file to decontaminate against.")
         threshold = self.near_duplicates
         if threshold is not None and not LOWEST_THRESHOLD <= threshold <= HIGHEST_THRESHOLD:
             raise ValueError(

@@ -137,8 +137,6 @@ def finetune(
         if jax.process_index() == 0:
             closing.enter_context(only_writer(work_dir))
         finished = train(run, stop, from_step=from_step, on_report=on_report, ledger=ledger)
-    if goodput := ledger.goodput():
-        on_first_process(on_report)(Message("\n".join(goodput_lines(goodput))))
     if not finished or jax.process_index() != 0:
         return FinetuneResult(finished, work_dir)
     outcome = read_outcome(work_dir)
@@ -179,6 +177,7 @@ def train(
         recovery = recover(run.work_dir / CHECKPOINTS_NAME, belonging, from_step)
     for line in recovery.lines:
         report(Message(line))
+    stopped = ""
     with ExitStack() as closing:
         checkpointer = closing.enter_context(_open_checkpointer(run, early, recovery.step))
         check_claimable(run.work_dir, run.tokenizer, begun=recovery.step is not None)
@@ -213,12 +212,17 @@ def train(
         with ledger.during(SAVE):
             checkpointer.close()
         if not finished:
-            step = int(state.step)
-            report(Message(f"stopped: saved step {step:,}; run the same command to resume"))
-            return False
-        finished = _finish(run, state, early, stop, report)
-        ledger.finish("finished" if finished else "stopped")
-        return finished
+            stopped = f"stopped: saved step {int(state.step):,}; run the same command to resume"
+        elif _finish(run, state, early, stop, report):
+            ledger.finish("finished")
+        else:
+            stopped = "stopped after training; run the same command to write the predictions"
+    # The ledger's last entry is written when the block above ends.
+    if goodput := ledger.goodput():
+        report(Message("\n".join(goodput_lines(goodput))))
+    if stopped:
+        report(Message(stopped))
+    return not stopped
 
 
 def _open_checkpointer(
@@ -379,8 +383,6 @@ def _finish(
     try:
         _write_outcome(run, early.best_step, state, stop)
     except StopRequested:
-        text = "stopped after training; run the same command to write the predictions"
-        report(Message(text))
         return False
     return True
 

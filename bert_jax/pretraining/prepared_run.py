@@ -180,6 +180,10 @@ class PretrainRun:
             step, finished = self._train(recovery.step, report, stop, closing)
         if goodput := self.ledger.goodput():
             report(Message("\n".join(goodput_lines(goodput))))
+        if not finished:
+            saved_line = f"saved step {step:,}; run the same command to resume"
+            line = saved_line if step else "before the first step; run the same command to start"
+            report(Message(f"stopped: {line}"))
         metrics = last_evaluation(self.work_dir)
         if finished and report is not discard:
             loss = metrics.get("mlm_loss") if self.trains_masked_lm else None
@@ -284,11 +288,6 @@ class PretrainRun:
         with self.ledger.during(SAVE):
             checkpointer.close()  # if a save failed, this raises its error before the message below
         self.ledger.finish("finished" if finished else "stopped")
-        if not finished:
-            step = int(state.step)
-            saved_line = f"saved step {step:,}; run the same command to resume"
-            line = saved_line if step else "before the first step; run the same command to start"
-            report(Message(f"stopped: {line}"))
         return int(state.step), finished
 
     def _recovery(

@@ -48,7 +48,7 @@ def test_sections_of_named_parts_are_described(capsys: pytest.CaptureFixture[str
     assert main(["keys", "pretrain", "phases.NAME"]) == 0
     output = capsys.readouterr().out
     assert "phases.NAME.corpus: text, required" in output
-    assert "corpus: a directory made by `bert-jax prepare`." in output
+    assert "corpus: a directory made by `bert-jax prepare`, or its URL in a bucket." in output
 
 
 def test_an_unknown_section_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

