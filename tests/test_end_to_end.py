@@ -207,6 +207,7 @@ def test_ctrl_c_saves_a_checkpoint_and_exits(bert_jax, pretrain, interrupts_enab
     assert not unfinished_saves(tmp_path)
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_a_checkpoint_after_output_pipes_are_closed(
     bert_jax, pretrain, interrupts_enabled, tmp_path
 ):
@@ -221,6 +222,7 @@ def test_ctrl_c_saves_a_checkpoint_after_output_pipes_are_closed(
     ]
 
 
+@pytest.mark.slow
 def test_another_number_of_devices_trains_on_the_same_examples(
     bert_jax, pretrain, uninterrupted, interrupted
 ):

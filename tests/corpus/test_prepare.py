@@ -345,6 +345,7 @@ def test_an_impossible_number_of_workers_is_refused(corpus, tokenizer, tmp_path,
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_length", [128, 512])
 def test_real_english_is_packed_tightly(shared_data, tmp_path, max_length):
     tokenizer = Tokenizer.load(shared_data / "vocab" / "bert-base-uncased" / "vocab.txt")

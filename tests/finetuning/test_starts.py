@@ -219,6 +219,7 @@ def test_rows_are_at_most_as_long_as_the_positions_of_the_model(opened, make_sou
     assert max(run.row_lengths) == 13
 
 
+@pytest.mark.slow
 def test_a_model_with_options_of_the_other_families_trains_on_pairs(
     toy, bert_jax_here, make_source, tmp_path
 ):

@@ -174,6 +174,7 @@ print(program.platforms)
     assert finished.stdout == "('cpu', 'cuda', 'tpu')\n", finished.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["stablehlo", "savedmodel"])
 def test_programs_do_not_contain_paths_of_this_machine(form, exported):
     _, out = exported(form, "masked_lm")

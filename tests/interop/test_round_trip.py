@@ -197,6 +197,7 @@ def test_the_mesh_does_not_change_the_exported_tensors(axes, make_bert, bert_jax
         np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 
+@pytest.mark.slow
 def test_pretraining_continues_from_an_imported_model(
     make_bert, bert_jax_here, tiny_config, tmp_path
 ):

@@ -227,6 +227,7 @@ def test_prediction_files_have_the_formats_of_squad(tmp_path: Path) -> None:
     assert n_best["q"] == [first, first | {"text": "Zoë’"}] and n_best["none"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["bert-base-uncased", "bert-base-cased"])
 def test_gold_answers_of_the_official_dev_set_are_recovered(shared_data: Path, model: str) -> None:
     tokenizer = Tokenizer.load(shared_data / "vocab" / model / "vocab.txt")

@@ -32,6 +32,7 @@ def test_the_cost_of_a_step_is_the_flops_of_its_phase(
     assert 4 < second_cost / first_cost < 8
 
 
+@pytest.mark.slow
 # jaxlib 0.11 on Python 3.12 warns about its own class, and aborts if warnings are errors.
 @pytest.mark.filterwarnings("ignore:builtin type event_stats:DeprecationWarning")
 def test_steps_are_traced_on_request(tiny_config, bert_jax_here, tmp_path):

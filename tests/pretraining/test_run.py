@@ -32,6 +32,7 @@ def config_of(tiny_config: Path, work_dir: Path) -> PretrainConfig:
     return load_config(tiny_config, words, kind="pretrain")
 
 
+@pytest.mark.slow
 def test_a_run_in_a_thread_is_silent_and_resumes(
     tiny_config: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

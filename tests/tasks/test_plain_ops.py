@@ -97,6 +97,7 @@ def distance(actual: Any, expected: Any) -> float:
     return (difference / sum(float(np.sum(np.square(y))) for _, y in pairs)) ** 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make_task", TASKS)
 def test_derivatives_match_the_fast_operations(make_task: MakeTask, batch: Any) -> None:
     """Compare gradients with those of the fast operations, and check the second derivatives.

@@ -276,6 +276,7 @@ def on_one_device(batches: list[Batch]) -> Result:
     return train(batches, MeshConfig(), devices=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mesh",
     [

@@ -40,6 +40,7 @@ def test_corpus_contains_only_prose_of_the_reference_and_the_library(corpus):
     assert not any(re.search(r" at 0x[0-9a-f]{6,}>", texts[f"module {name}"]) for name in ("sys",))
 
 
+@pytest.mark.slow
 def test_corpus_is_reproducible_and_parsed_modules_are_not_imported(corpus, tmp_path, capsys):
     assert "antigravity" not in sys.modules  # opens a web browser
     again = tmp_path / "again.jsonl"
