@@ -130,7 +130,7 @@ class BucketWorkspace:
         self._stack = ExitStack()
 
     def __enter__(self) -> BucketWorkspace:
-        """Take the lease, and check what is in the bucket.
+        """Take the lease, and check the contents of the bucket.
 
         Raises:
           ValueError: the bucket contains something else below the URL, a preparation with a

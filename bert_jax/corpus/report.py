@@ -119,7 +119,7 @@ def _counts(split: SplitInfo) -> dict[str, int]:
 
 
 def part_line(part: PreparedPart) -> str:
-    """Return a line that says what a finished part contains and what remains to be done."""
+    """Return a line that describes a finished part and the remaining work."""
     return (
         f"part {part.part} of {part.path} is finished: {part.num_shards} of {part.total_shards} "
         "shards. After all parts, run the same command with --merge instead of --part"

@@ -1,4 +1,4 @@
-"""Check what a preparation was asked for, and publish the corpus when its shards are finished."""
+"""Check the request for a preparation, and publish the corpus when its shards are finished."""
 
 from __future__ import annotations
 

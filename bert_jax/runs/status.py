@@ -47,7 +47,7 @@ class RunStatus:
         repeat.
       total_steps: the number of optimizer steps in the whole run; None if unknown.
       checkpoint: the step of the newest checkpoint; None if there is none.
-      activity: what a running run is doing according to its heartbeat, such as "saving"; "" if
+      activity: the activity of a running run according to its heartbeat, such as "saving"; "" if
         unknown.
       last_seen: the time of the last sign of life, in seconds since 1970; None if unknown.
       progress_time: when the step or the activity last changed, in seconds since 1970; None if

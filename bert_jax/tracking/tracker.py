@@ -1,4 +1,4 @@
-"""Define what a tracking service receives about a run."""
+"""Define the interface of a tracking service."""
 
 from __future__ import annotations
 

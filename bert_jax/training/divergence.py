@@ -92,7 +92,7 @@ NO_CHECKS = DivergenceConfig()
 
 
 class Guard(NamedTuple):
-    """What the decision to skip a step depends on; it is saved with every checkpoint.
+    """The basis of the decision to skip a step; it is saved with every checkpoint.
 
     Attributes:
       losses: float32 [window], the losses of the last steps that were not skipped.
@@ -149,7 +149,7 @@ class GuardedState(NamedTuple):
 
     Attributes:
       optimizer: the state of the optimizer, which may include an average of the parameters.
-      guard: what the decision on the next step depends on.
+      guard: the basis of the decision on the next step.
       verdict: the decision on the last step.
     """
 
@@ -259,7 +259,7 @@ def unguarded(opt_state: Any) -> Any:
 
 
 def guard_of(state: TrainState) -> Guard | None:
-    """Return what the decision on the next step depends on, or None if no steps are skipped."""
+    """Return the basis of the decision on the next step, or None if no steps are skipped."""
     opt_state = state.opt_state
     return opt_state.guard if isinstance(opt_state, GuardedState) else None
 

@@ -55,7 +55,7 @@ LONGEST_WAIT = 900.0  # seconds for a start to reach the moment at which it is k
 
 
 def main() -> int:
-    """Run what is missing, write the results, and return 1 if the two runs differ."""
+    """Make the missing starts, write the results, and return 1 if the two runs differ."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -82,6 +82,9 @@ def test_commands_do_not_pile_up(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert "earlier commands have not ended, so there is none for: number" in caplog.text
 
 
-def test_without_a_command_nothing_runs(tmp_path: Path) -> None:
+def test_without_a_command_nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[object] = []
+    monkeypatch.setattr("subprocess.Popen", lambda *words, **_: started.append(words))
     with Notifier("", Ledger(), tmp_path, 3).notifying():
         pass
+    assert not started
