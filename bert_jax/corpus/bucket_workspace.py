@@ -26,6 +26,7 @@ from bert_jax.corpus.workspace import (
     SCREENING,
     WORK,
     different_settings,
+    finished_meanwhile,
     not_empty,
     plan_differences,
 )
@@ -134,13 +135,15 @@ class BucketWorkspace:
 
         Raises:
           ValueError: the bucket contains something else below the URL, a preparation with a
-            different plan, or a preparation that is still running.
+            different plan, or a preparation that is still running or has just finished.
         """
         if find(self._output) is not None:
             raise ValueError(f"{self._output}: this is an object. Specify another URL.")
         self._check_empty()
         with ExitStack() as stack:
             stack.enter_context(self._lease)
+            if find(self._output / MANIFEST) is not None:  # while this process waited for the lease
+                raise ValueError(finished_meanwhile(self._output))
             self._check_plan()
             name = hashlib.sha256(str(self._output).encode()).hexdigest()[:16]
             local = cache_directory() / "prepare" / name
@@ -162,7 +165,8 @@ class BucketWorkspace:
     def _check_plan(self) -> None:
         url = self._remote / PLAN
         if find(url) is None:
-            remove_results(self._output)  # `discard` was interrupted
+            self._check_empty()
+            remove_results(self._output)  # it is unknown which options they were made with
         else:
             existing = _read_json(url, f"Delete everything in {self._remote} to start over")
             ignored = IGNORED_IF_UNFINISHED
@@ -172,10 +176,17 @@ class BucketWorkspace:
         write_bytes(url, json.dumps(self._plan, indent=1))
 
     def discard(self) -> None:
-        """Remove all objects of a preparation that cannot be resumed."""
+        """Remove all objects of a preparation that cannot be resumed.
+
+        The plan is removed last. If this is interrupted, the next preparation finds the plan, and
+        makes the removed shards again.
+        """
         self.keeper.close()
-        remove(self._remote / PLAN)
+        for info in list_directory(self._output)[0]:
+            if info.url.suffix == ".arrayrecord":
+                remove(info.url)
         remove_results(self._output)
+        remove(self._remote / PLAN)
 
     def publish(self, manifest: Manifest) -> None:
         """Upload the tokenizer and other files and, when these are complete, the manifest."""
@@ -193,7 +204,7 @@ class BucketWorkspace:
                 remove(info.url)
         self._lease.check()
         write_bytes(self._output / MANIFEST, manifest_text(manifest))
-        remove_results(self._output, shards=False)
+        remove_results(self._output)
         remove(self._remote / PLAN)
 
     def __exit__(
@@ -211,15 +222,11 @@ def _read_json(url: ObjectUrl, fix: str = "") -> dict[str, Any]:
         return read_json_object(copy, fix)
 
 
-def remove_results(output: ObjectUrl, *, shards: bool = True) -> None:
-    """Remove the results of finished units and, unless `shards` is False, their shards."""
+def remove_results(output: ObjectUrl) -> None:
+    """Remove the results of finished units, but not their shards."""
     for info in list_directory(output / WORK)[0]:
         if info.url.name not in (PLAN, LEASE):
             remove(info.url)
-    if shards:
-        for info in list_directory(output)[0]:
-            if info.url.suffix == ".arrayrecord":
-                remove(info.url)
 
 
 def check_outside_bucket_corpora(url: ObjectUrl, name: str) -> None:

@@ -186,7 +186,7 @@ class Workspace:
 
         Raises:
           ValueError: the directory contains something else, a preparation with a different plan, or
-            a preparation that is still running.
+            a preparation that is still running or has just finished.
         """
         self.output = Path(output)
         self.work = self.output / WORK
@@ -194,6 +194,8 @@ class Workspace:
         make_directory(self.work)
         self._lock = self._take_lock()
         try:
+            if (self.output / MANIFEST).exists():  # since the caller looked for a finished corpus
+                raise ValueError(finished_meanwhile(self.output))
             self._check_plan(plan)
         except ValueError:
             self._lock.close()
@@ -252,7 +254,8 @@ class Workspace:
         os.replace(self.work / TOKENIZER, self.output / TOKENIZER)
         sync_directory(self.output)  # the files must exist before the manifest does
         write_manifest(self.output, manifest)
-        shutil.rmtree(self.work)
+        # Another process that finds the manifest removes this directory as well.
+        shutil.rmtree(self.work, ignore_errors=True)
 
     def __enter__(self) -> Workspace:
         return self
@@ -271,6 +274,14 @@ def not_empty(output: Location) -> str:
     return (
         f"{output}: this directory is not empty, and does not contain an unfinished preparation. "
         "Choose a new or empty directory."
+    )
+
+
+def finished_meanwhile(output: Location) -> str:
+    """Return the message about a corpus that another preparation has just finished."""
+    return (
+        f"output={output}: another preparation has just finished this corpus. Run the same command "
+        "again to use it."
     )
 
 

@@ -8,6 +8,7 @@ import os
 
 import pytest
 
+from bert_jax.corpus import prepare as prepare_module
 from bert_jax.corpus import workspace
 from bert_jax.corpus.manifest import read_manifest, write_manifest
 from bert_jax.corpus.prepare import make_corpus
@@ -44,6 +45,22 @@ def test_a_finished_corpus_with_other_options_is_refused(
 def test_a_finished_corpus_of_other_inputs_is_refused(corpus, finished, tokenizer, prepare_options):
     with pytest.raises(ValueError, match=r"b.jsonl was number 2 and is now absent"):
         make_corpus(corpus.inputs[:1], tokenizer, finished, prepare_options, 1)
+
+
+def test_a_corpus_that_was_finished_in_the_meantime_is_not_changed(
+    small, tmp_path, checksums, monkeypatch
+):
+    run, _ = small
+    run()
+    before = checksums(tmp_path / "corpus")
+    # Another preparation finishes the corpus after this one has looked for the manifest.
+    (tmp_path / "corpus/.work").mkdir()
+    monkeypatch.setattr(prepare_module, "finished_corpus", lambda *_: None)
+    with pytest.raises(ValueError, match="corpus: another preparation has just finished this cor"):
+        run()
+    monkeypatch.undo()
+    run()
+    assert checksums(tmp_path / "corpus") == before
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +19,7 @@ from bert_jax.corpus.prepare import prepare
 from bert_jax.filtering.options import FilterOptions
 from bert_jax.storage import lease as lease_module
 from bert_jax.storage.lease import Lease, LeaseHeldError
-from bert_jax.storage.objects import (
-    find,
-    list_objects,
-    read_bytes,
-    write_bytes,
-)
+from bert_jax.storage.objects import find, list_objects, read_bytes, upload_directory, write_bytes
 from bert_jax.storage.urls import ObjectUrl
 
 from .conftest import Emulator
@@ -109,6 +105,37 @@ def test_a_corpus_in_a_bucket_equals_one_on_disk(
     missing = f"output={bucket.scheme}://no-such-bucket/x: the bucket 'no-such-bucket' does not"
     with pytest.raises(ValueError, match=missing):
         prepare(on_disk.text, on_disk.tokenizer, f"{bucket.scheme}://no-such-bucket/x")
+
+
+@pytest.mark.slow
+def test_a_corpus_that_was_finished_while_the_lease_was_held_is_not_changed(
+    on_disk: OnDisk, bucket: ObjectUrl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "POLL_SECONDS", 0.1)
+    output, errors = bucket / "corpus", []
+
+    def prepare_again() -> None:
+        try:
+            prepare(on_disk.text, on_disk.tokenizer, output, workers=1, **OPTIONS)
+        except ValueError as error:
+            errors.append(str(error))
+
+    waiting, began_to_wait = threading.Thread(target=prepare_again), threading.Event()
+    wait = lease_module.Lease._wait_until_expired
+
+    def wait_for_the_other(lease: Lease, *arguments: object) -> str:
+        began_to_wait.set()
+        return wait(lease, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(lease_module.Lease, "_wait_until_expired", wait_for_the_other)
+    with Lease(output / ".work/lease", "preparation", "x"):
+        waiting.start()
+        assert began_to_wait.wait(timeout=60)
+        upload_directory(on_disk.corpus, output, "manifest.json")
+    waiting.join(timeout=60)
+    message = f"output={output}: another preparation has just finished this corpus. Run the same"
+    assert len(errors) == 1 and message in errors[0]
+    assert checksums(output) == checksums_on_disk(on_disk.corpus)
 
 
 @pytest.mark.slow
