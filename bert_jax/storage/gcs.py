@@ -75,7 +75,11 @@ class Gcs:
         )
         bucket = ObjectUrl(url.scheme, url.bucket)
         return Page(
-            [_info(bucket / item["name"], item) for item in page.get("items", [])],
+            [
+                _info(bucket / item["name"], item)
+                for item in page.get("items", [])
+                if not item["name"].endswith("/")  # stands for a folder, which has no content
+            ],
             [bucket / prefix for prefix in page.get("prefixes", [])],
             page.get("nextPageToken"),
         )

@@ -52,6 +52,14 @@ class Emulator:
             self._request("PUT", self.port, f"/{name}", b"")
         return ObjectUrl(self.scheme, name)
 
+    def create_folder(self, url: ObjectUrl) -> None:
+        """Create the empty object that web consoles and gcsfuse write for a folder."""
+        if self.scheme == "gs":
+            path = f"/upload/storage/v1/b/{url.bucket}/o?uploadType=media&name={url.key}/"
+            self._request("POST", self.port, path, b"")
+        else:
+            self._request("PUT", self.port, f"/{url.bucket}/{url.key}/", b"")
+
     def fail(
         self,
         kind: str,

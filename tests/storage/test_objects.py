@@ -25,6 +25,7 @@ from bert_jax.storage.objects import (
     write_bytes,
 )
 from bert_jax.storage.urls import ObjectUrl
+from bert_jax.text.files import expand_inputs
 
 from .conftest import Emulator
 
@@ -48,6 +49,18 @@ def test_objects_are_written_read_listed_and_removed(bucket: ObjectUrl) -> None:
     assert find(url) is None
     remove_tree(bucket / "folder")
     assert [each.url.key for each in list_objects(bucket)] == ["folder2"]
+
+
+def test_objects_that_stand_for_folders_are_not_listed(
+    emulator: Emulator, bucket: ObjectUrl
+) -> None:
+    for folder in ("text", "text/inner"):
+        emulator.create_folder(bucket / folder)
+    assert not has_objects(bucket / "text")
+    write_bytes(bucket / "text/inner/a.txt", "One.")
+    assert [each.url for each in list_objects(bucket)] == [bucket / "text/inner/a.txt"]
+    assert list_directory(bucket / "text") == ([], [bucket / "text/inner"])
+    assert expand_inputs([str(bucket / "text")]) == [f"{bucket}/text/inner/a.txt"]
 
 
 @pytest.mark.slow
