@@ -281,7 +281,7 @@ def verify_shards(
         for name, sha256 in manifest.tokenizer_files.items()
     ]
     faults += [
-        _fault(Path(directory, name), sha256) for name, sha256 in manifest.filter_files.items()
+        _fault(location / name, sha256) for name, sha256 in manifest.filter_files.items()
     ]
     for shard in shards:
         faults.append(_fault(location / shard.name, shard.sha256))

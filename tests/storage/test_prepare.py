@@ -15,11 +15,19 @@ from pathlib import Path
 import pytest
 
 from bert_jax.corpus.corpus import Corpus
+from bert_jax.corpus.manifest import read_manifest, verify_shards
 from bert_jax.corpus.prepare import prepare
 from bert_jax.filtering.options import FilterOptions
 from bert_jax.storage import lease as lease_module
 from bert_jax.storage.lease import Lease, LeaseHeldError
-from bert_jax.storage.objects import find, list_objects, read_bytes, upload_directory, write_bytes
+from bert_jax.storage.objects import (
+    find,
+    list_objects,
+    read_bytes,
+    remove,
+    upload_directory,
+    write_bytes,
+)
 from bert_jax.storage.urls import ObjectUrl
 
 from .conftest import Emulator
@@ -149,6 +157,10 @@ def test_documents_are_left_out_in_a_bucket_as_on_disk(
     found = checksums(bucket / "corpora/filtered")
     assert {"filters.html", "near_duplicates.jsonl"} < found.keys()
     assert found == checksums_on_disk(tmp_path / "corpus")
+    verify_shards(outputs[1], read_manifest(outputs[1]))
+    remove(bucket / "corpora/filtered/filters.html")
+    with pytest.raises(ValueError, match="1 of .* files differ from .*filters.html is missing"):
+        verify_shards(outputs[1], read_manifest(outputs[1]))
 
 
 def command(on_disk: OnDisk, inputs: str, output: ObjectUrl) -> list[str]:
