@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -44,8 +45,12 @@ def read_json(file: Path, fix: str = "") -> Any:
             f"{file}: {size / 1e6:,.0f} MB is too large for this kind of file; expected at most "
             f"{MAX_BYTES / 1e6:,.0f} MB. Check that it is the right file"
         )
+    return _value(file.read_bytes(), file, fix)
+
+
+def _value(content: bytes, file: str | os.PathLike[str], fix: str) -> Any:
     try:
-        text = file.read_bytes().decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
         value = _decode(text, _FILES)
         _check_depth(value)
         if "\\ud" in text.lower():  # in UTF-8, a lone surrogate can occur only as an escape
@@ -73,7 +78,26 @@ def read_json_object(file: Path, fix: str = "") -> dict[str, Any]:
       OSError: the file cannot be read.
       ValueError: `read_json` rejects the file, or its value is not an object.
     """
-    value = read_json(file, fix)
+    return _object(read_json(file, fix), file, fix)
+
+
+def parse_json_object(
+    content: bytes, file: str | os.PathLike[str], fix: str = ""
+) -> dict[str, Any]:
+    """Parse the content of a JSON file that must contain an object, and return that object.
+
+    Args:
+      content: the file's content.
+      file: the name of the file, for error messages.
+      fix: advice to append to error messages.
+
+    Raises:
+      ValueError: `read_json` would reject the file, or its value is not an object.
+    """
+    return _object(_value(content, file, fix), file, fix)
+
+
+def _object(value: Any, file: str | os.PathLike[str], fix: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _file_error(file, f"expected a JSON object, got {json_kind(value)}", fix)
     return value
@@ -116,8 +140,8 @@ def json_kind(value: Any) -> str:
     return "null" if value is None else kinds.get(type(value), "a number")
 
 
-def _file_error(file: Path, reason: str, fix: str) -> ValueError:
-    return ValueError(f"{file}: {reason}{f'. {fix}' if fix else ''}")
+def _file_error(file: str | os.PathLike[str], reason: str, fix: str) -> ValueError:
+    return ValueError(f"{os.fspath(file)}: {reason}{f'. {fix}' if fix else ''}")
 
 
 def _decode(text: str, decoder: json.JSONDecoder) -> Any:

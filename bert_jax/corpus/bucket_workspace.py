@@ -11,9 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,23 +31,25 @@ from bert_jax.corpus.workspace import (
     plan_differences,
 )
 from bert_jax.files import temporary_beside, writing
-from bert_jax.json_files import read_json_object
+from bert_jax.json_files import parse_json_object
 from bert_jax.local_paths import cache_directory, make_directory
-from bert_jax.storage.cache import local_file
-from bert_jax.storage.errors import naming_url
 from bert_jax.storage.lease import Lease
 from bert_jax.storage.objects import (
     find,
     list_directory,
     list_objects,
+    read_bytes,
+    read_range,
     remove,
     upload,
     write_bytes,
 )
+from bert_jax.storage.store import ObjectInfo
 from bert_jax.storage.urls import ObjectUrl
 
 LEASE = "lease"
 _SUFFIX = ".json"
+_READS = 16  # results that are read at the same time
 _UPLOADS = 4  # that run at the same time; twice as many shards may wait on the local disk
 
 
@@ -55,28 +57,35 @@ class BucketShards:
     """A keeper that uploads finished shards in threads; see `ShardKeeper`."""
 
     def __init__(self, output: ObjectUrl, check: Callable[[], None]):
-        """List the shards that are already finished.
+        """Find the shards that are already finished.
 
         Args:
           output: the URL of the corpus.
           check: called before every upload; raises an error if this process may no longer write.
         """
         self._output, self._check = output, check
-        self._results = {info.url.name for info in list_directory(output / WORK)[0]}
         self._sizes = {info.url.name: info.num_bytes for info in list_directory(output)[0]}
+        found = [info for info in list_directory(output / WORK)[0] if info.url.suffix == _SUFFIX]
+        self._marked = {info.url.name for info in found}
+        self._results = self._read_results(found)
         self._threads = ThreadPoolExecutor(_UPLOADS, thread_name_prefix="upload")
         self._pending: deque[Future[None]] = deque()
 
+    def _read_results(self, infos: Sequence[ObjectInfo]) -> dict[str, UnitResult]:
+        """Return the results whose shards are complete, keyed by the names of the units."""
+        with ThreadPoolExecutor(_READS) as threads:
+            contents = threads.map(lambda info: read_range(info, 0, info.num_bytes), infos)
+            results = {}
+            for info, content in zip(infos, contents, strict=True):
+                with suppress(ValueError, KeyError, TypeError):  # the shard is made again
+                    result = result_of(parse_json_object(content, info.url))
+                    if self._sizes.get(result.shard.name) == result.shard.num_bytes:
+                        results[info.url.name.removesuffix(_SUFFIX)] = result
+        return results
+
     def kept(self, work: Path, name: str) -> UnitResult | None:
         """Return the result of a unit if its shard was uploaded."""
-        if f"{name}{_SUFFIX}" not in self._results:
-            return None
-        try:
-            result = result_of(_read_json(self._output / WORK / f"{name}{_SUFFIX}"))
-        except (ValueError, KeyError, TypeError):
-            return None
-        complete = self._sizes.get(result.shard.name) == result.shard.num_bytes
-        return result if complete else None
+        return self._results.get(name)
 
     def keep(self, work: Path, name: str) -> None:
         """Start to upload a shard. This waits for earlier uploads if there are too many."""
@@ -88,6 +97,8 @@ class BucketShards:
         self._check()
         shard = shard_path(work, name)
         result = shard.with_suffix(_SUFFIX)
+        if result.name in self._marked:  # it describes another shard than the one that follows
+            remove(self._output / WORK / result.name)
         upload(shard, self._output / shard.name)
         write_bytes(self._output / WORK / result.name, result.read_bytes())
         shard.unlink()
@@ -168,7 +179,8 @@ class BucketWorkspace:
             self._check_empty()
             remove_results(self._output)  # it is unknown which options they were made with
         else:
-            existing = _read_json(url, f"Delete everything in {self._remote} to start over")
+            advice = f"Delete everything in {self._remote} to start over"
+            existing = parse_json_object(read_bytes(url), url, advice)
             ignored = IGNORED_IF_UNFINISHED
             if differences := plan_differences(existing, self._plan, ignored=ignored):
                 if any(info.url.suffix == ".arrayrecord" for info in list_objects(self._output)):
@@ -214,12 +226,6 @@ class BucketWorkspace:
         traceback: TracebackType | None,
     ) -> None:
         self._stack.__exit__(kind, error, traceback)
-
-
-def _read_json(url: ObjectUrl, fix: str = "") -> dict[str, Any]:
-    copy = local_file(url)
-    with naming_url(copy, url):
-        return read_json_object(copy, fix)
 
 
 def remove_results(output: ObjectUrl) -> None:

@@ -280,9 +280,7 @@ def verify_shards(
         _fault(location / TOKENIZER / name, sha256)
         for name, sha256 in manifest.tokenizer_files.items()
     ]
-    faults += [
-        _fault(location / name, sha256) for name, sha256 in manifest.filter_files.items()
-    ]
+    faults += [_fault(location / name, sha256) for name, sha256 in manifest.filter_files.items()]
     for shard in shards:
         faults.append(_fault(location / shard.name, shard.sha256))
         done += shard.num_bytes

@@ -1,5 +1,6 @@
 """Test that a corpus prepared in a bucket equals one on disk, even if the process is killed."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -14,9 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from bert_jax.corpus import bucket_workspace
+from bert_jax.corpus.bucket_workspace import BucketShards
 from bert_jax.corpus.corpus import Corpus
-from bert_jax.corpus.manifest import read_manifest, verify_shards
+from bert_jax.corpus.manifest import ShardInfo, json_fields, read_manifest, verify_shards
 from bert_jax.corpus.prepare import prepare
+from bert_jax.corpus.shards import UnitResult
 from bert_jax.filtering.options import FilterOptions
 from bert_jax.storage import lease as lease_module
 from bert_jax.storage.lease import Lease, LeaseHeldError
@@ -144,6 +148,39 @@ def test_a_corpus_that_was_finished_while_the_lease_was_held_is_not_changed(
     message = f"output={output}: another preparation has just finished this corpus. Run the same"
     assert len(errors) == 1 and message in errors[0]
     assert checksums(output) == checksums_on_disk(on_disk.corpus)
+
+
+def test_only_complete_shards_are_kept(
+    bucket: ObjectUrl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"train-{number:05d}" for number in range(24)]
+    for name in names:
+        shard = ShardInfo(f"{name}.arrayrecord", 1, 3, "0" * 64)
+        result = UnitResult("digest", 3, 1, 0, 1, 1, 1, shard)
+        content = json.dumps(dataclasses.asdict(result, dict_factory=json_fields))
+        write_bytes(bucket / ".work" / f"{name}.json", content)
+        write_bytes(bucket / f"{name}.arrayrecord", "abc")
+    write_bytes(bucket / ".work/plan.json", "{}")
+    write_bytes(bucket / ".work/train-00003.json", "{")
+    write_bytes(bucket / "train-00004.arrayrecord", "ab")
+    remove(bucket / "train-00005.arrayrecord")
+    remove(bucket / ".work/train-00006.json")
+    num_open = len(os.listdir("/proc/self/fd"))
+    keeper = BucketShards(bucket, lambda: None)
+    kept = [name for name in names if keeper.kept(tmp_path, name) is not None]
+    assert kept == [name for name in names if name[-2:] not in ("03", "04", "05", "06")]
+    assert len(os.listdir("/proc/self/fd")) < num_open + 10
+
+    # A preparation that is killed while it replaces a shard leaves no result for the old one.
+    def fail(*_: object) -> None:
+        raise OSError("killed")
+
+    monkeypatch.setattr(bucket_workspace, "upload", fail)
+    keeper.keep(tmp_path, names[0])
+    with pytest.raises(OSError, match="killed"):
+        keeper.wait()
+    keeper.close()
+    assert BucketShards(bucket, lambda: None).kept(tmp_path, names[0]) is None
 
 
 @pytest.mark.slow
