@@ -56,7 +56,13 @@ if TYPE_CHECKING:
     from bert_jax.tasks.task import cross_entropy, weighted_mean
     from bert_jax.tokenizers.tokenizer import Tokenizer
     from bert_jax.training.distributed import StopRequest
-    from bert_jax.training.reports import EvaluationReport, Message, TrainReport
+    from bert_jax.training.divergence import DivergenceConfig
+    from bert_jax.training.reports import (
+        DivergenceReport,
+        EvaluationReport,
+        Message,
+        TrainReport,
+    )
     from bert_jax.training.sharding import MeshConfig
 
 __all__ = [
@@ -68,6 +74,8 @@ __all__ = [
     "Corpus",
     "CorpusLoader",
     "CustomTask",
+    "DivergenceConfig",
+    "DivergenceReport",
     "Embed",
     "Encoder",
     "EncoderConfig",
@@ -126,6 +134,8 @@ _MODULES = {
     "Corpus": "corpus.corpus",
     "CorpusLoader": "pipeline.corpus_loader",
     "CustomTask": "tasks.custom",
+    "DivergenceConfig": "training.divergence",
+    "DivergenceReport": "training.reports",
     "Embed": "inference.embed",
     "Encoder": "models.encoder",
     "EncoderConfig": "models.config",

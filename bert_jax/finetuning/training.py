@@ -193,7 +193,7 @@ def train(
             step=start,
             total_steps=run.total_steps,
             mesh=run.mesh,
-            dtype=run.compute.dtype,
+            peak_flops=mesh_peak_flops(run.mesh, run.compute.dtype),
             notify=run.monitoring.notify,
         )
         trainer = Trainer(

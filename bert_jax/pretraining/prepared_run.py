@@ -244,7 +244,7 @@ class PretrainRun:
             step=saved if stable is None else stable.step,
             total_steps=len(self.learning_rates),
             mesh=self.mesh,
-            dtype=setup.compute.dtype,
+            peak_flops=mesh_peak_flops(self.mesh, setup.compute.dtype),
             notify=self.reporting.notify,
         )
         with self.ledger.during(RESTORE if saved or stable is not None else PREPARATION):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +15,12 @@ from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from bert_jax.models.parameters import check_names
-from bert_jax.runs.ownership import only_writer
-from bert_jax.runs.work_dir import CHECKPOINTS_NAME
+from bert_jax.runs.fit import Fit, StepLoader, checked_arrays
 from bert_jax.tasks.task import Task
-from bert_jax.training.checkpoint import Checkpointer
-from bert_jax.training.checkpoint_files import CheckpointConfig, recover
-from bert_jax.training.evaluation import require_finite_metrics, require_finite_state
+from bert_jax.training.distributed import StopRequest
+from bert_jax.training.divergence import NO_CHECKS, DivergenceConfig, guarded
+from bert_jax.training.loop import OnStep
+from bert_jax.training.reports import OnReport
 from bert_jax.training.sharding import (
     MeshConfig,
     batch_extent,
@@ -32,34 +31,6 @@ from bert_jax.training.sharding import (
 from bert_jax.training.state import TrainState, abstract_state, init_state, shardings_of
 from bert_jax.training.step import StepInputs, make_train_step
 from bert_jax.validation import check_seed
-
-HostBatch = Mapping[str, NDArray]
-OnStep = Callable[[int, Mapping[str, float]], None]
-
-
-class StepLoader(Protocol):
-    """A source of batches that can be reproduced starting at any step; see `CorpusLoader`."""
-
-    @property
-    def identity(self) -> Mapping[str, object]:
-        """Plain JSON values that determine the batches."""
-        ...
-
-    @property
-    def batch_size(self) -> int:
-        """The number of rows per batch, across all processes."""
-        ...
-
-    def batches(
-        self, start_step: int = 0, *, rows: NDArray[np.int64] | None = None
-    ) -> AbstractContextManager[Iterator[HostBatch]]:
-        """Return a context manager for an iterator over the batches, starting at a given step.
-
-        Args:
-          start_step: the step of the first batch.
-          rows: the rows of each batch to return; if None, all of them.
-        """
-        ...
 
 
 class Trainer:
@@ -81,6 +52,8 @@ class Trainer:
       accumulation_steps: the number of micro-batches into which each batch is split.
       initial: parameters to start from, keyed by name. All other parameters are randomly
         initialized.
+      divergence: which steps to skip because their loss or gradient norm is an outlier, and how
+        often `fit` rolls back to an earlier checkpoint. Nothing by default.
 
     Raises:
       ValueError: the mesh does not fit the devices, or `initial` does not fit the model.
@@ -95,18 +68,20 @@ class Trainer:
         seed: int = 0,
         accumulation_steps: int = 1,
         initial: Mapping[str, Any] | None = None,
+        divergence: DivergenceConfig = NO_CHECKS,
     ):
         check_seed(seed)
         if accumulation_steps < 1:
             raise ValueError(f"accumulation_steps={accumulation_steps}: expected at least 1.")
         self.task, self.seed = task, seed
         self.mesh = _checked(mesh) if isinstance(mesh, Mesh) else make_mesh(mesh or MeshConfig())
-        self._optimizer = optimizer
+        self._optimizer = guarded(optimizer, divergence)
+        self._divergence = divergence
         self._accumulation_steps = accumulation_steps
         self._initial = {} if initial is None else dict(initial)
         self._check_initial()
         self._step = make_train_step(
-            task, optimizer, self.mesh, accumulation_steps=accumulation_steps
+            task, self._optimizer, self.mesh, accumulation_steps=accumulation_steps
         )
         self._callbacks: list[tuple[OnStep, int]] = []
 
@@ -136,8 +111,9 @@ class Trainer:
             rows for this process's devices (see `local_rows`).
 
         Returns:
-          The next state and the batch's metrics: the task's own metrics, plus "loss" and
-          "gradient_norm". They are scalars that may not have been computed yet.
+          The next state and the batch's metrics: the task's own metrics, plus "loss",
+          "gradient_norm" and, with `divergence`, "skipped", "outliers" and the limits "loss_limit"
+          and "gradient_norm_limit". They are scalars that may not have been computed yet.
 
         Raises:
           ValueError: the batch cannot be split over the mesh.
@@ -149,8 +125,9 @@ class Trainer:
         """Call `callback(step, metrics)` during `fit`.
 
         Args:
-          callback: called with the step number and the metrics of its batch. Each call has to wait
-            for the step to finish, so use a large `every`.
+          callback: called with the step number and the metrics of its batch, as `step` returns
+            them, while the next step is running. In a run with `divergence`, the metrics include
+            `skipped`, which is 1 if the step was skipped and 0 otherwise.
           every: the number of steps between calls; there is also a call after the last step.
 
         Raises:
@@ -167,58 +144,70 @@ class Trainer:
         *,
         work_dir: str | os.PathLike[str] | None = None,
         save_every: int = 1_000,
+        report_every: int = 100,
+        notify: str = "",
+        on_report: OnReport | None = None,
+        stop: StopRequest | None = None,
     ) -> TrainState:
         """Train until `steps` steps are done, and return the last state.
 
         If `work_dir` is given, a checkpoint is saved every `save_every` steps and at the end.
         Another call with the same arguments resumes from the newest checkpoint, as if training had
-        never been interrupted.
+        never been interrupted. In the main thread, SIGTERM, SIGHUP and Ctrl-C then save a
+        checkpoint at the next step and end the call early, so compare the state's step with
+        `steps` if more work follows. Like the commands, the run writes `goodput.jsonl`,
+        `heartbeat.json`, `metrics.jsonl` and `curves.png`, and `bert-jax status` describes it.
 
         Args:
           loader: the batches. The batch for step n must not depend on which batches were read
             before.
           steps: the total number of steps, including those of earlier calls with the same
             `work_dir`.
-          work_dir: the directory to save checkpoints in; if None, nothing is saved.
+          work_dir: the directory to write to; if None, nothing is written.
           save_every: the number of steps between checkpoints.
+          report_every: the number of steps between reports.
+          notify: a shell command to run when the run starts, ends, rolls back or fails, with facts
+            about it as JSON on its standard input; "" for none. It requires `work_dir`.
+          on_report: called with every message and report; None for no callback.
+          stop: a request to stop; any thread may call its `request()`, which ends the run just as
+            the signals do.
 
         Raises:
           ValueError: `work_dir` belongs to another training run, the batch size cannot be split
-            over the mesh, or training diverged.
+            over the mesh, or an argument requires `work_dir`.
+          TrainingDiverged: a metric or the state to save became NaN or infinite, or the run has
+            diverged more often than `divergence` allows. It is a ValueError.
           CheckpointNotSaved: a checkpoint could not be written.
         """
-        if steps < 1 or save_every < 1:
-            raise ValueError(f"steps={steps}, save_every={save_every}: both must be at least 1.")
-        rows = self._rows(loader.batch_size)
-        with ExitStack() as closing:
-            checkpointer, state = None, None
-            if work_dir is not None:
-                checkpointer, state = self._open(Path(work_dir), loader, closing)
-            state = self.init() if state is None else state
-            first = int(state.step)
-            if first > steps:
-                raise ValueError(
-                    f"steps={steps}: {work_dir} was trained for {first} steps. Set steps to at "
-                    "least that, or choose another work_dir."
-                )
-            batches = closing.enter_context(loader.batches(first, rows=rows))
-            for step in range(first + 1, steps + 1):
-                batch = next(batches, None)
-                if batch is None:
-                    raise ValueError(
-                        f"steps={steps}: the loader has only {step - 1} batches. Reduce steps, or "
-                        "use an infinite loader."
-                    )
-                state, metrics = self.step(state, batch)
-                self._call_back(step, metrics, last=step == steps)
-                if checkpointer is not None:
-                    checkpointer.raise_if_failed()
-                    if step % save_every == 0 or step == steps:
-                        require_finite_state(state, self.mesh)
-                        checkpointer.save(state, None)
-            if checkpointer is None:
-                require_finite_state(state, self.mesh)
-        return state
+        if min(steps, save_every, report_every) < 1:
+            raise ValueError(
+                f"steps={steps}, save_every={save_every}, report_every={report_every}: all of them "
+                "must be at least 1."
+            )
+
+        def call_back(step: int, metrics: Mapping[str, float]) -> None:
+            for callback, every in self._callbacks:
+                if step == steps or step % every == 0:
+                    callback(step, metrics)
+
+        run = Fit(
+            task=self.task,
+            optimizer=self._optimizer,
+            mesh=self.mesh,
+            seed=self.seed,
+            accumulation_steps=self._accumulation_steps,
+            divergence=self._divergence,
+            train_step=self._step,
+            initial=self.init,
+            loader=loader,
+            rows=self._rows(loader.batch_size),
+            steps=steps,
+            save_every=save_every,
+            report_every=report_every,
+            notify=notify,
+            on_step=call_back,
+        )
+        return run.run(None if work_dir is None else Path(work_dir), on_report, stop)
 
     def _inputs(self) -> StepInputs:
         # The optimizer has its own schedule, so it ignores the step's learning rate.
@@ -236,55 +225,9 @@ class Trainer:
         return rows
 
     def _placed(self, batch: Mapping[str, Any]) -> dict[str, jax.Array]:
-        arrays = {name: np.asarray(x) for name, x in batch.items()}
-        scalars = [name for name, x in arrays.items() if x.ndim == 0]
-        if scalars or not arrays:
-            raise ValueError(
-                f"batch: expected arrays whose first dim is the batch, but "
-                f"{f'{scalars[0]} is a scalar' if scalars else 'it is empty'}."
-            )
-        sizes = {len(x) for x in arrays.values()}
-        if len(sizes) != 1:
-            raise ValueError(
-                f"batch: the arrays have {sorted(sizes)} rows. All of them must have the same "
-                "number of rows."
-            )
-        size = sizes.pop() * jax.process_count()
+        arrays, rows = checked_arrays(batch)
+        size = rows * jax.process_count()
         return to_global(arrays, self.mesh, self._rows(size), size)
-
-    def _call_back(self, step: int, metrics: Mapping[str, jax.Array], *, last: bool) -> None:
-        due = [callback for callback, every in self._callbacks if last or step % every == 0]
-        if not due:
-            return
-        values = {name: float(value) for name, value in metrics.items()}
-        require_finite_metrics(step, values)
-        for callback in due:
-            callback(step, values)
-
-    def _open(
-        self, work_dir: Path, loader: StepLoader, closing: ExitStack
-    ) -> tuple[Checkpointer, TrainState | None]:
-        """Return the checkpointer, and the newest saved state or None if there is none."""
-        definition = self.task.definition
-        identity = {
-            "model": {name: list(shape.shape) for name, shape in definition.shapes.items()},
-            "loss_terms": dict(self.task.loss_terms),
-            "seed": self.seed,
-            "batches": dict(loader.identity),
-        }
-        if jax.process_index() == 0:
-            closing.enter_context(only_writer(work_dir))
-        directory = work_dir / CHECKPOINTS_NAME
-        recovery = recover(directory, identity, None)
-        kept_checkpoints = CheckpointConfig(keep_best=0)
-        checkpointer = closing.enter_context(
-            Checkpointer(directory, kept_checkpoints, identity, verified=recovery.step)
-        )
-        if recovery.step is None:
-            return checkpointer, None
-        return checkpointer, checkpointer.restore(
-            abstract_state(definition, self._optimizer, self.mesh)
-        )
 
     def _check_initial(self) -> None:
         shapes = self.task.definition.shapes

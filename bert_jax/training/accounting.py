@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 from jax.sharding import Mesh
 
-from bert_jax.analysis.chips import peak_flops
+from bert_jax.analysis import chips
 from bert_jax.goodput.ledger import Ledger
 from bert_jax.training.heartbeat import Heartbeat
 from bert_jax.training.notification import Notifier
@@ -17,7 +17,7 @@ from bert_jax.training.reports import OnReport, discard
 
 def mesh_peak_flops(mesh: Mesh, dtype: str) -> float | None:
     """Return the peak FLOP/s of all devices in a mesh together; None if unknown."""
-    peak = peak_flops(mesh.devices.flat[0].device_kind, dtype)
+    peak = chips.peak_flops(mesh.devices.flat[0].device_kind, dtype)
     return peak * mesh.size if peak else None
 
 
@@ -29,7 +29,7 @@ def open_ledger(
     step: int,
     total_steps: int,
     mesh: Mesh,
-    dtype: str,
+    peak_flops: float | None,
     notify: str,
 ) -> OnReport:
     """Write a ledger and a heartbeat to the work directory until `closing` ends.
@@ -43,7 +43,7 @@ def open_ledger(
       step: the step that the run resumes from; 0 if it starts from scratch.
       total_steps: the number of optimizer steps in the whole run.
       mesh: the device mesh.
-      dtype: the dtype that the run computes in.
+      peak_flops: the peak FLOP/s of all devices together; None if unknown.
       notify: the command to run when the run starts, ends, diverges or fails; "" for none.
 
     Returns:
@@ -55,7 +55,7 @@ def open_ledger(
         work_dir,
         step=step,
         total_steps=total_steps,
-        peak_flops=mesh_peak_flops(mesh, dtype),
+        peak_flops=peak_flops,
         devices=f"{mesh.size} x {mesh.devices.flat[0].device_kind}",
         processes=jax.process_count(),
     )

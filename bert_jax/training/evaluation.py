@@ -258,6 +258,7 @@ class ReportWindow:
         self.stall_seconds = 0.0
         self.excluded_seconds = 0.0
         self.pending: tuple[int, Metrics, float, int] | None = None
+        self.newest: Metrics = {}  # of the last step, on the host
 
     @property
     def running(self) -> Metrics | None:
@@ -281,6 +282,7 @@ class ReportWindow:
         host = jax.device_get(metrics)
         self.collected = time.perf_counter()
         outcome = take_outcome(step, host)
+        self.newest = host
         if outcome is None or not outcome.skipped:
             values = {name: float(metric.sum) for name, metric in host.items()}
             require_finite_metrics(step, values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -29,6 +29,7 @@ from bert_jax.training.evaluation import (
     to_the_end,
 )
 from bert_jax.training.learning_rates import LearningRates
+from bert_jax.training.no_checkpoints import NoCheckpoints
 from bert_jax.training.phase import HostBatch, Intervals, Phase
 from bert_jax.training.profiling import StepProfiler
 from bert_jax.training.reports import AVERAGE_PREFIX, DivergenceReport
@@ -36,9 +37,11 @@ from bert_jax.training.rollback import Recovery
 from bert_jax.training.sharding import local_rows, to_global
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import StepInputs
-from bert_jax.training.step_outcome import Diverged
+from bert_jax.training.step_outcome import Diverged, StepOutcome
 
 logger = logging.getLogger(__name__)
+
+OnStep = Callable[[int, Mapping[str, float]], None]
 
 
 class RunReporter(Protocol):
@@ -49,7 +52,7 @@ class RunReporter(Protocol):
         step: int,
         metrics: Mapping[str, float],
         *,
-        learning_rate: float,
+        learning_rate: float | None,
         real_tokens: float,
         flops: float,
         seconds: float,
@@ -90,8 +93,9 @@ class Trainer:
     Attributes:
       mesh: the device mesh.
       seed: the dropout seed.
-      learning_rates: the learning rate for every step of the run.
-      checkpointer: saves the run's checkpoints.
+      learning_rates: the learning rate for every step of the run; None if the optimizer has a
+        schedule of its own.
+      checkpointer: saves the run's checkpoints, if it has any.
       reporter: receives the measurements; None on all processes except the first.
       intervals: how often to report, evaluate and save.
       stop: a request to stop, which is checked after every step.
@@ -105,12 +109,15 @@ class Trainer:
       ledger: accounts for the run's time.
       recovery: goes back to an earlier state if a guarded run diverges; None for a run without a
         guard.
+      on_step: called with the number and the metrics of every step, while the next step is running;
+        None for no callback. In a guarded run, the metrics include `skipped`, and the metrics of a
+        skipped step may not be finite.
     """
 
     mesh: Mesh
     seed: int
-    learning_rates: LearningRates
-    checkpointer: Checkpointer
+    learning_rates: LearningRates | None
+    checkpointer: Checkpointer | NoCheckpoints
     reporter: RunReporter | None
     intervals: Intervals
     stop: StopRequest
@@ -120,6 +127,7 @@ class Trainer:
     after_save: AfterSave | None = None
     ledger: Ledger = field(default_factory=Ledger)
     recovery: Recovery | None = None
+    on_step: OnStep | None = None
     _window: ReportWindow = field(init=False)
     # The step of the newest saved state, and the held-out metrics of the newest state.
     _saved: int = field(init=False)
@@ -212,7 +220,7 @@ class Trainer:
                         return state, False
                     batch = to_global(local, self.mesh, rows, phase.batch_size)
                     self._window.stall_seconds += waits.end()
-                    inputs = StepInputs(np.uint32(self.seed), self.learning_rates[step])
+                    inputs = self._inputs(step)
                     if self.profiler:
                         self.profiler.before_step(state)
                     with jax.profiler.StepTraceAnnotation("step", step_num=step + 1):
@@ -261,8 +269,11 @@ class Trainer:
         rows = local_rows(self.mesh, phase.batch_size)
         with phase.batches(step - phase.first_step) as batches:
             batch = to_global(next(batches), self.mesh, rows, phase.batch_size)
-        inputs = StepInputs(np.uint32(self.seed), self.learning_rates[step])
-        return phase.diagnose(self._state.params, batch, step, inputs)
+        return phase.diagnose(self._state.params, batch, step, self._inputs(step))
+
+    def _inputs(self, step: int) -> StepInputs:
+        rate = np.float32(0.0) if self.learning_rates is None else self.learning_rates[step]
+        return StepInputs(np.uint32(self.seed), rate)
 
     def _next_batch(
         self, batches: Iterator[HostBatch], state: TrainState, step: int
@@ -426,8 +437,10 @@ class Trainer:
     def _report_pending(self, *, force: bool = False) -> None:
         """Read the previous step's metrics; report them if a report is due or `force` is set."""
         window = self._window
-        outcome = window.collect() if window.pending is not None else None
-        diverged = None
+        outcome, diverged = None, None
+        if window.pending is not None:
+            outcome = window.collect()
+            self._call_on_step(window, outcome)
         if outcome is not None and outcome.skipped:
             assert self.recovery is not None
             diverged = Diverged.found_in(outcome, self.recovery.config)
@@ -438,14 +451,14 @@ class Trainer:
         if step == window.first_step or not (due or force or diverged):
             return
         if self.reporter:
-            means, sums = window.totals.means(), window.totals.sums()
+            means, sums, rates = window.totals.means(), window.totals.sums(), self.learning_rates
             real_tokens = sums.get("tokens", 0.0)
             means.pop("tokens", None)
             self.ledger.trained(tokens=real_tokens, positions=window.positions, flops=window.flops)
             self.reporter.train(
                 step,
                 means,
-                learning_rate=float(self.learning_rates[step - 1]),
+                learning_rate=None if rates is None else float(rates[step - 1]),
                 real_tokens=real_tokens,
                 flops=window.flops,
                 seconds=window.collected - window.began - window.excluded_seconds,
@@ -457,3 +470,13 @@ class Trainer:
         self._window = ReportWindow(step, began=window.collected)
         if diverged is not None:
             raise diverged
+
+    def _call_on_step(self, window: ReportWindow, outcome: StepOutcome | None) -> None:
+        if self.on_step is None:
+            return
+        values = {
+            name: float(x.sum) / (float(x.weight) or 1.0) for name, x in window.newest.items()
+        }
+        if outcome is not None:
+            values["skipped"] = float(outcome.skipped)
+        self.on_step(window.last_step, values)

@@ -112,7 +112,7 @@ def train_scalars(report: TrainReport) -> dict[str, float]:
     """Return a train report's values, keyed by their names in the log and in TensorBoard."""
     values = {
         **report.metrics,
-        "learning_rate": report.learning_rate,
+        **({} if report.learning_rate is None else {"learning_rate": report.learning_rate}),
         "tokens_per_second": report.tokens_per_second,
         "stall": report.stall,
     }

@@ -217,7 +217,7 @@ class Reporter:
     `tensorboard` is set, `tensorboard/`. Only process 0 has a reporter.
 
     Args:
-      work_dir: the run's work directory.
+      work_dir: the run's work directory; None to write no files.
       steps_and_costs: for each phase in order, the number of optimizer steps and the cost of one
         step, from which the time left is estimated; see `Progress`.
       start_step: the step from which the run resumes. Entries for later steps are removed from the
@@ -233,7 +233,7 @@ class Reporter:
 
     def __init__(
         self,
-        work_dir: str | os.PathLike[str],
+        work_dir: str | os.PathLike[str] | None,
         steps_and_costs: Sequence[tuple[int, float]],
         *,
         start_step: int,
@@ -249,11 +249,16 @@ class Reporter:
         self._progress = Progress(steps_and_costs, clock=clock)
         self._compiling = True
         self._ledger = ledger
-        self._log = MetricsLog(Path(work_dir) / LOG_NAME, start_step=start_step)
-        self._board = TensorBoard(Path(work_dir), start_step) if tensorboard else None
-        self._curves = Curves(Path(work_dir))
         self._trackers = trackers
-        receivers = (on_report, self._log, self._board, self._curves, *trackers)
+        self._files: list[MetricsLog | TensorBoard | Curves] = []
+        if work_dir is not None:
+            directory = Path(work_dir)
+            # The curves are drawn from the log, so they come last.
+            self._files.append(MetricsLog(directory / LOG_NAME, start_step=start_step))
+            if tensorboard:
+                self._files.append(TensorBoard(directory, start_step))
+            self._files.append(Curves(directory))
+        receivers = (on_report, *self._files, *trackers)
         self._receivers = [receive for receive in receivers if receive is not None]
 
     def train(
@@ -261,7 +266,7 @@ class Reporter:
         step: int,
         metrics: Mapping[str, float],
         *,
-        learning_rate: float,
+        learning_rate: float | None,
         real_tokens: float,
         flops: float,
         seconds: float,
@@ -273,7 +278,7 @@ class Reporter:
         Args:
           step: the number of optimizer steps since the start of the run.
           metrics: the mean of each metric over the interval.
-          learning_rate: the learning rate in the last step.
+          learning_rate: the learning rate in the last step; None if it is unknown.
           real_tokens: the number of non-padding tokens in the interval, over all devices.
           flops: the model FLOPs in the interval, over all devices.
           seconds: the wall-clock time of the interval.
@@ -313,10 +318,8 @@ class Reporter:
         state = self._ledger.state if self._ledger is not None else None
         for tracker in self._trackers:
             tracker.close(state or "failed")
-        self._log.close()
-        if self._board is not None:
-            self._board.close()
-        self._curves.close()
+        for file in self._files:
+            file.close()
 
     def _pass_on(self, report: Report) -> None:
         for receive in self._receivers:

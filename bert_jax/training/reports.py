@@ -46,8 +46,10 @@ class TrainReport:
       step: the number of optimizer steps since the start of the run.
       total_steps: the number of optimizer steps in the whole run.
       metrics: the mean of each metric over the interval.
-      learning_rate: the learning rate in the last step.
-      tokens_per_second: the number of non-padding tokens per second, over all devices.
+      learning_rate: the learning rate in the last step; None if the optimizer has a schedule of its
+        own.
+      tokens_per_second: the number of non-padding tokens per second, over all devices; 0 if the
+        task does not count them.
       utilization: the model FLOP/s as a fraction of the devices' peak; None if the peak is unknown.
       stall: the fraction of the interval during which the devices had nothing to do because the
         loop was waiting for a batch.
@@ -62,7 +64,7 @@ class TrainReport:
     step: int
     total_steps: int
     metrics: Mapping[str, float]
-    learning_rate: float
+    learning_rate: float | None
     tokens_per_second: float
     utilization: float | None
     stall: float
@@ -80,8 +82,10 @@ class TrainReport:
             for name, short in _PROGRESS_METRICS.items()
             if name in self.metrics
         ]
-        parts.append(f"lr {self.learning_rate:.2e}")
-        parts.append(f"{format_count(self.tokens_per_second)} tok/s")
+        if self.learning_rate is not None:
+            parts.append(f"lr {self.learning_rate:.2e}")
+        if self.tokens_per_second:
+            parts.append(f"{format_count(self.tokens_per_second)} tok/s")
         if self.utilization is not None:
             parts.append(f"MFU {self.utilization:.1%}")
         parts.append(f"stall {self.stall:.1%}")

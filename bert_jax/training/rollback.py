@@ -13,6 +13,7 @@ from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import RollbackTargets
 from bert_jax.training.divergence import DivergenceConfig, Guard, guard_of, with_guard
 from bert_jax.training.evaluation import ADVICE, TrainingDiverged
+from bert_jax.training.no_checkpoints import NoCheckpoints
 from bert_jax.training.reports import DivergenceReport
 from bert_jax.training.state import TrainState
 from bert_jax.training.step_outcome import Diverged
@@ -24,13 +25,13 @@ class Recovery:
 
     Attributes:
       config: when to skip steps and how often to go back.
-      checkpointer: the run's checkpoints.
+      checkpointer: the run's checkpoints, if it has any.
       abstract: the shapes, dtypes and shardings of the state.
       initial: returns the state in which a run without checkpoints starts.
     """
 
     config: DivergenceConfig
-    checkpointer: Checkpointer
+    checkpointer: Checkpointer | NoCheckpoints
     abstract: TrainState
     initial: Callable[[], TrainState]
 

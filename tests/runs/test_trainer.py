@@ -194,8 +194,8 @@ def test_mistakes_are_refused(make: Callable[..., Trainer], tmp_path: Path) -> N
         trainer.step(trainer.init(), {})
     with pytest.raises(ValueError, match=r"mesh: its axes are \('data',\); expected \('data', 'fs"):
         Trainer(Regression(), optax.sgd(0.1), mesh=jax.make_mesh((1,), ("data",)))
-    for arguments in (dict(steps=0), dict(steps=1, save_every=0)):
-        with pytest.raises(ValueError, match="both must be at least 1"):
+    for arguments in (dict(steps=0), dict(steps=1, save_every=0), dict(steps=1, report_every=0)):
+        with pytest.raises(ValueError, match="all of them must be at least 1"):
             trainer.fit(Numbers(), **arguments)
     with pytest.raises(ValueError, match="every=0"):
         trainer.on_step(print, every=0)
