@@ -45,9 +45,14 @@ def write_line(line: str, stream: TextIO) -> None:
     try:
         print(line, file=stream, flush=True)
     except OSError as error:
-        if error.errno not in (errno.EPIPE, errno.EIO):
+        if not reader_exited(error):
             raise
         discard_output(stream)
+
+
+def reader_exited(error: OSError) -> bool:
+    """Return whether a write failed because a pipe has no reader or a terminal was disconnected."""
+    return error.errno in (errno.EPIPE, errno.EIO)
 
 
 def discard_output(stream: TextIO) -> None:

@@ -11,7 +11,7 @@ from bert_jax.failures import raised_by_this_package
 from bert_jax.finetuning.plugins import register_plugins
 from bert_jax.interop.small_models import replace_short_names
 from bert_jax.processes import command_begins, return_freed_memory, tune_malloc_for_training
-from bert_jax.terminal import discard_output, log_to
+from bert_jax.terminal import discard_output, log_to, reader_exited, write_line
 from bert_jax.uncaught import ignore_closed_loops, raise_lost_interrupts
 from bert_jax.verbs import VERBS, Verb, make_parser, run_function, select_verb
 
@@ -48,8 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         return _leave(error, explained or 1, own_process)
     try:
-        sys.stdout.flush()  # flushed here, where a closed pipe can still be handled
-    except BrokenPipeError:
+        sys.stdout.flush()  # flushed here, where a closed pipe or terminal can still be handled
+    except OSError as error:
+        if not reader_exited(error):
+            raise
         discard_output(sys.stdout)
         return code or 1
     return code
@@ -72,9 +74,9 @@ def _explain(error: BaseException, words: Sequence[str]) -> int | None:
     message = file or library_message(error, verb) or _lost_process(error)
     if message is None and not isinstance(error, ValueError | OSError):
         return None
-    print(f"bert-jax: error: {message or error}", file=sys.stderr)
+    write_line(f"bert-jax: error: {message or error}", sys.stderr)
     if not file and not raised_by_this_package(error):
-        print("(set BERT_JAX_TRACEBACK=1 to see where it was raised)", file=sys.stderr)
+        write_line("(set BERT_JAX_TRACEBACK=1 to see where it was raised)", sys.stderr)
     return USER_MISTAKE
 
 
