@@ -6,8 +6,8 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,9 +38,9 @@ def corpus_cache(directory: str | os.PathLike[str] = "", gib: float = DEFAULT_CA
 class BucketShardFiles:
     """Copies of the shards in a bucket; each is verified against the manifest when it is copied.
 
-    Threads copy the shards that were not requested yet, as far as the cache has room for the whole
-    split. Any number of processes on one host may share the cache. Instances are not pickled; each
-    process makes its own.
+    If the cache has room for the whole split, threads copy the shards that were not requested yet.
+    A process that ends does not wait for them. Any number of processes on one host may share the
+    cache. Instances are not pickled; each process makes its own.
     """
 
     def __init__(self, url: ObjectUrl, shards: Sequence[ShardInfo], cache: Cache):
@@ -55,7 +55,6 @@ class BucketShardFiles:
         self._num_bytes = sum(shard.num_bytes for shard in shards)
         self.fits = self._num_bytes <= cache.max_bytes
         self._lock = threading.Lock()
-        self._threads: ThreadPoolExecutor | None = None
         self._missing = set(range(len(shards)))
         self._started, self._waited = 0.0, 0.0
 
@@ -110,22 +109,29 @@ class BucketShardFiles:
                 self._cache.max_bytes / (1 << 30),
             )
             return
-        self._threads = ThreadPoolExecutor(_PREFETCHES, thread_name_prefix="copy-shards")
         # Processes begin in different places, so that they copy different shards.
         start = os.getpid() % max(1, len(self._shards))
-        for shard in [*range(start, len(self._shards)), *range(start)]:
-            self._threads.submit(self._fetch_ahead, shard)
-        self._threads.shutdown(wait=False)
+        waiting = deque([*range(start, len(self._shards)), *range(start)])
+        for number in range(min(_PREFETCHES, len(waiting))):
+            # These are not threads of an executor, for which Python would wait at exit until the
+            # whole corpus has been copied. What a thread leaves behind is removed later.
+            threading.Thread(
+                target=self._fetch_ahead, args=[waiting], name=f"copy-shards-{number}", daemon=True
+            ).start()
 
-    def _fetch_ahead(self, shard: int) -> None:
-        with self._lock:
-            if shard not in self._missing:
-                return
-        try:
-            with self._copy(shard):
-                self._finished(shard)
-        except (OSError, ValueError) as error:  # raised again when the shard is requested
-            logger.warning("a shard could not be copied ahead of time: %s", error)
+    def _fetch_ahead(self, waiting: deque[int]) -> None:
+        while True:
+            with self._lock:
+                if not waiting or not self._missing:
+                    return
+                shard = waiting.popleft()
+                if shard not in self._missing:
+                    continue
+            try:
+                with self._copy(shard):
+                    self._finished(shard)
+            except (OSError, ValueError) as error:  # raised again when the shard is requested
+                logger.warning("a shard could not be copied ahead of time: %s", error)
 
     def _finished(self, shard: int) -> None:
         """Count a shard, and report the time spent waiting when all shards have been copied."""
@@ -150,8 +156,6 @@ class BucketShardFiles:
         """Stop copying shards ahead of time."""
         with self._lock:
             self._missing.clear()
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 def file_sizes(directory: Location) -> dict[str, int]:

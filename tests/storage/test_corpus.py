@@ -3,6 +3,8 @@
 import hashlib
 import logging
 import multiprocessing
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -101,6 +103,28 @@ def test_faults_are_named_in_a_sentence(
         other.read(np.arange(1))
     with pytest.raises(ValueError, match="this is not a corpus, since it does not exist"):
         Corpus(uploaded / "other", "train")
+
+
+READ_ONE = """
+import sys, time
+import numpy as np
+from bert_jax.corpus.corpus import Corpus
+Corpus(sys.argv[1], "train").read(np.arange(1))
+time.sleep(1)
+print("read", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_ends_without_waiting_for_the_other_shards(
+    uploaded: ObjectUrl, emulator: Emulator
+) -> None:
+    emulator.fail("stall", 1000, seconds=30, path="train-000(?!00)")
+    command = [sys.executable, "-c", READ_ONE, str(uploaded)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"read\n"
+        assert process.wait(timeout=15) == 0
+    assert emulator.faults_left() < 1000
 
 
 def _read_in_process(url: str, directory: str) -> str:
