@@ -28,6 +28,8 @@ _DOWNLOAD_BYTES = 32 << 20
 _ATTEMPTS = 3
 # Empty files: the users of a copy share the first lock, and one process at a time has the second.
 _LOCK, _DOWNLOAD = "lock", "download"
+# The size of all copies, or more, in a file of the cache that is locked while copies are added.
+_ROOM = "room"
 
 # An object, its name in the copy of a directory ("" for a copy of one object), and its SHA-256.
 _Part = tuple[ObjectInfo, str, str | None]
@@ -39,8 +41,8 @@ class Cache:
 
     A copy's path contains a hash of the object's URL and version, so a replaced object is read
     again. A copy appears when it is complete and its checksum has been verified. When the copies
-    need more than `max_bytes`, the ones that were used least recently are removed, except those
-    that a process is using.
+    need more than `max_bytes`, the ones that were used least recently are removed until a tenth of
+    this is free, except those that a process is using.
 
     Attributes:
       directory: the directory, which is created if it does not exist.
@@ -102,25 +104,38 @@ class Cache:
     def _copy(self, path: Path, parts: Sequence[_Part], num_bytes: int) -> None:
         is_directory = bool(parts[0][1])
         with writing(path), temporary_beside(path, directory=is_directory) as temporary:
-            with writing(self.directory):
-                room = _locked(self.directory / "room", fcntl.LOCK_EX)
-            try:
-                self._make_room(num_bytes)
-                for info, name, _ in parts:
-                    target = temporary / name if name else temporary
-                    make_directory(target.parent)
-                    with open(target, "wb") as file:
-                        file.truncate(info.num_bytes)  # counted by other processes from now on
-            finally:
-                os.close(room)
+            self._reserve(temporary, parts, num_bytes)
             for info, name, sha256 in parts:
                 _download(info, temporary / name if name else temporary, sha256)
             if path.is_dir():
                 shutil.rmtree(path)  # a damaged copy
             os.replace(temporary, path)
 
-    def _make_room(self, num_bytes: int) -> None:
+    def _reserve(self, temporary: Path, parts: Sequence[_Part], num_bytes: int) -> None:
+        """Create files of the final size, which other processes count from now on."""
+        with writing(self.directory):
+            room = _locked(self.directory / _ROOM, fcntl.LOCK_EX)
+        try:
+            used = self._make_room(num_bytes, _recorded(room))
+            for info, name, _ in parts:
+                target = temporary / name if name else temporary
+                make_directory(target.parent)
+                with open(target, "wb") as file:
+                    file.truncate(info.num_bytes)
+            _record(room, used + num_bytes)
+        finally:
+            os.close(room)
+
+    def _make_room(self, num_bytes: int, used: int | None) -> int:
         """Remove the copies that were used least recently until `num_bytes` more fit.
+
+        Args:
+          num_bytes: the number of bytes.
+          used: the size of all copies, or more; None if it is unknown. The directory is searched
+            only if it is unknown or too large, since that takes a second for 10,000 copies.
+
+        Returns:
+          The size of the remaining copies.
 
         Raises:
           NotWritten: the object does not fit into the cache, or the disk is too full.
@@ -130,12 +145,15 @@ class Cache:
                 self.directory,
                 f"the cache may hold {self.max_bytes:,} bytes, and one object has {num_bytes:,}",
             )
+        free = shutil.disk_usage(self.directory).free
+        if used is not None and used + num_bytes <= self.max_bytes and num_bytes <= free:
+            return used
         entries = sorted(_entries(self.directory))
         used = sum(size for _, size, _ in entries)
-        free = shutil.disk_usage(self.directory).free
-        for _, size, folder in entries:
-            if used + num_bytes <= self.max_bytes and num_bytes <= free:
-                return
+        fits = used + num_bytes <= self.max_bytes and num_bytes <= free
+        for _, size, folder in () if fits else entries:
+            if used + num_bytes <= 0.9 * self.max_bytes and num_bytes <= free:
+                break
             if _removed(folder):
                 used, free = used - size, free + size
         if num_bytes > free:
@@ -146,6 +164,7 @@ class Cache:
                 f"the copies in use need {used:,} of the {self.max_bytes:,} bytes that the cache "
                 "may hold",
             )
+        return used
 
 
 def default_cache() -> Cache:
@@ -195,6 +214,8 @@ def _download(info: ObjectInfo, path: Path, sha256: str | None) -> None:
                 file.write(read_range(info, start, start + _DOWNLOAD_BYTES))
         fault = _fault(path, info, sha256)
         if fault is None:
+            with open(path, "r+b") as file:  # it has its final size even before it is on the disk
+                os.fsync(file.fileno())
             return
         logger.warning("%s: attempt %d to copy it failed: %s", info.url, attempt, fault)
     raise StorageError(info.url, None, f"{fault} in {_ATTEMPTS} copies")
@@ -211,7 +232,8 @@ def _size(path: Path) -> int | None:
     try:
         if not path.is_dir():
             return path.stat().st_size
-        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        files = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
+        return sum(os.stat(file).st_size for file in files)
     except FileNotFoundError:
         return None
 
@@ -250,10 +272,27 @@ def _removed(folder: Path) -> bool:
     except OSError:
         return False
     else:
+        # The lock is removed last, since a process that creates a new one may use what it finds.
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry, ignore_errors=True)
+            elif entry.name != _LOCK:
+                entry.unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
         return True
     finally:
         os.close(descriptor)
+
+
+def _recorded(room: int) -> int | None:
+    """Return the number in a file, or None if it contains none."""
+    content = os.pread(room, 32, 0)
+    return int(content) if content.isdigit() else None
+
+
+def _record(room: int, num_bytes: int) -> None:
+    os.ftruncate(room, 0)
+    os.pwrite(room, b"%d" % num_bytes, 0)
 
 
 def _fault(file: Path, info: ObjectInfo, sha256: str | None) -> str | None:

@@ -1,10 +1,12 @@
 """Test the local copies of objects, and reading objects as files."""
 
+import fcntl
 import gzip
 import io
 import multiprocessing
 import os
 import random
+import shutil
 import threading
 from pathlib import Path
 
@@ -65,6 +67,56 @@ def test_the_size_is_bounded_and_copies_in_use_are_kept(bucket: ObjectUrl, tmp_p
             cache.copy_of(infos[4]).__enter__()
     with pytest.raises(NotWritten, match="may hold 50 bytes, and one object has 100"):
         Cache(tmp_path / "tiny", 50).keep(infos[0])
+
+
+def test_the_cache_is_searched_only_if_copies_must_be_removed(
+    bucket: ObjectUrl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, searches, entries = Cache(tmp_path / "cache", 1000), [], cache_module._entries
+    monkeypatch.setattr(
+        cache_module, "_entries", lambda directory: searches.append(0) or entries(directory)
+    )
+    copies, nums_searches = [], []
+    for number in range(13):
+        write_bytes(bucket / f"{number}", bytes(100))
+        with cache.copy_of(stat(bucket / f"{number}")):
+            pass
+        copies.append(num_copies(cache))
+        nums_searches.append(len(searches))
+    assert copies == [*range(1, 11), 9, 10, 9]
+    assert nums_searches == [*[1] * 10, 2, 2, 3]
+    # A process that was killed may have recorded more than there is.
+    (cache.directory / "room").write_text("990")
+    shutil.rmtree(next(cache.directory.glob("??")))
+    with cache.copy_of(stat(bucket / "0")):
+        pass
+    assert (cache.directory / "room").read_text() == f"{num_copies(cache)}00"
+
+
+def num_copies(cache: Cache) -> int:
+    return len([*cache.directory.glob("??/*/lock")])
+
+
+def test_a_copy_is_never_found_while_it_is_removed(
+    bucket: ObjectUrl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_bytes(bucket / "x", bytes(600))
+    write_bytes(bucket / "y", bytes(600))
+    cache, info = Cache(tmp_path / "cache", 1000), stat(bucket / "x")
+    with cache.copy_of(info) as copy:
+        pass
+    unlink, used = os.unlink, []
+
+    def unlink_and_use(name: str, **options: int) -> None:
+        unlink(name, **options)
+        if os.path.basename(name) == "lock" and not copy.parent.joinpath("lock").exists():
+            used.append(cache_module._locked(copy.parent / "lock", fcntl.LOCK_SH))
+            assert not copy.exists()
+
+    monkeypatch.setattr(os, "unlink", unlink_and_use)
+    with cache.copy_of(stat(bucket / "y")):
+        assert used
+    os.close(used[0])
 
 
 def test_a_full_disk_is_named(
