@@ -40,7 +40,7 @@ def peak_flops(device_kind: str, dtype: str) -> float | None:
         depends on the matmul precision.
     """
     if re.search(r"\bMIG\b", device_kind):
-        return None  # a slice of a chip, whose name does not reveal its fraction of the peak
+        return None  # part of a chip; its name does not say what fraction of the peak it has
     for pattern, by_type, _ in _DENSE_TFLOPS:
         if re.search(pattern, device_kind):
             return by_type[dtype] * 1e12 if dtype in by_type else None

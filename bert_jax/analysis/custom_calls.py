@@ -1,4 +1,4 @@
-"""Count the work of the kernels from libraries and from Pallas that a compiled program calls."""
+"""Count the work of the library kernels and Pallas kernels that a compiled program calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COST = re.compile(
 )
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 # The number of matrix multiplications with the scores or their gradient as an operand or a result:
-# two in the forward pass, and five in the backward pass, which computes the scores again.
+# two in the forward pass, and five in the backward pass, which recomputes the scores.
 FORWARD_PRODUCTS, BACKWARD_PRODUCTS = 2, 5
 
 
@@ -72,7 +72,7 @@ def product_work(line: Instruction, results: Mapping[str, str]) -> Work:
       results: the shape of each result in the instruction's computation.
     """
     contracted = _CONTRACTED.search(line.rest)
-    assert contracted is not None, f"{line.name} must say which dims it contracts"
+    assert contracted is not None, f"{line.name} must specify which dims it contracts"
     left = arrays(results[line.operands[0]])[0]
     size = math.prod(left.dims[dim] for dim in _numbers(contracted[1]))
     return Work(2 * arrays(line.result)[0].size * size)
@@ -112,8 +112,8 @@ def pallas_work(line: Instruction, costs: Mapping[str, Work]) -> Work | None:
 def _kernel_name(op_name: str) -> str:
     """Return the `name` of a Pallas call from a path such as "jit(step)/jvp()/NAME/pallas_call".
 
-    Outside of all other functions, the name of the call is in the parentheses of its
-    transformations, as in "jit(step)/transpose(jvp(NAME))/pallas_call".
+    If no other function encloses the call, JAX puts the name inside the transformations, as in
+    "jit(step)/transpose(jvp(NAME))/pallas_call".
     """
     *_, name, last = ["", *op_name.split("/")]
     return name.rpartition("(")[2].rstrip(")") if last == "pallas_call" else ""

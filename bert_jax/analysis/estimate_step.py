@@ -48,7 +48,7 @@ def estimate_step(
     Args:
       hlo: the text of the compiled module.
       num_devices: the number of devices of the mesh.
-      times: the way of estimating kernels on the devices.
+      times: the method of estimating kernels on the devices.
       link_bandwidth: the total outgoing bandwidth of a device's links, in bytes/s.
       memory_bandwidth: the bandwidth of the device's main memory in bytes/s.
       least_seconds: the time that the model FLOPs of a step would take at the device's peak; None
@@ -56,7 +56,8 @@ def estimate_step(
       num_layers: the number of layers of the only encoder in the step; None if there are several.
 
     Returns:
-      the estimate; None if the compiler did not write the numbers for it into the text.
+      the estimate; None if the text does not contain the compiler's numbers, which an estimate
+      needs.
     """
     if not times.apply_to(hlo):
         return None
@@ -83,7 +84,7 @@ class _Program:
     Attributes:
       computations: the computations.
       frames: the stacks of calls.
-      times: the way of estimating kernels.
+      times: the method of estimating kernels.
     """
 
     computations: Computations
@@ -120,7 +121,7 @@ class _Program:
             )
 
     def kept(self, names: Sequence[str]) -> int:
-        """Return the bytes that layers keep for the backward pass, when the loss is computed."""
+        """Return how many bytes the layers keep for the backward pass until after the loss."""
         for name in names:
             lines = self.computations[name]
             origins = [self._origin(line) for line in lines]
@@ -142,7 +143,7 @@ class _Program:
         return 0
 
     def _origin(self, line: Instruction) -> tuple[list[Instruction], list[Frame]]:
-        """Return the instructions that run as part of an instruction, and the calls it is from."""
+        """Return the instructions within an instruction, and the calls that created it."""
         parts = contents(line, self.computations)
         stack = self.frames.stack(main_part(line, parts).rest) or self.frames.stack(line.rest)
         return parts, stack

@@ -125,7 +125,7 @@ class StepEstimate:
 
     @property
     def by_method(self) -> Mapping[str, float]:
-        """The expected seconds for each way of estimating, starting with the longest."""
+        """The expected seconds for each method of estimating, starting with the longest."""
         seconds: Counter[str] = Counter()
         for line in self.instructions:
             if line.seconds is not None:
@@ -256,7 +256,7 @@ def _layer_lines(layer: LayerCosts | None) -> list[str]:
 
 def explain(estimate: StepEstimate, count: int = 10) -> list[str]:
     """Format the most expensive instructions with their source lines."""
-    lines = ["most expensive instructions, with the source line and its caller in the model"]
+    lines = ["most expensive instructions, with their source lines and the callers in the model"]
     for line in estimate.most_expensive(count):
         assert line.seconds is not None
         times = f" in {line.runs:,} runs" if line.runs > 1 else ""

@@ -72,14 +72,14 @@ def is_product(part: Instruction) -> bool:
 
 
 def is_free(line: Instruction) -> bool:
-    """Return whether an instruction only names a value or only waits for or runs others."""
+    """Return whether an instruction only names a value, waits for others, or runs others."""
     if line.opcode == "custom-call":
         return target(line) in _FREE_TARGETS
     return line.opcode in _FREE or line.opcode.endswith(("-done", "-update"))
 
 
 def is_dma(line: Instruction) -> bool:
-    """Return whether an instruction starts a copy that the device makes while it computes."""
+    """Return whether an instruction starts a copy that runs while the device computes."""
     return line.opcode.endswith("-start") and line.opcode.removesuffix("-start") not in COLLECTIVES
 
 
@@ -97,11 +97,11 @@ def contents(line: Instruction, computations: Computations) -> list[Instruction]
 
 
 def main_part(line: Instruction, parts: Sequence[Instruction]) -> Instruction:
-    """Return the part of an instruction whose source line says most about it.
+    """Return the part of an instruction whose source line describes it best.
 
-    This is the first matrix multiplication. If there is none, and if the instruction ends by moving
-    its result to another place, such as into the arrays that a loop collects, it is the last part
-    that computes something. Otherwise, it is the instruction itself.
+    This is the first matrix multiplication. Some instructions without a matrix multiplication end
+    by moving their result elsewhere, such as into the arrays that a loop collects. For these, it is
+    the last part that computes something. For all others, it is the instruction itself.
     """
     product = next((part for part in parts if is_product(part)), None)
     if product is not None or not parts or parts[-1].opcode not in _MOVES:
@@ -136,7 +136,7 @@ def kind_of(parts: Sequence[Instruction], stack: Sequence[Frame]) -> str:
 
 
 def unestimated_kind(line: Instruction, parts: Sequence[Instruction]) -> str:
-    """Return a plural noun for an instruction that the compiler gives no estimate for."""
+    """Return a plural noun for an instruction that the compiler does not estimate."""
     opcodes = {part.opcode for part in parts}
     if line.opcode == "custom-call":
         return PALLAS_KERNELS if is_pallas(line) else f"{target(line)} custom calls"

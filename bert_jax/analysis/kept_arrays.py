@@ -16,7 +16,7 @@ _Part = tuple[str, int]
 
 @dataclass
 class _Lifetimes:
-    """When the arrays of a computation are written and last read, as numbers of instructions."""
+    """The numbers of the instructions that write and that last read each array of a computation."""
 
     names: dict[str, list[_Part | None]] = field(default_factory=dict)
     bytes: dict[_Part, int] = field(default_factory=dict)

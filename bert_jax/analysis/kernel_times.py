@@ -30,8 +30,9 @@ _COST = re.compile(r'"exec_time_us":([\d.e+-]+),[^{}]*"name":"([\w-]*)"')
 PRODUCT_SHARE = 0.68
 # The TFLOP/s of fused attention in bfloat16 on an H100 (SXM), with heads of 64 dims and without a
 # causal mask, in the forward and the backward pass, keyed by the number of tokens. For cuDNN: Shah
-# et al. 2024 ("FlashAttention-3"), figures 5 and 6. FlashAttention-2 in the same figures stands for
-# a Pallas kernel. Both let every warp load, multiply and compute the softmax in turn.
+# et al. 2024 ("FlashAttention-3"), figures 5 and 6. For a Pallas kernel, the numbers are those of
+# FlashAttention-2 in the same figures, since in both, every warp loads, multiplies and computes the
+# softmax in turn.
 CUDNN_TFLOPS: Mapping[int, tuple[float, float]] = {
     512: (335, 266),
     1024: (373, 348),
@@ -54,12 +55,12 @@ PALLAS_TPU_SHARES = (0.30, 0.53)
 
 
 # The figures above leave out idle time between kernels, and XLA's cost model assumes that fusions
-# reach the full bandwidth. This factor makes up for both. A step of BERT-base, 128 x 512 tokens, in
+# reach the full bandwidth. This factor corrects for both. A step of BERT-base, 128 x 512 tokens, in
 # bfloat16 with cuDNN's attention (attention dropout 0, hidden dropout 0.1, one document per row)
 # was measured at 607,000 tokens/s on an H200, with a prototype of this program and jax 0.11.2 in
-# 2026-11. With the factor 1, its estimate was 95.75 ms at commit 33dec6c6, which had no Pallas
+# 2026-11. With the factor 1, the estimate was 95.75 ms at commit 33dec6c6, which had no Pallas
 # kernels for norms. The step of a small ALBERT was measured with this program on an H100, also with
-# jax 0.11.2 (experiments/gpu, phase 2). It did not influence the factor.
+# jax 0.11.2 (experiments/gpu, phase 2). This measurement did not influence the factor.
 CALIBRATION = 128 * 512 / 607_000 / 95.75e-3
 
 
@@ -77,7 +78,7 @@ class KernelTime:
 
 
 class KernelTimes(Protocol):
-    """A way of estimating kernels on one kind of device."""
+    """A method of estimating the time of kernels on one kind of device."""
 
     @property
     def notes(self) -> Sequence[str]:
@@ -99,7 +100,7 @@ class KernelTimes(Protocol):
 
 
 def kernel_times(device_kind: str, pallas: Mapping[str, Work] | None = None) -> KernelTimes | None:
-    """Return the way of estimating kernels on a device; None for unknown devices.
+    """Return the method of estimating kernels on a device; None for unknown devices.
 
     Args:
       device_kind: the value of `jax.Device.device_kind`.
@@ -210,8 +211,8 @@ class GpuTimes:
             if stated is None:
                 return None
             return self._fused(line, stated, moved, PALLAS_GPU_TFLOPS, "Pallas kernels")
-        # XLA estimates a fusion that it compiles with Triton twice; the first, unnamed estimate
-        # assumes that each element of a result computes the sums it needs again.
+        # XLA writes two estimates for a fusion that it compiles with Triton. The first one, which
+        # has no name, assumes that each element of a result recomputes the sums it needs.
         costs = {name: float(time) for time, name in _COST.findall(line.rest)}
         microseconds = costs.get("indexing-cost-model", costs.get(""))
         if microseconds is not None:

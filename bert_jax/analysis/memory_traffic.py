@@ -24,8 +24,8 @@ def main_memory_bytes(
 ) -> int:
     """Return the number of bytes of main memory that one run of an instruction reads and writes.
 
-    Operands and results in vector memory do not count. An array that is updated in place, or of
-    which only slices are read, counts with the size of these slices.
+    Operands and results in vector memory do not count. If an array is updated in place, or only
+    slices of it are read, only the size of these slices counts.
 
     Args:
       line: the instruction.

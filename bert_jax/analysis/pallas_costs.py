@@ -1,4 +1,4 @@
-"""Read the work that the Pallas kernels of a traced program are stated to do."""
+"""Read the cost estimates that the authors of a traced program's Pallas kernels have stated."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _mean(works: list[Work]) -> Work:
 
 
 def _pallas_calls(jaxpr: Any) -> Iterator[Any]:
-    """Yield the equations of a jaxpr, and of those in its equations, that call Pallas kernels."""
+    """Yield the equations that call Pallas kernels, in a jaxpr and in its inner jaxprs."""
     for equation in jaxpr.eqns:
         if equation.primitive.name == "pallas_call":
             yield equation

@@ -30,7 +30,7 @@ class Frame:
 
     @property
     def package(self) -> str | None:
-        """The package with the file, "bert_jax" or "optax", or None for any other file."""
+        """The package that contains the file, "bert_jax" or "optax"; None for any other file."""
         package = self.path.split("/")[0]
         return package if package in _PACKAGES else None
 
@@ -67,8 +67,9 @@ class StackFrames:
             if m
         }
         rows = [m for m in map(_FRAME.match, tables.get("StackFrames", ())) if m]
-        # XLA writes the parent's number plus 1, so that the outermost frame seems to be its own
-        # parent. No frame would seem so if it wrote the number itself.
+        # Some versions of XLA write the parent's number plus 1, which makes the outermost frame
+        # look like its own parent. If the number itself is written, no frame looks like its own
+        # parent.
         offset = 1 if any(m[1] == m[3] for m in rows) else 0
         self._frames: Mapping[int, tuple[Frame, int]] = {
             int(m[1]): (locations[int(m[2])], int(m[3] or offset) - offset) for m in rows

@@ -20,9 +20,10 @@ EXAMPLES = "cpu:8, v5e:4x4, v6e-8, v5p-128, v4:2x2x4 or h100:8"
 _GPU_TARGETS = Path(__file__).parent / "gpu_targets"
 _GPUS_PER_MACHINE = 8
 _CUDA_PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
-# Without a GPU, XLA cannot measure which tiles are fast for a matrix product that it compiles with
-# Triton, and takes tiny ones. cuBLAS, which it uses otherwise, chooses the tiles itself. The second
-# flag makes XLA write the times that its cost model expects into the compiled program.
+# Without a GPU, XLA cannot measure which tile sizes are fast for a matrix product that it compiles
+# with Triton, so it uses tiny tiles. The first flag makes it use cuBLAS, which chooses tile sizes
+# itself. The second flag makes XLA write the times that its cost model expects into the compiled
+# program.
 _GPU_FLAGS = (
     "--xla_gpu_enable_triton_gemm=false",
     "--xla_gpu_collect_cost_model_stats=true",

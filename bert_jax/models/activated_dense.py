@@ -52,8 +52,8 @@ def _activated_affine(
 ) -> jax.Array:
     """Return `affine` of the activated arguments.
 
-    On TPUs, the gradient of the kernel recomputes the activation, as part of the product, which
-    takes less time than to write the activations in the forward pass and read them again.
+    On TPUs, the matmul that computes the kernel's gradient also recomputes the activation. This
+    takes less time than writing the activations in the forward pass and reading them back.
     """
     return affine(activation(*arguments), kernel, bias, options)
 

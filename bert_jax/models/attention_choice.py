@@ -29,7 +29,8 @@ class AttentionChoice(NamedTuple):
 
 def flash_kernels(backend: FlashBackend) -> FlashKernels:
     """Return the module with this package's fused kernels for a kind of device."""
-    # The modules import Pallas, which takes time, and configs do not need it.
+    # The imports are here because these modules import Pallas, which is slow to import and which
+    # configs do not need.
     match backend:
         case "flash_gpu":
             from bert_jax.models import flash_gpu

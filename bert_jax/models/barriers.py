@@ -33,7 +33,8 @@ def tpu_barrier(arrays: _Arrays) -> _Arrays:
     """Return the same arrays, but make them look like new arrays to XLA's TPU compiler.
 
     Use this only for arrays that are kept between the passes anyway, and only where the compiler
-    would keep a result that is faster to compute again than to write and read; see `gpu_barrier`.
+    would also keep a result that is faster to recompute than to write and read back. See
+    `gpu_barrier`.
 
     Args:
       arrays: a pytree of arrays.
@@ -57,9 +58,9 @@ def _barrier(arrays: _Arrays, *platforms: str) -> _Arrays:
 
 
 def recomputed(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """Return a function that computes the same values, and keeps only its arguments.
+    """Return a function that computes the same values but stores only its arguments.
 
-    The backward pass computes everything else again, also on GPUs (see `gpu_barrier`).
+    The backward pass recomputes everything else, even on GPUs (see `gpu_barrier`).
 
     Args:
       function: a differentiable function of arrays.

@@ -62,16 +62,16 @@ class ComputeConfig:
         They can only be combined with `attention="xla"` or `"auto"`.
       norms: implementation of dropout, the residual connection and the norm that follow a block.
         "triton" computes them in one kernel during training, and their gradients in another. It
-        needs an NVIDIA GPU since Ampere, ops="fast", and a `hidden_dim` that is a power of two, at
-        least 64, times a number up to 8. "auto" selects it where it is supported, and otherwise
+        needs an NVIDIA GPU since Ampere, ops="fast", and a `hidden_dim` that is a power of two (64
+        or more) times a number from 1 to 8. "auto" selects it where it is supported, and otherwise
         XLA.
-      products: the numbers that the dense layers of attention and of the feed-forward blocks
-        multiply: "dtype" for numbers in `dtype`, or "fp8" for 8-bit floating-point numbers
+      products: number format in which the dense layers of attention and of the feed-forward blocks
+        multiply: "dtype" for the format set by `dtype`, or "fp8" for 8-bit floating-point numbers
         (Micikevicius et al. 2022) with a scale for each tensor, E4M3 for activations and kernels
-        and E5M2 for gradients. "fp8" needs bfloat16 and an NVIDIA GPU of the Ada, Hopper or a later
-        generation, and affects training and its evaluations. "fp8_emulated" rounds to the same
-        numbers on any device, which multiplies them in bfloat16 if it has no FP8 units; this is
-        slow, and meant for experiments and tests. Neither supports ops="plain".
+        and E5M2 for gradients. "fp8" needs bfloat16 and an NVIDIA GPU of the Ada or Hopper
+        generation or later, and affects training and its evaluations. "fp8_emulated" rounds to the
+        same numbers on any device, which multiplies them in bfloat16 if it has no FP8 units; this
+        is slow, and meant for experiments and tests. Neither supports ops="plain".
     """
 
     dtype: DTypeName = "auto"
@@ -178,7 +178,7 @@ class ComputeConfig:
     def attention_choice(
         self, device: Device, config: EncoderConfig, longest: int | None = None
     ) -> AttentionChoice:
-        """Return the choice of "auto", and the settings that a faster implementation would need.
+        """Return the implementation that "auto" selects, and why a faster one cannot be used.
 
         For the arguments, see `resolve`.
         """

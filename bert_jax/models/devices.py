@@ -150,7 +150,7 @@ def check_splash_dropout(attention_dropout: float) -> None:
 def fits_norm_kernels(dim: int) -> bool:
     """Return whether the kernels in `norm_kernels` support vectors of this size.
 
-    They divide a vector into at most 8 equal parts, whose size is a power of two, at least 64.
+    They divide a vector into at most 8 equal parts, whose size is a power of two (64 or more).
     """
     part = dim & -dim
     return part >= 64 and dim // part <= 8 and dim <= 8192

@@ -1,6 +1,6 @@
-"""Implement dropout, whose masks are hashes of a key and the position.
+"""Implement dropout with masks that are hashes of a key and the element's position.
 
-The backward pass stores only the key, and recomputes the mask from it.
+Only the key is stored for the backward pass, which recomputes the mask from it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
 
     The probability is accurate to within 2^-32. Each element depends only on the key and the
     element's *global* index, so the mask is the same under any sharding. The index over the last
-    two dims has 32 bits. Each index over the leading dims is hashed into 64 bits of state, which
-    are mixed in at two points so that the counters do not overlap.
+    two dims has 32 bits. Each index over the leading dims is hashed into 64 bits of state. One half
+    is mixed in before and one during the hash of the other index, so that no two matrices use
+    overlapping counters.
 
     Args:
       key: a typed JAX key (`jax.random.key`).
@@ -60,7 +61,7 @@ def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
 
 
 def matrix_states(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-    """Return the hash state of each matrix of a mask, two uint32 arrays of this shape.
+    """Return the hash state of each matrix of a mask: two uint32 arrays of the given shape.
 
     Together with `keep_elements`, this function lets a fused kernel compute the part of a
     `keep_mask` that it needs.
@@ -108,9 +109,9 @@ def keep_counters(
       second: see `keep_elements`.
       rate: see `keep_mask`.
     """
-    # A state is mixed in before the bits are shifted. Since (x ^ s) ^ ((x ^ s) >> n) equals
-    # (x ^ (x >> n)) ^ (s ^ (s >> n)), it is shifted here once per matrix instead of per element,
-    # and a GPU combines the three terms of an element in one instruction.
+    # A state is mixed in before the bits are shifted. Since (x ^ s) ^ ((x ^ s) >> n) equals (x ^ (x
+    # >> n)) ^ (s ^ (s >> n)), the state is shifted here once per matrix instead of once per
+    # element, and a GPU combines an element's three terms in one instruction.
     first, second = first ^ (first >> 16), second ^ (second >> 15)
     bits = (counters ^ first) * jnp.uint32(_MULTIPLIER_1)
     bits = (bits ^ (bits >> 15) ^ second) * jnp.uint32(_MULTIPLIER_2)

@@ -33,9 +33,9 @@ def dropout_add_norm(
 ) -> jax.Array:
     """Return the norm of x + dropout(update).
 
-    With "triton" as the backend, one kernel computes it in training, and another its gradients.
-    They drop the same elements as `dropout` and round in the same places. For the backward pass,
-    the sum is kept, with one or two numbers for each vector.
+    With the "triton" backend, one kernel computes the norm during training, and another computes
+    the gradients. They drop the same elements as `dropout` and round at the same points. The sum
+    and one or two numbers per vector are kept for the backward pass.
 
     Args:
       x: [batch, length, dim].
@@ -43,7 +43,8 @@ def dropout_add_norm(
       rate: the dropout rate.
       key: the key for dropout; None during evaluation.
       norm: the norm.
-      backend: see `ComputeConfig.norms`; "auto", if it was not resolved for a device, means "xla".
+      backend: see `ComputeConfig.norms`; "auto" means "xla" if it has not been resolved for a
+        device.
     """
     if key is not None and _is_fused(backend):
         return _kernel(x, update, rate, key, norm, returns_sum=False)[1]

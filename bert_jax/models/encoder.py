@@ -216,8 +216,9 @@ class Encoder(nnx.Module):
     def _next_norm(self, number: int) -> Norm | None:
         """Return the norm that layer `number` applies to its output; None for none.
 
-        With norm="pre", this may be the norm that comes next, so that one kernel computes both. It
-        would not help with remat, which would have to keep the layer's input and the norm of it.
+        With norm="pre", this may be the norm that comes next, so that one kernel computes both.
+        This would not help with remat, which would then have to keep both the layer's input and its
+        norm.
         """
         match self.config.norm, self.compute.norms, self.compute.remat:
             case "pre", "triton", "none":

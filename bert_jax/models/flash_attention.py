@@ -104,7 +104,7 @@ class _Options:
     interpret: bool
 
     def dropout(self, states: jax.Array | None) -> Dropout | None:
-        """Return the dropout of a call with these hash states."""
+        """Return the dropout settings of a call, given its hash states."""
         if self.dropout_rate is None:
             return None
         assert states is not None

@@ -34,20 +34,20 @@ from bert_jax.models.flash_gpu_kernels import (
 )
 from bert_jax.models.flash_types import Dropout, Segments
 
-# Triton's arrays have a power of 2 of columns, and its products at least 16. The gradients of
-# larger heads would not fit into a GPU's registers.
+# In Triton, the number of columns of an array is a power of 2, and matrix products need at least 16
+# columns. The gradients of larger heads would not fit into a GPU's registers.
 _HEAD_DIMS = (16, 32, 64, 128)
 # The index of an element of a dropout mask has 32 bits.
 _MAX_LENGTH = 2**16 - 1
 
-_BlocksOf = Literal["query", "key"]  # whether the programs of a kernel divide the queries or keys
+_BlocksOf = Literal["query", "key"]  # which tokens each program owns a block of
 
 SCALES_SCORES = True  # see `FlashKernels`
 
 
 def supported(length: int, num_heads: int, head_dim: int, window: int | None) -> str | None:
-    """Return None or the reason for a refusal; see `FlashKernels.supported`."""
-    del num_heads, window  # any are supported
+    """Return None, or the reason why these sizes are not supported; see `FlashKernels`."""
+    del num_heads, window  # any value is supported
     if head_dim not in _HEAD_DIMS:
         return f"needs heads of size {', '.join(map(str, _HEAD_DIMS[:-1]))} or {_HEAD_DIMS[-1]}"
     if length > _MAX_LENGTH:
@@ -88,8 +88,9 @@ def backward(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the gradients; see `FlashKernels.backward`.
 
-    Each of the two kernels computes the probabilities again. This is deterministic; a single kernel
-    would have to sum the gradients of the queries with atomic additions, in any order.
+    Two kernels compute the gradients, and each recomputes the probabilities. The result is
+    deterministic, whereas a single kernel would have to sum the gradients of the queries with
+    atomic additions, whose order varies.
     """
     call = _Call(query, segments, dropout, window, QUERY_GRADIENT, "query", interpret)
     to_query, delta = call(
@@ -111,12 +112,12 @@ def backward(
 
 
 class _Call:
-    """A call of a kernel for all rows and heads.
+    """A kernel call for all rows and heads.
 
     Attributes:
       rows: the properties of the rows that the kernel is compiled for.
-      own: the number of tokens in the block of a program.
-      other: the number of tokens in the blocks that it visits.
+      own: the number of tokens in the block that a program owns.
+      other: the number of tokens in each block that the program visits.
     """
 
     def __init__(
@@ -168,8 +169,8 @@ class _Call:
           kernel: one of `flash_gpu_kernels`.
           inputs: the query, the key and the value.
           others: the kernel's other operands, after the segments and the states.
-          results: arrays with the shapes and dtypes of its results.
-          products: the number of matrix products that it computes for two blocks.
+          results: arrays with the shapes and dtypes of the kernel's results.
+          products: the number of matrix products that the kernel computes per pair of blocks.
         """
         batch, length, num_heads, head_dim = self._shape
         heads = pl.BlockSpec((None, length, None, head_dim), lambda i, h, b: (b, 0, h, 0))
@@ -207,8 +208,8 @@ class _Call:
     def _cost(self, arrays: list[Any], products: int) -> pl.CostEstimate:
         """Count the work in the visited blocks, as if all tokens had the same segment.
 
-        Programs that run at the same time visit the same blocks of other tokens, which are then in
-        the L2 cache. So each array is counted as read from or written to memory once.
+        Programs that run at the same time visit the same blocks of other tokens, so they find them
+        in the L2 cache. Each array is therefore counted as read or written once.
         """
         batch, length, num_heads, head_dim = self._shape
         visited = 0

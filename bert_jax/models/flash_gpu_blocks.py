@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-# Triton's products need at least 16 rows and columns, and its arrays a power of 2.
+# In Triton, array sizes are powers of 2, and matrix products need at least 16 rows and columns.
 _SMALLEST_BLOCK = 16
 
 
@@ -39,9 +39,10 @@ class Choices(NamedTuple):
     compared.
 
     Attributes:
-      narrow: for heads of up to 64 numbers of 16 bits.
-      local: for such heads and a window. A large block would visit too many keys for its window.
-      wide: for larger heads.
+      narrow: for heads of up to 64 dims, in 16 bits.
+      local: for such heads with a window. With larger blocks, each program would visit many keys
+        outside the windows of its queries.
+      wide: for larger heads, in 16 bits.
       float32: for float32.
     """
 
@@ -131,7 +132,7 @@ def shared_blocks(own: jax.Array, size: int, other: jax.Array, other_size: int) 
     """Return the range of blocks of `other` that share a segment with each block of `own`.
 
     Only the lowest and the highest segment of a block are compared. In a packed row, where segments
-    increase, this leaves out all blocks without a token of the same documents.
+    increase, this skips every block that has no token of the same documents.
 
     Args:
       own: int32 [batch, length].

@@ -1,9 +1,9 @@
 """Define the attention kernels that Triton compiles for NVIDIA GPUs.
 
 Each program of a kernel works on one head of one row, and on one block of its queries or keys. It
-loops over the blocks of the other kind that the block may see (Dao 2023, "FlashAttention-2",
-algorithms 1 and 2). Refs contain a whole row of one head: [length, head_dim], or [length] for
-numbers per token.
+loops over the blocks of keys or queries that its own block may see (Dao 2023, "FlashAttention-2",
+algorithms 1 and 2). Each ref covers a whole row of one head: [length, head_dim], or [length] for
+one number per token.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from bert_jax.models.dropout import keep_elements
 from bert_jax.models.flash_gpu_blocks import Rows, visited_blocks
 
 _LOG2_E = math.log2(math.e)
-# The product of a query and a hidden key, and the initial maximum of a query's products. The former
-# is so much lower that its probability is exactly 0 even if a query has not seen any key.
+# The dot product assigned to a query and a hidden key, and the initial maximum of a query's dot
+# products. The first is so much lower that a hidden key's probability is exactly 0, even while the
+# query has not yet seen any other key.
 _HIDDEN = -1e30
 _LOWEST = -1e20
 
@@ -35,7 +36,7 @@ class SegmentRefs(NamedTuple):
     Attributes:
       query: int32 [length], the segment of each query.
       key: int32 [length], the segment of each key.
-      blocks: int32 [2], the first block of the other kind to visit, and the one after the last.
+      blocks: int32 [2], the first block of the other kind to visit, and the block after the last.
     """
 
     query: Any
@@ -91,7 +92,7 @@ def _along(vector: jax.Array, dim: int) -> jax.Array:
 
 
 class _Pairs:
-    """The pairs of a block of queries and one of keys, [queries, keys].
+    """All pairs of a query in one block and a key in another, [queries, keys].
 
     If transposed, arrays have the shape [keys, queries].
     """
@@ -112,7 +113,7 @@ class _Pairs:
         self.key = _along(key_start + jnp.arange(rows.key_block), self.key_dim)
 
     def masked(self, products: jax.Array) -> jax.Array:
-        """Replace the dot products of queries with the keys that they do not see."""
+        """Replace the dot products of queries and hidden keys by a very low number."""
         rows, visible = self.rows, []
         if rows.length % rows.key_block:
             visible.append(self.key < rows.length)
@@ -140,7 +141,7 @@ class _Pairs:
 
 
 def _exp(products: jax.Array, shift: jax.Array, rows: Rows) -> jax.Array:
-    """Return 2^(log2(e) * scores + shift), given the products that are scaled to the scores."""
+    """Return 2^(log2(e) * scores + shift), where the scores are the scaled `products`."""
     factor = rows.scale * _LOG2_E
     if rows.interpret:
         return jnp.exp2(products * factor + shift)
@@ -226,9 +227,9 @@ def flash_attention_query_gradient(
 
     `delta` is the dot product of a query's attended values and their gradient, which equals the sum
     of its probabilities times their gradients (Dao et al. 2022, "FlashAttention", appendix B.2).
-    With dropout, `delta` and the gradients of the scores are smaller by the factor by which dropout
-    multiplies. The gradients of queries and keys are multiplied by this factor at the end, as well
-    as by the scale of the scores.
+    With dropout, `delta` and the gradients of the scores are computed without the factor 1 / (1 -
+    rate). The gradients of queries and keys are multiplied by this factor at the end, along with
+    the scale of the scores.
     """
     start = pl.program_id(0) * rows.query_block
     query = _load(query_ref, start, rows.query_block, rows)

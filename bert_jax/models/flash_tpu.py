@@ -5,8 +5,8 @@ kernel works on arrays [batch, length, num_heads * head_dim], the layout in whic
 produce them, in blocks of 128 lanes, which are two heads if `head_dim` is 64. To multiply one head
 of a block, it zeroes the other lanes of an operand.
 
-XLA gives no estimate of the time of a kernel, but libtpu writes the kernel's schedule if this is in
-the environment before JAX starts, even when it compiles for a TPU that is not there:
+XLA does not estimate the time of a kernel, but libtpu writes the kernel's schedule to files if this
+variable is set in the environment before JAX starts. No TPU needs to be present:
 
     LIBTPU_INIT_ARGS="--xla_jf_dump_to=FOLDER --xla_jf_dump_llo_text=true
         --xla_jf_dump_llo_pass_label_regex=final_bundles"
@@ -14,8 +14,9 @@ the environment before JAX starts, even when it compiles for a TPU that is not t
 In FOLDER/*-flash_attention_forward*-final_bundles.txt, each line is one bundle of instructions,
 which takes at least a cycle (1.5 GHz on v5e). The lines from "LB" (loop begin) to "loop exit test"
 run once per program. For BERT-base with 32 rows of 512 tokens in bfloat16 on v5e (192 programs),
-there are 4046 lines forward and 5513 backward; about 790 of each compute the tables and run only in
-a sixth of the programs. This makes 1.1 ms a layer (libtpu 0.0.42.1; not measured on a TPU).
+the forward kernel has 4046 lines and the backward kernel 5513. About 790 lines of each compute the
+tables, and only a sixth of the programs run them. This adds up to 1.1 ms per layer (libtpu
+0.0.42.1; not measured on a TPU).
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ from bert_jax.models.flash_types import Dropout, Segments
 # The number of tiles that a program computes, unless a row has more keys. The loops of a program
 # are unrolled, so this number bounds the size of its code.
 _MAX_TILES = 32
-# The keys and values of a block of heads must fit into 16 MiB, with their gradients, in float32.
+# In float32, the keys and values of a block of heads and their gradients must fit into 16 MiB.
 _MAX_LENGTH = {32: 1024, 64: 1024, 128: 1024, 256: 512}  # by head_dim
-# The segments of padding, which nobody else uses. They differ so that no query sees a padding key.
+# The segments of padding queries and keys, which no token uses. They differ from each other so that
+# no padding query sees a padding key.
 _QUERY_PADDING, _KEY_PADDING = -(2**31), -(2**31) + 1
 
 
@@ -46,7 +48,7 @@ def _plan(shape: tuple[int, ...], segments: Segments | None, dropout: Dropout | 
     padded = length + -length % TILE
     lanes = max(TILE, head_dim)
     heads, blocks = lanes // head_dim, math.ceil(num_heads * head_dim / lanes)
-    column = heads * (padded // TILE)  # the tiles of 128 queries of a block
+    column = heads * (padded // TILE)  # a block's tiles for 128 queries
     return Plan(
         length=length,
         padded=padded,
@@ -72,8 +74,8 @@ SCALES_SCORES = False  # see `FlashKernels`
 
 
 def supported(length: int, num_heads: int, head_dim: int, window: int | None) -> str | None:
-    """Return None or the reason for a refusal; see `FlashKernels.supported`."""
-    del num_heads  # any number
+    """Return None, or the reason why these sizes are not supported; see `FlashKernels`."""
+    del num_heads  # any number is supported
     if window is not None:
         return "needs attention to the whole row, without a window"
     if head_dim not in _MAX_LENGTH:
@@ -138,7 +140,7 @@ def backward(
     return to_query, to_key, to_value
 
 
-# The tables of a row serve all its blocks of heads, so these must run in order on one core.
+# All blocks of heads in a row use the same tables, so they must run in order on one core.
 _PARAMS = pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary", "arbitrary"))
 
 # The layers of a model call the same kernels. Thanks to `jax.jit`, JAX traces them only once.
@@ -257,8 +259,8 @@ def _cost(query: jax.Array, products: int, arrays: int) -> pl.CostEstimate:
 
     Args:
       query: the query.
-      products: the number of products of the scores' size.
-      arrays: the number of arrays of the size of `query` that are read or written.
+      products: the number of matrix products with the scores, or an array of their shape.
+      arrays: the number of arrays as large as `query` that the kernel reads or writes.
     """
     batch, length, num_heads, head_dim = query.shape
     scores = batch * num_heads * length * length

@@ -1,6 +1,6 @@
-"""Implement the kernels of `flash_tpu`, each of which computes some heads of a row.
+"""Implement the kernels of `flash_tpu`, in which each program computes some heads of a row.
 
-A kernel sees blocks [1, tokens, lanes] of a row, in which the heads are next to each other. It
+A program receives blocks [1, tokens, lanes] of a row, in which the heads are next to each other. It
 works on tiles of 128 keys and 128 queries of a head, and keeps scores transposed, [keys, queries].
 Then whatever belongs to a query (the maximum, the sum, the log-sum-exp) is a row vector, and sums
 over keys add whole registers.
@@ -31,13 +31,13 @@ from bert_jax.models.flash_tpu_tiles import (
 )
 
 _FLOAT32 = jnp.float32
-# The number of tiles between the stages that a kernel works on at the same time. The schedule of
-# the backward kernel for 512 tokens is a third shorter with 6 than with 1.
+# The number of tiles by which each stage of a kernel lags behind the stage before it. The backward
+# kernel's schedule for 512 tokens is a third shorter with 6 than with 1.
 _LAG = 6
 
 
 def forward_kernel(plan: Plan, *refs: Ref) -> None:
-    """Compute attention for some queries, a group of blocks of heads, and a row."""
+    """Compute attention for some queries of a row, in a group of blocks of heads."""
     own, shared = split(plan, refs)
     query_ref, key_ref, value_ref, attended_ref, sums_ref = own
     peaks: dict[tuple[int, int, int], jax.Array] = {}
@@ -57,7 +57,8 @@ def forward_kernel(plan: Plan, *refs: Ref) -> None:
         peaks[unit] = jnp.maximum(peaks[unit], peak) if unit in peaks else peak
         if tile.keys.stop == plan.padded:
             peak = jnp.max(peaks[unit], axis=0, keepdims=True)
-            # If a query sees no key, all its exponentials are then zero instead of one.
+            # With a peak of 0, the exponentials of a query that sees no key are zero instead of
+            # one.
             peaks[unit] = jnp.where(peak > UNSEEN / 2, peak, 0.0) if plan.masked else peak
         return scores
 
@@ -97,7 +98,7 @@ def forward_kernel(plan: Plan, *refs: Ref) -> None:
 
 
 def backward_kernel(plan: Plan, *refs: Ref) -> None:
-    """Compute the gradients from some queries, for a group of blocks of heads, and a row.
+    """Compute the gradients from some queries of a row, in a group of blocks of heads.
 
     The gradients for keys and values are sums over the programs of a row, which run in order. With
     w = p * keep / (1 - rate) and delta = sum(do * o), they are dv = w^T do and dk = ds^T q, where
@@ -191,7 +192,7 @@ def _only(plan: Plan, head: int, x: jax.Array) -> jax.Array:
     if plan.heads == 1:
         return x
     lane = jax.lax.broadcasted_iota(jnp.int32, (1, plan.lanes), 1)
-    # jnp's `//` does not lower for a TPU that is not there.
+    # jnp's `//` cannot be lowered for a TPU unless one is present.
     own = jax.lax.div(lane, jnp.int32(plan.head_dim)) == head
     return jnp.where(own, x, jnp.zeros((), x.dtype))
 

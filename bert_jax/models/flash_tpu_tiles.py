@@ -12,8 +12,9 @@ from jax.experimental import pallas as pl
 from bert_jax.models.dropout import hash_counters, keep_counters
 
 TILE = 128  # the number of keys and of queries in a tile
-# The score of a key that a query does not see: so low that adding another score to it leaves it
-# unchanged, and that its exponential is zero. Unlike -inf, it never makes a difference NaN.
+# The score of a key that a query does not see. It is so low that adding another score leaves it
+# unchanged and that its exponential is zero. Unlike -inf, it does not give NaN when subtracted from
+# itself.
 UNSEEN = -1e30
 
 Ref = Any  # a reference to memory, which Pallas does not type
@@ -106,7 +107,7 @@ def interleave(
 
 
 class Blocks(dict[int, jax.Array]):
-    """An array for each block of heads, computed when it is first needed from its lanes."""
+    """One array per block of heads, computed from the block's lanes when it is first needed."""
 
     def __init__(self, plan: Plan, compute: Callable[[slice], jax.Array]):
         super().__init__()
@@ -128,7 +129,8 @@ class Sums:
         Args:
           plan: see `Plan`.
           count: the number of products in a sum.
-          write: called with a block, its tokens and the sums of its heads once they are complete.
+          write: a function to call with a block, its tokens and the sums of its heads, once these
+            are complete.
         """
         self.heads, self.count, self.write = plan.heads, count, write
         self.sums: dict[tuple[int, int], dict[int, jax.Array]] = {}
@@ -188,7 +190,7 @@ class Shared:
 
 
 def split(plan: Plan, refs: Sequence[Ref]) -> tuple[Sequence[Ref], Shared]:
-    """Split off the references that `Shared` needs: the first operands, and the last scratch."""
+    """Split off the references that `Shared` needs: first operands and last scratch buffers."""
     names = ["states"] * bool(plan.rate) + ["query_ids", "key_ids"] * plan.masked
     tables = ["counters"] * bool(plan.rate) + ["bias"] * plan.masked
     end = len(refs) - len(tables)

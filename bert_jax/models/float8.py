@@ -86,7 +86,7 @@ def scaled_product(
       subscripts: the dims, as for `jnp.einsum`.
       left: the first tensor.
       right: the second tensor.
-      dtype: the dtype of the sums' results.
+      dtype: the dtype in which the sums are returned and scaled.
       result: the dtype to convert the result to; None for `dtype`.
       precision: the precision of sums on NVIDIA GPUs.
     """

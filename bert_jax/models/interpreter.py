@@ -1,4 +1,4 @@
-"""Run Pallas kernels in an interpreter, for tests without the device that they are made for."""
+"""Run Pallas kernels in an interpreter, for tests on machines without a TPU or GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _INTERPRETED: ContextVar[bool] = ContextVar("interpreted", default=False)
 def interpreted() -> Iterator[None]:
     """Run kernels that are traced inside the `with` block in Pallas's interpreter, on any device.
 
-    The interpreter is slow. It exists for tests without a TPU or GPU.
+    The interpreter is slow and meant only for tests.
     """
     token = _INTERPRETED.set(True)
     try:

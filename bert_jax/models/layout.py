@@ -44,7 +44,7 @@ _LAYOUT: ContextVar[Layout | None] = ContextVar("layout", default=None)
 
 @contextlib.contextmanager
 def use_layout(layout: Layout | None) -> Iterator[None]:
-    """Divide arrays as in `layout` inside the `with` block; None leaves them whole."""
+    """Divide arrays according to `layout` inside the `with` block. With None, arrays stay whole."""
     token = _LAYOUT.set(layout)
     try:
         yield
@@ -93,7 +93,7 @@ def on_every_device(
 
 
 def gather(parameter: jax.Array, dtype: jnp.dtype, axes: Axes) -> jax.Array:
-    """Round a parameter to `dtype`, and make those dims whole that are divided only to store it.
+    """Round a parameter to `dtype`, and gather the dims that are divided only for storage.
 
     If XLA itself decides how to multiply by a divided kernel, its TPU compiler computes the product
     in parts, one for the features of each device, while it exchanges these parts. For BERT-base and
@@ -108,7 +108,7 @@ def gather(parameter: jax.Array, dtype: jnp.dtype, axes: Axes) -> jax.Array:
     rounded = parameter.astype(dtype)
     if not is_divided(_STORED):
         return rounded
-    # Without the first sharding, XLA would gather the parameter before it rounds it.
+    # Without the first sharding, XLA would gather the parameter before rounding it.
     return constrain(constrain(rounded, *axes), *_whole(axes))
 
 
@@ -135,7 +135,7 @@ def scatter(gradient: jax.Array, axes: Axes) -> jax.Array:
     return jax.lax.platform_dependent(gradient, tpu=summed, default=divided)
 
 
-_STORED = "embed"  # the axis that is divided only between uses
+_STORED = "embed"  # the axis that is divided only for storage
 
 
 def _whole(axes: Axes) -> Axes:

@@ -43,8 +43,8 @@ def _parts(dim: int) -> list[Any]:
 def _parameter(ref: Any, part: Any, rows: int) -> jax.Array:
     """Return a part of a parameter, repeated for each of `rows` vectors.
 
-    Every thread reads the elements that it needs. If a vector was read first and then repeated, the
-    threads would exchange its elements through shared memory, and wait for each other.
+    Every thread reads the elements that it needs. If the vector were read once and then repeated,
+    the threads would have to exchange its elements through shared memory and wait for each other.
     """
     shape = (rows, part.size)
     column = part.start + jax.lax.broadcasted_iota(jnp.int32, shape, 1)
@@ -63,7 +63,7 @@ def _write(ref: Any, rows: Any, part: Any, valid: jax.Array, value: jax.Array) -
 
 
 class _Dropout:
-    """Applies dropout to parts of the vectors of some tokens.
+    """Dropout for parts of the vectors of some tokens.
 
     Args:
       states: a reference to the hash states of all rows; None without dropout.
@@ -120,7 +120,7 @@ def forward_kernel(
     tokens: int,
     length: int,
 ) -> None:
-    """Process as many vectors as a block of each array has.
+    """Compute the sums, norms and statistics of a block of vectors.
 
     Args:
       x_ref: a block [vectors, dim] of the vectors of all tokens.
@@ -130,7 +130,8 @@ def forward_kernel(
       bias_ref: [dim]; None adds nothing.
       total_ref: receives the sum, like `x_ref`.
       normed_ref: receives the norm, like `x_ref`.
-      statistics: receive the mean (None for RMSNorm) and the inverse, both [vectors].
+      statistics: receive the mean (None for RMSNorm) and 1 / sqrt(mean square + epsilon), both
+        [vectors].
       settings: the constants to compile with.
       tokens: the number of all tokens; the last block may extend past it.
       length: the number of tokens in a row.
@@ -178,18 +179,19 @@ def backward_kernel(
     length: int,
     rows: int,
 ) -> None:
-    """Process a block of vectors, some at a time, and sum the gradients of the parameters.
+    """Compute the gradients of a block of vectors, and sum those of the parameters.
 
     Args:
       total_ref: a block [vectors, dim] of the sums of all tokens.
-      to_total_ref: the gradient that reaches the sums from elsewhere, like them; None for none.
-      to_normed_ref: the gradient of the norm, like the sums.
+      to_total_ref: the gradient of the sums from their other uses, shaped like the sums; None if
+        there are no other uses.
+      to_normed_ref: the gradient of the norm, shaped like the sums.
       mean_ref: the means [vectors]; None for RMSNorm.
-      inverse_ref: the inverses [vectors].
+      inverse_ref: 1 / sqrt(mean square + epsilon) of each vector, [vectors].
       states: see `forward_kernel`.
       scale_ref: [dim].
-      to_x_ref: receives the gradient of `x`, like the sums.
-      to_update_ref: receives the gradient of the update, like the sums.
+      to_x_ref: receives the gradient of `x`, shaped like the sums.
+      to_update_ref: receives the gradient of the update, shaped like the sums.
       sums_ref: receives the block's part of the gradients of the parameters, [parameters, dim].
       settings: the constants to compile with.
       tokens: the number of all tokens; the last block may extend past it.

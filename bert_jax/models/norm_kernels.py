@@ -1,4 +1,4 @@
-"""Compute dropout, a residual connection and a norm in one Triton kernel, and the gradients in one.
+"""Compute dropout, a residual connection and a norm in one Triton kernel; gradients in another.
 
 Both kernels are limited by the bandwidth of memory, so they read and write every array only once.
 """
@@ -86,14 +86,15 @@ def backward(
       scale: see `forward`.
       mean: the statistic that `forward` returned.
       inverse: the statistic that `forward` returned.
-      to_total: the gradient that reaches `total` from elsewhere, like it; None if there is none.
-      to_normed: the gradient of the norm, like `total`.
+      to_total: the gradient of `total` from its other uses, shaped like `total`; None if there are
+        no other uses.
+      to_normed: the gradient of the norm, shaped like `total`.
       settings: see `forward`.
       has_bias: whether the norm has a bias.
 
     Returns:
-      The gradients of `x` and of `update`, like them, and partial sums of the gradients of the
-      scale and of the bias (if there is one), float32 [blocks, parameters, dim].
+      The gradients of `x` and `update`, with the same shapes and dtypes, and partial sums of the
+      gradients of the scale and of the bias (if there is one), float32 [blocks, parameters, dim].
     """
     batch, length, dim = total.shape
     tokens, (rows, warps) = batch * length, _block(dim)
@@ -156,7 +157,7 @@ def _whole(operand: jax.Array | None) -> pl.BlockSpec | None:
 
 
 def _cost(operands: Any, results: Any) -> pl.CostEstimate:
-    """State that a kernel reads and writes every array once. It multiplies no matrices."""
+    """Return the cost of a kernel that reads or writes every array once, without matmuls."""
     arrays = jax.tree.leaves((operands, results))
     size = sum(math.prod(array.shape) * array.dtype.itemsize for array in arrays)
     return pl.CostEstimate(flops=0, transcendentals=0, bytes_accessed=size)

@@ -18,9 +18,9 @@ _is_named = jax.checkpoint_policies.save_only_these_names(DENSE, ATTENDED)
 def keeps_dense_and_attention(primitive: Primitive, *operands: Any, **options: Any) -> bool:
     """Return whether to keep the results of an operation; a policy for `jax.checkpoint`.
 
-    The outputs of dense layers and of attention are kept, and the numbers for each query that fused
-    attention saves for its backward pass. If attention has its own backward pass, the arrays that
-    its forward pass saves must be the named ones: under another name, they would be recomputed.
+    The backward pass keeps the outputs of dense layers and of attention, and the numbers that fused
+    attention saves for each query. If attention has a custom backward pass, the arrays that its
+    forward pass saves must have one of these names; otherwise, they would be recomputed.
     """
     if primitive.name == _CUDNN_ATTENTION:
         return True

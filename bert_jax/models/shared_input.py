@@ -43,7 +43,7 @@ def apply_each(layers: Sequence[Dense], x: jax.Array) -> list[jax.Array]:
         for layer in layers
     )
     axis = first.affine_options.axes[1]
-    # On a single device, the gradients would only be added in another order.
+    # On a single device, this would only change the order in which the gradients are added.
     if first.ops != "fast" or first.products != "dtype" or not (axis and is_divided(axis)):
         return [layer(x) for layer in layers]
     kernels = tuple(layer.kernel[...] for layer in layers)
@@ -56,7 +56,7 @@ def apply_each(layers: Sequence[Dense], x: jax.Array) -> list[jax.Array]:
 def _affine_each(
     options: AffineOptions, x: jax.Array, kernels: _Kernels, biases: _Biases
 ) -> tuple[jax.Array, ...]:
-    """Return `affine` of `x` and each kernel and bias."""
+    """Return the result of `affine` for `x` and each pair of kernel and bias."""
     return tuple(affine(x, *each, options) for each in zip(kernels, biases, strict=True))
 
 

@@ -72,8 +72,8 @@ def _segments(
 ) -> tuple[jax.Array, ...]:
     """Return the segment ids of the queries and of the keys, or () if every query sees every key.
 
-    A query sees the keys with its segment id. Both arrays have the shape [rows, length], with the
-    length rounded up to whole blocks.
+    A query sees the keys that have the same segment id. Both arrays have the shape [rows, length],
+    with the length rounded up to whole blocks.
     """
     if document_ids is None:
         if length % _LANES == 0:
@@ -88,7 +88,7 @@ def _segments(
 
 
 def _sees_a_token(document_ids: jax.Array, window: int | None) -> jax.Array:
-    """Return whether there is a token for each query to see, [batch, length] or [batch, 1]."""
+    """Return whether each query sees any token, [batch, length] or [batch, 1]."""
     tokens = (document_ids != 0).astype(jnp.int32)
     if window is None:
         return jnp.any(tokens != 0, axis=1, keepdims=True)

@@ -140,10 +140,10 @@ def apply_layer(
       dropout_key: None during evaluation.
       return_scores: whether to also return the attention scores.
       positions: see `Encoder.__call__`.
-      normed: the norm of `x`, if the layer before has computed it; else, with norm="pre", this
-        layer does.
-      next_norm: with norm="pre", the norm that follows this layer, to compute its result here; None
-        for no such result.
+      normed: the norm of `x`, if the previous layer has computed it. Otherwise, with norm="pre",
+        this layer computes it.
+      next_norm: with norm="pre", the norm that follows this layer, if its result should be computed
+        here; otherwise None.
     """
     keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
     rate, ops, norms = config.hidden_dropout, layer.attention.attention.ops, layer.ffn.norms

@@ -1,4 +1,4 @@
-"""Open a run's ledger, heartbeat and notifications with the facts about its devices."""
+"""Set up a run's ledger, heartbeat and notifications."""
 
 from __future__ import annotations
 

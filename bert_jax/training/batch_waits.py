@@ -16,12 +16,12 @@ from bert_jax.tasks.task import Metrics
 
 
 class BatchWaits:
-    """Divides the loop's time into waiting for batches, compiling, and computing steps.
+    """Divides the training loop's time into waiting for batches, compiling, and computing steps.
 
     While the loop waits for a batch, the devices are usually still computing the previous step.
     Only the time after that step is a stall. To measure it, a thread waits for the step to finish,
     but only if the loop stalled at the previous batch too: otherwise, waking the thread would slow
-    down short steps. At the first batch of a series of stalls, the end of the step is estimated.
+    down short steps. For the first stall in a series, the end of the step is estimated.
 
     Use it as a context manager, which ends the thread.
     """
@@ -113,8 +113,9 @@ class _Watch:
         self._arrays.put(array)
 
     def finished(self) -> float:
-        """Return when the newest array was computed, which must be the case already."""
-        while self._started > 1:  # for arrays that were computed after the loop had stopped waiting
+        """Return when the newest array was computed; it must already have been computed."""
+        # Drop the times of arrays that were computed after the loop had stopped waiting.
+        while self._started > 1:
             self._started -= 1
             self._times.get()
         self._started = 0

@@ -56,10 +56,10 @@ def cached_step(lowered: Any, mesh: Mesh, compile: Callable[[], CompiledStep]) -
 
 
 def _file(lowered: Any, mesh: Mesh) -> Path:
-    """Return the file for a step, whose name depends on everything that affects the compilation."""
+    """Return the file for a step; its name depends on everything that affects the compilation."""
     devices = mesh.devices.flat
     parts = [
-        lowered.as_text(debug_info=True),  # includes the source lines, which the statistics name
+        lowered.as_text(debug_info=True),  # includes source lines, which the statistics refer to
         devices[0].client.platform_version,
         str([device.coords for device in devices]),
         *(f"{package} {_version(package)}" for package in _COMPILERS),

@@ -36,7 +36,7 @@ def make_diagnosis(
 ) -> Diagnose:
     """Return a function that says where a batch's values are not finite.
 
-    It takes the parameters, the batch, the step before which it was used and the step's inputs, and
+    It takes the parameters, the batch, the number of steps before it and the step's inputs, and
     returns a sentence without its full stop. All processes must call it together. Its program is
     compiled on its first call, and needs about as much memory as a train step: it computes the same
     forward pass with the same dropout masks, and the gradient, but no update.

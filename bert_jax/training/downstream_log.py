@@ -1,4 +1,4 @@
-"""Keep the scores of fine-tuned checkpoints in a log next to the log of their pretraining run."""
+"""Keep the scores of fine-tuned checkpoints in a log next to the pretraining run's own log."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class DownstreamLog:
         write_file(self._path, "".join(map(_line, self.entries)))
 
     def has(self, task: str, step: int, *, checkpoint: str, config: str) -> bool:
-        """Return whether the checkpoint at `step` has been scored with this config."""
+        """Return whether the checkpoint at `step` has already been scored with this config."""
         wanted = (task, step, checkpoint, config)
         return any((x.task, x.step, x.checkpoint, x.config) == wanted for x in self.entries)
 

@@ -293,7 +293,7 @@ class Trainer:
 
     def _save(self, state: TrainState, step: int, *, interim: bool) -> None:
         """Save the state; `interim` means that an uninterrupted run would not save it."""
-        self.ledger.flush()  # if the run resumes from here, this entry ends the steps that count
+        self.ledger.flush()  # in a run that resumes from here, only steps up to this entry count
         with self.ledger.during(SAVE):
             with self._rolling_back(step):
                 require_finite_state(state, self.mesh)

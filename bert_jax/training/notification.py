@@ -76,7 +76,7 @@ class Notifier:
     def notifying(self) -> Iterator[None]:
         """Send an event now, and another one when the block ends or fails.
 
-        The block ends when the last command has ended, or after the time that one command may take.
+        At its end, the block waits for the last command, but no longer than one command may take.
         """
         self.send("start", f"started at step {self._ledger.step:,}")
         try:

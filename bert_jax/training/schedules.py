@@ -78,8 +78,9 @@ class InverseSqrt:
 class WarmupStableDecay:
     """The peak rate until the last steps of the run, then a decay (Zhai et al. 2022, section 3.5).
 
-    The decay would reach `end_learning_rate` one step after the end of the run. The rates before it
-    do not depend on the length of the run, so several decays can start from the same stable phase.
+    The decay would reach `end_learning_rate` one step after the end of the run. The rates before
+    the decay do not depend on the length of the run, so several decays can start from the same
+    stable phase.
 
     Attributes:
       decay_steps: the number of steps in the decay.

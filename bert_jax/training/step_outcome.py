@@ -82,7 +82,7 @@ def take_outcome(step: int, metrics: Metrics) -> StepOutcome | None:
 
 
 class Diverged(Exception):
-    """A run has diverged, and has to go back to an earlier state.
+    """A run has diverged and must go back to an earlier state.
 
     Attributes:
       problem: a sentence without its full stop that says what happened.

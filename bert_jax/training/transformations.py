@@ -1,4 +1,4 @@
-"""Define the gradient transformations that the optimizers are made of."""
+"""Define the gradient transformations from which the optimizers are built."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def with_learning_rate(
 def global_norm(gradients: Mapping[str, jax.Array]) -> jax.Array:
     """Return the square root of the sum of the squares of all elements.
 
-    On GPUs, vectors are joined first: XLA runs a kernel for each array that it sums, and BERT-base
-    has 128 biases and parameters of norms, whose kernels would do less work than it takes to start
-    them. If devices divide parameters, vectors stay apart, because joining them would move them
-    between devices.
+    On GPUs, vectors are joined first: XLA runs one kernel for each array that it sums, and for the
+    128 biases and norm parameters of BERT-base, starting a kernel would take longer than its work.
+    If devices divide parameters, vectors stay apart, because joining them would move them between
+    devices.
     """
     if any(is_divided(axis) for axis in TABLE if axis != "batch"):
         return optax.tree.norm(gradients)
@@ -106,9 +106,9 @@ def is_hidden_matrix(name: str) -> bool:
 def scale_by_muon(momentum: float) -> optax.GradientTransformation:
     """Return Muon's transformation of matrices, with Nesterov momentum (Jordan et al. 2024).
 
-    The singular values of optax's updates are about 1. An update is then scaled to the RMS of
-    AdamW's updates, 0.2, whatever the shape of the matrix (Liu et al. 2025, section 2.2), so that
-    AdamW's learning rate and weight decay suit Muon too. Every matrix is orthogonalized as a whole;
+    The singular values of optax's updates are about 1. To make AdamW's learning rate and weight
+    decay suit Muon too, each update is then scaled to the RMS of AdamW's updates, 0.2, regardless
+    of the matrix's shape (Liu et al. 2025, section 2.2). Every matrix is orthogonalized as a whole;
     if it is split over devices, XLA inserts the communication that the products need.
 
     Args:
