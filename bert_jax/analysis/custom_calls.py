@@ -18,6 +18,9 @@ _COST = re.compile(
     r'"cost_estimate":\{"flops":"(\d+)","transcendentals":"\d+","bytes_accessed":"(\d+)"'
 )
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
+# The part of the path of an operation that the backward pass recomputes, after those that
+# `jax.checkpoint` and the transformations around it add.
+RECOMPUTED = "rematted_computation"
 # The number of matrix multiplications with the scores or their gradient as an operand or a result:
 # two in the forward pass, and five in the backward pass, which recomputes the scores.
 FORWARD_PRODUCTS, BACKWARD_PRODUCTS = 2, 5
@@ -59,9 +62,14 @@ def is_pallas(line: Instruction) -> bool:
 
 
 def is_backward(line: Instruction) -> bool:
-    """Return whether a kernel is part of the backward pass."""
+    """Return whether a kernel computes gradients.
+
+    With rematerialization, the backward pass also runs kernels of the forward pass again. JAX marks
+    these in the paths of their names.
+    """
     match = _OP_NAME.search(line.rest)
-    return "Backward" in target(line) or (match is not None and "transpose(" in match[1])
+    path = match[1].rpartition(RECOMPUTED)[2] if match else ""
+    return "Backward" in target(line) or "transpose(" in path
 
 
 def product_work(line: Instruction, results: Mapping[str, str]) -> Work:
@@ -94,13 +102,13 @@ def attention_work(line: Instruction, results: Mapping[str, str]) -> tuple[Work,
 
 
 def pallas_work(line: Instruction, costs: Mapping[str, Work]) -> Work | None:
-    """Return the work of a Pallas kernel as its author stated it; None if it is not stated.
+    """Return the work of a Pallas kernel; None if it is unknown.
 
     Args:
       line: the instruction.
-      costs: the work of the program's kernels, keyed by the kernel's name. The text of a program
-        for GPUs does not contain what `pallas_call(cost_estimate=...)` states, unlike the text of a
-        program for TPUs.
+      costs: the work of the program's kernels, keyed by the kernel's name (see `pallas_costs`). It
+        is used if the instruction does not contain what `pallas_call(cost_estimate=...)` states.
+        Only instructions for TPUs do.
     """
     stated = _COST.search(line.rest)
     if stated:

@@ -111,23 +111,25 @@ def kernel_times(device_kind: str, pallas: Mapping[str, Work] | None = None) -> 
         return None
     clock = clock_rate(device_kind)
     if clock is not None:
-        return TpuTimes(clock, peak, figures.memory_bandwidth)
+        return TpuTimes(clock, peak, figures.memory_bandwidth, pallas or {})
     return GpuTimes(peak, figures.memory_bandwidth, pallas or {})
 
 
 @dataclass(frozen=True)
 class TpuTimes:
-    """The TPU compiler's counts of cycles, and the stated work of Pallas kernels.
+    """The TPU compiler's counts of cycles, and the work of Pallas kernels.
 
     Attributes:
       clock_rate: the clock rate in Hz.
       peak: the peak in bfloat16 in FLOP/s.
       memory_bandwidth: the bandwidth of main memory in bytes/s.
+      pallas: the work of the Pallas kernels, keyed by name (see `pallas_work`).
     """
 
     clock_rate: float
     peak: float
     memory_bandwidth: float
+    pallas: Mapping[str, Work] = field(default_factory=dict)
 
     @property
     def notes(self) -> Sequence[str]:
@@ -146,7 +148,7 @@ class TpuTimes:
         if cycles:
             method = f"the compiler's cycle counts at {self.clock_rate / 1e9:.2f} GHz"
             return KernelTime(int(cycles[1]) / self.clock_rate, method)
-        work = pallas_work(line, {}) if is_pallas(line) else None
+        work = pallas_work(line, self.pallas) if is_pallas(line) else None
         if work is None:
             return None
         forward, backward = PALLAS_TPU_SHARES

@@ -18,8 +18,8 @@ class CompiledStep:
         if the compiler counts nothing.
       bytes_accessed: the bytes read and written per step, counted in the same way.
       text: the partitioned program as HLO.
-      pallas: a dict from the name of each Pallas kernel that states its work to the FLOPs and bytes
-        of one call.
+      pallas: a dict from the name of each Pallas kernel whose work is known to the FLOPs and bytes
+        of one call; 0 bytes if only the FLOPs are known.
       cached: whether an earlier call compiled the step (see `compiled_cache`).
     """
 

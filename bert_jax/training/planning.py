@@ -71,7 +71,7 @@ def compile_step(
     pallas = {
         name: [work.flops, work.bytes or 0] for name, work in pallas_costs(traced.jaxpr).items()
     }
-    return cached_step(lowered, mesh, lambda: replace(_compile(lowered), pallas=pallas))
+    return replace(cached_step(lowered, mesh, lambda: _compile(lowered)), pallas=pallas)
 
 
 def _compile(lowered: jax.stages.Lowered) -> CompiledStep:

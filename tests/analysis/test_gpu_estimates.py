@@ -13,7 +13,6 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.experimental import pallas as pl
 
 from bert_jax.analysis.chips import chip, peak_flops
 from bert_jax.analysis.custom_calls import Work, pallas_work
@@ -30,7 +29,6 @@ from bert_jax.analysis.kernel_times import (
     TpuTimes,
     kernel_times,
 )
-from bert_jax.analysis.pallas_costs import pallas_costs
 
 TEXT = (Path(__file__).parent / "step_on_h200.txt").read_text(encoding="utf-8")
 PEAK, BANDWIDTH = 989.5e12, 4.8e12
@@ -211,23 +209,6 @@ def test_the_share_of_a_tpu_follows_from_the_bundles_of_the_attention_kernels() 
     for share, products, lines in zip(PALLAS_TPU_SHARES, (2, 5), (4046, 5513), strict=True):
         seconds = 192 * (lines - 790 * 5 / 6) / 1.5e9
         assert products * product / seconds / 197e12 == pytest.approx(share, abs=0.005)
-
-
-def test_the_stated_work_of_pallas_kernels_is_read_from_the_traced_program() -> None:
-    def double(x: jax.Array, flops: int) -> jax.Array:
-        def kernel(x: jax.Array, y: jax.Array) -> None:
-            y[...] = 2 * x[...]
-
-        cost = pl.CostEstimate(flops=flops, transcendentals=0, bytes_accessed=8 * flops)
-        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
-        return pl.pallas_call(kernel, shape, name="double", cost_estimate=cost)(x)
-
-    def program(x: jax.Array) -> jax.Array:
-        y, _ = jax.lax.scan(lambda x, _: (double(x, 100), None), x, length=3)
-        return jax.jit(double, static_argnums=1)(y, 300)
-
-    costs = pallas_costs(jax.jit(program).trace(jnp.ones((8, 128))).jaxpr)
-    assert costs == {"double": Work(200, 1600)}
 
 
 @pytest.mark.parametrize(
