@@ -134,7 +134,7 @@ class Gcs:
             return "denied"
         module = type(error).__module__.partition(".")[0]
         if module == "google":
-            return "transient" if "Transport" in type(error).__name__ else "credentials"
+            return "transient" if _is_unreachable(error) else "credentials"
         network = module in ("aiohttp", "requests")
         return "transient" if network or isinstance(error, TimeoutError | ChecksumError) else None
 
@@ -149,6 +149,19 @@ def _info(url: ObjectUrl, item: Mapping[str, Any]) -> ObjectInfo:
         md5=base64.b64decode(md5).hex() if md5 else None,
         crc32c=item.get("crc32c"),
     )
+
+
+def _is_unreachable(error: BaseException | None) -> bool:
+    """Return whether google-auth could not reach the server that gives it tokens."""
+    from google.auth.exceptions import GoogleAuthError, TransportError
+
+    while error is not None:
+        if isinstance(error, TransportError) or (
+            isinstance(error, GoogleAuthError) and error.retryable
+        ):
+            return True
+        error = error.__cause__
+    return False
 
 
 def crc32c_of(chunks: Iterator[bytes]) -> str:

@@ -153,6 +153,27 @@ def test_refused_requests_are_not_repeated(
     assert str(error) == str(caught.value) and error.problem == caught.value.problem
 
 
+def test_a_server_of_tokens_that_does_not_answer_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("gcsfs")
+    from google.auth.exceptions import RefreshError, TransportError
+
+    from bert_jax.storage.gcs import EMULATOR, Gcs
+
+    monkeypatch.setenv(EMULATOR, "http://127.0.0.1:9")
+    unreachable = RefreshError("the metadata server is unavailable")
+    unreachable.__cause__ = TransportError("503")
+    problems = [
+        Gcs().problem(error)
+        for error in (
+            *(TransportError("503"), unreachable, RefreshError("503", retryable=True)),
+            *(RefreshError("invalid_grant: the account was deleted"),),
+        )
+    ]
+    assert problems == ["transient", "transient", "transient", "credentials"]
+
+
 @pytest.mark.slow
 def test_missing_credentials_are_reported(
     s3_emulator: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
