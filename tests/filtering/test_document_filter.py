@@ -40,8 +40,13 @@ def test_other_languages_are_removed() -> None:
 
 
 def test_uncertain_languages_are_removed() -> None:
-    finding = check_document("ok 12 nr 7 a b", FilterOptions(keep_languages=(identify("ok")[0],)))
-    assert finding is not None
+    text = "ok 12 nr 7 a b"
+    language, probability = identify(text)
+    assert 0.01 < probability < 0.65
+    finding = check_document(text, FilterOptions(keep_languages=(language,)))
+    assert finding is not None and finding.rule == "language_probability"
+    certain = FilterOptions(keep_languages=(language,), min_language_probability=0.01)
+    assert check_document(text, certain) is None
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
