@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from bert_jax.corpus.screened_blocks import ScreenedBlock, read_block
 from bert_jax.files import temporary_beside, write_file, writing
 from bert_jax.filtering.clusters import Clusters
-from bert_jax.filtering.near_duplicates import SignatureFiles, estimate
+from bert_jax.filtering.near_duplicates import PAIRS, SignatureFiles, estimate
 from bert_jax.filtering.page import (
     NUM_EXAMPLES,
     ClusterExample,
@@ -66,34 +68,34 @@ class ClusterWriter:
         with writing(path), temporary_beside(path) as temporary:
             with open(temporary, "w", encoding="utf-8") as file:
                 for first, members in clusters.by_first():
-                    pairs = np.array([(first, member) for member in members], np.int64)
-                    similarity = [round(value, 3) for value in estimate(signatures, pairs).tolist()]
-                    removed = [
-                        {"source": self._document(member)[0], "similarity": value}
-                        for member, value in zip(members, similarity, strict=True)
-                    ]
-                    content = {"kept": self._document(first)[0], "removed": removed}
-                    file.write(json.dumps(content, ensure_ascii=False) + "\n")
-                    self._count(first, members, similarity)
+                    self._write_cluster(file, first, members, signatures)
             os.replace(temporary, path)
         self.files = (path,)
 
-    def _count(self, first: int, members: Sequence[int], similarity: Sequence[float]) -> None:
+    def _write_cluster(
+        self, file: IO[str], first: int, members: Iterator[int], signatures: SignatureFiles
+    ) -> None:
+        """Write a line piece by piece, since a cluster may have millions of documents."""
+        kept, beginning = self._document(first)
+        file.write(f'{{"kept": {_json(kept)}, "removed": [')
+        shown: list[FilterExample] = []
+        count = 0
+        while chunk := list(islice(members, PAIRS)):
+            pairs = np.array([(first, member) for member in chunk], np.int64)
+            for member, similarity in zip(chunk, estimate(signatures, pairs).tolist(), strict=True):
+                source, text = self._document(member)
+                removed = {"source": source, "similarity": round(similarity, 3)}
+                file.write(", " * bool(count) + _json(removed))
+                if count < _SHOWN_MEMBERS:
+                    detail = f"removed, similarity {round(similarity, 3):.2f}"
+                    shown.append(FilterExample(source, detail, text))
+                count += 1
+        file.write("]}\n")
         self.num_clusters += 1
-        self.num_removed += len(members)
+        self.num_removed += count
         if len(self.examples) < NUM_EXAMPLES:
-            shown = list(zip(members, similarity, strict=True))[:_SHOWN_MEMBERS]
-            self.examples.append(
-                ClusterExample(
-                    FilterExample(self._document(first)[0], "kept", self._document(first)[1]),
-                    tuple(
-                        FilterExample(source, f"removed, similarity {value:.2f}", beginning)
-                        for member, value in shown
-                        for source, beginning in [self._document(member)]
-                    ),
-                    len(members),
-                )
-            )
+            example = FilterExample(kept, "kept", beginning)
+            self.examples.append(ClusterExample(example, tuple(shown), count))
 
     def _document(self, position: int) -> tuple[str, str]:
         """Return a document's (source, beginning)."""
@@ -105,6 +107,10 @@ class ClusterWriter:
             self._open.popitem(last=False)
         offset = position - int(self._ends[number]) + len(block.sources)
         return block.sources[offset], block.beginnings[offset]
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def write_page(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -74,8 +76,10 @@ class Clusters:
             later = start + np.flatnonzero(part != np.arange(start, start + len(part)))
             yield from zip(self.firsts(later).tolist(), later.tolist(), strict=True)
 
-    def by_first(self) -> Iterator[tuple[int, list[int]]]:
+    def by_first(self) -> Iterator[tuple[int, Iterator[int]]]:
         """Yield (first document, other documents) for each cluster with at least two documents.
+
+        The other documents must be consumed before the next cluster.
 
         Raises:
           NotWritten: the disk is full.
@@ -96,15 +100,9 @@ class Clusters:
             )
             database.execute("BEGIN")
             database.executemany("INSERT INTO pairs VALUES (?, ?)", self.removed())
-            cluster, members = -1, list[int]()
-            for first, position in database.execute("SELECT * FROM pairs ORDER BY first, position"):
-                if first != cluster and members:
-                    yield cluster, members
-                    members = []
-                cluster = first
-                members.append(position)
-            if members:
-                yield cluster, members
+            rows = database.execute("SELECT * FROM pairs ORDER BY first, position")
+            for first, pairs in groupby(rows, key=itemgetter(0)):
+                yield first, (position for _, position in pairs)
         except sqlite3.OperationalError as error:
             raise NotWritten(path, str(error)) from error
         finally:

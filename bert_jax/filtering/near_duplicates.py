@@ -23,7 +23,7 @@ Positions = NDArray[np.int64]
 # documents takes time proportional to n.
 MAX_COMPARED = 256
 _ENTRIES = 1 << 22  # documents of a band that are sorted at a time, which takes 250 MiB
-_PAIRS = 1 << 14  # pairs whose signatures are compared at a time, which takes 16 MiB
+PAIRS = 1 << 14  # pairs whose signatures are compared at a time, which takes 16 MiB
 _OPEN_FILES = 64
 
 
@@ -131,8 +131,8 @@ def _part_of_band(
 def _join_similar(
     signatures: SignatureFiles, pairs: Positions, threshold: float, clusters: Clusters
 ) -> None:
-    for start in range(0, len(pairs), _PAIRS):
-        chunk = pairs[start : start + _PAIRS]
+    for start in range(0, len(pairs), PAIRS):
+        chunk = pairs[start : start + PAIRS]
         chunk = chunk[clusters.firsts(chunk[:, 0]) != clusters.firsts(chunk[:, 1])]
         if not len(chunk):
             continue
@@ -142,5 +142,10 @@ def _join_similar(
 
 
 def estimate(signatures: SignatureFiles, pairs: Positions) -> NDArray[np.float64]:
-    """Return the estimated similarities of pairs of documents, given as (num_pairs, 2)."""
+    """Return the estimated similarities of at most `PAIRS` pairs of documents.
+
+    Args:
+      signatures: the signatures of the documents.
+      pairs: the positions of the documents, of shape (num_pairs, 2).
+    """
     return similarities(signatures.read(pairs[:, 0]), signatures.read(pairs[:, 1]))

@@ -1,21 +1,29 @@
 import json
 import random
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from bert_jax.corpus import part_screening, screened_blocks
+from bert_jax.corpus import part_screening, screened_blocks, screening_report
 from bert_jax.corpus.inputs import PrepareOptions
 from bert_jax.corpus.manifest import read_manifest, verify_shards
 from bert_jax.corpus.parts import Part, make_part, merge_parts
 from bert_jax.corpus.prepare import make_corpus
 from bert_jax.corpus.progress import ProgressMeter
 from bert_jax.corpus.requests import check_request
-from bert_jax.corpus.screened_blocks import BlockScreener
+from bert_jax.corpus.screened_blocks import (
+    BlockScreener,
+    ScreenedBlock,
+    result_path,
+    signatures_path,
+)
 from bert_jax.corpus.workspace import Workspace
 from bert_jax.filtering.c4 import C4, clean_c4
+from bert_jax.filtering.clusters import Clusters
+from bert_jax.filtering.near_duplicates import SignatureFiles
 from bert_jax.filtering.options import FilterOptions
 
 QUESTION = " ".join(f"q{number} the cat" for number in range(6))
@@ -282,6 +290,41 @@ def test_lines_are_removed_from_documents(
         make_corpus([path], tokenizer, tmp_path / name, replace(options, filters=chosen), 1)
     assert cleaned[0].count("\n") == 2
     assert shards(tmp_path / "raw") == shards(tmp_path / "clean")
+
+
+def test_a_large_cluster_is_written_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = [f"ü.jsonl:{number}" for number in range(1, 11)]
+    block = ScreenedBlock("", sources, [f"text {number}" for number in range(10)], [])
+    result_path(tmp_path, 0).write_text(json.dumps(asdict(block)))
+    signatures = np.zeros((64, 10), np.uint16)
+    signatures[:16, 7] = 1
+    np.save(signatures_path(tmp_path, 0), signatures)
+    clusters = Clusters(tmp_path / "parents.bin", 10)
+    for position in (*range(1, 8), 9):
+        clusters.join(position, 0)
+    sizes, estimate = [], screening_report.estimate
+
+    def recorded(signatures: SignatureFiles, pairs: np.ndarray) -> np.ndarray:
+        sizes.append(len(pairs))
+        return estimate(signatures, pairs)
+
+    monkeypatch.setattr(screening_report, "estimate", recorded)
+    monkeypatch.setattr(screening_report, "PAIRS", 3)
+    writer = screening_report.ClusterWriter(tmp_path, [10], tmp_path)
+    writer.write(clusters, SignatureFiles([signatures_path(tmp_path, 0)], [10]))
+    removed = [
+        {"source": sources[position], "similarity": 0.75 if position == 7 else 1.0}
+        for position in (*range(1, 8), 9)
+    ]
+    line = json.dumps({"kept": sources[0], "removed": removed}, ensure_ascii=False)
+    assert (tmp_path / "near_duplicates.jsonl").read_text("utf-8") == line + "\n"
+    assert sizes == [3, 3, 2] and (writer.num_clusters, writer.num_removed) == (1, 8)
+    (example,) = writer.examples
+    assert example.num_removed == 8 and [each.beginning for each in example.removed] == [
+        *("text 1", "text 2", "text 3")
+    ]
 
 
 def test_leaving_out_all_documents_is_an_error(

@@ -23,7 +23,7 @@ def find(texts: Sequence[str], folder: Path, sizes: Sequence[int]) -> list[tuple
         start += size
     clusters = Clusters(folder / "parents.bin", len(texts))
     find_near_duplicates(SignatureFiles(paths, sizes), SETTINGS, clusters)
-    found = list(clusters.by_first())
+    found = [(first, list(members)) for first, members in clusters.by_first()]
     pairs = sorted((first, member) for first, members in found for member in members)
     assert sorted(clusters.removed()) == pairs
     return found
@@ -50,7 +50,7 @@ def test_sorting_in_parts_finds_the_same_clusters(
     texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(near_duplicates, "_ENTRIES", 3)
-    monkeypatch.setattr(near_duplicates, "_PAIRS", 1)
+    monkeypatch.setattr(near_duplicates, "PAIRS", 1)
     monkeypatch.setattr(near_duplicates, "_OPEN_FILES", 1)
     assert find(texts, tmp_path, [4, 4, 2]) == [(1, [4, 8]), (2, [6])]
 
