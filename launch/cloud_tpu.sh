@@ -18,7 +18,8 @@
 #   --create-flag FLAG  another flag for `gcloud compute tpus queued-resources create`; may be repeated
 #   --setup COMMAND     run a command on each host after the installation
 #   --restarts N        give up after N restarts (default: 20)
-#   --delete            delete the queued resource when the run ends or after Ctrl-C
+#   --delete            delete the queued resource when the run ends or after Ctrl-C, and if this
+#                       script has created it but cannot start the run
 #
 # Ctrl-C ends only this script. The run continues; the same command shows its output again. With
 # --delete, Ctrl-C lets the run save a checkpoint and then deletes the queued resource.
@@ -208,7 +209,17 @@ follow() {
 }
 
 work=$(mktemp -d)
-cleanup() { rm -rf "$work"; }
+started=''
+# The script may end for many reasons while the queued resource exists.
+cleanup() {
+  rm -rf "$work"
+  [[ -n $state ]] || return
+  if [[ -n $delete && -z $started ]] && ((requests > 0)); then
+    remove
+  else
+    say "$name still exists, and costs money"
+  fi
+}
 interrupted() {
   trap '' INT TERM
   [[ -z $child ]] || kill -TERM -- "-$child"
@@ -220,6 +231,7 @@ interrupted() {
     say "the run continues on $name, which costs money; to delete it:" \
       "gcloud compute tpus queued-resources delete $name --zone=$zone --force"
   fi
+  state='' # cleanup has nothing to add
   exit 130
 }
 trap cleanup EXIT
@@ -231,7 +243,9 @@ while true; do
   retry_while_active install || continue
   id=$(date +%s)-$used
   retry_while_active on_hosts "$(host_script start "$id" "$@" --distributed)" || continue
+  started=yes
   follow
+  started=''
   case $code in
     '') say "$name is no longer active" ;;
     # A host was stopped for maintenance, or the process was killed. The run can be resumed there.
@@ -239,5 +253,8 @@ while true; do
     *) break ;;
   esac
 done
-if [[ -n $delete ]]; then remove; else say "$name still exists, and costs money"; fi
+if [[ -n $delete ]]; then
+  remove
+  state=''
+fi
 exit "$code"

@@ -73,9 +73,11 @@ follow() {
     echo "$(hostname): the run has not been started on this host" >&2
     exit 4
   fi
-  local pid
-  pid=$(<"$run/pid")
-  tail --lines=30 --follow --sleep-interval=0.5 --pid="$pid" "$run/log"
+  if running; then
+    tail --lines=30 --follow --sleep-interval=0.5 --pid="$(<"$run/pid")" "$run/log"
+  else
+    tail --lines=30 "$run/log"
+  fi
   if [[ ! -e $run/code ]]; then
     echo "$(hostname): the run was killed" >&2
     exit 137

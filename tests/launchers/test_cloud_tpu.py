@@ -262,6 +262,7 @@ def test_failures_that_repeat_end_the_script(cloud):
     code, output = cloud.run()
     assert code == 255
     assert cloud.calls.count("scp") == 5 and "cannot be set up" in output
+    assert "tpu still exists, and costs money" in output
 
     (cloud.root / "calls").unlink()
     cloud.plan(api=["ERROR: (gcloud) PERMISSION_DENIED"] * 9)
@@ -274,6 +275,38 @@ def test_failures_that_repeat_end_the_script(cloud):
     cloud.end(0)
     assert cloud.run()[0] == 0
     assert cloud.calls == ["describe"] * 3 + SETUP
+
+
+def test_a_new_slice_that_cannot_be_used_is_deleted_if_asked(cloud):
+    delete = ("--type", "v5litepod-8", "--delete")
+    cloud.plan(scp=["refused"] * 5)
+    code, output = cloud.run(options=delete)
+    assert code == 255 and "cannot be set up" in output
+    assert cloud.calls[-1] == "delete" and not (cloud.root / "resource.json").exists()
+
+    # A slice that existed before may be used by another run.
+    (cloud.root / "resource.json").write_text('["ACTIVE"]')
+    cloud.plan(scp=["refused"] * 5)
+    code, output = cloud.run(options=delete)
+    assert code == 255 and "tpu still exists, and costs money" in output
+    assert cloud.calls[-1] == "describe"
+
+
+def test_a_run_is_not_followed_after_a_restart_of_its_host(tmp_path):
+    """The number of its process may belong to another process, such as the one of this test."""
+    run = tmp_path / "bert_jax_run"
+    run.mkdir()
+    for name, content in (("id", "1"), ("pid", os.getpid()), ("log", "step 3")):
+        (run / name).write_text(f"{content}\n")
+    done = subprocess.run(
+        ["bash", REPOSITORY / "launch/cloud_tpu_host.sh", "follow", "1"],
+        env=os.environ | {"HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    assert (done.returncode, done.stdout) == (137, "step 3\n")
+    assert "the run was killed" in done.stderr
 
 
 def test_requests_that_fail_are_bounded(cloud):
