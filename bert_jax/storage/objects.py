@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from pathlib import Path
@@ -171,7 +172,7 @@ def write_bytes(url: ObjectUrl, content: str | bytes, condition: str | None = No
 
     Args:
       url: the object.
-      content: up to 32 MiB; text is encoded as UTF-8.
+      content: the content; text is encoded as UTF-8. With a condition, it must be small.
       condition: `ABSENT` if the object must not exist yet, the version that it must have, or None
         to write it in any case. A condition requires content that no other process writes.
 
@@ -180,7 +181,14 @@ def write_bytes(url: ObjectUrl, content: str | bytes, condition: str | None = No
       StorageError: the object cannot be written.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
-    assert len(data) <= MAX_SINGLE_WRITE and url.key
+    assert url.key
+    if len(data) > MAX_SINGLE_WRITE:  # such as the manifest of a corpus with very many inputs
+        assert condition is None, "large objects are written without a condition"
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(data)
+            file.flush()
+            upload(Path(file.name), url)
+        return
     try:
         _request(url, "writing", lambda store: store.write(url, data, condition))
     except MissingObjectError as error:  # the version to be replaced is gone, or there is no bucket

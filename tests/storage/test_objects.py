@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.storage import retries
+from bert_jax.storage import objects, retries
 from bert_jax.storage.errors import ConflictError, MissingObjectError, StorageError
 from bert_jax.storage.objects import (
     create,
@@ -41,14 +41,23 @@ def test_objects_are_written_read_listed_and_removed(bucket: ObjectUrl) -> None:
     assert read_range(info, 1, 3) == b"ex" and read_range(info, 2, 99) == b"xt"
     names = [(bucket / "folder").relative(each.url) for each in list_objects(bucket / "folder")]
     assert names == ["a b+ü#%.txt", "inner/c"]
-    objects, directories = list_directory(bucket / "folder")
-    assert [each.url for each in objects] == [url]
+    found, directories = list_directory(bucket / "folder")
+    assert [each.url for each in found] == [url]
     assert directories == [bucket / "folder/inner"]
     remove(url)
     remove(url)
     assert find(url) is None
     remove_tree(bucket / "folder")
     assert [each.url.key for each in list_objects(bucket)] == ["folder2"]
+
+
+def test_large_content_is_written_like_a_file(
+    bucket: ObjectUrl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "MAX_SINGLE_WRITE", 9)
+    write_bytes(bucket / "x", "1234567890")
+    write_bytes(bucket / "x", "ü" * 10)
+    assert read_bytes(bucket / "x").decode() == "ü" * 10
 
 
 def test_objects_that_stand_for_folders_are_not_listed(
