@@ -147,7 +147,7 @@ def kept_documents(
     heldout_fraction: float,
     seen: SeenDocuments,
     counts: StreamCounts,
-    is_left_out: Callable[[int], bool] | None = None,
+    is_left_out: Callable[[int, bytes], bool] | None = None,
 ) -> Iterator[KeptDocument]:
     """Yield the documents of a corpus in order, without exact duplicates and held-out repeats.
 
@@ -158,8 +158,9 @@ def kept_documents(
       heldout_fraction: the fraction of `documents` to hold out.
       seen: the digests of earlier documents. New digests are added to it.
       counts: the counts to update.
-      is_left_out: a function that returns whether to leave out a document, given its number among
-        all documents that are neither duplicates nor repeats; None to leave out no others.
+      is_left_out: a function that returns whether to leave out a document, given its digest and
+        its number among all documents that are neither duplicates nor repeats; None to leave out no
+        others.
 
     Raises:
       ValueError: the corpus has too many documents.
@@ -184,7 +185,7 @@ def kept_documents(
             counts.left_out_bytes += len(text)
             continue
         position += 1
-        if is_left_out is not None and is_left_out(position - 1):
+        if is_left_out is not None and is_left_out(position - 1, digest):
             counts.screened_out += 1
             counts.left_out_bytes += len(text)
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.corpus.document_stream import (
+    DIGEST_BYTES,
     SPLITS,
     SeenDocuments,
     Split,
@@ -21,7 +23,7 @@ from bert_jax.corpus.inputs import PrepareInputs, PrepareOptions
 from bert_jax.corpus.manifest import TOKENIZER, Manifest
 from bert_jax.corpus.progress import ProgressCallback, ProgressMeter
 from bert_jax.corpus.screened_blocks import group_documents
-from bert_jax.corpus.screening import Screener, Screening
+from bert_jax.corpus.screening import Screener, Screening, changed_inputs
 from bert_jax.corpus.screening_pool import screen_blocks
 from bert_jax.corpus.shard_keeper import LocalShards, ShardKeeper
 from bert_jax.corpus.shards import (
@@ -53,6 +55,7 @@ class Preparation:
       source: the counts that the readers update.
       stream: the counts that `kept_documents` updates.
       screening: the result of screening the documents; None if nothing is to be left out.
+      screened_digest: a digest of the screened documents, which must not change afterwards.
       results: a dict from the name of each finished unit's shard to the unit's result.
       keeper: where finished shards are kept.
     """
@@ -66,6 +69,7 @@ class Preparation:
     source: SourceCounts = field(default_factory=lambda: SourceCounts(checksums={}))
     stream: StreamCounts = field(default_factory=StreamCounts)
     screening: Screening | None = None
+    screened_digest: bytes = b""
     results: dict[str, UnitResult] = field(default_factory=dict)
     keeper: ShardKeeper = field(default_factory=LocalShards)
 
@@ -75,6 +79,7 @@ class Preparation:
         """Make the missing shards, and fill `results` with the results of all shards.
 
         Raises:
+          ValueError: an input has changed since its documents were screened.
           TooManyUnknownError: too many tokens in the units so far are unknown. The order in which
             units are checked does not depend on the number of workers.
         """
@@ -120,6 +125,11 @@ class Preparation:
         """
         source, stream = SourceCounts(logged=False), StreamCounts()
         heldout, documents = self.inputs.documents(self.options.sources, source)
+        hashing = hashlib.blake2b(digest_size=DIGEST_BYTES)
+
+        def keep_all(position: int, digest: bytes) -> bool:
+            hashing.update(digest)
+            return False
 
         def report() -> None:
             if progress is not None:
@@ -127,7 +137,8 @@ class Preparation:
                 progress(meter.read(fraction, screened_bytes=source.text_bytes))
 
         with SeenDocuments(self.work / "seen.sqlite") as seen:
-            kept = kept_documents(heldout, documents, self.options.heldout_fraction, seen, stream)
+            fraction = self.options.heldout_fraction
+            kept = kept_documents(heldout, documents, fraction, seen, stream, keep_all)
             exempt = ("heldout",) if self.inputs.heldout else ()
             filtered = ((document, document.split not in exempt) for document in kept)
             blocks = screener.for_blocks(self.work / SCREENING)
@@ -135,6 +146,7 @@ class Preparation:
                 group_documents(filtered, blocks.fingerprint), blocks, num_workers, report
             )
         self.screening = screener.combine(blocks.directory, sizes, blocks.directory, report)
+        self.screened_digest = hashing.digest()
 
     def check_unknown(self, unchecked: deque[str]) -> None:
         """Check the results of units in order, as far as there are results without a gap.
@@ -158,15 +170,18 @@ class Preparation:
 
     def _units(self, seen: SeenDocuments) -> Iterator[Unit]:
         heldout, documents = self.inputs.documents(self.options.sources, self.source)
+        screening, hashing = self.screening, hashlib.blake2b(digest_size=DIGEST_BYTES)
+
+        def is_left_out(position: int, digest: bytes) -> bool:
+            hashing.update(digest)
+            return screening is not None and screening.removes(position)
+
         kept = kept_documents(
-            heldout,
-            documents,
-            self.options.heldout_fraction,
-            seen,
-            self.stream,
-            None if self.screening is None else self.screening.removes,
+            heldout, documents, self.options.heldout_fraction, seen, self.stream, is_left_out
         )
-        return build_units(kept, self.options.unit_bytes)
+        yield from build_units(kept, self.options.unit_bytes)
+        if screening is not None and hashing.digest() != self.screened_digest:
+            raise ValueError(changed_inputs())
 
     def texts(self) -> Iterator[str]:
         """Read the documents again from the beginning, and yield their texts."""

@@ -64,10 +64,13 @@ class Screening:
           ValueError: there was no such document, so the inputs have changed since the first pass.
         """
         if position >= len(self.verdicts):
-            raise ValueError(
-                "inputs: a file has changed while it was being read. Run the same command again."
-            )
+            raise ValueError(changed_inputs())
         return bool(self.verdicts[position] != _KEPT)
+
+
+def changed_inputs() -> str:
+    """Return the message about inputs that were changed between the two passes over them."""
+    return "inputs: a file has changed while it was being read. Run the same command again."
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from bert_jax.corpus import part_screening, screened_blocks, screening_report
 from bert_jax.corpus.inputs import PrepareOptions
 from bert_jax.corpus.manifest import read_manifest, verify_shards
 from bert_jax.corpus.parts import Part, make_part, merge_parts
+from bert_jax.corpus.preparation import Preparation
 from bert_jax.corpus.prepare import make_corpus
 from bert_jax.corpus.progress import ProgressMeter
 from bert_jax.corpus.requests import check_request
@@ -325,6 +326,28 @@ def test_a_large_cluster_is_written_in_pieces(
     assert example.num_removed == 8 and [each.beginning for each in example.removed] == [
         *("text 1", "text 2", "text 3")
     ]
+
+
+@pytest.mark.parametrize("replacement", ["cow", ""])
+def test_an_input_that_changes_after_the_first_pass_is_noticed(
+    prepare_options, tokenizer, tmp_path, write_json_lines, monkeypatch, replacement
+) -> None:
+    """The number of documents stays the same, or there is one less at the end."""
+    texts = [f"The cat ran to house {number}." for number in range(10)]
+    path = write_json_lines(tmp_path / "a.jsonl", texts)
+    options = replace(prepare_options, filters=FilterOptions(min_words=2))
+    screen = Preparation.screen
+
+    def screen_and_change(self: Preparation, *arguments: object) -> None:
+        screen(self, *arguments)
+        changed = texts[9].replace("cat", replacement) if replacement else ""
+        write_json_lines(tmp_path / "a.jsonl", [*texts[:9], changed])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Preparation, "screen", screen_and_change)
+        with pytest.raises(ValueError, match="inputs: a file has changed while it was being read"):
+            make_corpus([path], tokenizer, tmp_path / "out", options, 1)
+    assert not (tmp_path / "out/manifest.json").exists()
 
 
 def test_leaving_out_all_documents_is_an_error(
