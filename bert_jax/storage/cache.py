@@ -31,6 +31,9 @@ _LOCK, _DOWNLOAD = "lock", "download"
 # The size of all copies, or more, in a file of the cache that is locked while copies are added.
 _ROOM = "room"
 
+# The open files that hold the locks of copies that are kept until this process ends.
+_kept: dict[Path, int] = {}
+
 # An object, its name in the copy of a directory ("" for a copy of one object), and its SHA-256.
 _Part = tuple[ObjectInfo, str, str | None]
 
@@ -73,11 +76,18 @@ class Cache:
 
     def keep(self, info: ObjectInfo, sha256: str | None = None) -> Path:
         """Return a local copy of an object that is kept until this process ends; see `copy_of`."""
-        return self._hold(info.url, [(info, "", sha256)])[1]
+        return self._keep(info.url, [(info, "", sha256)])
 
     def keep_tree(self, url: ObjectUrl, infos: Iterable[ObjectInfo]) -> Path:
         """Return a local directory with copies of objects below `url`; see `keep`."""
-        return self._hold(url, [(info, url.relative(info.url), None) for info in infos])[1]
+        return self._keep(url, [(info, url.relative(info.url), None) for info in infos])
+
+    def _keep(self, url: ObjectUrl, parts: Sequence[_Part]) -> Path:
+        descriptor, path = self._hold(url, parts)
+        with suppress(KeyError):  # one open file per copy is enough
+            os.close(_kept.pop(path))
+        _kept[path] = descriptor
+        return path
 
     def _hold(self, url: ObjectUrl, parts: Sequence[_Part]) -> tuple[int, Path]:
         """Return a copy and the open file that holds a shared lock on it."""

@@ -36,6 +36,14 @@ def test_copies_follow_the_object(bucket: ObjectUrl) -> None:
         local_file(bucket / "missing")
 
 
+def test_a_copy_that_is_kept_needs_one_open_file(bucket: ObjectUrl) -> None:
+    write_bytes(bucket / "x", "1")
+    copies = {local_file(bucket / "x") for _ in range(5)}
+    (copy,) = copies
+    opened = [os.path.realpath(file) for file in Path("/proc/self/fd").iterdir()]
+    assert opened.count(os.path.realpath(copy.parent / "lock")) == 1
+
+
 def test_directories_are_copied(bucket: ObjectUrl) -> None:
     for name in ("a", "inner/b", "inner/big"):
         write_bytes(bucket / "model" / name, name)
