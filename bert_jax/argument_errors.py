@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from bert_jax.local_paths import shown
 from bert_jax.validation import renamed_in_errors
 
 # The commands to suggest instead of names in the Python API.
@@ -48,16 +49,17 @@ def naming_arguments(
         with renamed_in_errors({**COMMANDS, **short_names}):
             yield
     except ValueError as error:
-        if (message := _with_option(str(error), values)) is None:
+        text = shown(str(error))
+        if (message := _with_option(text, values) or text) == str(error):
             raise
         raise ValueError(message) from error
     except OSError as error:
         if error.errno not in _UNREADABLE or not isinstance(error.filename, str):
             raise
         problem = f"{error.filename}: {os.strerror(error.errno).lower()}."
-        if (message := _with_option(problem, values)) is None:
+        if (named := _with_option(problem, values)) is None:
             raise
-        raise ValueError(message) from error
+        raise ValueError(named) from error
 
 
 def _with_option(message: str, values: Iterable[tuple[str, str]]) -> str | None:

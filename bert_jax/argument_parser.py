@@ -17,17 +17,33 @@ from bert_jax.validation import nearest
 
 _OVERRIDE = "--config."
 # The arguments whose values may be URLs of objects in buckets, by verb.
+_URL_ARGUMENTS = {
+    "add-words": "work_dir --words --output",
+    "bench data": "--corpus",
+    "bench prepare": "--input --tokenizer",
+    "compare": "work_dir other --treebank --plot --output",
+    "compare-runs": "--page --plot --output",
+    "evaluate": "work_dir --data --output --predictions --text --minimal-pairs --plot",
+    "export": "work_dir --output",
+    "extract": "work_dir --output",
+    "fill-mask": "--work-dir",
+    "finetune": "--init --data",
+    "import": "source --output --tokenizer",
+    "inspect": "models --page",
+    "look": "work_dir --output",
+    "predict": "work_dir --input --output",
+    "prepare": "--input --held-out-input --output --tokenizer --decontaminate",
+    "pretrain": "--init --corpus",
+    "probe": "work_dir --treebank --plot --output",
+    "prune-heads": "work_dir --data --plot --output",
+    "sweep": "--init --data",
+    "tokenize": "tokenizer",
+    "train-tokenizer": "--input --output",
+    "verify": "first second",
+    "verify-checkpoint": "directory",
+}
 URL_ARGUMENTS = frozenset(
-    {
-        *(
-            "train-tokenizer --input",
-            "train-tokenizer --output",
-            "prepare --input",
-            "prepare --held-out-input",
-        ),
-        *("prepare --output", "prepare --tokenizer", "bench prepare --tokenizer"),
-        *("pretrain --corpus", "tokenize tokenizer", "evaluate --text"),
-    }
+    f"{verb} {argument}" for verb, text in _URL_ARGUMENTS.items() for argument in text.split()
 )
 
 

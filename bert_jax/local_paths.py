@@ -24,6 +24,9 @@ SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 # The short names of the small models that come with a checkout; see `small_model`.
 SMALL_MODELS = ("mini-bert", "mini-albert", "mini-sentiment", "mini-ner", "mini-qa")
 
+# From the path of each copy of an object that this process uses to the object's URL; see `shown`.
+COPIES: dict[str, str] = {}
+
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 # Path turns gs://x into gs:/x. In this form, recognize only well-known schemes, since a directory
 # may be named "notes:".
@@ -65,6 +68,14 @@ def is_url(path: str | os.PathLike[str]) -> bool:
     if not isinstance(path, str):  # `Path` turns "gs://bucket" into "gs:/bucket"
         text = _COLLAPSED.sub(r"\1://", text, count=1)
     return text.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
+
+
+def shown(text: str | os.PathLike[str]) -> str:
+    """Return a message or a path in which the URLs of objects replace the paths of their copies."""
+    shown = os.fspath(text)
+    for copy, url in COPIES.items():
+        shown = shown.replace(copy, url)
+    return shown
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:

@@ -27,6 +27,7 @@ from bert_jax.corpus.workspace import (
     WORK,
     different_settings,
     finished_meanwhile,
+    has_corpus,
     not_empty,
     plan_differences,
 )
@@ -45,7 +46,7 @@ from bert_jax.storage.objects import (
     write_bytes,
 )
 from bert_jax.storage.store import ObjectInfo
-from bert_jax.storage.urls import ObjectUrl
+from bert_jax.storage.urls import Location, ObjectUrl
 
 LEASE = "lease"
 _SUFFIX = ".json"
@@ -243,14 +244,19 @@ def check_outside_bucket_corpora(url: ObjectUrl, name: str) -> None:
     """
     parent = url.parent
     while parent.key:
-        if find(parent / WORK / PLAN) is not None or _is_finished(parent):
+        if is_corpus(parent):
             raise ValueError(
                 f"{name}={url}: this is inside the corpus {parent}. Choose another URL."
             )
         parent = parent.parent
 
 
-def _is_finished(url: ObjectUrl) -> bool:
-    if find(url / MANIFEST) is None:
+def is_corpus(location: Location) -> bool:
+    """Return whether there is a corpus at a path or URL, finished or in preparation."""
+    if not isinstance(location, ObjectUrl):
+        return has_corpus(location)
+    if find(location / WORK / PLAN) is not None:
+        return True
+    if find(location / MANIFEST) is None:
         return False
-    return any(info.url.suffix == ".arrayrecord" for info in list_directory(url)[0])
+    return any(info.url.suffix == ".arrayrecord" for info in list_directory(location)[0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from bert_jax.filtering.findings import Finding
 from bert_jax.filtering.words import Hashes, ngram_hashes, word_hashes
 from bert_jax.json_files import parse_json
+from bert_jax.storage.urls import parse_location
 from bert_jax.text.archives import BROKEN_ARCHIVE, open_stream
 from bert_jax.text.documents import SourceCounts
 from bert_jax.text.files import JSON_LINES_SUFFIXES, PARQUET_SUFFIXES, content_suffix
@@ -89,12 +89,13 @@ def check_contamination(text: str, evaluation: Hashes) -> Finding | None:
 
 
 def _texts(path: str, encoding: str) -> Iterator[str]:
-    suffix = content_suffix(Path(path))
+    location = parse_location(path)
+    suffix = content_suffix(location)
     if suffix in PARQUET_SUFFIXES:
         # Arrow is slow to import, so it is imported only if needed.
         from bert_jax.text.parquet import parquet_columns, parquet_records
 
-        for _, record in parquet_records(Path(path), parquet_columns(Path(path))):
+        for _, record in parquet_records(location, parquet_columns(location)):
             yield from _strings(record)
         return
     content = _read(path, encoding)
@@ -109,14 +110,16 @@ def _texts(path: str, encoding: str) -> Iterator[str]:
 
 def _read(path: str, encoding: str) -> str:
     try:
-        with open_stream(Path(path), SourceCounts()) as stream:
+        with open_stream(parse_location(path), SourceCounts()) as stream:
             return stream.read().decode(encoding)
     except BROKEN_ARCHIVE as error:
         raise ValueError(
             f"decontaminate={path}: a truncated or damaged archive. Download or write it again."
         ) from error
     except OSError as error:
-        raise ValueError(f"decontaminate={path}: cannot be read: {error.strerror}.") from error
+        raise ValueError(
+            f"decontaminate={path}: cannot be read: {error.strerror or error}."
+        ) from error
     except UnicodeDecodeError as error:
         raise ValueError(
             f"decontaminate={path}: not in the encoding {encoding} (byte {error.start}). "

@@ -12,12 +12,13 @@ from importlib.metadata import version
 from typing import Any, Literal
 
 from bert_jax.field_options import option
-from bert_jax.files import file_sha256
 from bert_jax.filtering.c4 import C4
 from bert_jax.filtering.contamination import CONTAMINATED
 from bert_jax.filtering.gopher import GopherQuality
 from bert_jax.filtering.minhash import HIGHEST_THRESHOLD, LOWEST_THRESHOLD
 from bert_jax.filtering.repetition import GopherRepetition
+from bert_jax.storage.locations import is_file, sha256_of
+from bert_jax.storage.urls import parse_location
 
 RuleSet = Literal["gopher-quality", "gopher-repetition", "c4"]
 RULE_SETS: tuple[RuleSet, ...] = ("gopher-quality", "gopher-repetition", "c4")
@@ -110,7 +111,7 @@ class FilterOptions:
         if self.contaminated not in ("remove", "count"):
             raise ValueError(f"contaminated={self.contaminated!r}: expected 'remove' or 'count'.")
         for path in self.decontaminate:
-            if not os.path.isfile(path):
+            if not is_file(parse_location(path)):
                 raise ValueError(f"{path}: no such file to decontaminate against.")
         threshold = self.near_duplicates
         if threshold is not None and not LOWEST_THRESHOLD <= threshold <= HIGHEST_THRESHOLD:
@@ -148,7 +149,7 @@ class FilterOptions:
         """
         content = json.loads(json.dumps(dataclasses.asdict(self)))
         content["decontaminate"] = {
-            os.path.basename(path): file_sha256(path) for path in self.decontaminate
+            os.path.basename(path): sha256_of(parse_location(path)) for path in self.decontaminate
         }
         unused = {
             "gopher_quality": "gopher-quality" not in self.quality_rules,

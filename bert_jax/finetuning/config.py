@@ -12,7 +12,7 @@ from bert_jax.finetuning.registry import kind_of_task, task_sections
 from bert_jax.finetuning.task_data import TaskData
 from bert_jax.finetuning.task_kind import TaskConfig
 from bert_jax.labeled_data.files import Split
-from bert_jax.local_paths import LocalPath, check_config_paths
+from bert_jax.local_paths import LocalPath, PathOrUrl, check_config_paths
 from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tracking.tracker import TrackerName
@@ -148,7 +148,7 @@ class FinetuneConfig:
     """
 
     work_dir: LocalPath
-    init_from: LocalPath
+    init_from: PathOrUrl
     task: TaskConfig = one_section_of(task_sections)
     from_scratch: bool = False
     seed: int = 0

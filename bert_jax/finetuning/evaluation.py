@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bert_jax.finetuning.config import EvaluationConfig
 from bert_jax.finetuning.open_evaluation import SetScores, open_evaluation
+from bert_jax.runs.model_location import local_model
 from bert_jax.runs.outputs import check_output
 from bert_jax.validation import check_config
 
@@ -74,7 +75,7 @@ def evaluate(
             )
         check_output(into, "--predictions")
     opened = open_evaluation(
-        Path(work_dir),
+        local_model(work_dir, step=step),
         config,
         data=None if data is None else os.fspath(data),
         step=step,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from bert_jax.finetuning.sentences import (
     SENTENCES,
@@ -20,8 +19,10 @@ from bert_jax.labeled_data.files import Split
 from bert_jax.labeled_data.glue import glue_files, glue_task
 from bert_jax.labeled_data.labels import check_skipped
 from bert_jax.labeled_data.sentences import SentenceFiles
-from bert_jax.local_paths import LocalPath
+from bert_jax.local_paths import LocalPath, PathOrUrl
 from bert_jax.runs.work_dir import InferenceDefaults
+from bert_jax.storage.locations import exists, is_directory
+from bert_jax.storage.urls import parse_location
 from bert_jax.text.files import is_tfds
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
@@ -41,9 +42,9 @@ class GlueConfig(TaskConfig):
     """
 
     task: str
-    directory: LocalPath
+    directory: PathOrUrl
     sigmoid: bool = False
-    validation: LocalPath = ""
+    validation: PathOrUrl = ""
     tfds_data_dir: LocalPath = ""
     skip_labels: tuple[str, ...] = ()
 
@@ -77,7 +78,7 @@ class GlueConfig(TaskConfig):
 
     def is_missing(self) -> bool:
         """See `TaskConfig.is_missing`."""
-        return super().is_missing() and not Path(self.directory).is_dir()
+        return super().is_missing() and not is_directory(parse_location(self.directory))
 
     def open(
         self,
@@ -102,18 +103,19 @@ class GlueConfig(TaskConfig):
         Raises:
           ValueError: the split needs a directory, but the path is not one.
         """
-        is_directory = is_tfds(path) or Path(path).is_dir()
+        whole = is_tfds(path) or is_directory(parse_location(path))
         kept = self.tfds_data_dir if is_tfds(path) else ""
         if split == "train":
-            if not is_directory:
-                problem = "not a directory" if Path(path).exists() else "no such directory"
+            if not whole:
+                there = exists(parse_location(path))
+                problem = "not a directory" if there else "no such directory"
                 raise ValueError(
                     f"{path}: {problem}. To train on {self.task}, specify the directory "
                     "with its official files (train.tsv, dev.tsv) or tfds:glue/NAME. For your own "
                     "files, use configs/finetune/table.py"
                 )
             return dataclasses.replace(self, directory=path, tfds_data_dir=kept)
-        if is_directory:
+        if whole:
             return dataclasses.replace(self, directory=path, validation="", tfds_data_dir=kept)
         if split == "test":
             raise ValueError(

@@ -33,7 +33,8 @@ from bert_jax.finetuning.task_kind import TaskConfig
 from bert_jax.json_files import read_json_object
 from bert_jax.labeled_data.files import Split
 from bert_jax.models.parameters import Parameters
-from bert_jax.runs.checkpoints import default_checkpoint_step
+from bert_jax.runs.default_checkpoint import default_checkpoint_step
+from bert_jax.runs.named_checkpoint import absolute_name
 from bert_jax.runs.ownership import RESOLVED_NAME
 from bert_jax.runs.runtime import versions
 from bert_jax.runs.work_dir import (
@@ -175,7 +176,7 @@ def open_evaluation(
         raise ValueError(f"{error}{hint}") from error
     sets = _sets_of(task_data, split, work_dir, data)
     read_from = task.source_of(split)
-    source = f"{read_from} by {work_dir.resolve()}"
+    source = f"{read_from} by {absolute_name(work_dir)}"
     if into is not None:
         check_files(into, [file for name in sets for file in sets[name].file_names(name)], source)
     check_same(

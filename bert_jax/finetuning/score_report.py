@@ -7,10 +7,13 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from bert_jax.files import write_file
 from bert_jax.finetuning.evaluation import EvaluationResult
 from bert_jax.json_files import read_json
-from bert_jax.local_paths import make_directory
+from bert_jax.local_paths import is_url, shown
+from bert_jax.runs.outputs import check_output_file
+from bert_jax.storage.locations import exists, local_input
+from bert_jax.storage.uploads import write_result
+from bert_jax.storage.urls import parse_location
 from bert_jax.training.reports import format_metric
 
 # The keys in a scores file.
@@ -19,7 +22,7 @@ _KEYS = {"work_dir", "step", "data", "sets"}
 
 def lines(result: EvaluationResult) -> Iterator[str]:
     """Yield the lines that describe the model and its scores on every set."""
-    yield f"model      {result.work_dir}, step {result.step:,}"
+    yield f"model      {shown(result.work_dir)}, step {result.step:,}"
     yield f"devices    {result.devices}"
     yield from result.notes
     for name, scores in result.sets.items():
@@ -57,6 +60,11 @@ def check_outputs(
             f"--output={output}: the prediction files are written to {predictions}, and one of "
             "them could overwrite this file. Specify a path in another directory"
         )
+    if is_url(output):
+        check_output_file(output, "--output")
+        if not exists(parse_location(output)):
+            return
+        output = local_input(output, "--output")
     if not output.exists():
         return
     if not output.is_file():  # reading a pipe would block
@@ -72,8 +80,8 @@ def check_outputs(
         content = None
     if not isinstance(content, dict) or content.keys() != _KEYS:
         raise ValueError(
-            f"--output={output}: the file exists and was not written by `evaluate`, so it is not "
-            "overwritten. Use another path"
+            f"--output={shown(output)}: the file exists and was not written by `evaluate`, so it "
+            "is not overwritten. Use another path"
         )
 
 
@@ -96,9 +104,8 @@ def write_scores(output: Path, result: EvaluationResult, data: str | None) -> No
         }
         for name, scores in result.sets.items()
     }
-    values = {"work_dir": str(result.work_dir), "step": result.step, "data": data, "sets": sets}
-    make_directory(output.parent)
-    write_file(output, json.dumps(values, indent=2) + "\n")
+    values = {"work_dir": shown(result.work_dir), "step": result.step, "data": data, "sets": sets}
+    write_result(output, json.dumps(values, indent=2) + "\n")
 
 
 def _table(rows: Mapping[str, Mapping[str, float]], title: str) -> Iterator[str]:

@@ -12,13 +12,16 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from bert_jax.local_paths import is_url, shown
 from bert_jax.models.classifiers import FROM_MASKED_LM
 from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import Parameters
 from bert_jax.models.sentence_embedding import SETTINGS_DROPPED
-from bert_jax.runs.checkpoints import default_checkpoint_step
+from bert_jax.runs.default_checkpoint import default_checkpoint_step
+from bert_jax.runs.model_location import local_model
+from bert_jax.runs.named_checkpoint import absolute_name
 from bert_jax.runs.work_dir import (
     CHECKPOINTS_NAME,
     MODEL_NAME,
@@ -26,6 +29,8 @@ from bert_jax.runs.work_dir import (
     read_sentence_embedding,
     read_tokenizer,
 )
+from bert_jax.storage.locations import absolute, is_directory
+from bert_jax.storage.urls import parse_location
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.checkpoint_files import saved_run, steps_in
 from bert_jax.training.checkpoint_parameters import load_parameters
@@ -89,7 +94,7 @@ def open_source(init_from: str, work_dir: Path, mesh: Mesh, *, from_scratch: boo
       ValueError: `init_from` is `work_dir`, contains another model's tokenizer, or is neither a
         work directory nor the deleted source of a run that is being resumed.
     """
-    directory = Path(init_from)
+    directory = _local(init_from)
     if work_dir.resolve() == directory.resolve():
         raise ValueError(
             f"work_dir={work_dir}: this is also init_from, the directory that the run starts from. "
@@ -110,15 +115,25 @@ def open_source(init_from: str, work_dir: Path, mesh: Mesh, *, from_scratch: boo
     return Source(init_from, from_scratch, directory, model, tokenizer, step, mesh)
 
 
+def _local(init_from: str) -> Path:
+    """Return the path of the model on a local disk, or one without a model if it was deleted."""
+    try:
+        return local_model(init_from, "init_from")
+    except ValueError:
+        if not is_url(init_from) or is_directory(parse_location(init_from)):
+            raise
+        return Path(init_from)
+
+
 def _check_path(directory: Path, work_dir: Path, stored: Any) -> None:
     """Reject `directory`, which has no model, unless the run in `work_dir` started from it."""
     if stored is None:
         return
     began = stored["path"] if isinstance(stored, dict) else stored
-    if str(directory.resolve()) != began:
+    if absolute_name(directory) != began:
         raise ValueError(
-            f"init_from={directory}: contains no model, but the run in {work_dir} started from "
-            f"{began}. Set init_from={began}, even if that directory has been deleted."
+            f"init_from={shown(directory)}: contains no model, but the run in {work_dir} started "
+            f"from {began}. Set init_from={began}, even if that directory has been deleted."
         )
 
 
@@ -129,7 +144,7 @@ def source_identity(source: Source, work_dir: Path) -> Any:
     same path, holds the same parameters, or was deleted. Otherwise the new description differs from
     the stored one, and the run cannot be resumed.
     """
-    path = str(Path(source.init_from).resolve())
+    path = absolute(parse_location(source.init_from))
     saved = saved_run(work_dir / CHECKPOINTS_NAME)
     stored = None if saved is None else saved[1].get("init_from")
     if stored is not None:

@@ -71,7 +71,7 @@ class SpansConfig(FilesTaskConfig):
 
         def read(split: Split) -> SpanSet:
             labeled = split != "test"
-            examples = read_squad(Path(split_path(self.files, split)), labeled=labeled)
+            examples = read_squad(split_path(self.files, split), labeled=labeled)
             windows = span_windows(
                 examples,
                 tokenizer,

@@ -16,7 +16,7 @@ from bert_jax.finetuning.outcome import read_outcome
 from bert_jax.finetuning.registry import task_sections
 from bert_jax.json_files import expecting_fields, read_json_object
 from bert_jax.labeled_data.files import Split
-from bert_jax.runs.checkpoints import default_checkpoint_step
+from bert_jax.runs.default_checkpoint import default_checkpoint_step
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, MODEL_NAME, TOKENIZER_NAME
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 from bert_jax.validation import differences

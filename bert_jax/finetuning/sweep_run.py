@@ -41,7 +41,7 @@ from bert_jax.finetuning.sweep_results import (
 from bert_jax.finetuning.training import train
 from bert_jax.finetuning.variants import Variant
 from bert_jax.local_paths import make_directory
-from bert_jax.runs.checkpoints import default_checkpoint_step
+from bert_jax.runs.default_checkpoint import default_checkpoint_step
 from bert_jax.runs.runtime import hardware, versions
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME
 from bert_jax.training.checkpoint_parameters import load_parameters

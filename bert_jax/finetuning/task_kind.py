@@ -13,6 +13,7 @@ from bert_jax.inference.predict_tasks import PredictTask
 from bert_jax.labeled_data.delimited import TableFormat
 from bert_jax.labeled_data.features import Features
 from bert_jax.labeled_data.files import Split, has_file
+from bert_jax.local_paths import is_url
 from bert_jax.models.model import ClassifierHead, ModelConfig
 from bert_jax.runs.work_dir import InferenceDefaults
 from bert_jax.tasks.finetuning import ClassifierTask
@@ -92,11 +93,13 @@ class TaskConfig(abc.ABC):
     def source_of(self, split: Split) -> str:
         """Return an unambiguous name for a split's input: an absolute path, or "tfds:..."."""
         path = self.input_of(split)
-        return path if is_tfds(path) else str(Path(path).resolve())
+        return path if is_tfds(path) or is_url(path) else str(Path(path).resolve())
 
     def is_missing(self) -> bool:
         """Return whether the task has relative paths and none of them exists."""
-        relative = [Path(path) for path in self.paths() if not Path(path).is_absolute()]
+        relative = [
+            path for path in self.paths() if not is_url(path) and not Path(path).is_absolute()
+        ]
         return bool(relative) and not any(map(has_file, relative))
 
     def inference_defaults(self, max_length: int, data: TaskData) -> InferenceDefaults:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import overload
 
 import jax
@@ -28,6 +27,7 @@ from bert_jax.labeled_data.features import Features, build_sequences
 from bert_jax.models.model import Model, infer
 from bert_jax.models.options import DTypeName
 from bert_jax.models.sentence_embedding import SentenceEmbedding, sentence_vectors
+from bert_jax.runs.model_location import local_model
 from bert_jax.runs.work_dir import read_sentence_embedding
 from bert_jax.tasks.task import Batch
 from bert_jax.tokenizers.tokenizer import LocatedTokens, Tokenizer
@@ -181,7 +181,8 @@ class Embed(Predictor):
             fine-tuning run; other models use all their positions.
           dtype: the dtype to compute in; see `FillMask`.
         """
-        settings = read_sentence_embedding(Path(work_dir))
+        work_dir = local_model(work_dir)
+        settings = read_sentence_embedding(work_dir)
         if max_length is None and settings is not None:
             max_length = settings.max_length
         super().__init__(work_dir, batch_size=batch_size, max_length=max_length, dtype=dtype)

@@ -13,6 +13,8 @@ from threading import Thread
 from typing import Literal, TypeVar, get_args
 
 from bert_jax.labeled_data.files import file_bytes, find_file, has_file, stream_bytes
+from bert_jax.local_paths import is_url, shown
+from bert_jax.storage.urls import Location, ObjectUrl
 from bert_jax.text.files import content_suffix
 
 Format = Literal["auto", "text", "jsonl"]
@@ -69,23 +71,33 @@ class Input:
     Attributes:
       name: the input's name in messages.
       lines: the lines with their newlines, and None whenever the next line has not arrived yet.
-      status: the result of calling stat on the file that the lines are read from.
+      status: the result of calling stat on the file that the lines are read from; None for an
+        object in a bucket.
     """
 
     name: str
     lines: Iterator[bytes | None]
-    status: os.stat_result
+    status: os.stat_result | None
 
-    def check_not_overwritten(self, output: Path) -> None:
+    def check_not_overwritten(self, output: Location) -> None:
         """Raise a ValueError if the output file is the file being read."""
+        if isinstance(output, ObjectUrl):
+            if str(output) == self.name:
+                raise ValueError(self._overwritten(output))
+            return
+        if self.status is None:
+            return
         # A terminal may be both input and output.
         if not stat.S_ISREG(self.status.st_mode) or not output.exists():
             return
         if os.path.samestat(self.status, output.stat()):
-            raise ValueError(
-                f"--output={output}: this is the input file ({self.name}), which would be "
-                "overwritten. Use another name"
-            )
+            raise ValueError(self._overwritten(output))
+
+    def _overwritten(self, output: Location) -> str:
+        return (
+            f"--output={output}: this is the input file ({self.name}), which would be overwritten. "
+            "Use another name"
+        )
 
 
 def open_input(path: str | None, form: Format, max_lines: int) -> Input:
@@ -105,15 +117,17 @@ def open_input(path: str | None, form: Format, max_lines: int) -> Input:
         # Open a separate stream: Python aborts if it exits while a thread is reading from
         # sys.stdin.
         stream = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
-        lines, status = stream_bytes(stream, name, MAX_BYTES), os.fstat(stream.fileno())
+        lines = stream_bytes(stream, name, MAX_BYTES)
+        status: os.stat_result | None = os.fstat(stream.fileno())
     else:
         name = path
         if form == "auto":
             _check_name(path)
-        file = _find(path)
-        lines, status = file_bytes(file, MAX_BYTES), os.stat(file)
+        file = find_file(path) if is_url(path) else _find(Path(path))
+        lines = file_bytes(file, MAX_BYTES)
+        status = None if isinstance(file, ObjectUrl) else os.stat(file)
     # Read a regular file without a thread, so that it is always split into the same batches.
-    is_file = stat.S_ISREG(status.st_mode)
+    is_file = status is None or stat.S_ISREG(status.st_mode)
     return Input(name, lines if is_file else read_ahead(lines, max_lines), status)
 
 
@@ -146,13 +160,12 @@ def chunks(
         yield part
 
 
-def _find(path: str) -> Path:
+def _find(file: Path) -> Location:
     """Return the file (possibly a pipe or device) or, if it is missing, its compressed version."""
-    file = Path(path)
     if has_file(file) or not file.exists():
         return find_file(file)
     if file.is_dir():
-        raise ValueError(f"{path} is a directory; expected a file, or - for standard input")
+        raise ValueError(f"{shown(file)} is a directory; expected a file, or - for standard input")
     return file
 
 

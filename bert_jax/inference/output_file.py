@@ -13,6 +13,8 @@ from bert_jax.inference.input_lines import UnusableLine
 from bert_jax.inference.input_stream import Input
 from bert_jax.inference.requests import Answer, json_line
 from bert_jax.local_paths import make_directory
+from bert_jax.storage.uploads import local_output
+from bert_jax.storage.urls import parse_location
 from bert_jax.terminal import use_utf8
 
 
@@ -23,20 +25,27 @@ def open_output(path: str | None, source: Input, standard_output: TextIO) -> Ite
     Until the body of the `with` statement ends without an error, the file is named PATH.partial.
 
     Args:
-      path: the file, whose directory is created if it does not exist; None or "-" for standard
-        output.
+      path: the file, whose directory is created if it does not exist, or the URL of an object,
+        which is uploaded at the end; None or "-" for standard output.
       source: the input, which must not be overwritten.
       standard_output: the stream to yield for standard output.
 
     Raises:
       ValueError: the file is the input.
+      StorageError: the object cannot be written.
       NotWritten: the disk is full.
     """
-    if path in (None, "-"):
+    if path is None or path == "-":
         use_utf8(standard_output)
         yield standard_output
         return
-    target = Path(path)
+    source.check_not_overwritten(parse_location(path))
+    with local_output(path) as target:
+        yield from _open(target, source)
+
+
+def _open(target: Path, source: Input) -> Iterator[TextIO]:
+    """Yield the stream for a file on a local disk."""
     source.check_not_overwritten(target)
     if target.exists() and not target.is_file():  # do not replace devices or pipes
         with open(target, "w", encoding="utf-8", errors="backslashreplace") as file:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
@@ -26,6 +25,7 @@ from bert_jax.labeled_data.features import Features, build_sequences, truncate_p
 from bert_jax.models.options import DTypeName
 from bert_jax.processes import format_bytes, memory_bytes
 from bert_jax.runs.checkpoints import load_model
+from bert_jax.runs.model_location import local_model
 from bert_jax.runs.work_dir import InferenceDefaults, read_inference_defaults, read_model
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
@@ -316,7 +316,8 @@ class Predictor:
         """
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: expected 1 or more")
-        config, origin = read_model(Path(work_dir))
+        work_dir = local_model(work_dir, step=step)
+        config, origin = read_model(work_dir)
         head, positions = config.head, config.encoder.max_positions
         if self.heads is not None and head not in self.heads:
             purpose = self.purpose or f"have the head {' or '.join(map(repr, self.heads))}"
@@ -333,7 +334,7 @@ class Predictor:
                 f"max_length={max_length}: expected {shortest} to {positions}, the model's number "
                 "of positions"
             )
-        self.defaults = read_inference_defaults(Path(work_dir)) or self.fallback_defaults
+        self.defaults = read_inference_defaults(work_dir) or self.fallback_defaults
         default_length = (
             positions if self.defaults is None else min(self.defaults.max_length, positions)
         )

@@ -15,6 +15,7 @@ from bert_jax.inference.input_stream import Format, Input, chunks, open_input
 from bert_jax.inference.predict_tasks import PredictTask, default_task, with_prompt
 from bert_jax.inference.predictor import Predictor, UnusableText
 from bert_jax.models.options import DTypeName
+from bert_jax.runs.model_location import local_model
 from bert_jax.runs.work_dir import read_model
 
 
@@ -99,16 +100,17 @@ class LineRequest:
         Raises:
           ValueError: there is no such model, or an option does not apply to the task.
         """
-        config, _ = read_model(Path(work_dir))
+        work_dir = local_model(work_dir)
+        config, _ = read_model(work_dir)
         task = tasks[name] if name else default_task(config.head, tasks)
         if prompt_name is not None:
-            task = with_prompt(task, Path(work_dir), prompt_name)
+            task = with_prompt(task, work_dir, prompt_name)
         if task.top_k is None and top_k is not None:
             others = " and ".join(each.name for each in tasks.values() if each.top_k is not None)
             raise ValueError(
                 f"--top-k={top_k}: {task.name} returns no alternatives. Only {others} take --top-k"
             )
-        return cls(Path(work_dir), task, task.top_k or 0 if top_k is None else top_k)
+        return cls(work_dir, task, task.top_k or 0 if top_k is None else top_k)
 
     def prompt(self, form: Format) -> str:
         """Return the message that asks the user to type input in the terminal."""

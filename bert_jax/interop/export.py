@@ -28,7 +28,8 @@ from bert_jax.json_files import read_json_object
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.sentence_embedding import SentenceEmbedding
 from bert_jax.runs.checkpoints import load_for_export
-from bert_jax.runs.outputs import new_directory
+from bert_jax.runs.model_location import local_model
+from bert_jax.runs.outputs import check_new_directory, new_directory
 from bert_jax.runs.work_dir import (
     PAIRS,
     read_inference_defaults,
@@ -36,6 +37,7 @@ from bert_jax.runs.work_dir import (
     read_sentence_embedding,
     read_tokenizer,
 )
+from bert_jax.storage.urls import Location, parse_location
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.validation import check_choice
 
@@ -52,7 +54,7 @@ class ExportResult:
       notes: remarks about the export, one line each.
     """
 
-    path: Path
+    path: Location
     config: ModelConfig
     step: int
     num_bytes: int
@@ -98,8 +100,10 @@ def export(
         missing, or an option does not apply to the format.
       OSError: a file cannot be read or written.
     """
-    work_dir, output = Path(work_dir), Path(output)
     _check_options(format, dtype, hidden_states)
+    output = parse_location(output, "--output")
+    check_new_directory(output)
+    work_dir = local_model(work_dir)
     origin, stored = read_model(work_dir)[1], dtype or "float32"
     settings = read_sentence_embedding(work_dir)
     notes = []
@@ -130,12 +134,12 @@ def export(
         write_checksums(target)
         # Write the card after the checksums, so that it has no checksum and can be edited freely.
         (target / "README.md").write_text(card, encoding="utf-8")
+        num_bytes = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
     if settings is not None and format != "huggingface":
         notes.append(
             f"the program returns token vectors. {output / 'README.md'} describes how to pool them "
             f"into the sentence embedding (pooling {' + '.join(settings.pooling)})"
         )
-    num_bytes = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
     return ExportResult(output, config, step, num_bytes, tuple(notes))
 
 

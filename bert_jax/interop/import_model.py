@@ -12,10 +12,14 @@ from bert_jax.interop.huggingface.families import family_of
 from bert_jax.interop.huggingface.import_config import ImportOptions
 from bert_jax.interop.huggingface.load import ForeignModel, open_directory
 from bert_jax.interop.tensorflow_import import checkpoint_prefix, open_checkpoint
+from bert_jax.local_paths import is_url
 from bert_jax.models.model import ModelConfig, Problem
 from bert_jax.models.sentence_embedding import SentenceEmbedding
-from bert_jax.runs.outputs import check_output, new_directory
+from bert_jax.runs.model_location import local_model
+from bert_jax.runs.outputs import check_new_directory, new_directory
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, PAIRS, TOKENIZER_NAME, write_model
+from bert_jax.storage.locations import local_input
+from bert_jax.storage.urls import Location, parse_location
 from bert_jax.training.checkpoint_parameters import save_parameters
 from bert_jax.validation import check_seed
 
@@ -35,7 +39,7 @@ class ImportResult:
       revision: the model's commit on the Hugging Face Hub; None for a local source.
     """
 
-    work_dir: Path
+    work_dir: Location
     config: ModelConfig
     notes: tuple[str, ...]
     tensors: tuple[str, ...]
@@ -98,13 +102,14 @@ def import_model(
         tensor is missing, unexpected or has the wrong shape.
       OSError: a file cannot be read or written.
     """
-    source, output = os.fspath(source), Path(output)
+    source, destination = os.fspath(source), parse_location(output, "--output")
     check_seed(seed)
-    check_output(output, "--output")
+    check_new_directory(destination)
     options = ImportOptions(head, tuple(labels), problem, max_positions)
-    model, commit = _open(source, revision, options, None if tokenizer is None else Path(tokenizer))
+    own = None if tokenizer is None else local_input(tokenizer, "--tokenizer")
+    model, commit = _open(source, revision, options, own)
     origin = _origin(source, commit, model)
-    with new_directory(output) as target:
+    with new_directory(destination) as target:
         save_parameters(target / CHECKPOINTS_NAME, model.parameters(seed), origin)
         model.tokenizer.save(target / TOKENIZER_NAME)
         write_model(
@@ -115,7 +120,7 @@ def import_model(
             sentence_embedding=model.sentence_embedding,
         )
     return ImportResult(
-        output,
+        destination,
         model.config,
         tuple(model.notes),
         tuple(model.account.lines()),
@@ -128,10 +133,13 @@ def _open(
     source: str, revision: str | None, options: ImportOptions, tokenizer: Path | None
 ) -> tuple[ForeignModel, str | None]:
     """Return (model, commit) for `source`; the commit is None unless the model is on the hub."""
-    is_huggingface = (Path(source) / "config.json").is_file()
-    prefix = None if is_huggingface else checkpoint_prefix(Path(source))
+    local = local_model(source, "source")
+    is_huggingface = (local / "config.json").is_file()
+    prefix = None if is_huggingface else checkpoint_prefix(local)
     if prefix is None:
-        directory, commit = local_directory(source, revision)
+        directory, commit = local_directory(
+            os.fspath(local) if is_url(source) else source, revision
+        )
         return open_directory(directory, options, tokenizer=tokenizer), commit
     if revision is not None:
         raise ValueError(

@@ -19,6 +19,7 @@ from bert_jax.interop.huggingface.families import refusal_of
 from bert_jax.interop.huggingface.save import save_tokenizer
 from bert_jax.interop.onnx_builder import OPSET, GraphBuilder
 from bert_jax.json_files import expecting_fields, parse_json
+from bert_jax.local_paths import shown
 from bert_jax.models.model import ModelConfig, scores_choices
 from bert_jax.models.parameters import Parameters
 from bert_jax.tokenizers.tokenizer import Tokenizer
@@ -209,7 +210,7 @@ class OnnxModel:
             self._head = content["head"]
             self.sizes = Sizes(*content["sizes"])
             self.labels = tuple(content["labels"])
-        self.title = f"{file} (ONNX, {self._head})"
+        self.title = f"{shown(file)} (ONNX, {self._head})"
 
     def outputs(self, probe: ProbeInput) -> Outputs:
         """See `ComparableModel.outputs`."""

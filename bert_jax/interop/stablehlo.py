@@ -16,6 +16,7 @@ from jax import export
 from bert_jax.interop.comparison import Outputs, ProbeInput, Sizes
 from bert_jax.interop.huggingface.save import save_tokenizer
 from bert_jax.json_files import expecting_fields, read_json_object
+from bert_jax.local_paths import shown
 from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.model import ModelConfig, define_model, infer, scores_choices
 from bert_jax.models.parameters import Parameters
@@ -117,7 +118,7 @@ class StableHLOModel:
                 }
         except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(f"{directory}: damaged StableHLO artifact: {error}") from error
-        self.title = f"{directory} (StableHLO)"
+        self.title = f"{shown(directory)} (StableHLO)"
         with expecting_fields(directory / SIGNATURE):
             self._choices = "choices" in signature["shape"]
             self.labels = tuple(signature["labels"])

@@ -29,6 +29,7 @@ from bert_jax.interop.verify_backends import (
     open_tokenizer,
     sentence_embedding_differences,
 )
+from bert_jax.runs.model_location import local_model
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.reports import Message, OnReport, discard
 from bert_jax.validation import check_seed
@@ -92,7 +93,7 @@ def verify(
             f"tolerance={tolerance}: expected 0 (bitwise equality) or a positive number"
         )
     check_seed(seed)
-    pair = _Pair.open(Path(first), Path(second), on_report or discard)
+    pair = _Pair.open(local_model(first), local_model(second), on_report or discard)
     tokenizer_problem = pair.tokenizer_problem()
     outputs = pair.compare(seed)
     if tokenizer_problem:

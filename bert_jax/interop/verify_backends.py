@@ -20,7 +20,7 @@ from bert_jax.interop.huggingface.verify_backend import HuggingFaceModel
 from bert_jax.interop.stablehlo import PROGRAM, SIGNATURE, StableHLOModel
 from bert_jax.interop.tensorflow_import import checkpoint_prefix, open_checkpoint
 from bert_jax.json_files import read_json_object
-from bert_jax.local_paths import check_local
+from bert_jax.local_paths import check_local, shown
 from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.model import ModelConfig, define_model, infer, scores_choices
 from bert_jax.models.sentence_embedding import SentenceEmbedding
@@ -73,7 +73,7 @@ class NativeModel:
 def _work_dir_model(work_dir: Path) -> ComparableModel:
     """Load the model in a work directory from its default checkpoint."""
     config, step, parameters = load_for_export(work_dir, None)
-    title = f"{work_dir} (work directory, {config.head}, step {step:,})"
+    title = f"{shown(work_dir)} (work directory, {config.head}, step {step:,})"
     return NativeModel(title, config, parameters)
 
 
@@ -87,7 +87,7 @@ def _tensorflow_model(path: Path, prefix: Path) -> ComparableModel:
             f"{error}. If an option of `bert-jax import` fixes this, import the checkpoint with "
             "that option, and compare the resulting work directory instead."
         ) from error
-    title = f"{path} (TensorFlow checkpoint, {model.config.head})"
+    title = f"{shown(path)} (TensorFlow checkpoint, {model.config.head})"
     return NativeModel(title, model.config, parameters)
 
 

@@ -17,8 +17,13 @@ from bert_jax.interpretability.plots import heat_map
 from bert_jax.interpretability.similarity import describe_words, linear_cka, vectors_by_sentence
 from bert_jax.interpretability.traced_text import FloatArray, layer_names
 from bert_jax.labeled_data.treebank import Treebank
+from bert_jax.local_paths import shown
 from bert_jax.plots import png_of
-from bert_jax.result_files import write_json, write_result
+from bert_jax.runs.model_location import local_model
+from bert_jax.runs.named_checkpoint import absolute_name
+from bert_jax.storage.locations import absolute
+from bert_jax.storage.uploads import write_json, write_result
+from bert_jax.storage.urls import Location
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +45,7 @@ class CheckpointSimilarity:
     work_dir: Path
     steps: tuple[int, ...]
     cka: NDArray[np.float64] = field(repr=False)
-    treebank: Path
+    treebank: Location
     num_sentences: int
     num_words: int
 
@@ -62,8 +67,8 @@ class CheckpointSimilarity:
     def _note(self) -> str:
         words = describe_words(self.treebank, self.num_sentences, self.num_words)
         return (
-            f"linear CKA of {words}, between each layer in a checkpoint of {self.work_dir} and the "
-            f"same layer at step {self.steps[-1]:,}"
+            f"linear CKA of {words}, between each layer in a checkpoint of {shown(self.work_dir)} "
+            f"and the same layer at step {self.steps[-1]:,}"
         )
 
     def __str__(self) -> str:
@@ -76,8 +81,8 @@ class CheckpointSimilarity:
     def to_json(self) -> dict[str, Any]:
         """Return all results as plain JSON values, with a list of layer names in order."""
         return {
-            "work_dir": str(self.work_dir.resolve()),
-            "treebank": str(self.treebank.resolve()),
+            "work_dir": absolute_name(self.work_dir),
+            "treebank": absolute(self.treebank),
             "sentences": self.num_sentences,
             "words": self.num_words,
             "layers": layer_names(self.cka.shape[1]),
@@ -97,7 +102,7 @@ class CheckpointSimilarity:
             self.cka,
             self._step_names,
             layer_names(self.cka.shape[1]),
-            row_title=f"step of {self.work_dir.resolve().name}",
+            row_title=f"step of {Path(absolute_name(self.work_dir)).name}",
             column_title="layer",
             value_title=f"linear CKA with step {self.steps[-1]:,}",
         )
@@ -123,7 +128,7 @@ def compare_checkpoints(
       ValueError: the run has kept fewer than two checkpoints, or none of the sentences can be used.
     """
     report = on_progress or (lambda text: None)
-    directory = Path(work_dir)
+    directory = local_model(work_dir, every_step=True)
     steps = checkpoint_steps(directory)
 
     def vectors(step: int) -> list[FloatArray]:

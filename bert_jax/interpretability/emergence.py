@@ -24,8 +24,9 @@ from bert_jax.interpretability.notebook import Cell, Shaded, paragraph, picture,
 from bert_jax.interpretability.traced_text import COUNTED_FROM
 from bert_jax.labeled_data.treebank import Treebank
 from bert_jax.plots import plain, png_of
-from bert_jax.result_files import write_json, write_result
+from bert_jax.runs.model_location import local_model
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, read_model
+from bert_jax.storage.uploads import write_json, write_result
 from bert_jax.training.checkpoint_files import steps_in
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 
@@ -147,7 +148,7 @@ def probe_checkpoints(
     Raises:
       ValueError: the run has kept fewer than two checkpoints, or `probe_heads` fails.
     """
-    directory = Path(work_dir)
+    directory = local_model(work_dir, every_step=True)
     steps = checkpoint_steps(directory)
 
     def report(step: int) -> OnProgress | None:

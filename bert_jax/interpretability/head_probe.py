@@ -15,7 +15,7 @@ from bert_jax.interpretability.traced_text import COUNTED_FROM, FloatArray
 from bert_jax.interpretability.word_states import WordAttention, describe_skipped
 from bert_jax.labeled_data.treebank import ParsedSentence, Treebank
 from bert_jax.models.options import DTypeName
-from bert_jax.result_files import write_json
+from bert_jax.storage.uploads import write_json
 
 Direction = Literal["dependent to head", "head to dependent"]
 DIRECTIONS: tuple[Direction, ...] = ("dependent to head", "head to dependent")

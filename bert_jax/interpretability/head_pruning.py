@@ -31,8 +31,9 @@ from bert_jax.labeled_data.feature_batches import FeatureBatches, InOrder
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.parameters import Parameters
 from bert_jax.plots import plain, png_of
-from bert_jax.result_files import write_json, write_result
+from bert_jax.runs.model_location import local_model
 from bert_jax.runs.named_checkpoint import NamedCheckpoint, name_checkpoints
+from bert_jax.storage.uploads import write_json, write_result
 from bert_jax.tasks.finetuning import ClassifierTask
 from bert_jax.tasks.task import Batch
 from bert_jax.validation import check_choice
@@ -189,7 +190,8 @@ def prune_heads(
         `bert_jax.evaluate`.
     """
     report = on_progress or (lambda text: None)
-    opened = open_evaluation(Path(work_dir), config, data=None if data is None else os.fspath(data))
+    work_dir = local_model(work_dir)
+    opened = open_evaluation(work_dir, config, data=None if data is None else os.fspath(data))
     name = _chosen_set(opened, set_name)
     examples = opened.sets[name]
     encoder = opened.scorer.task.config.encoder

@@ -25,7 +25,7 @@ from bert_jax.interpretability.notebook import Cell, Shaded, paragraph, table
 from bert_jax.interpretability.traced_text import layer_names
 from bert_jax.interpretability.word_states import WordStates, describe_skipped
 from bert_jax.labeled_data.treebank import ParsedSentence, Treebank
-from bert_jax.result_files import write_json
+from bert_jax.storage.uploads import write_json
 from bert_jax.validation import check_choice
 
 FloatArray = NDArray[np.float32]

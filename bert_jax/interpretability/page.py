@@ -17,7 +17,7 @@ import numpy as np
 from bert_jax.interpretability.head_patterns import head_patterns
 from bert_jax.interpretability.traced_text import TracedText
 from bert_jax.interpretability.views import Views
-from bert_jax.result_files import write_result
+from bert_jax.storage.uploads import write_result
 
 # Pages up to this size open instantly on a phone and can be sent by email.
 MAX_BYTES = 2_000_000

@@ -17,8 +17,10 @@ from bert_jax.interpretability.traced_text import FloatArray, layer_names
 from bert_jax.interpretability.word_states import WordStates, describe_skipped
 from bert_jax.labeled_data.treebank import ParsedSentence, Treebank
 from bert_jax.plots import png_of
-from bert_jax.result_files import write_json, write_result
 from bert_jax.runs.named_checkpoint import NamedCheckpoint, name_checkpoints
+from bert_jax.storage.locations import absolute
+from bert_jax.storage.uploads import write_json, write_result
+from bert_jax.storage.urls import Location
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +42,7 @@ class Similarity:
     first: NamedCheckpoint
     second: NamedCheckpoint
     cka: NDArray[np.float64] = field(repr=False)
-    treebank: Path
+    treebank: Location
     num_sentences: int
     num_words: int
 
@@ -72,7 +74,7 @@ class Similarity:
         return {
             "first": self.first.to_json(),
             "second": self.second.to_json(),
-            "treebank": str(self.treebank.resolve()),
+            "treebank": absolute(self.treebank),
             "sentences": self.num_sentences,
             "words": self.num_words,
             "rows": layer_names(self.cka.shape[0]),
@@ -155,7 +157,7 @@ def compare_layers(
     )
 
 
-def describe_words(treebank: Path, num_sentences: int, num_words: int) -> str:
+def describe_words(treebank: Location, num_sentences: int, num_words: int) -> str:
     """Return a phrase that says where the compared word vectors come from."""
     return f"{num_words:,} word vectors in {num_sentences:,} sentences of {treebank}"
 

@@ -29,7 +29,7 @@ from bert_jax.labeled_data.labels import (
     label_numbers,
 )
 from bert_jax.labeled_data.tables import Skip, read_table
-from bert_jax.local_paths import LocalPath
+from bert_jax.local_paths import PathOrUrl
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 
@@ -54,9 +54,9 @@ class ChoiceFiles:
       skip_labels: labels whose rows are skipped; "" stands for rows without a label.
     """
 
-    train: LocalPath = ""
-    validation: LocalPath = ""
-    test: LocalPath = ""
+    train: PathOrUrl = ""
+    validation: PathOrUrl = ""
+    test: PathOrUrl = ""
     form: TableFormat = TableFormat()
     context: str = "context"
     beginning: str = ""

@@ -8,12 +8,12 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, assert_never
 
 from bert_jax.labeled_data.delimited import TableFormat, delimited_cells, delimited_rows
 from bert_jax.labeled_data.files import find_file
 from bert_jax.labeled_data.tables import json_records
+from bert_jax.storage.urls import Location
 
 # The maximum number of distinct values to keep track of. No set of classes is this large.
 MAX_VALUES = 10_000
@@ -134,7 +134,7 @@ def column_profiles(path: str, form: TableFormat) -> list[ColumnProfile]:
     return list(profiles.values())
 
 
-def _unique_names(path: Path, form: TableFormat) -> list[str]:
+def _unique_names(path: Location, form: TableFormat) -> list[str]:
     first = next(delimited_cells(path, form), None)
     if first is None:
         raise ValueError(f"{path} is empty. Add at least one example")
@@ -145,7 +145,7 @@ def _unique_names(path: Path, form: TableFormat) -> list[str]:
 
 
 def _delimited_records(
-    path: Path, form: TableFormat, names: list[str]
+    path: Location, form: TableFormat, names: list[str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     for location, cells in delimited_rows(path, form, names):
         yield location, dict(zip(names, cells, strict=False))

@@ -6,11 +6,11 @@ import csv
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal, assert_never, get_args
 
 from bert_jax.labeled_data.files import MAX_LINE_BYTES, file_lines, find_file
 from bert_jax.local_paths import LocalPath
+from bert_jax.storage.urls import Location, parse_location
 from bert_jax.text.files import JSON_LINES_SUFFIXES, PARQUET_SUFFIXES, content_suffix, is_tfds
 
 Kind = Literal["auto", "tsv", "csv", "jsonl", "parquet"]
@@ -78,7 +78,7 @@ class TableFormat:
         """
         if self.kind != "auto" or is_tfds(path):
             return self
-        kind = _KINDS.get(content_suffix(Path(path)))
+        kind = _KINDS.get(content_suffix(parse_location(path)))
         if kind is None:
             find_file(path)  # if there is no such file, this is the problem to report
             raise ValueError(
@@ -95,7 +95,7 @@ class TableFormat:
 
     def for_other_file(self, path: str) -> TableFormat:
         """Return the format for another file, keeping the delimiter only if that file is CSV."""
-        csv = is_tfds(path) or _KINDS.get(content_suffix(Path(path))) in (None, "csv")
+        csv = is_tfds(path) or _KINDS.get(content_suffix(parse_location(path))) in (None, "csv")
         return self if csv or self.kind != "auto" else replace(self, delimiter=",")
 
 
@@ -124,7 +124,7 @@ LONE_RETURN = (
 
 
 def delimited_rows(
-    path: Path, form: TableFormat, names: Sequence[str]
+    path: Location, form: TableFormat, names: Sequence[str]
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield each row's location ("file:line") and its cells in the columns `names`.
 
@@ -167,7 +167,7 @@ def delimited_rows(
         yield location, values
 
 
-def _index_by_name(name: str, header: Sequence[str], form: TableFormat, path: Path) -> int:
+def _index_by_name(name: str, header: Sequence[str], form: TableFormat, path: Location) -> int:
     if header.count(name) == 1:
         return header.index(name)
     columns = ", ".join(repr(cell[:40]) for cell in header[:20]) or "none"
@@ -208,7 +208,9 @@ def format_advice(first: Sequence[str], form: TableFormat) -> str:
     return " ".join(advice)
 
 
-def _index_by_number(name: str, first: tuple[str, list[str]], form: TableFormat, path: Path) -> int:
+def _index_by_number(
+    name: str, first: tuple[str, list[str]], form: TableFormat, path: Location
+) -> int:
     if not (name.isascii() and name.isdigit()):
         raise ValueError(
             f"{path}: column {name!r} is specified by name, but header=False. Specify the column "
@@ -227,7 +229,7 @@ def _index_by_number(name: str, first: tuple[str, list[str]], form: TableFormat,
     return int(name)
 
 
-def delimited_cells(path: Path, form: TableFormat) -> Iterator[tuple[str, list[str]]]:
+def delimited_cells(path: Location, form: TableFormat) -> Iterator[tuple[str, list[str]]]:
     """Yield the location ("file:line") and all cells of each non-empty line.
 
     Raises:
@@ -244,7 +246,7 @@ def delimited_cells(path: Path, form: TableFormat) -> Iterator[tuple[str, list[s
             assert_never(form.kind)
 
 
-def _tsv_cells(path: Path) -> Iterator[tuple[str, list[str]]]:
+def _tsv_cells(path: Location) -> Iterator[tuple[str, list[str]]]:
     empty = 0  # empty lines before this one; at the end of a file, they are not rows
     for number, line in enumerate(file_lines(path), 1):
         text = line.rstrip("\n").removesuffix("\r")
@@ -259,7 +261,7 @@ def _tsv_cells(path: Path) -> Iterator[tuple[str, list[str]]]:
         yield f"{path}:{number}", text.split("\t")
 
 
-def _csv_cells(path: Path, delimiter: str) -> Iterator[tuple[str, list[str]]]:
+def _csv_cells(path: Location, delimiter: str) -> Iterator[tuple[str, list[str]]]:
     # This limit counts characters and applies to the whole process; the default is 131,072.
     csv.field_size_limit(MAX_LINE_BYTES)
     reader = csv.reader(file_lines(path), strict=True, delimiter=delimiter)
@@ -275,7 +277,7 @@ def _csv_cells(path: Path, delimiter: str) -> Iterator[tuple[str, list[str]]]:
             yield f"{path}:{number}", row
 
 
-def _csv_problem(error: csv.Error, path: Path) -> str:
+def _csv_problem(error: csv.Error, path: Location) -> str:
     if "new-line character" in str(error):
         return f"{LONE_RETURN}, or put texts that contain one in quotes"
     if "field larger than" in str(error):

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import IO, Literal, overload
 
 from bert_jax.corpus.document_stream import document_digest, folded_digest
-from bert_jax.local_paths import check_local
+from bert_jax.storage.errors import naming_store_errors
+from bert_jax.storage.objects import find
+from bert_jax.storage.urls import Location, ObjectUrl, parse_location
 from bert_jax.text.archives import BROKEN_ARCHIVE, COMPRESSIONS, open_stream
 from bert_jax.text.documents import SourceCounts
 from bert_jax.text.files import is_tfds
@@ -36,32 +38,38 @@ class LongLine(bytes):
         )
 
 
-def find_file(path: str | Path) -> Path:
+def find_file(path: str | Location) -> Location:
     """Return the path, or the path of a compressed version ("dev.tsv.xz") if there is no such file.
 
     Raises:
         ValueError: neither file exists.
+        StorageError: the store does not answer.
     """
-    file = _first_existing(Path(path))
+    file = _first_existing(path)
     if file is None:
         raise ValueError(
-            f"{path}: no such file, with or without one of the extensions {', '.join(COMPRESSIONS)}"
+            f"{parse_location(path)}: no such file, with or without one of the extensions "
+            f"{', '.join(COMPRESSIONS)}"
         )
     return file
 
 
-def has_file(path: str | Path) -> bool:
+def has_file(path: str | Location) -> bool:
     """Return whether a file exists, compressed or not."""
-    return _first_existing(Path(path)) is not None
+    return _first_existing(path) is not None
 
 
-def _first_existing(plain: Path) -> Path | None:
-    check_local(plain)
+def _first_existing(path: str | Location) -> Location | None:
+    plain = parse_location(path)
+    if isinstance(plain, ObjectUrl):
+        with naming_store_errors("", plain):
+            urls = (plain.parent / f"{plain.name}{suffix}" for suffix in ("", *COMPRESSIONS))
+            return next((url for url in urls if find(url) is not None), None)
     compressed = (plain.with_name(plain.name + suffix) for suffix in COMPRESSIONS)
     return next((path for path in (plain, *compressed) if path.is_file()), None)
 
 
-def file_lines(path: Path) -> Iterator[str]:
+def file_lines(path: Location) -> Iterator[str]:
     """Yield the lines of a UTF-8 file, including line endings but without a byte-order mark.
 
     Only a line feed ends a line.
@@ -85,7 +93,7 @@ def stream_lines(stream: IO[bytes], name: str) -> Iterator[str]:
             raise ValueError(f"{name}:{number}: {error}") from None
 
 
-def file_bytes(path: Path, limit: int) -> Iterator[bytes]:
+def file_bytes(path: Location, limit: int) -> Iterator[bytes]:
     """Yield the lines of a file the way `stream_bytes` does."""
     with open_stream(path, SourceCounts()) as stream:
         yield from stream_bytes(stream, str(path), limit)
@@ -149,7 +157,7 @@ def _skip_rest(stream: IO[bytes], data: bytes) -> LongLine:
 class WordLocations(Sequence[Sequence[str]]):
     """The locations ("file:line") of words, [sentences][words], stored in 8 bytes per word."""
 
-    def __init__(self, file: Path):
+    def __init__(self, file: Location):
         self._file = file
         self._lines: list[array[int]] = []
 

@@ -31,7 +31,7 @@ from bert_jax.labeled_data.labels import (
     label_sets_in_columns,
 )
 from bert_jax.labeled_data.tables import Skip, Table, read_table
-from bert_jax.local_paths import LocalPath
+from bert_jax.local_paths import PathOrUrl
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -72,9 +72,9 @@ class SentenceFiles:
         `validation` is "", at least 0 and less than 1. Rows are selected by a hash of their texts.
     """
 
-    train: LocalPath = ""
-    validation: LocalPath = ""
-    test: LocalPath = ""
+    train: PathOrUrl = ""
+    validation: PathOrUrl = ""
+    test: PathOrUrl = ""
     form: TableFormat = TableFormat()
     first: str = "sentence"
     second: str = ""

@@ -9,7 +9,8 @@ from typing import Any, Never
 
 from bert_jax.json_files import parse_json
 from bert_jax.labeled_data.files import check_paths
-from bert_jax.local_paths import LocalPath
+from bert_jax.local_paths import PathOrUrl
+from bert_jax.storage.locations import local_input
 from bert_jax.text.archives import BROKEN_ARCHIVE, open_stream
 from bert_jax.text.documents import SourceCounts
 
@@ -26,9 +27,9 @@ class SpanFiles:
       test: the test file, or "" if there is none. Its answers are not read.
     """
 
-    train: LocalPath = ""
-    validation: LocalPath = ""
-    test: LocalPath = ""
+    train: PathOrUrl = ""
+    validation: PathOrUrl = ""
+    test: PathOrUrl = ""
 
     def __post_init__(self) -> None:
         check_paths(self.train, self.validation, self.test)
@@ -55,7 +56,7 @@ class SpanExample:
     answer_starts: tuple[int, ...] = ()
 
 
-def read_squad(path: Path, *, labeled: bool) -> list[SpanExample]:
+def read_squad(path: str | Path, *, labeled: bool) -> list[SpanExample]:
     """Read a file in SQuAD v1.1 format.
 
     Whitespace around answers is removed, and their offsets are corrected accordingly.
@@ -70,7 +71,7 @@ def read_squad(path: Path, *, labeled: bool) -> list[SpanExample]:
       ValueError: the file is not valid JSON, lacks a key or repeats a question ID, or an answer is
         missing or not found at its offset. The message gives the location in the file.
     """
-    root = _Node(_read(path), f"{path}: ")
+    root = _Node(_read(local_input(path)), f"{path}: ")
     examples: list[SpanExample] = []
     seen: set[str] = set()
     for article in root.field("data", list).items():

@@ -7,12 +7,12 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, assert_never
 
 from bert_jax.json_files import json_kind, parse_json
 from bert_jax.labeled_data.delimited import TableFormat, delimited_rows
 from bert_jax.labeled_data.files import file_lines, find_file
+from bert_jax.storage.urls import Location
 from bert_jax.text.files import is_tfds
 from bert_jax.text.tfds import tfds_values
 
@@ -179,7 +179,7 @@ def _as_text(value: Any, name: str, location: str, *, scalar: bool) -> str:
     return value
 
 
-def _json_rows(path: Path, names: Sequence[str], skip: Skip | None) -> Iterator[_Row]:
+def _json_rows(path: Location, names: Sequence[str], skip: Skip | None) -> Iterator[_Row]:
     optional = skip.column if skip and "" in skip.values else None
     for location, record in json_records(path):
         if optional is not None and optional not in record and "." not in optional:
@@ -187,7 +187,7 @@ def _json_rows(path: Path, names: Sequence[str], skip: Skip | None) -> Iterator[
         yield _Row(location, [_field(record, name, location) for name in names])
 
 
-def json_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def json_records(path: Location) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the location ("file:line") and content of each object in a JSON Lines file.
 
     Raises:
@@ -211,7 +211,7 @@ def json_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield location, record
 
 
-def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[_Row]:
+def _parquet_rows(path: Location, names: Sequence[str]) -> Iterator[_Row]:
     from bert_jax.text.parquet import parquet_records  # importing pyarrow takes 0.3 s
 
     for location, record in parquet_records(path, names):

@@ -6,7 +6,6 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal, get_args
 
 from bert_jax.labeled_data.delimited import LONE_RETURN
@@ -27,7 +26,8 @@ from bert_jax.labeled_data.tag_formats import (
     group_sentences,
 )
 from bert_jax.labeled_data.tag_schemes import recognize_scheme, to_iob1, to_iob2
-from bert_jax.local_paths import LocalPath
+from bert_jax.local_paths import PathOrUrl
+from bert_jax.storage.urls import Location
 
 logger = logging.getLogger(__name__)
 
@@ -58,9 +58,9 @@ class TagFiles:
       labels: the labels, or () to collect them from the training file.
     """
 
-    train: LocalPath = ""
-    validation: LocalPath = ""
-    test: LocalPath = ""
+    train: PathOrUrl = ""
+    validation: PathOrUrl = ""
+    test: PathOrUrl = ""
     kind: Literal["columns", "conllu"] = "columns"
     tag: str = ""
     word: str = ""
@@ -185,7 +185,7 @@ def read_tags(files: TagFiles, split: Split, *, labeled: bool) -> TagSentences:
 _MAX_UNCHECKED_TAGS = 200
 
 
-def _text_lines(path: Path) -> Iterator[str]:
+def _text_lines(path: Location) -> Iterator[str]:
     """Yield a file's lines without line endings, and reject a CR that is not followed by an LF."""
     for number, raw in enumerate(file_lines(path), start=1):
         line = raw.rstrip("\r\n")

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from bert_jax.labeled_data.files import file_lines, find_file
 from bert_jax.labeled_data.tag_formats import CONLLU_COLUMNS, Word, conllu_events, group_sentences
+from bert_jax.storage.locations import file_names, is_directory
+from bert_jax.storage.urls import Location, parse_location
 
 TreebankSplit = Literal["train", "dev", "test"]
 
@@ -46,7 +48,7 @@ class Treebank:
       num_empty_nodes: the number of skipped lines for words that do not appear in the text.
     """
 
-    path: Path
+    path: Location
     sentences: Sequence[ParsedSentence]
     num_multiword_tokens: int
     num_empty_nodes: int
@@ -74,7 +76,7 @@ class Treebank:
         return Counter(name for sentence in self.sentences for name in sentence.relations)
 
 
-def read_treebank(path: str | Path) -> Treebank:
+def read_treebank(path: str | Location) -> Treebank:
     """Read the dependency trees in a CoNLL-U file, plain or compressed.
 
     Args:
@@ -95,7 +97,7 @@ def read_treebank(path: str | Path) -> Treebank:
     return Treebank(file, sentences, skipped["-"], skipped["."])
 
 
-def find_treebank(path: str | Path, split: TreebankSplit) -> Path:
+def find_treebank(path: str | Path, split: TreebankSplit) -> Location:
     """Return a treebank's CoNLL-U file, given the file itself or its directory.
 
     Args:
@@ -106,10 +108,11 @@ def find_treebank(path: str | Path, split: TreebankSplit) -> Path:
     Raises:
       ValueError: the directory contains no such file or more than one.
     """
-    directory = Path(path)
-    if not directory.is_dir():
+    directory = parse_location(path)
+    if not is_directory(directory):
         return directory
-    names = sorted({file.name.partition(".conllu")[0] for file in directory.glob("*.conllu*")})
+    files = [name for name in file_names(directory) if ".conllu" in name]
+    names = sorted({name.partition(".conllu")[0] for name in files})
     chosen = [name for name in names if name.endswith(split)]
     if len(chosen) != 1:
         raise ValueError(
@@ -119,7 +122,7 @@ def find_treebank(path: str | Path, split: TreebankSplit) -> Path:
     return directory / f"{chosen[0]}.conllu"
 
 
-def _counted(file: Path, skipped: Counter[str]) -> Iterator[tuple[str, str]]:
+def _counted(file: Location, skipped: Counter[str]) -> Iterator[tuple[str, str]]:
     """Yield lines with their locations, counting multiword tokens and empty nodes in `skipped`."""
     for number, line in enumerate(file_lines(file), start=1):
         text = line.rstrip("\r\n")

@@ -25,8 +25,8 @@ from bert_jax.language_scores.pair_file import MinimalPair, read_minimal_pairs, 
 from bert_jax.language_scores.progress import OnProgress, progress_line
 from bert_jax.language_scores.pseudo_likelihood import PseudoLikelihood
 from bert_jax.plots import plain, png_of
-from bert_jax.result_files import write_json, write_result
 from bert_jax.runs.named_checkpoint import NamedCheckpoint, name_checkpoints
+from bert_jax.storage.uploads import write_json, write_result
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 CHANCE = 0.5

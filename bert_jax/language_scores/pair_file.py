@@ -12,7 +12,7 @@ import numpy as np
 from bert_jax.hashing import permuted
 from bert_jax.json_files import json_kind
 from bert_jax.labeled_data.tables import json_records
-from bert_jax.local_paths import local_path
+from bert_jax.storage.urls import parse_location
 from bert_jax.text.files import JSON_LINES_SUFFIXES, content_suffix, expand_inputs
 
 # The fields of BLiMP's files (Warstadt et al. 2020) that are read; other fields are ignored.
@@ -50,18 +50,14 @@ def read_minimal_pairs(path: str | os.PathLike[str]) -> list[MinimalPair]:
         belongs to two phenomena, or no pair has two different sentences. The message gives the file
         and line.
     """
-    files = expand_inputs([os.fspath(local_path(path))])
-    wrong = [file for file in files if content_suffix(local_path(file)) not in JSON_LINES_SUFFIXES]
+    files = list(map(parse_location, expand_inputs([os.fspath(parse_location(path))])))
+    wrong = [file for file in files if content_suffix(file) not in JSON_LINES_SUFFIXES]
     if wrong:
         raise ValueError(
             f"{wrong[0]}: minimal pairs are read from JSON Lines. Use a file whose name ends in "
             f"{', '.join(JSON_LINES_SUFFIXES)}, optionally compressed."
         )
-    pairs = [
-        _pair(record, location)
-        for file in files
-        for location, record in json_records(local_path(file))
-    ]
+    pairs = [_pair(record, location) for file in files for location, record in json_records(file)]
     if not pairs:
         raise ValueError(f"{path}: contains no minimal pairs. Use a file with one pair per line.")
     if all(pair.good == pair.bad for pair in pairs):

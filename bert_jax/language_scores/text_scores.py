@@ -18,8 +18,8 @@ from bert_jax.language_scores.progress import OnProgress, progress_line
 from bert_jax.language_scores.pseudo_likelihood import PseudoLikelihood, SentenceScorer
 from bert_jax.language_scores.text_rows import TextRows, masked_batches, read_text_rows
 from bert_jax.pipeline.masking import MaskingConfig
-from bert_jax.result_files import write_json
 from bert_jax.runs.named_checkpoint import NamedCheckpoint, name_checkpoints
+from bert_jax.storage.uploads import write_json
 from bert_jax.text.sources import SourceOptions, expand_inputs
 from bert_jax.tokenizers.tokenizer import Tokenizer
 

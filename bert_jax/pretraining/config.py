@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
-from bert_jax.local_paths import LocalPath, check_config_paths
+from bert_jax.local_paths import LocalPath, PathOrUrl, check_config_paths
 from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.devices import Device
@@ -19,6 +18,8 @@ from bert_jax.pretraining.evaluation_config import EvaluationConfig
 from bert_jax.pretraining.phase_config import LoaderConfig, PhaseConfig
 from bert_jax.pretraining.stable_phase import DECAY_IDENTITY
 from bert_jax.pretraining.step_setup import StepSetup
+from bert_jax.storage.locations import absolute
+from bert_jax.storage.urls import parse_location
 from bert_jax.tasks.distillation import DistillationConfig
 from bert_jax.tasks.pretraining import metric_names
 from bert_jax.tasks.replaced_token import REPLACED_TOKEN_METRICS, ReplacedTokenConfig
@@ -115,7 +116,7 @@ class PretrainConfig:
     phases: dict[str, PhaseConfig]
     model: EncoderConfig
     seed: int = 0
-    init_from: LocalPath = ""
+    init_from: PathOrUrl = ""
     decay_from: int = 0
     sentence_pairs: SentencePairs = "next_sentence"
     join_documents: bool = False
@@ -167,7 +168,7 @@ class PretrainConfig:
                 f"decay_from={self.decay_from} without init_from: set init_from to the work "
                 "directory of the run that saved the checkpoint."
             )
-        if Path(self.init_from).resolve() == Path(self.work_dir).resolve():
+        if absolute(parse_location(self.init_from)) == absolute(parse_location(self.work_dir)):
             raise ValueError(
                 f"work_dir={self.work_dir} is also init_from, the run to start from. Choose "
                 "another work_dir for the decay."

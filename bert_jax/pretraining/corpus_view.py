@@ -17,7 +17,8 @@ from bert_jax.pipeline.examples import ExampleConfig
 from bert_jax.pretraining.batch_view import BatchView, view_batch
 from bert_jax.pretraining.corpus_page import corpus_page
 from bert_jax.pretraining.phase_config import PhaseConfig
-from bert_jax.result_files import write_result
+from bert_jax.storage.uploads import write_result
+from bert_jax.storage.urls import parse_location
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 _NUM_BINS = 10
@@ -194,7 +195,7 @@ def view_corpus(
         fit the settings.
     """
     train = Corpus(corpus, "train")
-    tokenizer = Tokenizer.load(Path(corpus) / TOKENIZER)
+    tokenizer = Tokenizer.load(parse_location(corpus) / TOKENIZER)
     batch = view_batch(
         phases, examples, step=step, num_rows=min(num_rows, max(1, train.info.num_records))
     )

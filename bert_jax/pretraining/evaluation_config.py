@@ -56,7 +56,7 @@ class EvaluationConfig:
     texts: tuple[PathOrUrl, ...] = ()
     text_length: int = 0
     max_sentences: int = 100
-    minimal_pairs: LocalPath = ""
+    minimal_pairs: PathOrUrl = ""
     max_pairs: int = 20
     downstream: tuple[LocalPath, ...] = ()
     downstream_every: int = 10

@@ -23,6 +23,7 @@ from bert_jax.objectives import SentencePairs
 from bert_jax.pretraining.phases import PhaseCorpus
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.pretraining.teacher import LoadedTeacher, TeacherSpec
+from bert_jax.runs.model_location import local_model
 from bert_jax.runs.work_dir import (
     CHECKPOINTS_NAME,
     PAIRS,
@@ -110,7 +111,7 @@ def check_source(init_from: str, encoder: EncoderConfig, corpora: Sequence[Phase
     """
     if not init_from:
         return
-    source = Path(init_from)
+    source = local_model(init_from, "init_from", step="newest")
     model, _ = read_model(source)
     tokenizer = read_tokenizer(source, model.encoder)
     if tokenizer.fingerprint != corpora[0].tokenizer.fingerprint:
@@ -146,15 +147,16 @@ def with_positions_of(encoder: EncoderConfig, source: EncoderConfig) -> EncoderC
 
 def _parameters_of(init_from: str, setup: StepSetup, mesh: Mesh) -> tuple[Parameters, str]:
     """Return the parameters in `init_from` that the run can use, and a line that describes them."""
-    model, origin = read_model(Path(init_from))
+    source = local_model(init_from, "init_from", step="newest")
+    model, origin = read_model(source)
     line = f"the parameters of {init_from}"
     saved_encoder = with_positions_of(setup.model, model.encoder)
-    generator = _common_generator(Path(init_from), setup)
+    generator = _common_generator(source, setup)
     saved = _definition_on(saved_encoder, model, generator)
     # The position table is sharded like the run's own table, which may be longer.
     larger = _definition_on(setup.model, model, generator)
     shardings = parameter_shardings(larger.shapes, larger.logical_axes, mesh)
-    params = load_parameters(Path(init_from) / CHECKPOINTS_NAME, saved, shardings)
+    params = load_parameters(source / CHECKPOINTS_NAME, saved, shardings)
     if saved_encoder != setup.model and _POSITIONS in params:
         positions = _repeated(params[_POSITIONS], setup.model, shardings[_POSITIONS])
         params = params | {_POSITIONS: positions}
@@ -176,7 +178,7 @@ def _parameters_of(init_from: str, setup: StepSetup, mesh: Mesh) -> tuple[Parame
     unused = sorted(params.keys() - definition.shapes.keys())
     if unused:
         line += f"; not trained in this run and therefore left out: {', '.join(unused)}"
-    if read_sentence_embedding(Path(init_from)) is not None:
+    if read_sentence_embedding(source) is not None:
         line += f"; {SETTINGS_DROPPED}"
     return {name: params[name] for name in params.keys() & definition.shapes.keys()}, line
 

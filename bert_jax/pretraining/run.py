@@ -23,6 +23,7 @@ from bert_jax.pretraining.phases import (
 from bert_jax.pretraining.prepared_run import PretrainResult, PretrainRun
 from bert_jax.pretraining.run_memory import check_run_memory, check_scoring_memory
 from bert_jax.pretraining.stable_phase import StablePhase
+from bert_jax.runs.model_location import local_model
 from bert_jax.runs.outputs import check_work_dir_kind
 from bert_jax.runs.ownership import ResolvedConfig
 from bert_jax.tracking.background import check_trackers
@@ -83,12 +84,13 @@ def pretrain(
     assert bool(config.evaluation.downstream) == (downstream is not None), "see bert_jax.pretrain"
     if downstream is not None:
         downstream.check(setup.model_config, corpora[0].tokenizer)
+    stable = None
+    if step := config.decay_from:
+        stable = StablePhase(local_model(config.init_from, "init_from", step=step), step)
     run = PretrainRun(
         work_dir=work_dir,
         init_from=config.init_from,
-        stable=StablePhase(Path(config.init_from), config.decay_from)
-        if config.decay_from
-        else None,
+        stable=stable,
         seed=config.seed,
         setup=setup,
         corpora=corpora,

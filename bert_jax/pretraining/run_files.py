@@ -23,8 +23,8 @@ from bert_jax.runs.ownership import (
 )
 from bert_jax.runs.rotary_changes import rotary_changes
 from bert_jax.runs.work_dir import MODEL_NAME, PAIRS, TOKENIZER_NAME, write_model
-from bert_jax.storage.locations import local_copy
-from bert_jax.storage.urls import Location
+from bert_jax.storage.locations import absolute, local_copy
+from bert_jax.storage.urls import Location, parse_location
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 
@@ -72,8 +72,8 @@ def _check_same_source(work_dir: Path, init_from: str) -> None:
         )
 
 
-def _resolved(path: str) -> Path | None:
-    return Path(path).resolve() if path else None
+def _resolved(path: str) -> str:
+    return absolute(parse_location(path)) if path else ""
 
 
 def write_run_files(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, assert_never, cast
 
 from jax.sharding import Mesh
@@ -17,7 +16,8 @@ from bert_jax.models.model import ModelConfig
 from bert_jax.models.options import AttentionBackend
 from bert_jax.models.parameters import Parameters
 from bert_jax.objectives import SentencePairs
-from bert_jax.runs.checkpoints import default_checkpoint_step
+from bert_jax.runs.default_checkpoint import default_checkpoint_step
+from bert_jax.runs.model_location import local_model
 from bert_jax.runs.work_dir import (
     CHECKPOINTS_NAME,
     PAIRS,
@@ -79,7 +79,7 @@ def describe_teacher(
         positions. Depending on the losses, it must also have the same `hidden_dim` or `num_heads`
         and at least as many layers.
     """
-    directory = Path(distillation.teacher)
+    directory = local_model(distillation.teacher, "distillation.teacher", step=step)
     try:
         model, origin = read_model(directory, step)
     except ValueError as error:
@@ -189,7 +189,7 @@ def load_teacher(
     Raises:
       ValueError: the teacher has a different tokenizer, or its checkpoint no longer exists.
     """
-    directory = Path(spec.config.teacher)
+    directory = local_model(spec.config.teacher, "distillation.teacher", step=identity.get("step"))
     if read_tokenizer(directory, spec.model.encoder).fingerprint != tokenizer.fingerprint:
         raise ValueError(
             f"distillation.teacher={directory}: {corpus} was prepared with a different tokenizer, "

@@ -16,6 +16,7 @@ from bert_jax.pretraining.continued import (
     sentence_pairs_of,
 )
 from bert_jax.recipes.load import load_config, sets_key, work_dir_of
+from bert_jax.runs.model_location import local_model
 from bert_jax.runs.work_dir import MODEL_NAME
 
 # The recipe for continuing the pretraining of a model.
@@ -69,7 +70,7 @@ def pretrain_config(
     config = config or CONTINUED
     if init:
         overrides = add_override(overrides, "init_from", init, "--init")
-        overrides = _with_values_of_model(config, overrides, Path(init))
+        overrides = _with_values_of_model(config, overrides, local_model(init, "--init"))
     if not corpus:
         return load_config(config, overrides, kind="pretrain")
     phases = load_config(config, overrides, kind="pretrain").ordered_phases()

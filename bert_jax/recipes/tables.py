@@ -8,7 +8,7 @@ from typing import assert_never, get_args
 
 from bert_jax.analysis.shapes import shape_table
 from bert_jax.analysis.tables import flops_table, parameter_table
-from bert_jax.corpus.workspace import has_corpus
+from bert_jax.corpus.bucket_workspace import is_corpus
 from bert_jax.html_pages import check_page_path
 from bert_jax.local_paths import SMALL_MODELS
 from bert_jax.models.compute_config import ComputeConfig
@@ -20,9 +20,11 @@ from bert_jax.pretraining.messages import rotary_line
 from bert_jax.recipes.files import recipe_names
 from bert_jax.recipes.inspect_corpus import inspect_corpus
 from bert_jax.recipes.load import Overrides, Source, load_config
+from bert_jax.runs.model_location import local_model
 from bert_jax.runs.named_checkpoint import shortest_names
 from bert_jax.runs.summary import model_table
 from bert_jax.runs.work_dir import PAIRS, read_model
+from bert_jax.storage.urls import parse_location
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tasks.replaced_token import ReplacedToken
 from bert_jax.tasks.task import Task
@@ -54,7 +56,7 @@ def inspection(
     Raises:
       ValueError: the arguments contradict each other, or a model or config cannot be read.
     """
-    if len(models) == 1 and has_corpus(Path(models[0])):
+    if len(models) == 1 and is_corpus(parse_location(models[0])):
         if shapes:
             raise ValueError("--shapes: a corpus has no parameters. Omit the option")
         yield from _corpus_lines(models[0], config, overrides, page, color=color)
@@ -147,7 +149,7 @@ def model_tables(name: str, *, shapes: bool = False) -> Iterator[str]:
     """
     model, _ = _named(name)
     if name not in VARIANTS or Path(name).is_dir():
-        yield from [f"work directory {name}", "", *model_table(Path(name)), ""]
+        yield from [f"work directory {name}", "", *model_table(local_model(name)), ""]
     else:
         yield f"published encoder {name}, with its pretraining heads"
         if name in recipe_names("pretrain"):
@@ -206,15 +208,16 @@ def _own_layers(model: ModelConfig) -> str:
 
 def _named(name: str) -> tuple[ModelConfig, SentencePairs | None]:
     """Return a model and the kind of sentence pairs it was pretrained on (None if unknown)."""
-    if Path(name).is_dir() or name not in VARIANTS:
-        if not Path(name).is_dir():
+    directory = local_model(name)
+    if directory.is_dir() or name not in VARIANTS:
+        if not directory.is_dir():
             plain = name.removeprefix("bert-")  # the sizes of BERT have names such as base
             similar = plain if plain in VARIANTS else name
             raise ValueError(
                 f"{name}: neither a work directory nor the name of a model; "
                 f"{nearest(similar, [*SMALL_MODELS, *VARIANTS])}."
             )
-        model, origin = read_model(Path(name))
+        model, origin = read_model(directory)
         pairs = origin.get(PAIRS)
         return model, next((kind for kind in get_args(SentencePairs) if kind == pairs), None)
     pairs_of_family: dict[str, SentencePairs] = {

@@ -16,6 +16,8 @@ from bert_jax.models.model import Model, ModelConfig, define_model, part_of
 from bert_jax.models.options import DTypeName
 from bert_jax.models.parameters import Parameters, define
 from bert_jax.models.replaced_token import ReplacedTokenPair, pair_names
+from bert_jax.runs.default_checkpoint import best_so_far, default_checkpoint_step
+from bert_jax.runs.model_location import local_model
 from bert_jax.runs.ownership import RESOLVED_NAME
 from bert_jax.runs.work_dir import (
     CHECKPOINTS_NAME,
@@ -29,8 +31,6 @@ from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.checkpoint_checksums import PARAMETERS
 from bert_jax.training.checkpoint_files import newest_step, require_step, steps_in
 from bert_jax.training.checkpoint_parameters import load_parameters
-from bert_jax.training.distributed import agreed
-from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_shardings
 
 BEST: Literal["best"] = "best"
@@ -51,42 +51,6 @@ def parse_step(text: str) -> Step:
     if not text.isdecimal():
         raise ValueError(f"--step={text}: expected a step number, '{BEST}' or '{NEWEST}'")
     return int(text)
-
-
-def default_checkpoint_step(work_dir: Path) -> int:
-    """Return the step of the best checkpoint for a fine-tuning run, or of the newest one otherwise.
-
-    While a fine-tuning run is in progress, this is its best checkpoint so far.
-
-    Raises:
-      ValueError: the directory is not a work directory, or has no complete checkpoint.
-    """
-    best = named_step(work_dir)
-    if best is not None:
-        return best
-    newest = newest_step(work_dir / CHECKPOINTS_NAME)
-    comparison = read_comparison(work_dir)
-    best = None if comparison is None else best_so_far(work_dir, comparison)
-    return agreed(newest if best is None else best)
-
-
-def best_so_far(work_dir: Path, comparison: Comparison) -> int | None:
-    """Return the step of the best existing checkpoint according to the log.
-
-    If there is a tie, the latest checkpoint wins, as in the run itself. The result is None if the
-    log has no value for the metric at any existing checkpoint.
-    """
-    log, steps = work_dir / LOG_NAME, steps_in(work_dir / CHECKPOINTS_NAME)
-    entries = read_metrics(log) if log.is_file() else []
-    sign = -1.0 if comparison.lower_is_better else 1.0
-    values = {
-        int(entry["step"]): sign * entry[comparison.metric]
-        for entry in entries
-        if entry["kind"] == "evaluation"
-        and entry["step"] in steps
-        and entry.get(comparison.metric) is not None
-    }
-    return max(values, key=lambda step: (values[step], step), default=None)
 
 
 def load_model_parameters(
@@ -197,7 +161,7 @@ def load_model(
       ValueError: the directory is not a work directory, has no complete checkpoint, or has another
         model's tokenizer; or the dtype is unknown.
     """
-    directory = Path(work_dir)
+    directory = local_model(work_dir, step=step)
     step = default_checkpoint_step(directory) if step is None else step
     config, _ = read_model(directory, step)
     tokenizer = read_tokenizer(directory, config.encoder)

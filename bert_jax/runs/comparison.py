@@ -20,8 +20,8 @@ from bert_jax.html_pages import check_page_path, html_page, html_table
 from bert_jax.json_files import read_json_object
 from bert_jax.local_paths import local_path
 from bert_jax.plots import plain, png_of
-from bert_jax.result_files import write_json, write_result
 from bert_jax.runs.ownership import RESOLVED_NAME
+from bert_jax.storage.uploads import write_json, write_result
 from bert_jax.training.curves import INK, SPEED, format_axis, panel_names, points_of, smooth
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 from bert_jax.training.reports import format_metric

@@ -20,6 +20,7 @@ from bert_jax.runs.checkpoints import (
     load_model_parameters,
     step_number,
 )
+from bert_jax.runs.model_location import local_model
 from bert_jax.runs.outputs import new_directory
 from bert_jax.runs.ownership import RESOLVED_NAME
 from bert_jax.runs.work_dir import (
@@ -32,6 +33,7 @@ from bert_jax.runs.work_dir import (
     read_tokenizer,
     write_model,
 )
+from bert_jax.storage.urls import Location, parse_location
 from bert_jax.training.checkpoint_checksums import AVERAGE, PARAMETERS
 from bert_jax.training.checkpoint_files import identity_of, require_step, steps_in
 from bert_jax.training.checkpoint_parameters import save_parameters
@@ -51,7 +53,7 @@ class ExtractResult:
         only `step` unless `extract` was called with `average`.
     """
 
-    work_dir: Path
+    work_dir: Location
     step: int
     averaged: tuple[int, ...]
 
@@ -95,7 +97,8 @@ def extract(
         average, the run has no generator, or `output` already exists.
       OSError: a file cannot be read or written.
     """
-    work_dir, output = Path(work_dir), Path(output)
+    work_dir = local_model(work_dir, every_step=True)
+    output = parse_location(output, "--output")
     read_model(work_dir)  # raises an error unless this is a work directory
     number = step_number(work_dir, step)
     config, origin = read_model(work_dir, number)

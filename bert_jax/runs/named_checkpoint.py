@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_jax.runs.checkpoints import default_checkpoint_step
+from bert_jax.local_paths import shown
+from bert_jax.runs.default_checkpoint import default_checkpoint_step
+from bert_jax.runs.model_location import local_model
+from bert_jax.storage.locations import absolute
+from bert_jax.storage.urls import parse_location
 
 
 @dataclass(frozen=True)
@@ -16,7 +20,7 @@ class NamedCheckpoint:
 
     Attributes:
       model: the model's name, which consists of the last few parts of its path.
-      work_dir: the absolute path of the model's work directory.
+      work_dir: the absolute path or the URL of the model's work directory.
       step: the checkpoint's step.
     """
 
@@ -45,11 +49,16 @@ def name_checkpoints(
       ValueError: a directory is not a work directory, or has no complete checkpoint.
     """
     numbers = [
-        default_checkpoint_step(Path(work_dir)) if step is None else step
+        default_checkpoint_step(local_model(work_dir)) if step is None else step
         for work_dir, step in zip(work_dirs, steps, strict=True)
     ]
-    paths = [str(Path(work_dir).resolve()) for work_dir in work_dirs]
+    paths = list(map(absolute_name, work_dirs))
     return list(map(NamedCheckpoint, shortest_names(paths), paths, numbers))
+
+
+def absolute_name(work_dir: str | os.PathLike[str]) -> str:
+    """Return the URL of a directory in a bucket, and the absolute path of any other directory."""
+    return absolute(parse_location(shown(work_dir)))
 
 
 def shortest_names(paths: Sequence[str]) -> list[str]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import jax
 import numpy as np
 
 from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.model import ModelConfig, define_model
-from bert_jax.runs.checkpoints import default_checkpoint_step, load_model_parameters
-from bert_jax.runs.outputs import check_output, new_directory
+from bert_jax.runs.checkpoints import load_model_parameters
+from bert_jax.runs.default_checkpoint import default_checkpoint_step
+from bert_jax.runs.model_location import local_model
+from bert_jax.runs.outputs import check_new_directory, new_directory
 from bert_jax.runs.work_dir import (
     CHECKPOINTS_NAME,
     TOKENIZER_NAME,
@@ -23,6 +24,7 @@ from bert_jax.runs.work_dir import (
     read_tokenizer,
     write_model,
 )
+from bert_jax.storage.urls import Location, parse_location
 from bert_jax.tokenizers.new_words import NewWord, with_words
 from bert_jax.training.checkpoint_parameters import save_parameters
 
@@ -41,7 +43,7 @@ class AddedWords:
       known: the number of words that were skipped because they were already one token or repeated.
     """
 
-    work_dir: Path
+    work_dir: Location
     config: ModelConfig
     words: tuple[NewWord, ...]
     known: int
@@ -86,8 +88,8 @@ def add_words(
         words are already known, or `output` already exists.
       OSError: a file cannot be read or written.
     """
-    source, output = Path(model), Path(output)
-    check_output(output, "--output")
+    source, output = local_model(model), parse_location(output, "--output")
+    check_new_directory(output)
     step = default_checkpoint_step(source)
     config, origin = read_model(source, step)
     tokenizer, added = with_words(read_tokenizer(source, config.encoder), words)

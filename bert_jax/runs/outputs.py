@@ -10,9 +10,22 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from bert_jax.corpus.workspace import MODEL_NAME, Kind, check_output, check_outside_corpora
+from bert_jax.corpus.bucket_workspace import check_outside_bucket_corpora
+from bert_jax.corpus.workspace import (
+    MODEL_NAME,
+    PROGRAM_NAMES,
+    Kind,
+    check_output,
+    check_outside_corpora,
+)
 from bert_jax.files import NotWritten, full_disk, sync_directory, temporary_beside
 from bert_jax.local_paths import check_local, make_directory
+from bert_jax.storage.errors import naming_store_errors
+from bert_jax.storage.uploads import check_new, check_new_file, new_tree
+from bert_jax.storage.urls import Location, ObjectUrl, parse_url
+
+# The files without which no program reads a model's directory.
+_MODEL_MARKS = (MODEL_NAME, *PROGRAM_NAMES, "config.json")
 
 
 def check_work_dir_kind(path: Path, *, may_be: Collection[Kind] = ()) -> None:
@@ -44,7 +57,13 @@ def check_output_file(path: str | os.PathLike[str], name: str) -> None:
 
     Raises:
       ValueError: the path is a directory, or inside a file or a corpus.
+      StorageError: the path is the URL of an object, and the store does not answer.
     """
+    url = parse_url(path, name)
+    if url is not None:
+        check_new_file(url, name)
+        check_outside_bucket_corpora(url, name)
+        return
     file = Path(path)
     if file.is_dir():
         raise ValueError(f"{name}={path}: is a directory. Specify the path of a file.")
@@ -54,16 +73,38 @@ def check_output_file(path: str | os.PathLike[str], name: str) -> None:
         raise ValueError(f"{name}={path}: {parent} is not a directory. Use another path.")
 
 
+def check_new_directory(path: Location) -> None:
+    """Check the path or URL of a new directory with a model before any work is done.
+
+    Raises:
+      ValueError: the directory contains something, or is inside a corpus.
+      StorageError: the store does not answer.
+    """
+    if isinstance(path, ObjectUrl):
+        check_new(path, "--output")
+        with naming_store_errors("--output", path):
+            check_outside_bucket_corpora(path, "--output")
+    else:
+        check_local(path, "--output")
+        check_output(path, "--output")
+
+
 @contextmanager
-def new_directory(path: Path) -> Iterator[Path]:
+def new_directory(path: Location) -> Iterator[Path]:
     """Yield a temporary directory, which becomes `path` if the block ends without an error.
+
+    If `path` is a URL, the files are uploaded at the end; see `new_tree`.
 
     Raises:
       ValueError: `path` already exists or cannot be created.
+      StorageError: an object cannot be written.
       NotWritten: the disk is full; the message names `path`, not the temporary directory.
     """
-    check_local(path)
-    check_output(path, "--output")
+    check_new_directory(path)
+    if isinstance(path, ObjectUrl):
+        with new_tree(path, _MODEL_MARKS, "--output") as temporary:
+            yield temporary
+        return
     path = path.absolute()
     if path.is_symlink() or path == Path.cwd():
         raise ValueError(

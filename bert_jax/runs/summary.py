@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from bert_jax.runs.checkpoints import default_checkpoint_step
+from bert_jax.runs.default_checkpoint import default_checkpoint_step
 from bert_jax.runs.work_dir import read_inference_defaults, read_model, read_sentence_embedding
 
 

@@ -100,7 +100,7 @@ def naming_store_errors(name: str, url: ObjectUrl) -> Iterator[None]:
     """Turn errors about a bucket or the access to it into ValueErrors that name an option.
 
     Args:
-      name: the option or config key that contains the URL.
+      name: the option or config key that contains the URL, or "" if there is none.
       url: the URL.
     """
     try:
@@ -108,7 +108,7 @@ def naming_store_errors(name: str, url: ObjectUrl) -> Iterator[None]:
     except StorageError as error:
         if error.problem not in ("bucket", "denied", "credentials"):
             raise
-        raise ValueError(f"{name}={url}: {error.explanation}.") from error
+        raise ValueError(f"{located(url, name)}: {error.explanation}.") from error
 
 
 @contextmanager

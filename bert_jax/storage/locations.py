@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO
 
 from bert_jax.files import file_sha256
+from bert_jax.local_paths import COPIES
 from bert_jax.storage.cache import local_file, local_tree
-from bert_jax.storage.errors import MissingObjectError
-from bert_jax.storage.objects import find, list_objects
+from bert_jax.storage.errors import MissingObjectError, located, naming_store_errors
+from bert_jax.storage.objects import find, has_objects, list_directory, list_objects
 from bert_jax.storage.reader import ObjectReader
 from bert_jax.storage.store import ObjectInfo
-from bert_jax.storage.urls import Location, ObjectUrl
+from bert_jax.storage.urls import Location, ObjectUrl, parse_location
 
 # Finding inputs asks for the same objects several times within a few seconds.
 _REMEMBERED_SECONDS = 10.0
@@ -88,8 +91,38 @@ def exists(location: Location) -> bool:
     return location.exists()
 
 
-def local_copy(location: Location) -> Path:
+def is_file(location: Location) -> bool:
+    """Return whether there is a file or an object."""
+    return find(location) is not None if isinstance(location, ObjectUrl) else location.is_file()
+
+
+def is_directory(location: Location) -> bool:
+    """Return whether there is a directory or, in a bucket, whether there are objects below a URL.
+
+    Raises:
+      StorageError: the bucket does not exist, or the store denies access or does not answer.
+    """
+    return has_objects(location) if isinstance(location, ObjectUrl) else location.is_dir()
+
+
+def file_names(directory: Location) -> list[str]:
+    """Return the sorted names of the files directly in a directory."""
+    if isinstance(directory, ObjectUrl):
+        return sorted(info.url.name for info in list_directory(directory)[0])
+    return sorted(path.name for path in directory.iterdir() if path.is_file())
+
+
+def absolute(location: Location) -> str:
+    """Return the absolute path of a file or directory on a local file system, or a URL."""
+    return str(location) if isinstance(location, ObjectUrl) else str(location.resolve())
+
+
+def local_copy(location: Location, wanted: Callable[[str], bool] = lambda name: True) -> Path:
     """Return a path unchanged, or the path of a copy of an object or of all objects below a URL.
+
+    Args:
+      location: the path or the URL.
+      wanted: returns whether the object with a name relative to a directory's URL is needed.
 
     Raises:
       StorageError: an object cannot be read.
@@ -98,8 +131,41 @@ def local_copy(location: Location) -> Path:
     if not isinstance(location, ObjectUrl):
         return location
     if location.key and find(location) is not None:
-        return local_file(location)
-    return local_tree(location)
+        copy = local_file(location)
+    else:
+        copy = local_tree(location, wanted)
+    COPIES[str(copy)] = str(location)
+    return copy
+
+
+def local_input(path: str | os.PathLike[str], name: str = "") -> Path:
+    """Return the path of an input on a local disk, where the objects at or below a URL are copied.
+
+    The copies are kept until this process ends. Messages name the URL if they pass through
+    `local_paths.shown`, as those of the command line do.
+
+    Args:
+      path: the path, which is returned unchanged, or the URL of a file or a directory.
+      name: the option or config key that specifies it, or "" if there is none.
+
+    Raises:
+      ValueError: there is nothing at or below the URL, or the store does not grant access.
+      StorageError: an object cannot be read.
+      NotWritten: the copy cannot be written.
+    """
+    location = parse_location(path, name)
+    if not isinstance(location, ObjectUrl):
+        return location
+    try:
+        with naming_store_errors(name, location):
+            return local_copy(location)
+    except MissingObjectError as error:
+        raise ValueError(nothing_at(location, name)) from error
+
+
+def nothing_at(url: ObjectUrl, name: str = "") -> str:
+    """Return the message about a URL at and below which there are no objects."""
+    return f"{located(url, name)}: there is no such object or directory in the bucket."
 
 
 def num_bytes_of(location: Location) -> int:

@@ -12,7 +12,7 @@ from typing import Literal, assert_never, get_args
 import jax
 import jax.numpy as jnp
 
-from bert_jax.local_paths import LocalPath
+from bert_jax.local_paths import PathOrUrl
 from bert_jax.models.encoder import EncoderOutput
 from bert_jax.models.layers import select_rows
 from bert_jax.models.options import DTypeName
@@ -66,7 +66,7 @@ class DistillationConfig:
       dtype: the dtype in which the teacher computes; "auto" means the student's.
     """
 
-    teacher: LocalPath
+    teacher: PathOrUrl
     temperature: float = 2.0
     soft_weight: float = 5.0
     mlm_weight: float = 2.0

@@ -15,6 +15,7 @@ from typing import assert_never
 
 import tokenizers
 
+from bert_jax.storage.locations import local_input
 from bert_jax.tokenizers.files import add_special_tokens
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tokenizers.vocabulary_files import read_text
@@ -47,7 +48,7 @@ def read_words(file: str | Path) -> list[str]:
     Raises:
       ValueError: the file is not UTF-8 text, or has no words.
     """
-    words = [line.strip() for line in read_text(Path(file)).splitlines()]
+    words = [line.strip() for line in read_text(local_input(file)).splitlines()]
     if not any(words):
         raise ValueError(f"{file}: contains no words. Write one word per line.")
     return [word for word in words if word]

@@ -6,6 +6,7 @@ JAX's own cache keeps compiled programs, which it cannot load for such devices.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,9 +17,9 @@ from typing import Any
 
 from jax.sharding import Mesh
 
+from bert_jax.files import write_file
 from bert_jax.json_files import expecting_fields, read_json_object
-from bert_jax.local_paths import cache_directory
-from bert_jax.result_files import write_json
+from bert_jax.local_paths import cache_directory, make_directory
 from bert_jax.training.compiled_step import CompiledStep
 
 # The compilers, and the variables that change what they do.
@@ -51,7 +52,8 @@ def cached_step(lowered: Any, mesh: Mesh, compile: Callable[[], CompiledStep]) -
     # A step that cannot be stored, for example because the home directory is read-only, is compiled
     # again by the next call.
     with suppress(OSError):
-        write_json(file, asdict(step))
+        make_directory(file.parent)
+        write_file(file, json.dumps(asdict(step), indent=1) + "\n")
     return step
 
 

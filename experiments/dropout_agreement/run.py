@@ -39,7 +39,7 @@ from sweeps import at_the_end  # noqa: E402
 
 from bert_jax.files import write_file  # noqa: E402
 from bert_jax.finetuning.sweep_results import read_results  # noqa: E402
-from bert_jax.runs.checkpoints import default_checkpoint_step  # noqa: E402
+from bert_jax.runs.default_checkpoint import default_checkpoint_step  # noqa: E402
 
 BATCH, EPOCHS, LENGTH, DROPOUT = 32, 3, 64, 0.1
 MEASURED = ("accuracy", "loss")

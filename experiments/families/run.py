@@ -54,7 +54,7 @@ from bert_jax.models.model import define_model  # noqa: E402
 from bert_jax.models.parameters import count  # noqa: E402
 from bert_jax.pretraining.config import PretrainConfig  # noqa: E402
 from bert_jax.recipes.load import load_config  # noqa: E402
-from bert_jax.runs.checkpoints import default_checkpoint_step  # noqa: E402
+from bert_jax.runs.default_checkpoint import default_checkpoint_step  # noqa: E402
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, read_model  # noqa: E402
 from bert_jax.training.metrics_log import read_metrics  # noqa: E402
 

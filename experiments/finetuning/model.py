@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.models.compute_config import ComputeConfig
-from bert_jax.runs.checkpoints import default_checkpoint_step, load_model_parameters
+from bert_jax.runs.checkpoints import load_model_parameters
+from bert_jax.runs.default_checkpoint import default_checkpoint_step
 from bert_jax.runs.work_dir import TOKENIZER_NAME, read_model
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.metrics_log import read_metrics

@@ -13,7 +13,7 @@ import pytest
 
 from bert_jax import Classify
 from bert_jax.finetuning.scoring import ValidationMetrics
-from bert_jax.runs.checkpoints import default_checkpoint_step
+from bert_jax.runs.default_checkpoint import default_checkpoint_step
 from bert_jax.training.reporting import Reporter
 
 from .conftest import WHOLE, history, parameters, scores

@@ -203,7 +203,9 @@ class Handler(BaseHTTPRequestHandler):
                 _, meta, data = body.split(b"--" + boundary.encode(), 2)
                 metadata = json.loads(re.split(rb"\r?\n\r?\n", meta, maxsplit=1)[1])
                 data = re.split(rb"\r?\n\r?\n", data, maxsplit=1)[1]
-                end = re.search(rb"\r?\n--" + re.escape(boundary.encode()) + rb"--\s*$", data)
+                # The data may end with "\r" itself.
+                newline = rb"\r\n" if meta.startswith(b"\r\n") else rb"\n"
+                end = re.search(newline + b"--" + re.escape(boundary.encode()) + rb"--\s*$", data)
                 self.finish(bucket, metadata["name"], data[: end.start()])
             case "resumable" if "upload_id" not in self.query:
                 name = self.query.get("name") or json.loads(body)["name"]

@@ -14,6 +14,7 @@ from bert_jax.interop.huggingface.config import read_encoder
 from bert_jax.interop.huggingface.families import classes_of, family_of, heads_of
 from bert_jax.interop.huggingface.weights import NewestNames, open_weights
 from bert_jax.json_files import read_json_object
+from bert_jax.local_paths import shown
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import PretrainingHead, scores_choices
 
@@ -98,7 +99,7 @@ class HuggingFaceModel:
                 "model with --head encoder, and compare the work directory"
             )
         self._model.eval()
-        self.title = f"{directory} (Hugging Face, {named})"
+        self.title = f"{shown(directory)} (Hugging Face, {named})"
         kind = kind_of_head(self._head)
         own_labels = kind is not None and kind.head.labels is None
         names = self._model.config.id2label if own_labels else {}
