@@ -292,8 +292,8 @@ def with_checkpoints(
 ) -> Sequence[Evaluation]:
     """Return `past` without any evaluation that was the best so far but has lost its checkpoint.
 
-    For example, a damaged checkpoint may have been moved aside. Evaluations that were not the best
-    never have a checkpoint, but they still count toward `patience`.
+    For example, a damaged checkpoint may have been moved aside. Evaluations that were never the
+    best have no checkpoint, but still count toward `patience`.
     """
     steps, lost = steps_in(work_dir / CHECKPOINTS_NAME), []
     while True:

@@ -41,7 +41,7 @@ class PhasePlan:
       compile_seconds: the compile time in seconds.
       step: the compiled step; None if the compiler ran out of device memory.
       refused: the memory needed by a step that did not compile; None if it compiled.
-      estimate: the compiler's estimate of the time of a step; None if it makes none.
+      estimate: the compiler's estimate of the time of a step; None if there is none.
       fp8_flops: the part of `model_flops` that FP8 units compute, at twice the peak in bfloat16.
       notes: lines about the estimate.
     """

@@ -148,7 +148,7 @@ def _left_out(plans: Sequence[PhasePlan]) -> str:
     """Describe the instructions and the waiting time that are missing from the estimates."""
     counts = [plan.estimate.not_estimated for plan in plans if plan.estimate is not None]
     if any(PALLAS_KERNELS in count for count in counts):
-        return "Pallas kernels whose FLOPs are unknown: it takes longer than that"
+        return "Pallas kernels whose FLOPs are unknown, so it will take longer"
     return "instructions without an estimate" if any(counts) else "waiting for data"
 
 

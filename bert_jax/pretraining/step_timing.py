@@ -35,7 +35,7 @@ class StepTiming:
       dtype: the compute dtype.
       attention: the attention implementation.
       attention_reason: why no faster implementation runs; empty if there is none.
-      products: the numbers that the encoder's dense layers multiply; see `ComputeConfig`.
+      products: the number format in which the encoder's dense layers multiply; see `ComputeConfig`.
       attention_dropout: the dropout rate for attention probabilities.
       hidden_dropout: the dropout rate for hidden states.
       batch: the number of sequences per step.

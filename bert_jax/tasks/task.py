@@ -205,8 +205,8 @@ def _in_one_pass(logits: jax.Array) -> tuple[jax.Array, jax.Array]:
 
     Whenever the highest logit so far changes, the sum so far is rescaled (Milakov and Gimelshein
     2018, "Online normalizer calculation for softmax", section 3.1). On a GPU, a pass over the
-    logits takes as long as reading them. XLA's TPU compiler finds the highest logits while it
-    computes the logits, so that two passes read them only once, too.
+    logits takes as long as reading them. On a TPU, two passes also read the logits only once, since
+    XLA finds the highest ones while it computes the logits.
     """
 
     def combine(

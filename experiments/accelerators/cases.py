@@ -26,9 +26,8 @@ class Model:
       other_phase: the recipe's other phase; empty if there is none.
       length: the number of tokens per row.
       num_layers: the number of layers.
-      compiled: two numbers of layers, whose steps are compiled. Their difference is a whole number
-        of periods of the pattern of local and global layers, and so is the difference to
-        `num_layers`.
+      compiled: the two numbers of layers for which steps are compiled. They differ from each other
+        and from `num_layers` by whole periods of the pattern of local and global layers.
       rows: the number of rows per step on a TPU and on a GPU.
     """
 

@@ -1,4 +1,4 @@
-"""Compile one train step in the checkout given by PYTHONPATH, and write its text and statistics."""
+"""Compile one train step with the checkout on PYTHONPATH, and write its text and statistics."""
 
 from __future__ import annotations
 

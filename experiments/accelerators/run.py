@@ -4,16 +4,16 @@ r"""Compile train steps for TPUs and GPUs that are not present, and tabulate the
     python experiments/accelerators/run.py base-512:v5e base-512:h200
     python experiments/accelerators/run.py --table             # rewrite the table only
 
-Each case is a model, a length and a chip. A step with the model's full number of layers takes long
-to compile, so the script compiles two steps with few layers. Their difference is the cost of the
-layers between them, from which it extrapolates. `--full` also compiles the whole step, to compare.
-Each measurement is written to results.json as soon as it is made, and not repeated, so that a
-script that was stopped can be started again.
+Each case is a model, a length and a chip. A step with all of the model's layers takes long to
+compile, so the script compiles two steps with only a few layers. The difference between them gives
+the cost of a layer, from which the script extrapolates to the whole model. `--full` also compiles
+the whole step for comparison. Each result is written to results.json immediately and is not
+computed again, so a script that was stopped can simply be restarted.
 
 `--checkout DIR` compiles the steps of another checkout of this repository, such as a `git worktree`
-of an older commit, and records them under that commit. All texts are read by this checkout's code,
-so that the estimates of two commits can be compared. The table shows the commit that was measured
-last and, as "before", the one that was measured first.
+of an older commit, and records them under that commit. This checkout's code reads all compiled
+programs, so that the estimates of two commits can be compared. The table shows the commit that was
+measured last and, as "before", the one that was measured first.
 
 The script needs libtpu (`pip install -e '.[tpu]'`) for TPUs and JAX's CUDA plugin (`pip install -e
 '.[cuda13]'`) for GPUs, but neither a TPU nor a GPU.
@@ -50,7 +50,8 @@ RESULTS, README = HERE / "results.json", HERE / "README.md"
 LOCK = ROOT / "runs/accelerators.lock"
 BEGIN, END = "<!-- results -->\n", "<!-- end of results -->"
 GIB = 2**30
-# XLA writes the times that its cost model expects into the program. Older checkouts do not set it.
+# Make XLA write the times that its cost model expects into the program. Older checkouts do not set
+# these flags themselves.
 GPU_FLAGS = "--xla_gpu_enable_triton_gemm=false --xla_gpu_collect_cost_model_stats=true"
 # The costs that are extrapolated over the number of layers.
 COSTS = ("ms", "model_flops", "hbm_gib", "kernels", "temporaries_gib")
@@ -120,7 +121,7 @@ def extrapolated(model: Model, steps: dict[str, Any]) -> dict[str, float]:
 
 
 def load() -> dict[str, Any]:
-    """Return the recorded results: commits in the order of their first measurement, and cases."""
+    """Return the recorded commits, in the order of their first measurement, and the cases."""
     if RESULTS.is_file():
         return json.loads(RESULTS.read_text(encoding="utf-8"))
     return {"commits": {}, "cases": {}}
@@ -138,7 +139,7 @@ def record(case: str, commit: str, num_layers: int, costs: dict[str, Any]) -> No
 
 
 def commit_of(checkout: Path) -> str:
-    """Return the commit of a checkout; exit if its package was changed since."""
+    """Return the commit of a checkout; exit if its package has uncommitted changes."""
     git = ["git", "-C", str(checkout)]
     changed = subprocess.run(
         [*git, "status", "--porcelain", "bert_jax", "configs"], capture_output=True, text=True

@@ -5,8 +5,8 @@ r"""Check on an NVIDIA GPU what the tests can only check on a CPU.
 The script prints one line of JSON per check:
 - parity: float32 logits of the model in experiments/finetuning/bert-mini, compared with those of
   Hugging Face Transformers on the CPU;
-- attention: outputs and gradients of cuDNN's fused attention, this package's and XLA's, all in
-  bfloat16, compared with XLA's in float32;
+- attention: outputs and gradients of attention by cuDNN, by this package's kernels and by XLA, all
+  in bfloat16, compared with XLA's in float32;
 - local_attention: the same for attention over a sliding window;
 - resume: a run that is stopped and resumed, compared bit for bit with an uninterrupted run.
 """

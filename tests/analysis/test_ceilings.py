@@ -1,7 +1,7 @@
-"""Hold the estimated cost of a layer of BERT-base to ceilings, on a TPU v5e and on an H200.
+"""Check that the estimated cost of a BERT-base layer stays below ceilings, for a v5e and an H200.
 
 The tests compile a whole train step with two layers of BERT-base and rows of 512 tokens, with the
-recipe's hyperparameters. They need no accelerator, but its compiler: libtpu or JAX's CUDA plugin.
+recipe's hyperparameters. They need no accelerator, only its compiler: libtpu or JAX's CUDA plugin.
 If a change makes a layer cheaper, lower the ceilings.
 """
 
@@ -34,17 +34,17 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The most that a layer may cost, without the optimizer, and the attention implementation.
+    """The maximum cost of a layer, without the optimizer, and the expected attention.
 
     Attributes:
       topology: the chip, as an argument of `plan`.
       compiler: the module that must be installed.
       batch_size: the number of rows.
-      attention: the implementation.
+      attention: the expected attention implementation.
       ms: the estimated time in ms.
       hbm_gib: the bytes of main memory that are read and written, in GiB.
       kernels: the number of kernels.
-      kept_gib: the arrays that the backward pass needs from the forward pass, in GiB.
+      kept_gib: the size of the arrays that the backward pass needs from the forward pass, in GiB.
       score_arrays: the number of stored arrays with an element for every pair of tokens, head and
         row, keyed by dtype, in both layers together. Dropout masks are "pred".
     """

@@ -1,4 +1,4 @@
-"""Test sums over the TPU compiler's estimates in a step cut from a real one, added by hand.
+"""Compare sums of the TPU compiler's estimates with sums made by hand, for part of a real step.
 
 `step_on_v5e.txt` was cut from the text that libtpu 0.0.42 wrote for a step of BERT-base on a TPU
 v5e, with round numbers of cycles. Its loop over the layers runs twice.
@@ -107,7 +107,7 @@ def test_only_arrays_in_main_memory_count_as_traffic(estimate: StepEstimate) -> 
 
 def test_the_most_expensive_instructions_name_their_source_lines(estimate: StepEstimate) -> None:
     first, second, third, fourth, *_ = estimate.most_expensive()
-    # A product's line is its own, although the fusion ends with the softmax.
+    # The fusion ends with the softmax, but the source line of its product is reported.
     assert first.source == f"{MODELS}/attention.py:65 scaled_scores"
     assert second.source == (
         f"{MODELS}/products.py:33 direct < {MODELS}/transformer_layer.py:36 FeedForward.__call__"
@@ -143,7 +143,7 @@ def test_without_the_peak_only_the_utilization_is_unknown(estimate: StepEstimate
     assert rest == str(estimate).splitlines()[1:]
 
 
-def test_other_compilers_make_no_estimates() -> None:
+def test_other_compilers_give_no_estimates() -> None:
     text = jax.jit(lambda x: x @ x).lower(jnp.ones((4, 4))).compile().as_text()
     assert (
         estimate_step(text, 1, V5E, link_bandwidth=1, memory_bandwidth=1, least_seconds=1) is None
@@ -212,19 +212,19 @@ ENTRY %main (x: f32[12,16,64], i: s32[], y: f32[16,64]) -> f32[12,16,64] {
 """  # noqa: E501
 
 
-def test_an_array_that_is_updated_in_place_counts_with_the_updated_slice() -> None:
+def test_an_update_in_place_counts_only_the_updated_slice() -> None:
     estimate = estimate_step(
         COLLECTING, 1, V5E, link_bandwidth=1, memory_bandwidth=1, least_seconds=1e-7
     )
     assert estimate is not None
     (line,) = estimate.instructions
-    # One slice is read, the operand is added to it, and the sum is written to its place.
+    # One slice is read, the operand is added to it, and the sum is written back to the same place.
     assert line.bytes == 3 * 16 * 64 * 4
     assert line.source == f"{MODELS}/attention.py:131 xla_attention"
     assert line.kind == "attention softmax"
 
 
-def test_parents_may_be_numbered_from_zero_or_one() -> None:
+def test_parent_frames_may_be_numbered_from_zero_or_one() -> None:
     numbered = COLLECTING.replace("parent_frame_id=1}", "parent_frame_id=0}")
     numbered = numbered.replace("parent_frame_id=2}", "parent_frame_id=1}")
     stacks = [StackFrames(text).stack("stack_frame_id=2") for text in (COLLECTING, numbered)]

@@ -124,7 +124,7 @@ def test_all_parts_of_a_pre_norm_model_are_known() -> None:
     assert "position embedding" not in parts and "pooler" not in parts
 
 
-def test_norms_are_called_what_they_are() -> None:
+def test_titles_contain_the_kind_of_norm() -> None:
     config = variant("tiny", norm="pre", norm_kind="rms", norm_bias=False)
     lines = parameter_table(Pretraining(config, PLAIN).definition.shapes, config.norm_kind)
     titles = [line.split("  ")[1] for line in lines]

@@ -1,4 +1,4 @@
-"""Compute attention with a dense mask in PyTorch, as a reference for the faster ways."""
+"""Compute attention with a dense mask in PyTorch, as a reference for the faster implementations."""
 
 from __future__ import annotations
 

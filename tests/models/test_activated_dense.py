@@ -61,7 +61,7 @@ def test_values_and_gradients_equal_those_of_pytorch(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_numbers_are_those_of_the_activation_followed_by_the_layer(dtype: str) -> None:
+def test_the_result_equals_an_activation_followed_by_a_layer(dtype: str) -> None:
     layer = make_layer(dtype)
     x = make_arguments(1)[0].astype(dtype)
 

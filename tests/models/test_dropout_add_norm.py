@@ -111,7 +111,8 @@ def in_pytorch(
 @pytest.mark.parametrize(
     ("shape", "kind", "rate", "with_sum"),
     [
-        # Dims of one, three and one parts; in a block of 16, 4 and 4 vectors, the last is not full.
+        # The dims have one, three and one parts. With 16, 4 and 4 vectors per block, the last block
+        # is not full.
         ((3, 7, 64), "layer", 0.1, False),
         ((3, 7, 64), "layer without bias", 0.5, True),
         ((1, 1, 64), "rms", 0.1, True),
@@ -132,7 +133,7 @@ def test_results_and_gradients_equal_pytorchs(
 
 
 @pytest.mark.parametrize("kind", ["layer", "rms"])
-def test_bfloat16_numbers_are_rounded_in_the_same_places_as_without_the_kernel(kind: str) -> None:
+def test_bfloat16_results_are_rounded_as_without_the_kernel(kind: str) -> None:
     arrays = draw((3, 21, 192), jnp.bfloat16)
     found = pulled(arrays, kind, 0.1, "triton", True)
     # Without jax.jit, no rounding between two operations is skipped.

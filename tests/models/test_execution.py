@@ -103,7 +103,7 @@ def test_fp8_products_do_not_depend_on_scanning_and_rematerialization(
 
     def results(**changes: Any) -> tuple[jax.Array, Parameters]:
         loss = loss_function(dataclasses.replace(fp8, **changes))
-        # Without this option, XLA leaves out some conversions to bfloat16, but not always the same.
+        # Without this option, XLA skips some conversions to bfloat16, but not always the same ones.
         exact = {"xla_allow_excess_precision": False}
         step = jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=exact)
         (value, _), grads = jax.device_get(step(params, batch, jax.random.key(2)))
@@ -115,7 +115,7 @@ def test_fp8_products_do_not_depend_on_scanning_and_rematerialization(
         assert found == loss
         for name, gradient in found_grads.items():
             assert_allclose(gradient, grads[name], rtol=0, atol=1e-6, err_msg=str((changes, name)))
-    # FP8 rounds to 1/16 of a number; the loss shows that it rounds, and that the error is small.
+    # Rounding to FP8 changes a number by up to 1/16. It must change the loss, but not by much.
     in_bfloat16, _ = results(products="dtype")
     assert 0 < abs(loss - in_bfloat16) < 0.02 * in_bfloat16
 

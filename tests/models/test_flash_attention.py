@@ -38,7 +38,7 @@ def encoder_config(**values: Any) -> EncoderConfig:
 def outputs(
     config: EncoderConfig, compute: ComputeConfig, kind: str, dropout_key: jax.Array | None
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Return an encoder's hidden states at tokens, and the gradients of a function of them."""
+    """Return an encoder's hidden states at the tokens, and the gradients of a function of them."""
     definition = define_model(ModelConfig(config, "masked_lm"), compute)
     token_ids = np.random.default_rng(0).integers(0, 32, (ROWS, LENGTH))
     ids, packed = documents_of(kind, LENGTH)
@@ -58,15 +58,15 @@ def outputs(
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", ["packed", "one"])
-def test_an_encoder_drops_and_computes_the_same_with_fused_kernels(
+def test_fused_kernels_change_neither_dropout_nor_results(
     backend: AttentionBackend, kind: str
 ) -> None:
     config, key = encoder_config(), jax.random.key(3)
     hidden, gradients = outputs(config, ComputeConfig("float32", "xla"), kind, key)
     other, others = outputs(config, ComputeConfig("float32", backend, remat="dots"), kind, key)
     assert_allclose(other, hidden, rtol=0, atol=1e-5)
-    # Keys with a bias have the same probabilities, so the gradient of the bias is only rounding.
-    # Compare it with the other gradients.
+    # A bias of the keys does not change the probabilities, so its gradient consists only of
+    # rounding errors. Compare it with the size of the other gradients.
     largest = max(float(jnp.abs(gradient).max()) for gradient in gradients.values())
     for name, gradient in gradients.items():
         assert_allclose(others[name], gradient, rtol=0, atol=1e-5 * largest, err_msg=name)
@@ -74,7 +74,7 @@ def test_an_encoder_drops_and_computes_the_same_with_fused_kernels(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_train_step_on_a_mesh_drops_the_same_probabilities(backend: AttentionBackend) -> None:
+def test_a_mesh_does_not_change_which_probabilities_are_dropped(backend: AttentionBackend) -> None:
     batch = random_batch(LENGTH, 3, rows=8, vocab_size=32, predictions=5, joined=False)
     rows, results = np.arange(8), []
     optimizer = optax.sgd(0.1)

@@ -80,7 +80,7 @@ def fused(
     window: int | None,
     interpret: bool = True,
 ) -> list[jax.Array]:
-    """Return the results of `dense`, computed by the kernels."""
+    """Return the same results as `dense`, computed by the kernels."""
     *inputs, cotangent = operands
     dropout = None
     if rate:
@@ -207,7 +207,7 @@ def test_the_kernels_lower_for_a_gpu(
     assert not re.search(rf"tensor<(\d+x)*{length}x{length}x", text)
 
 
-def test_the_sizes_that_the_kernels_support() -> None:
+def test_supported_and_unsupported_sizes() -> None:
     assert supported(1, 1, 64, None) is None
     assert supported(8192, 12, 128, 129) is None
     assert supported(512, 12, 36, None) == "needs heads of size 16, 32, 64 or 128"

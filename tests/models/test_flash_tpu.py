@@ -44,7 +44,7 @@ def segments_of(kind: str, length: int) -> Segments | None:
             documents = 1 + positions // max(1, length // 3)
             ids = np.where(positions < tokens, documents, 0).astype(np.int32)
             return ids, ids
-        case "one":  # padding sees the tokens; the first row holds only padding
+        case "one":  # padding sees the tokens; the first row contains only padding
             keys = (positions < np.array([[0], [1], [length - length // 8]])).astype(np.int32)
             return np.ones_like(keys), keys
     raise AssertionError(kind)
@@ -103,7 +103,7 @@ def interpreted(operands: list[jax.Array], segments: Segments | None, rate: floa
         ("packed", 200, 2, 128, 0.1),
         ("none", 200, 2, 64, 0.1),
         ("packed", 128, 4, 64, 0.1),
-        ("packed", 640, 2, 64, 0.1),  # programs compute part of the queries
+        ("packed", 640, 2, 64, 0.1),  # each program computes part of the queries
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (

@@ -67,7 +67,7 @@ def test_products_and_gradients_match_pytorch(shape: tuple[int, int, int, int]) 
     rows, weights, outer = in_torch(x, E4M3), in_torch(kernel, E4M3), in_torch(cotangent, E5M2)
     product = rows @ weights
     expected = [product, outer @ weights.T, np.einsum("bli,blo->io", rows, outer)]
-    # The bias is rounded to bfloat16, and so are its product and the sum.
+    # The bias, the product and the sum of both are rounded to bfloat16.
     added = np.asarray(bias.astype(jnp.bfloat16), np.float64)
     expected[0] = product + added
     slack = [np.abs(product) + np.abs(expected[0]), np.abs(expected[1]), 0.0]
@@ -125,7 +125,7 @@ def test_zero_operands_and_gradients_give_zeros() -> None:
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
 @pytest.mark.parametrize("operand", [0, 1, 3], ids=["x", "kernel", "cotangent"])
 def test_numbers_that_are_not_finite_spread_to_all_products(operand: int, bad: float) -> None:
-    """FP8 has no infinity in E4M3, and GPUs saturate, so a single element could be hidden."""
+    """E4M3 has no infinity and GPUs saturate, so a single bad element could go unnoticed."""
     values = operands(2, 5, 8, 4)
     values[operand] = values[operand].at[(0,) * values[operand].ndim].set(bad)
     value, to_x, to_kernel, _ = jax.jit(pulled)(*values)
@@ -142,7 +142,7 @@ def test_activations_are_kept_in_fp8_between_the_passes() -> None:
 
 
 def test_only_nvidia_gpus_multiply_fp8_numbers() -> None:
-    """XLA for GPUs removes a conversion to FP8 and back, so the products must be of FP8 numbers."""
+    """XLA removes a conversion to FP8 and back on GPUs, so the operands must be FP8 numbers."""
     traced = jax.jit(pulled).trace(*operands(2, 16, 24, 40))
 
     def products(platform: str) -> list[tuple[str, str]]:

@@ -28,7 +28,7 @@ def inside(
     return jax.jit(traced)
 
 
-def test_only_dims_that_are_divided_to_store_them_are_gathered() -> None:
+def test_only_dims_that_are_divided_for_storage_are_gathered() -> None:
     x = jax.random.normal(jax.random.key(0), (8, 12))
     mesh_config = MeshConfig(data=2, fsdp=2, tensor=2)
     gathered = inside(mesh_config, lambda x: gather(x, jnp.dtype("bfloat16"), AXES))(x)

@@ -27,7 +27,7 @@ from bert_jax.training.step import StepInputs, make_train_step
 from .dense_attention import DIM, HEADS, ROWS, arrays, dense_mask, documents_of, torch_attention
 
 WINDOW = 129
-# Three blocks of which the last is incomplete, and padding beyond the window.
+# This length gives three blocks, the last of them incomplete, and padding that exceeds the window.
 LENGTH = 321
 
 
@@ -45,7 +45,7 @@ def pull(
 
 
 def pulled(*arguments: Any) -> list[jax.Array]:
-    """Return the result of `pull` in the interpreter, compiled for this machine."""
+    """Return the result of `pull`, compiled for this machine with kernels in the interpreter."""
     operands, ids, packed, window = arguments
     with interpreted():
         return jax.jit(lambda operands, ids: pull(operands, ids, packed, window))(operands, ids)

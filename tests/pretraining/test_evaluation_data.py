@@ -100,7 +100,9 @@ def run(made: Any) -> PretrainResult:
     return made[0]
 
 
-def test_the_scores_are_those_of_evaluate(run: PretrainResult, data: Path, tmp_path: Path) -> None:
+def test_the_scores_equal_those_of_evaluate(
+    run: PretrainResult, data: Path, tmp_path: Path
+) -> None:
     """The run's parameters are split over eight devices, but `evaluate` uses only one."""
     extract(run.work_dir, tmp_path / "average", 6, ema=True)
     for work_dir, prefix in ((run.work_dir, ""), (tmp_path / "average", "average_")):
@@ -159,7 +161,7 @@ def test_runs_without_the_keys_keep_their_identity_and_metrics(
     assert plain.identity() == config_of(tiny_config, tmp_path, data).identity()
 
 
-def test_the_best_checkpoint_may_be_that_with_the_best_score_on_a_text(
+def test_the_best_checkpoint_may_be_chosen_by_the_score_on_a_text(
     tiny_config: Path, data: Path, tmp_path: Path
 ) -> None:
     for metric in ("text_novel_mlm_loss", "average_text_more_tales_pseudo_perplexity"):

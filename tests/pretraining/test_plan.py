@@ -64,7 +64,7 @@ def test_an_estimate_becomes_the_time_and_the_cost_of_the_run() -> None:
         least_seconds=3.3e-3,
     )
     assert estimate is not None
-    # The counts of a compiler that counts no FLOPs and bytes.
+    # This compiler has counted neither FLOPs nor bytes.
     step = CompiledStep(2 * MIB, 0, MIB, flops=None, bytes_accessed=None, text=text)
     phase = PhasePlan(
         name="phase1",
@@ -86,7 +86,7 @@ def test_an_estimate_becomes_the_time_and_the_cost_of_the_run() -> None:
     lines = phase_lines(phase, devices, None)
     assert "  FLOPs per step      2.6e+12 of the model on all devices" in lines
     assert "  estimated time      6.70 ms per step, MFU 49.2%" in lines
-    # The roofline stays as a bound.
+    # The roofline is still printed as a lower bound.
     assert any("at least 3.30 ms per step, by compute" in line for line in lines)
     first, _, third, *_ = total_lines([phase], devices, 1.2)
     assert "takes an estimated 1 h 52 min (7.4 chip-hours, 8.94 USD at 1.2 USD each)" in first
@@ -138,7 +138,7 @@ def test_a_plan_gives_the_reason_for_missing_figures() -> None:
         assert f"the cost  is unknown, because {reason}" in lines
 
 
-def test_fp8_units_halve_the_least_time_of_dense_layers() -> None:
+def test_fp8_units_halve_the_minimum_time_of_dense_layers() -> None:
     phase = PhaseConfig("never-read", num_steps=1, sequence_length=512, batch_size=128)
     gpu: Any = SimpleNamespace(platform="gpu", compute_capability="9.0", device_kind="NVIDIA H200")
     times = {}

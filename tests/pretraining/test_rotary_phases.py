@@ -116,7 +116,7 @@ def test_a_resumed_run_ends_with_the_same_state(
         ]
 
 
-def test_the_steps_of_a_phase_are_those_of_a_model_with_its_angles(
+def test_a_phase_trains_like_a_model_with_the_same_angles(
     tiny_config: Path, run: PretrainConfig
 ) -> None:
     other = config_of(tiny_config, Path("x"), **{THETA: 0, "model.rotary_theta": LONG})
@@ -135,7 +135,7 @@ def test_the_steps_of_a_phase_are_those_of_a_model_with_its_angles(
     assert mean == logged(run, "train")[7]["mlm_loss"]
 
 
-def test_the_last_evaluation_is_that_of_a_model_with_the_last_angles(
+def test_the_last_evaluation_uses_the_angles_of_the_last_phase(
     tiny_config: Path, run: PretrainConfig, tmp_path: Path
 ) -> None:
     extract(run.work_dir, tmp_path / "model", 12)
@@ -206,7 +206,7 @@ def test_the_angles_are_part_of_the_identity(tiny_config: Path, run: PretrainCon
 def test_a_run_resumes_without_its_initial_model(
     tiny_config: Path, run: PretrainConfig, tmp_path: Path
 ) -> None:
-    """The newest checkpoint of the run has other angles than its config."""
+    """The run's newest checkpoint has different angles from its config."""
     words = [f"work_dir={run.work_dir}", f"{THETA}={LONG}", "model.initializer_range=0.2"]
     words = [f"--config.{word}" for word in words]
     config = pretrain_config(str(tiny_config), words, str(tmp_path / "removed"))

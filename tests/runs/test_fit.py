@@ -208,7 +208,7 @@ def test_a_stopped_run_resumes_exactly(tmp_path: Path) -> None:
         assert_array_equal(resumed.params[name], value)
 
 
-def test_what_needs_a_work_dir_is_refused_without_one() -> None:
+def test_settings_that_need_a_work_dir_are_refused_without_one() -> None:
     with pytest.raises(ValueError, match="divergence.max_rollbacks=1: a run without work_dir has"):
         make(ROLLBACKS).fit(Numbers(), STEPS)
     with pytest.raises(ValueError, match="notify='true': a run without work_dir sends no"):

@@ -30,7 +30,7 @@ def test_matrix_instructions_are_read_from_the_flags(
     assert not multiplies_bfloat16(tmp_path / "absent")  # as on systems other than Linux
 
 
-def test_the_hint_appears_only_if_nobody_chose_the_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hint_appears_only_if_the_dtype_was_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "multiplies_bfloat16", lambda: True)
     (line,) = dtype_hint(ComputeConfig(), "cpu")
     assert "--config.compute.dtype=bfloat16" in line

@@ -14,7 +14,7 @@ from bert_jax.training.batch_waits import BatchWaits
 
 
 class Clock:
-    """A clock that moves only when told to; it stops at each moment at which a step ends."""
+    """A clock that moves only on request, and that stops whenever a step ends."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -54,14 +54,14 @@ class RunningStep:
 
 
 class Loop:
-    """Runs the loop's calls for steps and batches that take given times."""
+    """Makes the training loop's calls for steps and batches with given durations."""
 
     def __init__(self, clock: Clock, ledger: Ledger) -> None:
         self.clock, self.ledger = clock, ledger
         self.free_at = 0.0  # when the device has finished all steps
 
     def run(self, waits: BatchWaits, steps: int, step_seconds: float, batch_seconds: float) -> Any:
-        """Return for how long the device waited, as measured before each step."""
+        """Return how long the device waited before each step, as measured."""
         running: RunningStep | None = None
         stalls = []
         for _ in range(steps):

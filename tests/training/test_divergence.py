@@ -50,7 +50,7 @@ PLAIN = make_optimizer(CONFIG)
 WINDOW = DivergenceConfig(
     window_steps=8, max_deviations=8.0, max_outliers=2, max_rollbacks=2, margin_steps=3
 )
-# A batch with targets this many times as large has a loss that is the square of it times as high.
+# If a batch's targets are multiplied by this factor, its loss grows by the square of the factor.
 SPIKE = 30.0
 
 
@@ -75,7 +75,7 @@ class Recorder:
         self.reports.append(report)
 
     def merged(self, later: Recorder) -> Recorder:
-        """Return what the log contains after a run that resumed from this one."""
+        """Return the reports that a log contains after a later run has resumed from this one."""
         reports = {(x.kind, x.step): x for x in [*self.reports, *later.reports]}
         return Recorder(
             self.losses | later.losses,
@@ -331,7 +331,7 @@ def test_the_state_after_a_rollback_is_the_checkpoint(bench: Bench) -> None:
 def test_a_resumed_run_is_identical(
     bench: Bench, whole: tuple[TrainState, Recorder], stop: int
 ) -> None:
-    """Stop in the window before, between two skipped steps, at the rollback, and after it."""
+    """Stop while the window fills, between two skipped steps, at the rollback, and after it."""
     saved = MemoryCheckpointer()
     _, first = bench.run(saved, PLANTED, stop=stopping_after(stop))
     state, second = bench.run(saved, PLANTED)
@@ -344,7 +344,7 @@ def test_a_resumed_run_is_identical(
 def test_a_resumed_run_with_files_is_identical(
     bench: Bench, tmp_path: Path, whole: tuple[TrainState, Recorder], stop: int
 ) -> None:
-    """Only the newest checkpoint is kept, and those that are needed to roll back."""
+    """Only the newest checkpoint and those needed to roll back are kept."""
     _, first = bench.run(tmp_path, PLANTED, stop=stopping_after(stop))
     before = steps_in(tmp_path)
     assert before == {16: [10, 15, 16], 22: [15, 20, 22], 23: [15, 23]}[stop]
@@ -358,7 +358,7 @@ def test_a_resumed_run_with_files_is_identical(
 def test_a_killed_run_is_identical(
     bench: Bench, whole: tuple[TrainState, Recorder], lost: int
 ) -> None:
-    """End a run with an error at a batch, after which only regular checkpoints are left."""
+    """End a run with an error at a batch, so that only its regular checkpoints are left."""
 
     def phases(bench: Bench) -> list[Phase]:
         phase = bench.phase("only", 0, STEPS, PLANTED)
@@ -440,7 +440,7 @@ def test_the_window_starts_empty_in_each_phase(bench: Bench) -> None:
 
 
 def test_an_update_that_breaks_the_parameters_rolls_back(bench: Bench) -> None:
-    """A learning rate that is infinite in one step makes the parameters infinite at a save."""
+    """An infinite learning rate in one step makes the parameters infinite before a save."""
 
     class Rates:
         def __getitem__(self, step: int) -> np.float32:

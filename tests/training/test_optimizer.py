@@ -185,7 +185,7 @@ def test_settings_of_another_optimizer_must_keep_their_defaults(
         OptimizerConfig(name="lamb", beta2=0.98)
 
 
-def test_a_config_gives_its_optimizer_and_schedule() -> None:
+def test_a_config_returns_its_optimizer_and_schedule() -> None:
     config = OptimizerConfig(name="lamb", beta2=0.98, clip_norm=0.5, schedule="cosine")
     assert config.optimizer == optimizer.Lamb(beta2=0.98, clip_norm=0.5)
     assert config.decay == Cosine(end_learning_rate=0.0)
@@ -298,7 +298,7 @@ def test_the_norm_of_joined_vectors_is_the_norm_of_all_gradients(
     assert_allclose(transformations._norm_of_joined(named), expected, rtol=1e-6)
 
 
-def test_only_gpus_that_do_not_divide_parameters_join_vectors() -> None:
+def test_vectors_are_joined_only_on_gpus_without_sharded_parameters() -> None:
     gradients = {"kernel": jnp.ones((3, 4)), "bias": jnp.ones(5), "scale": jnp.ones(7)}
 
     def joins(platform: str, divided: set[str]) -> bool:
