@@ -1,6 +1,6 @@
 """Decide from the scans of all inputs which documents are kept and which unit each belongs to.
 
-The result equals that of `kept_documents` and `build_units`, which need the documents themselves.
+The result is the same as with `kept_documents` and `build_units`, which need the documents.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from bert_jax.corpus.units import DOCUMENT_OVERHEAD, shard_name, unit_threshold
 
 @dataclass(frozen=True)
 class AssignOptions:
-    """What determines the assignment, apart from the scans.
+    """The options that, together with the scans, determine the assignment.
 
     Attributes:
-      num_heldout: the number of inputs that are held out completely; they come first.
+      num_heldout: the number of inputs that are held out completely, which come first.
       heldout_fraction: the fraction of the other documents to hold out.
       unit_bytes: the size of a unit.
     """
@@ -52,10 +52,10 @@ class InputAssignment:
     """The units of one input's documents.
 
     Attributes:
-      positions: the positions of the kept documents [kept] in the input.
-      document_ids: their numbers [kept] in the corpus.
-      splits: the indices of their splits [kept] in `SPLITS`.
-      units: the numbers of their units [kept] in the split.
+      positions: [kept] the positions of the kept documents in the input.
+      document_ids: [kept] the numbers of these documents in the corpus.
+      splits: [kept] the indices of their splits in `SPLITS`.
+      units: [kept] the numbers of their units within the split.
       end: the state after the input.
     """
 
@@ -77,8 +77,8 @@ class UnitSpan:
       last_input: the number of the input with its last document.
       num_documents: the number of documents.
       num_text_bytes: the size of their text in UTF-8.
-      last_document: the number of the last document in the corpus.
-      hashing: the digest of their ids and digests, as in `build_units`.
+      last_document: the number, in the corpus, of the unit's last document.
+      hashing: the digest of the documents' ids and digests, as in `build_units`.
     """
 
     split: Split
@@ -101,7 +101,7 @@ class UnitSpan:
         return self.hashing.hexdigest()
 
     def is_full(self, unit_bytes: int) -> bool:
-        """Return whether the unit ended with its last document, not with the last of the corpus."""
+        """Return whether the unit ended because it was full, not because the corpus ended."""
         size = self.num_text_bytes + DOCUMENT_OVERHEAD * self.num_documents
         return size >= unit_threshold(self.index, unit_bytes)
 
@@ -111,7 +111,7 @@ class Assignment:
     """The units of a corpus.
 
     Attributes:
-      kept: for each input, whether each of its documents [documents] is kept.
+      kept: for each input, an array [documents] that says whether each document is kept.
       starts: for each input, the state before it.
       units: all units, in order within each split.
       counts: the counts of kept and removed documents.

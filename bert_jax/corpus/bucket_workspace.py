@@ -1,9 +1,9 @@
 """Prepare a corpus in a bucket, where nothing can be locked or renamed.
 
-A lease, OUTPUT/.work/lease, makes sure that only one preparation writes. Shards are written to a
-local directory and uploaded as they are finished, first the shard itself and then its result,
-OUTPUT/.work/NAME.json, which marks the shard as finished. So a preparation that was killed can be
-continued on any machine. The manifest is written last and marks the corpus as finished.
+A lease, OUTPUT/.work/lease, ensures that only one preparation writes. Shards are written to a local
+directory and uploaded as they are finished, first the shard itself and then its result,
+OUTPUT/.work/NAME.json, which marks the shard as finished. A preparation that was killed can
+therefore be resumed on any machine. The manifest is written last and marks the corpus as finished.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from bert_jax.storage.urls import Location, ObjectUrl
 LEASE = "lease"
 _SUFFIX = ".json"
 _READS = 16  # results that are read at the same time
-_UPLOADS = 4  # that run at the same time; twice as many shards may wait on the local disk
+_UPLOADS = 4  # simultaneous uploads; twice as many shards may wait on the local disk
 
 
 class BucketShards:
@@ -78,7 +78,7 @@ class BucketShards:
             contents = threads.map(lambda info: read_range(info, 0, info.num_bytes), infos)
             results = {}
             for info, content in zip(infos, contents, strict=True):
-                with suppress(ValueError, KeyError, TypeError):  # the shard is made again
+                with suppress(ValueError, KeyError, TypeError):  # if not, the shard is made again
                     result = result_of(parse_json_object(content, info.url))
                     if self._sizes.get(result.shard.name) == result.shard.num_bytes:
                         results[info.url.name.removesuffix(_SUFFIX)] = result
@@ -89,7 +89,7 @@ class BucketShards:
         return self._results.get(name)
 
     def keep(self, work: Path, name: str) -> None:
-        """Start to upload a shard. This waits for earlier uploads if there are too many."""
+        """Start uploading a shard, after waiting for earlier uploads if there are too many."""
         while len(self._pending) >= 2 * _UPLOADS or (self._pending and self._pending[0].done()):
             self._pending.popleft().result()
         self._pending.append(self._threads.submit(self._upload, work, name))
@@ -98,7 +98,7 @@ class BucketShards:
         self._check()
         shard = shard_path(work, name)
         result = shard.with_suffix(_SUFFIX)
-        if result.name in self._marked:  # it describes another shard than the one that follows
+        if result.name in self._marked:  # it describes an earlier shard
             remove(self._output / WORK / result.name)
         upload(shard, self._output / shard.name)
         write_bytes(self._output / WORK / result.name, result.read_bytes())
@@ -115,7 +115,7 @@ class BucketShards:
             self._pending.popleft().result()
 
     def close(self) -> None:
-        """Wait for the uploads that are running, and drop the others."""
+        """Wait for the running uploads, and cancel the others."""
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 
@@ -154,7 +154,7 @@ class BucketWorkspace:
         self._check_empty()
         with ExitStack() as stack:
             stack.enter_context(self._lease)
-            if find(self._output / MANIFEST) is not None:  # while this process waited for the lease
+            if find(self._output / MANIFEST) is not None:  # finished while waiting for the lease
                 raise ValueError(finished_meanwhile(self._output))
             self._check_plan()
             name = hashlib.sha256(str(self._output).encode()).hexdigest()[:16]
@@ -178,7 +178,7 @@ class BucketWorkspace:
         url = self._remote / PLAN
         if find(url) is None:
             self._check_empty()
-            remove_results(self._output)  # it is unknown which options they were made with
+            remove_results(self._output)  # they may come from other options
         else:
             advice = f"Delete everything in {self._remote} to start over"
             existing = parse_json_object(read_bytes(url), url, advice)
@@ -213,7 +213,7 @@ class BucketWorkspace:
             if info.url.name not in {
                 *shards,
                 *manifest.filter_files,
-            }:  # of empty units, or of an earlier preparation
+            }:  # a shard of an empty unit or of an earlier preparation
                 remove(info.url)
         self._lease.check()
         write_bytes(self._output / MANIFEST, manifest_text(manifest))

@@ -135,7 +135,7 @@ class Corpus:
         if isinstance(self.directory, ObjectUrl):
             self._copies = BucketShardFiles(self.directory, self.info.shards, self._cache)
             if not self._copies.fits:
-                self._max_open = 1  # so that the space of removed copies becomes free
+                self._max_open = 1  # an open copy would keep its space after it is removed
 
     def _read_shard(self, shard: int, within: list[int]) -> list[bytes]:
         path = self.directory / self.info.shards[shard].name

@@ -32,7 +32,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class Distribution:
-    """At least one whole number, each at least 1, in ascending order.
+    """One or more whole numbers, each at least 1, in ascending order.
 
     Attributes:
       values: [num_values] the distinct numbers.
@@ -75,7 +75,7 @@ class Distribution:
         return self._bins(edges.tolist())
 
     def doubling_bins(self) -> list[Bin]:
-        """Return bins from one power of two to the next, from the smallest to the largest."""
+        """Return bins between successive powers of two that cover all of the numbers."""
         first, last = (int(value).bit_length() for value in (self.values[0], self.values[-1]))
         return self._bins([2 ** (bits - 1) - 1 for bits in range(first, last + 2)])
 

@@ -113,8 +113,8 @@ class Manifest:
       heldout_repeats: the number of documents removed from training because a document in a
         held-out input has the same text, ignoring case and white space.
       filters: the number of documents that were left out for other reasons, as in `FilterSummary`,
-        and the SHA-256 of each file about them, under the key "files". None if nothing but exact
-        duplicates was to be left out.
+        and the SHA-256 of each file about them, under the key "files". None if only exact
+        duplicates were to be left out.
       format_version: the version of the corpus format.
     """
 

@@ -118,7 +118,7 @@ class Preparation:
         meter: ProgressMeter,
         progress: ProgressCallback | None,
     ) -> None:
-        """Decide in a pass over the documents which ones to leave out.
+        """Decide which documents to leave out, in a pass over all of them.
 
         Raises:
           OSError: a file cannot be read or written, or a worker died.
@@ -149,7 +149,7 @@ class Preparation:
         self.screened_digest = hashing.digest()
 
     def check_unknown(self, unchecked: deque[str]) -> None:
-        """Check the results of units in order, as far as there are results without a gap.
+        """Check the results of units in order, up to the first unit without a result.
 
         Args:
           unchecked: the names of the remaining units in order. Checked units are removed.

@@ -156,7 +156,7 @@ def check_request(
 
 @contextmanager
 def advising_to_resume(output: Location) -> Iterator[None]:
-    """Add to any OSError that the finished shards are kept."""
+    """Make any OSError in the block say that the finished shards are kept."""
     try:
         yield
     except OSError as error:

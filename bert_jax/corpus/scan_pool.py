@@ -14,10 +14,10 @@ from bert_jax.processes import end_with_parent
 
 
 def scan_missing(tasks: Iterable[ScanTask], work: Path, num_workers: int) -> None:
-    """Scan the inputs that have no scan yet, in the given order; one worker needs no process.
+    """Scan the inputs that have no scan yet, in the given order.
 
-    Whether an input has a scan is checked just before its turn, since other machines may scan
-    inputs at the same time.
+    A single worker runs in this process. Whether an input has a scan is checked just before its
+    turn, since other machines may scan inputs at the same time.
 
     Raises:
       ValueError: an input cannot be used.
@@ -61,4 +61,4 @@ def _collect(running: dict[Future[None], str]) -> None:
         try:
             future.result()
         except BrokenProcessPool:
-            raise OSError(f"a worker died while it read {path}, or a file read with it") from None
+            raise OSError(f"a worker died while reading {path} or another file") from None

@@ -2,7 +2,7 @@
 
 Preparation on multiple machines begins with these scans. They are small, so every machine can
 decide from the scans of all inputs which documents the corpus keeps and which unit each document
-belongs to, without reading the text of the other machines.
+belongs to, without reading the text that other machines have scanned.
 """
 
 from __future__ import annotations

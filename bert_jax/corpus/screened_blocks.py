@@ -32,7 +32,7 @@ class DocumentBlock:
       number: the number of the block.
       texts: the documents' texts in UTF-8.
       sources: where the documents come from.
-      filtered: whether the documents may be filtered, which those in held-out inputs may not.
+      filtered: whether the documents may be filtered; documents from held-out inputs may not.
       digest: a digest of everything that determines the result.
     """
 
@@ -50,7 +50,7 @@ class ScreenedBlock:
     Attributes:
       digest: the digest of the block.
       sources: where the documents come from.
-      beginnings: the beginnings of the documents that reports may show, or else "".
+      beginnings: the beginning of each document that reports may show; "" for the others.
       findings: a list of (number of the document in the block, rule, detail).
     """
 

@@ -41,7 +41,7 @@ class Screening:
 
     Attributes:
       summary: the number of documents that were left out, by reason.
-      files: the files that describe it and belong in the corpus directory.
+      files: the files that describe the result, which belong in the corpus directory.
       verdicts: whether each document is kept, in the order of the documents.
     """
 

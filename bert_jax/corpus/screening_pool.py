@@ -21,7 +21,7 @@ def screen_blocks(
     num_workers: int,
     progress: Callable[[], None],
 ) -> list[int]:
-    """Screen the blocks that have no result yet; one worker needs no process.
+    """Screen the blocks that have no result yet. A single worker runs in this process.
 
     Args:
       blocks: the blocks. Whether a block has a result is checked when it is its turn.

@@ -26,7 +26,7 @@ from bert_jax.filtering.page import (
 
 NEAR_DUPLICATES, PAGE = "near_duplicates.jsonl", "filters.html"
 _OPEN_BLOCKS = 32
-_SHOWN_MEMBERS = 3  # removed documents that are shown of a cluster
+_SHOWN_MEMBERS = 3  # removed documents shown per cluster
 
 
 class ClusterWriter:
@@ -59,7 +59,8 @@ class ClusterWriter:
 
         The object has the keys "kept", the source of the kept document, and "removed", a list of
         objects with the "source" of a removed document and its estimated "similarity" to the kept
-        document. That may be below the threshold if a chain of similar documents connects the two.
+        document. The similarity may be below the threshold if a chain of similar documents connects
+        the two.
 
         Raises:
           NotWritten: a file cannot be written.

@@ -29,7 +29,7 @@ def corpus_cache(directory: str | os.PathLike[str] = "", gib: float = DEFAULT_CA
 
     Args:
       directory: the directory; "" for `corpora` in the directory for files that can be re-created.
-      gib: the size of all copies in it, in GiB.
+      gib: the maximum size of all copies, in GiB.
     """
     path = Path(directory) if os.fspath(directory) else cache_directory() / "corpora"
     return Cache(path, int(gib * (1 << 30)))
@@ -38,9 +38,9 @@ def corpus_cache(directory: str | os.PathLike[str] = "", gib: float = DEFAULT_CA
 class BucketShardFiles:
     """Copies of the shards in a bucket; each is verified against the manifest when it is copied.
 
-    If the cache has room for the whole split, threads copy the shards that were not requested yet.
-    A process that ends does not wait for them. Any number of processes on one host may share the
-    cache. Instances are not pickled; each process makes its own.
+    If the cache has room for the whole split, threads also copy shards that have not been requested
+    yet. A process does not wait for these threads when it ends. Any number of processes on one host
+    may share the cache. Instances are not pickled; each process makes its own.
     """
 
     def __init__(self, url: ObjectUrl, shards: Sequence[ShardInfo], cache: Cache):
@@ -113,8 +113,8 @@ class BucketShardFiles:
         start = os.getpid() % max(1, len(self._shards))
         waiting = deque([*range(start, len(self._shards)), *range(start)])
         for number in range(min(_PREFETCHES, len(waiting))):
-            # These are not threads of an executor, for which Python would wait at exit until the
-            # whole corpus has been copied. What a thread leaves behind is removed later.
+            # An executor is not used, because Python would wait for its threads at exit, until the
+            # whole corpus has been copied. Incomplete copies are removed later.
             threading.Thread(
                 target=self._fetch_ahead, args=[waiting], name=f"copy-shards-{number}", daemon=True
             ).start()

@@ -53,7 +53,7 @@ class ShardSettings:
       language: the language whose sentence rules are used.
       unknown_id: the id of the unknown token, whose occurrences are counted.
       filters: the options that may remove lines from documents; see `clean_document`.
-      cleaned_splits: the splits whose documents they apply to.
+      cleaned_splits: the splits whose documents are cleaned with these options.
     """
 
     max_length: int

@@ -30,11 +30,12 @@ class CorpusStatistics:
     """Measurements of one split of a corpus.
 
     Attributes:
-      num_rows: the number of rows that were read to measure the rows and to count the tokens.
-      num_runs: the number of runs of consecutive rows that they consist of.
+      num_rows: the number of rows that were read to measure rows and count tokens.
+      num_runs: the number of runs of consecutive rows that these rows form.
       num_shards: the number of shards that were read to measure the documents.
       positions: how many positions of a row hold tokens, if every document in it is written as
-        `[CLS] A [SEP] B [SEP]`; the mean of a whole split is its fill rate times its length.
+        `[CLS] A [SEP] B [SEP]`; the mean over a whole split is the fill rate times the length of a
+        row.
       documents: how many documents are in a row.
       document_tokens: how many tokens a document has, without special tokens.
       token_counts: [vocab_size] how often each token occurs in the rows.
@@ -96,8 +97,8 @@ def sampled_runs(num_rows: int, length: int) -> list[NDArray[np.int64]]:
 def _sampled_shards(corpus: Corpus) -> list[NDArray[np.int64]]:
     """Return the numbers of the rows in each sampled shard; there is at least one shard.
 
-    All shards are sampled if there are few enough. Otherwise, they are those that contain evenly
-    spaced rows.
+    All shards are sampled if there are few enough. Otherwise, the shards that contain evenly spaced
+    rows are sampled.
     """
     counts = np.array([shard.num_records for shard in corpus.info.shards])
     end = np.cumsum(counts)

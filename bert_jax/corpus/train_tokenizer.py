@@ -201,8 +201,8 @@ def check_tokenizer_output(path: str | os.PathLike[str], name: str = "output") -
         with naming_store_errors(name, output):
             if has_objects(output) or find(output) is not None:
                 raise ValueError(
-                    f"{name}={output}: the bucket already contains objects there. Choose another "
-                    "URL."
+                    f"{name}={output}: the bucket already contains objects below this URL. Choose "
+                    "another one."
                 )
             check_outside_bucket_corpora(output, name)
         return

@@ -20,7 +20,7 @@ class UniqueDocuments:
     """The documents that are neither exact duplicates nor repeats of held-out ones.
 
     Attributes:
-      kept: for each input, whether each of its documents [documents] is one of them.
+      kept: for each input, an array [documents] that says whether each document is unique.
       heldout_repeats: the number of repeats of held-out documents.
     """
 

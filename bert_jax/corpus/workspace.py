@@ -194,7 +194,7 @@ class Workspace:
         make_directory(self.work)
         self._lock = self._take_lock()
         try:
-            if (self.output / MANIFEST).exists():  # since the caller looked for a finished corpus
+            if (self.output / MANIFEST).exists():  # finished since the caller looked for it
                 raise ValueError(finished_meanwhile(self.output))
             self._check_plan(plan)
         except ValueError:
@@ -241,7 +241,7 @@ class Workspace:
 
     def discard(self) -> None:
         """Remove all files of a preparation that cannot be resumed."""
-        (self.work / PLAN).unlink()  # first, so that leftovers are recognized if this is killed
+        (self.work / PLAN).unlink()  # removed first, to mark the other files as leftovers
         shutil.rmtree(self.work)
 
     def publish(self, manifest: Manifest) -> None:
@@ -300,7 +300,7 @@ def open_lock(path: Path) -> IO[str]:
 
 
 def try_lock(lock: IO[str], kind: int) -> bool:
-    """Take a lock, and return whether it was taken, since another process may hold it.
+    """Try to take a lock, and return whether it was taken; another process may hold it.
 
     Args:
       lock: the open file.

@@ -21,12 +21,12 @@ _SENTENCE_END = re.compile(r"[.!?]+[\"”’')\]]*(?=\s|$)")
 
 @dataclass(frozen=True)
 class C4:
-    """The rules of C4, which drop lines that are not sentences, and then texts with too few left.
+    """The rules of C4: drop lines that are not sentences, then texts with too few sentences.
 
-    A line is kept if it ends in terminal punctuation, has enough words and no overlong one, and
-    contains neither "javascript" nor a phrase of a legal notice. Citation markers, such as [1], are
-    removed. The defaults are the published values. The list of obscene words and the removal of
-    repeated three-sentence spans are left out.
+    A line is kept if it ends in terminal punctuation, has enough words, has no overlong word, and
+    contains neither "javascript" nor a phrase from a legal notice. Citation markers, such as [1],
+    are removed. The defaults are the published values. C4's list of obscene words and its removal
+    of repeated three-sentence spans are left out.
 
     Attributes:
       min_words_per_line: the minimum number of words in a line.
@@ -47,7 +47,7 @@ class C4:
 def clean_c4(text: str, rules: C4) -> str:
     """Return the lines of a text that C4 keeps, without citation markers.
 
-    Lines that make `check_c4` reject the whole text are also kept.
+    Lines for which `check_c4` would reject the whole text are kept too.
     """
     lines = (line.strip() for line in text.splitlines())
     kept = (

@@ -1,4 +1,4 @@
-"""Keep track of clusters of documents in scratch files, whose size memory does not limit."""
+"""Keep track of clusters of documents in scratch files, which can be larger than memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Clusters:
         self._path = path
         with writing(path):
             path.unlink(missing_ok=True)
-            with open(path, "wb") as file:  # written, since a mapped file cannot report a full disk
+            with open(path, "wb") as file:  # allocate now; a mapped file cannot report a full disk
                 for start in range(0, num_documents, _PART):
                     file.write(np.arange(start, min(num_documents, start + _PART)).tobytes())
         self._parents: NDArray[np.int64] = (
@@ -67,7 +67,7 @@ class Clusters:
         self._parents[second] = first
 
     def removed(self) -> Iterator[tuple[int, int]]:
-        """Yield (first document of the cluster, document) for all documents but the first.
+        """Yield (first document of its cluster, document) for each document that is not the first.
 
         The pairs are in the order of the documents.
         """

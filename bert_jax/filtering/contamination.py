@@ -21,7 +21,7 @@ NGRAM_WORDS = 13
 CONTAMINATED = "contaminated"  # the name of the rule
 _TABLE_SUFFIXES = (".csv", ".tsv")
 _BLANK_LINES = re.compile(r"\n\s*\n")
-_COMPACTED = 10_000  # texts after which the n-grams found so far are merged
+_COMPACTED = 10_000  # merge the n-grams found so far whenever this many texts were read
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def check_contamination(text: str, evaluation: Hashes) -> Finding | None:
     if not count:
         return None
     words = text.split()
-    # This place is approximate if a script has no spaces or punctuation is surrounded by spaces.
+    # This is only approximate if the script has no spaces or punctuation is set off by spaces.
     place = min(int(np.flatnonzero(shared)[0]), max(0, len(words) - NGRAM_WORDS))
     sample = " ".join(words[place : place + NGRAM_WORDS])
     return Finding(CONTAMINATED, f"{count:,} shared, near “{sample[:200]}”")

@@ -19,7 +19,7 @@ from bert_jax.filtering.words import Hashes
 
 
 def clean_document(text: str, options: FilterOptions) -> str:
-    """Return a document's text without the lines that the rules of C4 drop, if they are used."""
+    """Return a document's text, without the lines that C4 drops if its rules are enabled."""
     return clean_c4(text, options.c4) if "c4" in options.quality_rules else text
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from bert_jax.filtering.findings import Finding
 
-SAMPLE_CHARACTERS = 4000  # enough for the language, and fewer than most documents have
+SAMPLE_CHARACTERS = 4000  # enough to identify a language, and less than most documents
 _ADVICE = "Install it with `pip install 'bert_jax[language]'`."
 
 

@@ -25,7 +25,8 @@ _CHUNK = 1 << 15  # shingles that are hashed at a time, so that they stay in the
 _SEED = 1997
 
 # A signature keeps the low 16 bits of every minimum, as in b-bit minwise hashing (Li and König
-# 2010). Different minima agree with probability 2**-16, which is far below the standard error.
+# 2010). Two different minima have the same low bits with probability 2**-16, which is far below the
+# standard error.
 Signatures = NDArray[np.uint16]
 
 
@@ -34,12 +35,12 @@ class MinHash:
     """The permutations and bands that are used for a similarity threshold.
 
     There are enough permutations for the estimate at the threshold to have a standard error of
-    0.025, but at least 64. Bands have the largest number of rows for which a pair at the threshold
+    0.025, but at least 64. A band has as many rows as possible while a pair at the threshold still
     agrees in at least one band, and so becomes a candidate, with probability 0.99. At 0.8, there
     are 256 permutations, in 32 bands of 8 rows.
 
     Attributes:
-      threshold: the similarity from which documents are near-duplicates.
+      threshold: the similarity at or above which documents are near-duplicates.
     """
 
     threshold: float
@@ -81,7 +82,7 @@ class MinHash:
 
 
 def has_words(signatures: Signatures) -> NDArray[np.bool_]:
-    """Return for each text whether it has words, since others cannot be compared."""
+    """Return whether each text has words; texts without words cannot be compared."""
     return np.any(signatures != 0xFFFF, axis=0)
 
 
@@ -102,7 +103,7 @@ def band_hashes(rows: Signatures) -> NDArray[np.uint64]:
       rows: the rows of the band, of shape (rows, num_texts).
     """
     hashes = np.full(rows.shape[1], 0xCBF29CE484222325, np.uint64)
-    for row in rows:  # the steps of FNV-1a, with 16 bits at a time, and a shift that mixes them
+    for row in rows:  # the steps of FNV-1a, 16 bits at a time, with a shift that mixes the bits
         hashes ^= row
         hashes *= np.uint64(0x9E3779B97F4A7C15)
         hashes ^= hashes >> np.uint64(29)

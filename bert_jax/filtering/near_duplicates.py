@@ -19,10 +19,10 @@ from bert_jax.filtering.minhash import MinHash, Signatures, band_hashes, has_wor
 
 Positions = NDArray[np.int64]
 
-# Each document is compared with the first documents of its bucket only, so that a bucket with n
+# Each document is compared only with the first documents in its bucket, so a bucket with n
 # documents takes time proportional to n.
 MAX_COMPARED = 256
-_ENTRIES = 1 << 22  # documents of a band that are sorted at a time, which takes 250 MiB
+_ENTRIES = 1 << 22  # documents that are sorted at a time, which takes 250 MiB
 PAIRS = 1 << 14  # pairs whose signatures are compared at a time, which takes 16 MiB
 _OPEN_FILES = 64
 
@@ -69,7 +69,7 @@ class SignatureFiles:
         return signatures
 
     def band(self, first_row: int, num_rows: int) -> Iterator[tuple[Positions, NDArray[np.uint64]]]:
-        """Yield each block's (positions, hashes of the values in a band), for texts with words."""
+        """Yield each block's (positions, band hashes) of the texts that have words."""
         start = 0
         for number in range(len(self._paths)):
             rows = self._block(number)[first_row : first_row + num_rows]
@@ -119,7 +119,10 @@ def _candidates(signatures: SignatureFiles, first_row: int, num_rows: int) -> It
 def _part_of_band(
     signatures: SignatureFiles, first_row: int, num_rows: int, part: int, num_parts: int
 ) -> tuple[Positions, NDArray[np.uint64]]:
-    """Return the documents whose hash of a band belongs to one of several parts, and the hashes."""
+    """Return the positions and band hashes of the documents in one part of a band.
+
+    Each document belongs to the part given by its hash modulo `num_parts`.
+    """
     positions, hashes = [np.zeros(0, np.int64)], [np.zeros(0, np.uint64)]
     for block_positions, block_hashes in signatures.band(first_row, num_rows):
         chosen = block_hashes % np.uint64(num_parts) == part

@@ -41,15 +41,15 @@ class FilterOptions:
       decontaminate: files with evaluation data. Documents that share 13 consecutive words with it
         are contaminated.
       contaminated: whether contaminated documents are removed ("remove") or only counted ("count").
-      near_duplicates: the Jaccard similarity, between 0.3 and 0.99, from which a document is
+      near_duplicates: the Jaccard similarity, between 0.3 and 0.99, at or above which a document is
         removed as a near-duplicate of an earlier one.
       gopher_quality: the limits for "gopher-quality".
       gopher_repetition: the limits for "gopher-repetition".
       c4: the limits for "c4".
     """
 
-    min_words: int | None = option(None, "leave out documents with fewer words")
-    max_words: int | None = option(None, "leave out documents with more words")
+    min_words: int | None = option(None, "leave out documents with fewer words than this")
+    max_words: int | None = option(None, "leave out documents with more words than this")
     quality_rules: tuple[RuleSet, ...] = option(
         (),
         "leave out documents that fail published rules for the quality of text: gopher-quality, "
@@ -58,7 +58,7 @@ class FilterOptions:
     )
     keep_languages: tuple[str, ...] = option(
         (),
-        "leave out documents in other languages than these, such as en or de",
+        "leave out documents in languages other than these, such as en or de",
         metavar="CODE",
     )
     min_language_probability: float = option(
@@ -75,7 +75,7 @@ class FilterOptions:
     )
     near_duplicates: float | None = option(
         None,
-        "leave out documents whose similarity to an earlier one is at least this, such as 0.8; the "
+        "leave out documents that are at least this similar to an earlier one, such as 0.8; the "
         "similarity is estimated with MinHash from sequences of five words",
         metavar="SIMILARITY",
     )
@@ -91,7 +91,7 @@ class FilterOptions:
         if self.min_words and self.max_words and self.min_words > self.max_words:
             raise ValueError(
                 f"min_words={self.min_words}: more than max_words={self.max_words}, so nothing "
-                "would be kept. Exchange them."
+                "would be kept. Swap them."
             )
         for rules in self.quality_rules:
             if rules not in RULE_SETS:
@@ -143,9 +143,9 @@ class FilterOptions:
         return versions
 
     def as_json(self) -> dict[str, Any]:
-        """Return the options that affect the corpus; this is empty if nothing is left out.
+        """Return the options that affect the corpus, or an empty dict if nothing is left out.
 
-        Instead of paths, it contains the names and SHA-256 checksums of evaluation data.
+        Evaluation data is listed by file name and SHA-256 checksum, not by path.
         """
         content = json.loads(json.dumps(dataclasses.asdict(self)))
         content["decontaminate"] = {

@@ -30,7 +30,7 @@ class FilterSummary:
       near_duplicates: the number of documents removed as near-duplicates.
       clusters: the number of clusters of near-duplicates, each with one kept document.
       evaluation_texts: the number of texts in the evaluation data.
-      short_evaluation_texts: the number of those that are too short to be compared.
+      short_evaluation_texts: the number of evaluation texts that are too short to be compared.
     """
 
     num_documents: int
@@ -108,8 +108,8 @@ def _table(summary: FilterSummary) -> str:
         for name, count in counts.items()
     ]
     return (
-        f"<p>{summary.num_documents:,} documents, excluding exact duplicates. A document counts "
-        "for the first rule that it fails.</p>\n"
+        f"<p>{summary.num_documents:,} documents, excluding exact duplicates. Each document is "
+        "counted under the first rule that it fails.</p>\n"
         + html_table([("rule", "documents", "share"), *rows])
     )
 

@@ -120,7 +120,7 @@ def _duplicate_characters(ids: Hashes, ends: NDArray[np.int_], length: int) -> i
         return 0
     repeated = np.ones(len(ngrams), bool)
     repeated[first] = False
-    # A word is covered if a repeated n-gram begins at it or at one of the words before it.
+    # A word is covered if a repeated n-gram begins at this word or at one of the words before it.
     change = np.zeros(len(ids) + 1, np.int64)
     starts = np.flatnonzero(repeated)
     np.add.at(change, starts, 1)

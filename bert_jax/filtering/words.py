@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 # A character ends a word, is part of a word, is a word of its own, or is ignored.
 _SPACE, _LETTER, _SINGLE, _IGNORED = range(4)
-# Scripts that do not separate words by spaces: Thai, Lao, Myanmar, Khmer, kana and ideographs.
+# Scripts that do not separate words with spaces: Thai, Lao, Myanmar, Khmer, kana and ideographs.
 _SINGLE_RANGES = (
     *((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF)),
     *((0x3040, 0x30FF), (0x31F0, 0x31FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF)),
@@ -137,7 +137,7 @@ def _hash_slice(text: str) -> tuple[Hashes, NDArray[np.intp]]:
 
 @functools.cache
 def _kinds() -> NDArray[np.uint8]:
-    """Return what every Unicode character does, by code point."""
+    """Return the kind of every Unicode character, by code point."""
     kinds = np.full(sys.maxunicode + 1, _IGNORED, np.uint8)
     for code in range(sys.maxunicode + 1):
         character = chr(code)

@@ -20,14 +20,14 @@ from bert_jax.goodput.entries import EndState, Entry
 
 @dataclass(frozen=True)
 class Goodput:
-    """Where the wall-clock time of a run went, from its first start to its last sign of life.
+    """Where the wall-clock time of a run went, from its first start to its last entry.
 
     Attributes:
       began: the time of the first start, in seconds since 1970.
-      last_seen: the time of the last sign of life, in seconds since 1970.
+      last_seen: the time of the last entry, in seconds since 1970.
       seconds: the time in every category; the sum is `total_seconds`.
       starts: the number of starts.
-      killed: how many of the starts before the newest one ended without writing a last entry.
+      killed: the number of starts before the newest one that ended without writing a final entry.
       state: how the newest start ended; None if it is running or was killed.
       error: the error that ended the newest start; None if there was none.
       step: the number of optimizer steps completed.
@@ -62,7 +62,7 @@ class Goodput:
 
     @property
     def total_seconds(self) -> float:
-        """The wall-clock time from the first start to the last sign of life."""
+        """The wall-clock time from the first start to the last entry."""
         return self.last_seen - self.began
 
     @property
@@ -147,7 +147,7 @@ class _Segment:
     flops: float
 
     def split(self, step: int) -> _Segment:
-        """Cut off and return the part after `step`, assuming that all of the steps are alike."""
+        """Cut off and return the part after `step`, assuming that all steps cost the same."""
         share = (self.last - step) / (self.last - self.first)
         rest = _Segment(
             step, self.last, self.seconds * share, self.tokens * share, self.flops * share
@@ -162,15 +162,15 @@ class _Segment:
 class Account:
     """Adds up entries in the order in which they were written.
 
-    A start that resumes from step S makes all steps after S lost: their time moves from
+    When a run resumes from step S, all earlier work on steps after S is lost: its time moves from
     "productive" to "wasted_progress_from_disruption". A run writes an entry before it saves a
-    checkpoint, so that S is exactly the end of an entry.
+    checkpoint, so an entry always ends exactly at S.
     """
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self._seconds: dict[Category, float] = dict.fromkeys(CATEGORIES, 0.0)
         self._kept: list[_Segment] = []
-        self._totals = _Segment(0, 0, 0.0, 0.0, 0.0)  # of the segments that are kept
+        self._totals = _Segment(0, 0, 0.0, 0.0, 0.0)  # sums over `_kept`
         self._lost = _Segment(0, 0, 0.0, 0.0, 0.0)
         self._positions = 0.0
         self._starts = self._killed = 0
@@ -225,7 +225,7 @@ class Account:
         self._lose(entry.step)
 
     def _lose(self, step: int) -> None:
-        """Move the steps after `step` to the lost ones."""
+        """Count the steps after `step` as lost."""
         while self._kept and self._kept[-1].last >= step:
             newest = self._kept[-1]
             if newest.first < newest.last == step:
@@ -262,7 +262,7 @@ class Account:
 
 
 def _add(total: _Segment, part: _Segment, sign: int) -> None:
-    """Add a segment to a sum, whose `last` counts steps, or subtract it from the sum."""
+    """Add a segment to a total, or subtract it. The total's `last` is a number of steps."""
     total.last += sign * (part.last - part.first)
     total.seconds += sign * part.seconds
     total.tokens += sign * part.tokens

@@ -1,7 +1,7 @@
 """Name the categories of a run's time after those in Google's goodput library.
 
 The names are the members of `BadputType` in ml-goodput-measurement 0.2.3, in lower case. Categories
-that it does not have are in its group `custom_badput_events`.
+that the library does not have are in its group `custom_badput_events`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Activity = Literal[
     "data_stall",
     "other",
 ]
-# These two follow only from the history of a run: steps that had to be repeated, and the time
+# These two can only be derived from a run's history: steps that had to be repeated, and the time
 # during which no process was running.
 Loss = Literal["wasted_progress_from_disruption", "infrastructure_recovery_from_disruption"]
 Category = Activity | Loss

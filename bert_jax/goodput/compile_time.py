@@ -19,13 +19,13 @@ _STAGES = {
 
 
 class CompileTime:
-    """Calls a function with the time that JAX took to trace or compile, in a `with` block.
+    """Reports the time that JAX spends tracing and compiling in a `with` block.
 
-    Only the thread that enters the block counts. Tracing a function includes tracing the functions
-    that it calls, for which JAX reports a time of its own; such a time is not counted twice.
+    Only work in the thread that enters the block counts. Tracing a function includes tracing the
+    functions that it calls, for which JAX also reports separate times; no time is counted twice.
 
     Args:
-      add: called with seconds that have just passed and were not counted before.
+      add: called with the number of seconds that have just passed and were not counted before.
       clock: returns the time in seconds, measured from any fixed point in time.
     """
 
@@ -33,7 +33,8 @@ class CompileTime:
         self._add = add
         self._clock = clock
         self._thread = 0
-        # Counted intervals that the report of an outer function may still contain.
+        # Intervals already counted that may lie within the interval of an outer function, which is
+        # reported later.
         self._counted: list[tuple[float, float]] = []
 
     def __enter__(self) -> CompileTime:

@@ -21,7 +21,7 @@ EndState = Literal["finished", "stopped", "failed"]
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of the file; everything is counted since the previous line of the same start.
+    """A line of the file. Amounts are counted since the previous line of the same start.
 
     Attributes:
       event: "start" for the first line of a start; "rewind" if the run goes back to the checkpoint

@@ -1,4 +1,4 @@
-"""Measure where a run's time goes, and write it to a file that survives any kind of end."""
+"""Measure where a run's time goes, and write it to a file that stays valid however the run ends."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from bert_jax.processes import command_began
 
 logger = logging.getLogger(__name__)
 
-# An entry is due after this time, or after this fraction of the time since the start if that is
-# longer, so that the file of a run of several months has thousands of lines instead of millions.
+# An entry is due after this time or after this fraction of the time since the start, whichever is
+# longer. A run of several months then writes thousands of lines instead of millions.
 _ENTRY_SECONDS, _ENTRY_FRACTION = 5.0, 0.005
 _POLL_SECONDS = 1.0
 SET_ASIDE_NAME = "goodput-set-aside.jsonl"
@@ -34,12 +34,12 @@ class Ledger:
     a run opens its ledger. In all other processes, the ledger has no effect.
 
     Entries are written by a thread, and by `flush` at points where the number of steps must be
-    exact. Recording an activity or a step writes nothing: it takes about a microsecond. A ledger
-    that cannot be written is given up with a warning, since training does not depend on it.
+    exact. Recording an activity or a step writes nothing: it takes about a microsecond. If the
+    ledger cannot be written, it is abandoned with a warning, since training does not depend on it.
 
     Attributes:
       step: the number of optimizer steps completed.
-      state: how the run ended, as passed to `finish`; None before.
+      state: how the run ended, as passed to `finish`; None until then.
 
     Args:
       clock: returns the time in seconds, measured from any fixed point in time.

@@ -48,7 +48,7 @@ def speed_line(goodput: Goodput) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Format a duration; short ones with a decimal place.
+    """Format a duration, with a decimal place if it is short.
 
     >>> [_duration(s) for s in (4.21, 252, 7_500, 400_000)]
     ['4.2s', '4m 12s', '2h 05m', '4d 15h']

@@ -171,7 +171,7 @@ def _best_first(scores: NDArray[np.float64], count: int) -> NDArray[np.int64]:
 
 
 def _candidates(tokens: _Tokens, spans: _Spans, context: str, n_best: int) -> tuple[Candidate, ...]:
-    kept: dict[str, tuple[int, int, int]] = {}  # the span's begin, end and index
+    kept: dict[str, tuple[int, int, int]] = {}  # the span's start, end and index
     count = n_best
     while True:
         # If some spans have the same text, another pass considers more spans. This is rare.

@@ -152,7 +152,7 @@ def _delimited_records(
 
 
 KEYS = "sentences.files."  # the prefix of config keys in messages
-# A column judged by its content is assumed to hold classes if it has at most this many distinct
+# Based on its content, a column is assumed to hold classes if it has at most this many distinct
 # values.
 FEW_CLASSES = 20
 _MAX_CLASSES = 1_000

@@ -80,7 +80,7 @@ class TableFormat:
             return self
         kind = _KINDS.get(content_suffix(parse_location(path)))
         if kind is None:
-            find_file(path)  # if there is no such file, this is the problem to report
+            find_file(path)  # if the file does not exist, report that instead
             raise ValueError(
                 f"{path}: the extension does not identify a supported format. Set form.kind to one "
                 f"of {', '.join(get_args(Kind)[1:])}, or rename the file to end in one of "
@@ -306,7 +306,7 @@ def check_no_header(
       path: the file.
       form: its format.
       column: the label column.
-      is_label: a function that tells whether a cell is a label.
+      is_label: a function that returns whether a cell is a label.
 
     Raises:
       ValueError: the first line is a header. The message gives the file, line and value.

@@ -177,11 +177,11 @@ def read_tags(files: TagFiles, split: Split, *, labeled: bool) -> TagSentences:
     return sentences
 
 
-# If a column has more distinct values than this, and more than half as many as there are distinct
-# words, it contains words, lemmas or the like. The largest tag sets have thousands of tags
-# (combined morphological features, hundreds of entity types), but each tag is used for many words:
-# the 19,674 distinct words in English EWT have only 230 distinct values of FEATS, but 14,194
-# lemmas. With fewer values, as in a very short file, the ratio is meaningless.
+# A column contains words, lemmas or the like if it has more distinct values than this, and if it
+# has more than half as many distinct values as there are distinct words. The largest tag sets have
+# thousands of tags (combined morphological features, hundreds of entity types), but each tag is
+# used for many words: the 19,674 distinct words in English EWT have only 230 distinct values of
+# FEATS, but 14,194 lemmas. With fewer values, as in a very short file, the ratio is meaningless.
 _MAX_UNCHECKED_TAGS = 200
 
 

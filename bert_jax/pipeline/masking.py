@@ -28,7 +28,7 @@ MaskUnit = Literal["token", "word", "ngram", "span"]
 
 @dataclass(frozen=True)
 class MaskingConfig:
-    """Which tokens are predicted, and what the model sees in place of them.
+    """Which tokens are predicted, and what the model sees instead of them.
 
     Attributes:
       rate: the fraction of non-special tokens to predict.
@@ -38,11 +38,11 @@ class MaskingConfig:
       mask_fraction: the fraction of predicted tokens that are replaced by [MASK].
       random_fraction: the fraction of predicted tokens that are replaced by a random token. The
         rest are left unchanged.
-      unit: what is predicted together: "token", single tokens; "word", all tokens of a word (BERT's
-        release of May 2019); "ngram", 1 to `max_ngram` consecutive words, where n words have a
-        probability proportional to 1 / n (Lan et al. 2020, section 4.1); "span", 1 to `max_span`
-        consecutive words, with a geometric length distribution (`span_probability`), which
-        are all replaced in the same way (Joshi et al. 2020, section 3.1).
+      unit: which tokens are predicted together: "token", single tokens; "word", all tokens of a
+        word (BERT's release of May 2019); "ngram", 1 to `max_ngram` consecutive words, where n
+        words have a probability proportional to 1 / n (Lan et al. 2020, section 4.1); "span", 1 to
+        `max_span` consecutive words, with a geometric length distribution (`span_probability`),
+        which are all replaced in the same way (Joshi et al. 2020, section 3.1).
       max_ngram: the maximum number of words in an n-gram.
       span_probability: the parameter of the geometric distribution of span lengths.
       max_span: the maximum number of words in a span.

@@ -26,15 +26,16 @@ logger = logging.getLogger(__name__)
 DEFAULT_GIB = 32.0
 _DOWNLOAD_BYTES = 32 << 20
 _ATTEMPTS = 3
-# Empty files: the users of a copy share the first lock, and one process at a time has the second.
+# Empty files used as locks. Every user of a copy holds a shared lock on the first one, and the
+# process that downloads the copy holds an exclusive lock on the second.
 _LOCK, _DOWNLOAD = "lock", "download"
-# The size of all copies, or more, in a file of the cache that is locked while copies are added.
+# The file with an upper bound on the size of all copies, which is locked while a copy is added.
 _ROOM = "room"
 
 # The open files that hold the locks of copies that are kept until this process ends.
 _kept: dict[Path, int] = {}
 
-# An object, its name in the copy of a directory ("" for a copy of one object), and its SHA-256.
+# An object, its name within the copied directory ("" if it is copied on its own), and its SHA-256.
 _Part = tuple[ObjectInfo, str, str | None]
 
 
@@ -44,12 +45,12 @@ class Cache:
 
     A copy's path contains a hash of the object's URL and version, so a replaced object is read
     again. A copy appears when it is complete and its checksum has been verified. When the copies
-    need more than `max_bytes`, the ones that were used least recently are removed until a tenth of
-    this is free, except those that a process is using.
+    need more than `max_bytes`, the least recently used ones that no process is using are removed
+    until a tenth of `max_bytes` is free.
 
     Attributes:
       directory: the directory, which is created if it does not exist.
-      max_bytes: the size of all copies together.
+      max_bytes: the maximum size of all copies together.
     """
 
     directory: Path
@@ -101,11 +102,11 @@ class Cache:
                 with writing(self.directory):
                     download = _locked(folder / _DOWNLOAD, fcntl.LOCK_EX)
                 try:
-                    if _size(path) != num_bytes:  # no other process copied it meanwhile
+                    if _size(path) != num_bytes:  # not copied by another process in the meantime
                         self._copy(path, parts, num_bytes)
                 finally:
                     os.close(download)
-            os.utime(descriptor)  # the time of the last use
+            os.utime(descriptor)  # record the time of this use
         except BaseException:
             os.close(descriptor)
             raise
@@ -122,7 +123,7 @@ class Cache:
             os.replace(temporary, path)
 
     def _reserve(self, temporary: Path, parts: Sequence[_Part], num_bytes: int) -> None:
-        """Create files of the final size, which other processes count from now on."""
+        """Create files of the final size, so that other processes count their space."""
         with writing(self.directory):
             room = _locked(self.directory / _ROOM, fcntl.LOCK_EX)
         try:
@@ -137,12 +138,13 @@ class Cache:
             os.close(room)
 
     def _make_room(self, num_bytes: int, used: int | None) -> int:
-        """Remove the copies that were used least recently until `num_bytes` more fit.
+        """Remove the least recently used copies until there is room for `num_bytes` more.
 
         Args:
           num_bytes: the number of bytes.
-          used: the size of all copies, or more; None if it is unknown. The directory is searched
-            only if it is unknown or too large, since that takes a second for 10,000 copies.
+          used: an upper bound on the size of all copies; None if it is unknown. The directory is
+            searched only if the bound is unknown or too large, since a search takes a second for
+            10,000 copies.
 
         Returns:
           The size of the remaining copies.
@@ -153,7 +155,7 @@ class Cache:
         if num_bytes > self.max_bytes:
             raise NotWritten(
                 self.directory,
-                f"the cache may hold {self.max_bytes:,} bytes, and one object has {num_bytes:,}",
+                f"the cache may hold {self.max_bytes:,} bytes, but one copy needs {num_bytes:,}",
             )
         free = shutil.disk_usage(self.directory).free
         if used is not None and used + num_bytes <= self.max_bytes and num_bytes <= free:
@@ -219,16 +221,16 @@ def local_tree(url: ObjectUrl, wanted: Callable[[str], bool] = lambda name: True
 def _download(info: ObjectInfo, path: Path, sha256: str | None) -> None:
     """Write an object to an existing file, and verify the file's checksum."""
     for attempt in range(1, _ATTEMPTS + 1):
-        with open(path, "r+b") as file:  # its size was reserved
+        with open(path, "r+b") as file:  # it already has its final size
             for start in range(0, info.num_bytes, _DOWNLOAD_BYTES):
                 file.write(read_range(info, start, start + _DOWNLOAD_BYTES))
         fault = _fault(path, info, sha256)
         if fault is None:
-            with open(path, "r+b") as file:  # it has its final size even before it is on the disk
+            with open(path, "r+b") as file:  # its size does not show whether its content is on disk
                 os.fsync(file.fileno())
             return
-        logger.warning("%s: attempt %d to copy it failed: %s", info.url, attempt, fault)
-    raise StorageError(info.url, None, f"{fault} in {_ATTEMPTS} copies")
+        logger.warning("%s: attempt %d to copy this object failed: %s", info.url, attempt, fault)
+    raise StorageError(info.url, None, f"{fault} in each of {_ATTEMPTS} attempts to copy it")
 
 
 def _key_of(url: ObjectUrl, parts: Sequence[_Part]) -> str:
@@ -282,7 +284,7 @@ def _removed(folder: Path) -> bool:
     except OSError:
         return False
     else:
-        # The lock is removed last, since a process that creates a new one may use what it finds.
+        # The lock file is removed last: whoever creates a new one may use any copy next to it.
         for entry in folder.iterdir():
             if entry.is_dir():
                 shutil.rmtree(entry, ignore_errors=True)

@@ -11,7 +11,7 @@ from typing import Literal, assert_never
 from bert_jax.local_paths import Scheme
 from bert_jax.storage.urls import ObjectUrl
 
-# What went wrong with a request. A "transient" error may not occur again, so it is retried.
+# The ways in which a request can fail. A "transient" problem may pass, so the request is retried.
 Problem = Literal["missing", "bucket", "denied", "credentials", "conflict", "transient"]
 
 _LOG_IN = {
@@ -36,7 +36,7 @@ class StorageError(OSError):
 
     Attributes:
       url: the object.
-      problem: what went wrong, or None if the store's answer has no known cause.
+      problem: what went wrong, or None if the cause is unknown.
       explanation: the message without the URL.
     """
 
@@ -97,7 +97,7 @@ def explain(url: ObjectUrl, problem: Problem | None, detail: str = "") -> str:
 
 @contextmanager
 def naming_store_errors(name: str, url: ObjectUrl) -> Iterator[None]:
-    """Turn errors about a bucket or the access to it into ValueErrors that name an option.
+    """Turn errors about a bucket, or access to it, into ValueErrors that name an option.
 
     Args:
       name: the option or config key that contains the URL, or "" if there is none.
@@ -113,7 +113,7 @@ def naming_store_errors(name: str, url: ObjectUrl) -> Iterator[None]:
 
 @contextmanager
 def naming_url(copy: Path, url: ObjectUrl) -> Iterator[None]:
-    """Replace the path of a local copy by its URL in the messages of ValueErrors in the block."""
+    """Replace the path of a local copy with its URL in the messages of ValueErrors in the block."""
     try:
         yield
     except ValueError as error:

@@ -31,7 +31,7 @@ _PAGE_SIZE = 1000
 
 @cache
 def _single_attempt_class() -> type[Any]:
-    """Return gcsfs's class without its own retries, which could not be reported."""
+    """Return gcsfs's class with its own retries disabled, since they could not be reported."""
     try:
         from gcsfs.core import GCSFileSystem
     except ImportError as error:
@@ -78,7 +78,7 @@ class Gcs:
             [
                 _info(bucket / item["name"], item)
                 for item in page.get("items", [])
-                if not item["name"].endswith("/")  # stands for a folder, which has no content
+                if not item["name"].endswith("/")  # a trailing slash represents an empty folder
             ],
             [bucket / prefix for prefix in page.get("prefixes", [])],
             page.get("nextPageToken"),
@@ -100,7 +100,7 @@ class Gcs:
             f"{self._files.base.replace('/storage/', '/upload/storage/')}b/{url.bucket}/o",
             uploadType="media",
             name=url.key,
-            data=io.BytesIO(content),  # aiohttp warns about bytes of more than 1 MiB
+            data=io.BytesIO(content),  # aiohttp warns about `bytes` of more than 1 MiB
             headers={"Content-Type": "application/octet-stream"},
             **options,
         )

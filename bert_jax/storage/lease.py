@@ -2,8 +2,8 @@
 
 A lease is an object that names its owner. It is created only if it does not exist, renewed in a
 thread by replacing exactly the version that was written last, and removed at the end. Another
-process may replace a lease that its owner has not renewed for `LEASE_SECONDS`. It observes this
-itself instead of comparing clocks, so it does not matter if the clocks of two machines differ.
+process may replace a lease that its owner has not renewed for `LEASE_SECONDS`. It watches the lease
+for that long instead of comparing timestamps, so the clocks of two machines may differ.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bert_jax.storage.urls import ObjectUrl
 
 logger = logging.getLogger(__name__)
 
-# Longer than a stall of the store that requests survive, so that an owner keeps its lease.
+# Long enough for an owner to renew its lease after a short stall of the store.
 LEASE_SECONDS = 90.0
 RENEWAL_SECONDS = 10.0
 POLL_SECONDS = 1.0
@@ -47,7 +47,7 @@ class Lease:
         Args:
           url: the object that represents the lease.
           holder: what holds the lease, such as "preparation", for messages.
-          setting: the option for the protected place, such as "output=gs://bucket/corpus".
+          setting: the option with the protected URL, such as "output=gs://bucket/corpus".
         """
         self._url, self._holder, self._setting = url, holder, setting
         self._owner = uuid.uuid4().hex

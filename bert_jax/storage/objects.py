@@ -1,4 +1,4 @@
-"""Read, write, list and remove objects; the requests are retried and their errors explained."""
+"""Read, write, list and remove objects, retrying requests and explaining errors."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def read_range(info: ObjectInfo, start: int, end: int) -> bytes:
     except MissingObjectError as error:
         if find(info.url) is None:
             raise
-        raise ConflictError(info.url, "conflict") from error  # a replaced generation is not found
+        raise ConflictError(info.url, "conflict") from error  # a replaced generation is "missing"
 
 
 def read_bytes(url: ObjectUrl) -> bytes:
@@ -174,7 +174,8 @@ def write_bytes(url: ObjectUrl, content: str | bytes, condition: str | None = No
       url: the object.
       content: the content; text is encoded as UTF-8. With a condition, it must be small.
       condition: `ABSENT` if the object must not exist yet, the version that it must have, or None
-        to write it in any case. A condition requires content that no other process writes.
+        to write it in any case. With a condition, the content must differ from the content that any
+        other process writes.
 
     Raises:
       ConflictError: the condition does not hold.
@@ -194,7 +195,7 @@ def write_bytes(url: ObjectUrl, content: str | bytes, condition: str | None = No
     except MissingObjectError as error:  # the version to be replaced is gone, or there is no bucket
         raise ConflictError(url, "conflict") from error
     except ConflictError:
-        # If the answer to an attempt was lost, the next attempt conflicts with the first.
+        # If the response to a successful attempt was lost, the next attempt conflicts with it.
         existing = find(url)
         if existing is None or existing.num_bytes != len(data) or read_bytes(url) != data:
             raise

@@ -1,4 +1,4 @@
-"""Repeat requests that fail for reasons that pass, and report how long that took."""
+"""Retry requests that fail for temporary reasons, and report how long that took."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from bert_jax.storage.errors import Problem
 from bert_jax.storage.urls import ObjectUrl
 
-# A stalled connection is one on which no byte arrives for this long.
+# A connection is considered stalled if no byte arrives for this long.
 STALL_SECONDS = 20.0
 CONNECT_SECONDS = 10.0
 # The condition of a write that must not replace an object; other conditions are versions.
@@ -27,7 +27,7 @@ class ObjectInfo:
     Attributes:
       url: the object.
       num_bytes: the object's size.
-      version: what identifies this content, a generation in GCS and an ETag in S3.
+      version: the identifier of this content: a generation in GCS and an ETag in S3.
       modified: when the object was written, in seconds since 1970 by the store's clock.
       md5: the MD5 checksum in hex, or None if the store does not have it.
       crc32c: the CRC32C checksum in Base64, or None if the store does not have it.
@@ -47,7 +47,7 @@ class Page:
 
     Attributes:
       objects: the objects.
-      directories: the URLs below which there are more objects, if they are not listed.
+      directories: the URLs of directories whose objects are not listed.
       token: the value to pass for the next page, or None if this is the last one.
     """
 

@@ -61,21 +61,21 @@ class ObjectUrl:
 
     @property
     def prefix(self) -> str:
-        """The beginning of the keys of all objects below this URL."""
+        """The prefix that the keys of all objects below this URL have in common."""
         return f"{self.key}/" if self.key else ""
 
     def relative(self, other: ObjectUrl) -> str:
-        """Return the part of the key of `other`, which must be below this URL, after `prefix`."""
+        """Return the key of `other`, which must be below this URL, without `prefix`."""
         assert other.bucket == self.bucket and other.key.startswith(self.prefix)
         return other.key.removeprefix(self.prefix)
 
 
-# A place that can be read, on a local file system or in a bucket.
+# A file or directory, either on a local file system or in a bucket.
 Location = Path | ObjectUrl
 
 
 def parse_url(path: str | os.PathLike[str], name: str = "") -> ObjectUrl | None:
-    """Return the URL that a path contains, or None for a path on a local file system.
+    """Return a path as a URL, or None if it is on a local file system.
 
     Args:
       path: the path or URL; a `Path` that was made from a URL is accepted as well.
@@ -122,5 +122,5 @@ def is_inside(path: Location, directory: Location) -> bool:
 
 
 def parse_location(path: str | os.PathLike[str], name: str = "") -> Location:
-    """Return the URL that a path contains or, for a local path, a `Path`; see `parse_url`."""
+    """Return a path as a URL or, if it is on a local file system, as a `Path`; see `parse_url`."""
     return parse_url(path, name) or Path(path)

@@ -64,7 +64,7 @@ def open_stream(path: Location, counter: ReadCounter) -> Iterator[IO[bytes]]:
 
 
 class CountingFile(io.RawIOBase):
-    """A file that adds the bytes read from it to a counter, and to its checksum if there is one."""
+    """A file that counts the bytes read from it, and hashes them if the counter has a checksum."""
 
     def __init__(self, path: Location, counter: ReadCounter) -> None:
         self._file = open_location(path)

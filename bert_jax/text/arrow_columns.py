@@ -13,7 +13,10 @@ from bert_jax.text.documents import Document, SourceCounts, SourceOptions, check
 
 
 def is_system_error(error: Exception) -> bool:
-    """Return whether an error is not about the file's content, for which Arrow sets no number."""
+    """Return whether an error comes from the system or a bucket rather than from bad content.
+
+    Arrow sets no `errno` for errors in a file's content.
+    """
     if isinstance(error, StorageError):
         return True
     return isinstance(error, OSError) and error.errno is not None
@@ -22,7 +25,7 @@ def is_system_error(error: Exception) -> bool:
 def row_documents(
     value: bytes | None, place: str, options: SourceOptions, counts: SourceCounts
 ) -> Iterator[Document]:
-    """Yield the documents in a value of the text column, which is null or encoded in UTF-8.
+    """Yield the documents in a value of the text column, given as undecoded bytes or None for null.
 
     A value that is null or not UTF-8 is skipped if `options.on_bad_line` says so.
     """
@@ -43,7 +46,7 @@ def row_documents(
 
 
 def check_column(schema: Any, path: Location, field: str) -> None:
-    """Raise ValueError if a file has no column with this name, or if it does not contain text."""
+    """Raise ValueError if a file does not have this column, or if it does not contain text."""
     if field not in schema.names:
         raise ValueError(
             f"{path}: no column {field!r}; the columns are {', '.join(map(repr, schema.names))}. "

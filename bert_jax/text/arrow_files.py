@@ -56,7 +56,7 @@ def read_arrow(path: Location, options: SourceOptions, counts: SourceCounts) -> 
 
 @contextmanager
 def _opened(path: Location) -> Iterator[Any]:
-    """Open a local file so that its pages are not copied, and an object for reading in chunks."""
+    """Open a local file without copying its pages, or an object in a bucket to read in chunks."""
     if isinstance(path, Path):
         with pa.memory_map(str(path)) as source:
             yield source

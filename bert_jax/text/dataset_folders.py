@@ -26,7 +26,7 @@ Paths = list[tuple[Location, str]]
 
 
 def data_files(directory: Location, paths: Iterable[tuple[Location, str]]) -> Paths:
-    """Replace the files of each folder that a library wrote by the data files that it lists.
+    """Replace the files of each folder that a library wrote with the data files that it lists.
 
     Args:
       directory: the directory that contains all files.
@@ -38,7 +38,7 @@ def data_files(directory: Location, paths: Iterable[tuple[Location, str]]) -> Pa
     left = {os.path.relpath(name, str(directory)): (at, name) for at, name in paths}
     for description in sorted(left, key=lambda path: (path.count("/"), path)):
         if description not in left:
-            continue  # it belonged to a folder that contains this one
+            continue  # already dropped, with the rest of an enclosing folder
         folder, _, name = description.rpartition("/")
         if name == _SAVED_SPLITS:
             if _lists_one_split(left[description][0]):
@@ -97,7 +97,7 @@ def _listed(left: Mapping[str, tuple[Location, str]], folder: str, name: str) ->
 
 
 def _shard_file(shard: Mapping[str, Any], left: Mapping[str, object], inside: str) -> str:
-    """Return the name of a shard's file, which is the uncompressed one if there is one."""
+    """Return the name of a shard's file: the uncompressed one, if there is one."""
     names = [form["basename"] for key in ("raw_data", "zip_data") if (form := shard.get(key))]
     return str(next((name for name in names if inside + name in left), names[-1]))
 

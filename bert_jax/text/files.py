@@ -74,11 +74,11 @@ def content_suffix(path: Location) -> str:
 def expand_inputs(inputs: Sequence[str]) -> list[str]:
     """Return the files and TFDS datasets that the inputs refer to, in reading order.
 
-    A file or `tfds:...` is returned unchanged, and `hf:...` with the commit that it refers to. A
-    directory is replaced by all files below it that
-    have a supported suffix, and a pattern (`*`, `?`, `[...]`, `**`) by the files it matches; in
-    both cases, the files are sorted by path. Inside a directory, names that begin with "." or "_"
-    are skipped, as in Spark and Hadoop. A file that is found more than once is returned only once.
+    A file or `tfds:...` is returned unchanged, and `hf:...` is returned with the commit that it
+    refers to. A directory is replaced by all files below it that have a supported suffix, and a
+    pattern (`*`, `?`, `[...]`, `**`) by the files it matches; in both cases, the files are sorted
+    by path. Inside a directory, names that begin with "." or "_" are skipped, as in Spark and
+    Hadoop. A file that is found more than once is returned only once.
 
     Raises:
       ValueError: an input does not exist, contains or matches no file, or has an unsupported
@@ -96,7 +96,7 @@ def expand_inputs(inputs: Sequence[str]) -> list[str]:
 
 
 def identity(name: str) -> str:
-    """Return the same text for all names of one file: its real path or URL."""
+    """Return a string that is the same for all names of a file: its real path or URL."""
     location = parse_location(name)
     return str(location) if isinstance(location, ObjectUrl) else os.path.realpath(location)
 
@@ -119,8 +119,9 @@ def _expand(name: str) -> Iterator[str]:
     if path.exists():
         if not path.is_file():
             raise ValueError(
-                f"{name}: this is a pipe or a device, not a file. Write it to a file first, since "
-                "a resumed run reads its input again, and progress depends on the file's size."
+                f"{name}: this is a pipe or a device, not a file. Write its content to a file "
+                "first: a resumed run reads its input again, and progress is computed from the "
+                "file's size."
             )
         files = [name]
     elif glob.has_magic(name):
@@ -133,7 +134,7 @@ def _expand(name: str) -> Iterator[str]:
 
 
 def _expand_url(url: ObjectUrl) -> list[str]:
-    """Return the objects that a URL, a pattern or a directory in a bucket stands for."""
+    """Return the objects that a URL, a pattern or a directory in a bucket refers to."""
     if url.key and described(url) is not None:
         return [str(url)]
     if glob.has_magic(url.key):

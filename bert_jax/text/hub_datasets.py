@@ -70,7 +70,7 @@ def _rows(name: str, field: str) -> Iterator[dict[str, Any]]:
             row = next(iterator)
         except StopIteration:
             return
-        except Exception as error:  # readers of many file formats and of the network
+        except Exception as error:  # the network and many file formats can raise anything
             raise unreadable_hub(name, f"cannot read row {number}", error) from error
         yield row
         number += 1

@@ -60,7 +60,7 @@ def check_trackers(names: Sequence[TrackerName], key: str) -> None:
 def open_trackers(
     names: Sequence[TrackerName], work_dir: Path, config: Mapping[str, Any]
 ) -> list[BackgroundTracker]:
-    """Begin to track a run, in the tracked runs of its earlier starts if there are any.
+    """Start tracking a run, continuing the tracked runs of earlier starts if there are any.
 
     Args:
       names: the trackers.
@@ -94,7 +94,7 @@ class BackgroundTracker:
     Args:
       name: the tracker.
       tracked: the run.
-      connect: creates the tracker.
+      connect: called to create the tracker.
     """
 
     def __init__(

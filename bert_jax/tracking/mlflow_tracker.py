@@ -17,8 +17,8 @@ _MAX_PARAM_LENGTH = 6000
 class MlflowTracker:
     """A run of MLflow, configured by its own environment variables, such as MLFLOW_TRACKING_URI.
 
-    The config becomes the parameters of the tracked run, which MLflow does not allow to change. A
-    key that has changed when the run resumes becomes a tag with the new value.
+    The config becomes the parameters of the tracked run. MLflow does not let parameters change, so
+    if a key has changed when the run resumes, its new value is recorded as a tag.
     """
 
     def __init__(self, tracked: TrackedRun) -> None:

@@ -15,9 +15,9 @@ class WandbTracker:
     """A run of Weights & Biases, configured by its own environment variables, such as WANDB_MODE.
 
     A resumed run logs the steps after its checkpoint again, but the service accepts rows only in
-    ascending order of their own step numbers, also when it merges the files that were written
-    offline by several starts. These numbers are therefore times, and the optimizer step is logged
-    as a metric, which the charts use as x-axis.
+    ascending order of their own step numbers, even when it merges files that several starts wrote
+    offline. These numbers are therefore times, and the optimizer step is logged as a metric, which
+    the charts use as their x-axis.
     """
 
     def __init__(self, tracked: TrackedRun) -> None:

@@ -73,7 +73,7 @@ def test_the_size_is_bounded_and_copies_in_use_are_kept(bucket: ObjectUrl, tmp_p
             pytest.raises(NotWritten, match="the copies in use need 200 of the 250 bytes"),
         ):
             cache.copy_of(infos[4]).__enter__()
-    with pytest.raises(NotWritten, match="may hold 50 bytes, and one object has 100"):
+    with pytest.raises(NotWritten, match="may hold 50 bytes, but one copy needs 100"):
         Cache(tmp_path / "tiny", 50).keep(infos[0])
 
 
@@ -140,7 +140,7 @@ def test_a_full_disk_is_named(
 def test_a_wrong_checksum_is_an_error(bucket: ObjectUrl, tmp_path: Path) -> None:
     write_bytes(bucket / "x", "text")
     cache = Cache(tmp_path / "cache", 1 << 20)
-    with pytest.raises(StorageError, match="the SHA-256 checksum differs in 3 copies"):
+    with pytest.raises(StorageError, match="the SHA-256 checksum differs in each of 3 attempts"):
         cache.keep(stat(bucket / "x"), sha256="0" * 64)
     assert not list(cache.directory.rglob("x"))
 

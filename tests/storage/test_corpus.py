@@ -94,7 +94,7 @@ def test_faults_are_named_in_a_sentence(
     with pytest.raises(ValueError, match=f"damaged: {name} is missing"):
         Corpus(uploaded, "train")
     write_bytes(uploaded / name, bytes(corpus.info.shards[0].num_bytes))
-    with pytest.raises(OSError, match=f"{name}: .*the SHA-256 checksum differs in 3 copies"):
+    with pytest.raises(OSError, match=f"{name}: .*SHA-256 checksum differs in each of 3 attempts"):
         corpus.read(np.arange(1))
     usage = cache_module.shutil._ntuple_diskusage(100, 99, 1)  # type: ignore[attr-defined]
     monkeypatch.setattr(cache_module.shutil, "disk_usage", lambda path: usage)
