@@ -25,6 +25,8 @@ from bert_jax.training.metrics_log import read_metrics
 
 from .commands import TIMEOUT
 
+pytestmark = pytest.mark.slow  # these tests train complete runs in processes of their own
+
 BOUNDARY, TOTAL = 20, 32  # the last step in each of the tiny config's two phases
 # Log entry fields that are not computed by the model.
 OTHER_FIELDS = {"kind", "tokens_per_second", "stall", "seconds", "compiling", "utilisation"}
@@ -207,7 +209,6 @@ def test_ctrl_c_saves_a_checkpoint_and_exits(bert_jax, pretrain, interrupts_enab
     assert not unfinished_saves(tmp_path)
 
 
-@pytest.mark.slow
 def test_ctrl_c_saves_a_checkpoint_after_output_pipes_are_closed(
     bert_jax, pretrain, interrupts_enabled, tmp_path
 ):
@@ -222,7 +223,6 @@ def test_ctrl_c_saves_a_checkpoint_after_output_pipes_are_closed(
     ]
 
 
-@pytest.mark.slow
 def test_another_number_of_devices_trains_on_the_same_examples(
     bert_jax, pretrain, uninterrupted, interrupted
 ):

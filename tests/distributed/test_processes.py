@@ -256,11 +256,13 @@ def test_the_surviving_process_names_the_killed_one(bert_jax, victim):
     assert "Traceback" not in survivor.errors
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_losses_of_one(stopped, one_device, assert_same_history):
     assert "[0] devices    4 x cpu (4 data)" in stopped.output
     assert_same_history(stopped.work_dir, one_device)
 
 
+@pytest.mark.slow
 def test_sigterm_to_one_process_saves_and_stops_all(stopped):
     assert stopped.code == 143, stopped.errors
     step = int(re.search(r"stopped: saved step (\d+);", stopped.output).group(1))
