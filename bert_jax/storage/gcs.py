@@ -129,7 +129,8 @@ class Gcs:
             status = int(error.code or 0)
             if status == 401:
                 return "credentials"
-            return "transient" if status in TRANSIENT_STATUS else None
+            # 410 means that an upload in several requests has to begin again.
+            return "transient" if status in TRANSIENT_STATUS or status == 410 else None
         if isinstance(error, OSError) and str(error).startswith("Forbidden"):
             return "denied"
         module = type(error).__module__.partition(".")[0]

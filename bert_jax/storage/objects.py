@@ -50,9 +50,17 @@ def _open_store(scheme: Scheme, endpoint: str, process: int) -> Store:
             assert_never(scheme)
 
 
-def _request(url: ObjectUrl, action: str, request: Callable[[Store], T]) -> T:
+def _request(
+    url: ObjectUrl, action: str, request: Callable[[Store], T], missing: Problem = "missing"
+) -> T:
+    """Make a request; `missing` is the problem if the store does not find what it needs."""
     store = store_of(url)
-    return with_retries(partial(request, store), partial(_problem, store, url), url, action)
+
+    def classify(error: BaseException) -> Problem | None:
+        problem = _problem(store, url, error)
+        return missing if problem == "missing" else problem
+
+    return with_retries(partial(request, store), classify, url, action)
 
 
 def _problem(store: Store, url: ObjectUrl, error: BaseException) -> Problem | None:
@@ -212,8 +220,10 @@ def upload(file: Path, url: ObjectUrl) -> None:
     Raises:
       StorageError: the object cannot be written.
     """
-    _request(url, "writing", lambda store: store.upload(url, file))
-    written, expected = stat(url).num_bytes, file.stat().st_size
+    expected = file.stat().st_size
+    # An upload in several requests may be forgotten by the store, and then has to begin again.
+    _request(url, "writing", lambda store: store.upload(url, file), missing="transient")
+    written = stat(url).num_bytes
     if written != expected:
         raise StorageError(url, None, f"{written} instead of {expected} bytes were stored")
 

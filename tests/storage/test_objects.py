@@ -83,6 +83,21 @@ def test_large_files_are_uploaded_in_parts(bucket: ObjectUrl, tmp_path: Path) ->
     assert read_bytes(bucket / "file") == file.read_bytes()
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
+@pytest.mark.parametrize("status", [404, 410])
+def test_an_upload_that_the_store_forgets_begins_again(
+    emulator: Emulator, bucket: ObjectUrl, tmp_path: Path, status: int
+) -> None:
+    if emulator.scheme == "s3":
+        pytest.skip("s3fs uploads files of this size in one request")
+    file = tmp_path / "file"
+    file.write_bytes(random.Random(1).randbytes(6 << 20))
+    emulator.fail("status", path="upload_id", status=status)
+    upload(file, bucket / "file")
+    assert emulator.faults_left() == 0 and read_bytes(bucket / "file") == file.read_bytes()
+
+
 def test_conditional_writes(bucket: ObjectUrl) -> None:
     url = bucket / "x"
     create(url, "1")
