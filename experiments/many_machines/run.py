@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib.util
-import shutil
 import subprocess
 import sys
 import time
@@ -104,11 +103,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--input", nargs="+", required=True)
     parser.add_argument("--tokenizer", type=Path, required=True)
-    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--work", type=Path, required=True, help="new folder for all files")
     parser.add_argument("--max-length", default="128")
     parser.add_argument("--unit-bytes", default="2000000")
     args = parser.parse_args()
-    shutil.rmtree(args.work, ignore_errors=True)
+    if args.work.exists():
+        parser.error(f"--work {args.work}: this exists. Choose a new folder, or remove it")
     words = ["prepare", "--input", *args.input, "--tokenizer", str(args.tokenizer)]
     words += ["--max-length", args.max_length, "--unit-bytes", args.unit_bytes]
     engines = {

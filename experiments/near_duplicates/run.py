@@ -33,6 +33,7 @@ THRESHOLDS = (0.5, 0.7, 0.8, 0.9)
 COMPARED = 0.8  # the threshold at which datasketch is run, too
 PARTS = ("throughput", "planted", "real")
 EDITS = (0.01, 0.05, 0.10, 0.20)
+SCRATCH = tempfile.TemporaryDirectory(prefix="near_duplicates")  # removed at exit
 MARGIN = 0.05  # two standard errors of the estimate
 
 Pairs = set[tuple[int, int]]
@@ -107,7 +108,7 @@ class PairRecorder(Clusters):
 def our_pairs(texts: Sequence[str], threshold: float) -> tuple[Pairs, SignatureFiles]:
     """Return the pairs that this package finds, and the signatures."""
     settings = MinHash(threshold)
-    folder = Path(tempfile.mkdtemp())
+    folder = Path(tempfile.mkdtemp(dir=SCRATCH.name))
     paths, sizes = [], []
     for start in range(0, len(texts), 500):
         paths.append(folder / f"{start}.npy")
