@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterable
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
 from pathlib import Path
 
+from bert_jax.corpus.process_pool import process_pool
 from bert_jax.corpus.scans import ScanTask, read_scan, scan_input
-from bert_jax.processes import end_with_parent
 
 
 def scan_missing(tasks: Iterable[ScanTask], work: Path, num_workers: int) -> None:
@@ -28,29 +26,15 @@ def scan_missing(tasks: Iterable[ScanTask], work: Path, num_workers: int) -> Non
             if read_scan(task, work) is None:
                 scan_input(task, work)
         return
-    pool: ProcessPoolExecutor | None = None
     running: dict[Future[None], str] = {}
-    try:
+    with process_pool(num_workers) as pool:
         for task in tasks:
             if len(running) == num_workers:
                 _collect(running)
-            if read_scan(task, work) is not None:
-                continue
-            if pool is None:
-                pool = ProcessPoolExecutor(num_workers, get_context("spawn"), _begin)
-            running[pool.submit(scan_input, task, work)] = task.path
+            if read_scan(task, work) is None:
+                running[pool.submit(scan_input, task, work)] = task.path
         while running:
             _collect(running)
-    finally:
-        if pool is not None:
-            for process in list((pool._processes or {}).values()):
-                process.kill()  # safe, since files are renamed only when they are complete
-            pool.shutdown(cancel_futures=True)
-
-
-def _begin() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # handled by the parent
-    end_with_parent()
 
 
 def _collect(running: dict[Future[None], str]) -> None:
