@@ -112,7 +112,7 @@ class FilterOptions:
             raise ValueError(f"contaminated={self.contaminated!r}: expected 'remove' or 'count'.")
         for path in self.decontaminate:
             if not is_file(parse_location(path)):
-                raise ValueError(f"{path}: no such file to decontaminate against.")
+                raise ValueError(f"decontaminate={path}: there is no such file. Correct the path.")
         threshold = self.near_duplicates
         if threshold is not None and not LOWEST_THRESHOLD <= threshold <= HIGHEST_THRESHOLD:
             raise ValueError(
@@ -148,9 +148,7 @@ class FilterOptions:
         Evaluation data is listed by file name and SHA-256 checksum, not by path.
         """
         content = json.loads(json.dumps(dataclasses.asdict(self)))
-        content["decontaminate"] = {
-            os.path.basename(path): sha256_of(parse_location(path)) for path in self.decontaminate
-        }
+        content["decontaminate"] = self._evaluation_checksums()
         unused = {
             "gopher_quality": "gopher-quality" not in self.quality_rules,
             "gopher_repetition": "gopher-repetition" not in self.quality_rules,
@@ -163,4 +161,14 @@ class FilterOptions:
             name: value
             for name, value in content.items()
             if not unused.get(name) and value not in empty
+        }
+
+    def _evaluation_checksums(self) -> dict[str, str | list[str]]:
+        """Return the SHA-256 of each file with evaluation data, or of all files with one name."""
+        checksums: dict[str, list[str]] = {}
+        for path in self.decontaminate:
+            name = os.path.basename(path)
+            checksums.setdefault(name, []).append(sha256_of(parse_location(path)))
+        return {
+            name: sorted(found) if len(found) > 1 else found[0] for name, found in checksums.items()
         }

@@ -157,3 +157,18 @@ def test_options_that_have_no_effect_are_not_recorded(tmp_path: Path) -> None:
     options = FilterOptions(near_duplicates=0.8, decontaminate=(str(path),)).as_json()
     assert options.keys() == {"near_duplicates", "decontaminate", "contaminated"}
     assert options["decontaminate"].keys() == {"evaluation.txt"}
+
+
+def test_evaluation_files_with_the_same_name_are_all_recorded(tmp_path: Path) -> None:
+    files = [tmp_path / task / "dev.tsv" for task in ("cola", "sst2")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text(file.parent.name)
+
+    def recorded(*paths: Path) -> object:
+        return FilterOptions(decontaminate=tuple(map(str, paths))).as_json()["decontaminate"]
+
+    before = recorded(*files)
+    assert before == recorded(*reversed(files)) != recorded(files[0])
+    files[0].write_text("changed")
+    assert recorded(*files) != before
