@@ -112,7 +112,7 @@ class FilterOptions:
             raise ValueError(f"contaminated={self.contaminated!r}: expected 'remove' or 'count'.")
         for path in self.decontaminate:
             if not is_file(parse_location(path)):
-                raise ValueError(f"decontaminate={path}: there is no such file. Correct the path.")
+                raise ValueError(f"{path}: no such file to decontaminate against.")
         threshold = self.near_duplicates
         if threshold is not None and not LOWEST_THRESHOLD <= threshold <= HIGHEST_THRESHOLD:
             raise ValueError(
