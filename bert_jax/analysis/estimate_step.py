@@ -121,7 +121,7 @@ class _Program:
             )
 
     def kept(self, names: Sequence[str]) -> int:
-        """Return how many bytes the layers keep for the backward pass until after the loss."""
+        """Return how many bytes the layers still keep when the loss is computed."""
         for name in names:
             lines = self.computations[name]
             origins = [self._origin(line) for line in lines]

@@ -84,7 +84,7 @@ class StepEstimate:
 
     Attributes:
       instructions: the instructions that the device runs, in the order of the program.
-      notes: sentences about the estimates, each on a line.
+      notes: notes on the estimates, one per line.
       link_seconds: the time to send the data of all collectives over the device's links. Compilers
         do not estimate collectives.
       least_seconds: the time that the model FLOPs would take at the device's peak; None if the peak

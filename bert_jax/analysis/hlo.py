@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 _ITEM_BYTES = {
-    "token": 0,  # only orders operations
+    "token": 0,  # has no data; it only orders operations
     "pred": 1,
     "bf16": 2,
     **{f"{kind}{bits}": bits // 8 for kind in "suf" for bits in (8, 16, 32, 64)},

@@ -16,7 +16,7 @@ _Part = tuple[str, int]
 
 @dataclass
 class _Lifetimes:
-    """The numbers of the instructions that write and that last read each array of a computation."""
+    """The numbers of the instructions that write and last read each array of a computation."""
 
     names: dict[str, list[_Part | None]] = field(default_factory=dict)
     bytes: dict[_Part, int] = field(default_factory=dict)
@@ -24,7 +24,7 @@ class _Lifetimes:
     read: dict[_Part, int] = field(default_factory=dict)
 
     def add(self, number: int, line: Instruction) -> None:
-        """Follow the instruction with this number."""
+        """Record what the instruction with this number reads and writes."""
         operands = [self.names.get(operand, []) for operand in line.operands]
         match line.opcode:
             case "parameter" | "constant":
@@ -43,7 +43,7 @@ class _Lifetimes:
                 self._use(number, line, operands)
 
     def _use(self, number: int, line: Instruction, operands: Sequence[list[_Part | None]]) -> None:
-        """Follow an instruction that reads arrays and writes others."""
+        """Record an instruction that reads arrays and writes new ones."""
         self.read |= {part: number for parts in operands for part in parts if part is not None}
         results = arrays(line.result)
         self.names[line.name] = [(line.name, index) for index in range(len(results))]

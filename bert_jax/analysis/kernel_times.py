@@ -44,7 +44,7 @@ PALLAS_GPU_TFLOPS = (282, 198)
 _H100_TFLOPS = 989.5
 # XLA's cost model assumes the same time for starting a kernel (kKernelLaunchOverhead).
 _LAUNCH_SECONDS = 1e-6
-# Relative to the peak in bfloat16: NVIDIA's H100 and H200 datasheets.
+# The peaks relative to bfloat16, from NVIDIA's H100 and H200 datasheets.
 _PEAK_FACTORS = {"f8": 2.0, "f32": 0.5}
 _FULL_FLOAT32 = 67e12
 # The shares of the peak in the forward and the backward pass that follow from the bundles of
@@ -82,7 +82,7 @@ class KernelTimes(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Sentences about the estimates, each on a line."""
+        """Notes on the estimates, one per line."""
 
     def apply_to(self, hlo: str) -> bool:
         """Return whether a program's text contains the compiler's numbers for an estimate."""
@@ -133,7 +133,7 @@ class TpuTimes:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Sentences about the estimates, each on a line."""
+        """Notes on the estimates, one per line."""
         return ["one instruction after another; never compared with a measured step"]
 
     def apply_to(self, hlo: str) -> bool:
@@ -177,7 +177,7 @@ class GpuTimes:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Sentences about the estimates, each on a line."""
+        """Notes on the estimates, one per line."""
         return [
             f"all times x {self.calibration:.2f}, with which BERT-base with cuDNN attention (128 x "
             "512 tokens, H200) takes the",

@@ -57,7 +57,7 @@ def copied_bytes(line: Instruction) -> int:
 
 
 def _read(line: Instruction, number: int, whole: int, computations: Computations) -> int:
-    """Return how much of the operand with this number an instruction reads, in bytes."""
+    """Return how many bytes of the operand with this number an instruction reads."""
     if line.opcode == "fusion":
         called = called_by(line)[0]
         body = computations.get(called, ())
@@ -73,7 +73,7 @@ def _read(line: Instruction, number: int, whole: int, computations: Computations
 
 
 def _used(name: str, body: Sequence[Instruction], whole: int, computations: Computations) -> int:
-    """Return how much of a value of `whole` bytes the instructions of a computation read."""
+    """Return how many of a value's `whole` bytes the instructions of a computation read."""
     total = 0
     for line in body:
         for number, operand in enumerate(line.operands):
@@ -87,7 +87,7 @@ def _used(name: str, body: Sequence[Instruction], whole: int, computations: Comp
 def _written(
     line: Instruction, results: Mapping[str, str], computations: Computations
 ) -> Sequence[int]:
-    """Return how much of each array of its result an instruction writes, in bytes."""
+    """Return how many bytes of each array of its result an instruction writes."""
     if line.opcode == "dynamic-update-slice":
         return [array_bytes(results.get(line.operands[1], ""))]
     whole = [array.bytes for array in arrays(line.result)]

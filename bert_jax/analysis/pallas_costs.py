@@ -41,7 +41,7 @@ def _mean(works: list[Work]) -> Work:
 
 
 def _work(call: Any) -> Work | None:
-    """Return the work of a call that is stated or, failing that, counted; None if it is unknown."""
+    """Return the stated work of a call, or else the counted work; None if neither is known."""
     cost, grid = call.params["cost_estimate"], call.params["grid_mapping"].grid
     if cost is not None:
         return Work(cost.flops, cost.bytes_accessed)

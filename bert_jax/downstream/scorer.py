@@ -34,7 +34,7 @@ from bert_jax.training.reporting import TENSORBOARD_NAME, Curves, TensorBoard
 from bert_jax.training.reports import Message, OnReport
 from bert_jax.training.sharding import make_mesh
 
-_STEP = "step-"  # begins the name of a fine-tuning run's directory
+_STEP = "step-"  # the prefix of the name of a fine-tuning run's directory
 
 
 def open_tasks(
@@ -186,7 +186,7 @@ class DownstreamScorer:
             config=self.checksums[name],
         )
         self.log.append(score)
-        for other in directory.glob(f"{_STEP}*"):  # also of runs that were never resumed
+        for other in directory.glob(f"{_STEP}*"):  # including those of runs that were never resumed
             shutil.rmtree(other, ignore_errors=True)
         if self.board is not None:
             self.board.add(score.tagged(), step)

@@ -280,7 +280,7 @@ class Embed(Predictor):
         settings, skipped = self.sentence_embedding, 0
         if prompt and not settings.include_prompt:
             (tokens,) = self.tokenizer.encode_batch([prompt])
-            skipped = 1 + min(len(tokens), self.max_length - 2)  # with [CLS]
+            skipped = 1 + min(len(tokens), self.max_length - 2)  # including [CLS]
             short = np.flatnonzero(features.sequences.lengths <= skipped)
             reason = f"no tokens are left to pool after the prompt ({prompt!r})"
             refuse({int(index): reason for index in short}, len(features))

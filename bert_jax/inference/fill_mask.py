@@ -133,7 +133,7 @@ class FillMask(Predictor):
         )
         positions = np.zeros((len(groups), _MASKS_AT_ONCE), np.int32)
         for number, (_, mask_indices) in enumerate(groups):
-            positions[number, : len(mask_indices)] = mask_indices + 1  # after [CLS]
+            positions[number, : len(mask_indices)] = mask_indices + 1  # skip [CLS]
         program = partial(_top_tokens, vocab_size=self.tokenizer.vocab_size, top_k=top_k)
         rows = self._run(program, Features(sequences, {"masked_positions": positions}))
         guesses: list[list[tuple[Guess, ...]]] = [[] for _ in texts]

@@ -1,4 +1,4 @@
-"""Apply an activation and a dense layer, and keep only the activation's input for the gradients."""
+"""Apply an activation and a dense layer, and keep only the input for the backward pass."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _activated_affine(
     kernel: jax.Array,
     bias: jax.Array | None,
 ) -> jax.Array:
-    """Return `affine` of the activated arguments.
+    """Return the result of `affine` for the activated arguments.
 
     On TPUs, the matmul that computes the kernel's gradient also recomputes the activation. This
     takes less time than writing the activations in the forward pass and reading them back.

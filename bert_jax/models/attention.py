@@ -90,7 +90,7 @@ def visible_tokens(view: View, length: int) -> jax.Array | None:
 
 
 def masked_scores(scores: jax.Array, view: View) -> jax.Array:
-    """Replace the scores of tokens to which a token does not attend by the lowest number.
+    """Replace the scores of pairs of tokens that do not attend to each other by the lowest number.
 
     If padding is too far from its row's tokens to attend to any of them, all its scores are equal,
     so it attends equally to all positions.
@@ -160,7 +160,7 @@ def cudnn_attention(query: jax.Array, key: jax.Array, value: jax.Array, view: Vi
 class Projections(NamedTuple):
     """Queries, keys and values for all heads, each [batch, length, num_heads, head_dim].
 
-    There may be queries for some positions only.
+    Queries may exist for only some of the positions.
     """
 
     query: jax.Array

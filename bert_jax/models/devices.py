@@ -30,7 +30,7 @@ def _nvidia_capability(device: Device) -> tuple[int, ...] | None:
 
 
 def _kind_of_device(device: Device) -> str:
-    """Return the name of the kind of a device that is not an NVIDIA GPU, for messages."""
+    """Describe a device that is not an NVIDIA GPU, for messages."""
     return "another vendor's GPU" if device.platform == "gpu" else device.platform
 
 

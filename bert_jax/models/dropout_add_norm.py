@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bert_jax.models.norm_kernels import Statistics
 
 _MATRICES: Axes = ("batch", None, None)
-_NUMBERS: Axes = ("batch", None)  # some numbers for each row or each token
+_NUMBERS: Axes = ("batch", None)  # a few numbers for each row or each token
 _PARAMETER: Axes = ("norm",)
 
 

@@ -45,9 +45,10 @@ def quantize(x: jax.Array, largest: jax.Array, dtype: jnp.dtype) -> Scaled:
       largest: the largest magnitude in the tensor, a scalar.
       dtype: the FP8 dtype.
     """
-    # Positive floating-point numbers are ordered as the integers with the same bits. The difference
-    # of two such integers, without the bits of the mantissa, is the exponent of the largest power
-    # of two by which the smaller number can be multiplied without exceeding the larger one.
+    # Positive floating-point numbers have the same order as the integers with the same bits.
+    # Subtract two such integers and drop the bits of the mantissa: the result is the exponent of
+    # the largest power of two by which the smaller number can be multiplied without exceeding the
+    # larger one.
     limit = np.float32(jnp.finfo(dtype).max).view(np.int32)
     largest = largest.astype(jnp.float32)
     difference = limit - jax.lax.bitcast_convert_type(largest, jnp.int32)

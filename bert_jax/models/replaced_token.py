@@ -42,9 +42,9 @@ def generator_of(encoder: EncoderConfig, size: float) -> EncoderConfig:
 
 
 def generator_compute(generator: EncoderConfig, compute: ComputeConfig) -> ComputeConfig:
-    """Return the options for computing a generator, given those that suit its discriminator.
+    """Return the compute options for a generator, given those for its discriminator.
 
-    The kernels for norms may not support the generator's number of hidden features.
+    The kernels for norms may not support the generator's `hidden_dim`.
     """
     return compute if fits_norm_kernels(generator.hidden_dim) else replace(compute, norms="xla")
 

@@ -113,7 +113,7 @@ class _Watch:
         self._arrays.put(array)
 
     def finished(self) -> float:
-        """Return when the newest array was computed; it must already have been computed."""
+        """Return the time at which the newest array was computed, which must be in the past."""
         # Drop the times of arrays that were computed after the loop had stopped waiting.
         while self._started > 1:
             self._started -= 1

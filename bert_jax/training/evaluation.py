@@ -258,7 +258,7 @@ class ReportWindow:
         self.stall_seconds = 0.0
         self.excluded_seconds = 0.0
         self.pending: tuple[int, Metrics, float, int] | None = None
-        self.newest: Metrics = {}  # of the last step, on the host
+        self.newest: Metrics = {}  # the metrics of the last step, on the host
 
     @property
     def running(self) -> Metrics | None:

@@ -40,4 +40,4 @@ class NoCheckpoints:
         raise AssertionError(f"there is no checkpoint at step {step}")
 
     def close(self) -> None:
-        """Return, since nothing is open."""
+        """Do nothing, since there is nothing to close."""

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 CURVES_NAME = "curves.png"
 TENSORBOARD_NAME = "tensorboard"
-_ETA_WINDOW = 50  # in reports; long enough to include evaluations and checkpoints
+_ETA_WINDOW = 50  # the number of reports, large enough to span evaluations and checkpoints
 
 
 class TensorBoard:

@@ -73,7 +73,7 @@ class Recovery:
         self.checkpointer.raise_if_failed(wait=True)
         targets = self._targets(guard, diverged.first)
         source = self.checkpointer.step_to_roll_back_to(targets, diverged.first)
-        for array in jax.tree.leaves(state):  # there may be no memory for two states
+        for array in jax.tree.leaves(state):  # there may not be enough memory for two states
             array.delete()
         if source is None:
             good = self.initial()

@@ -203,7 +203,7 @@ def device(name: str) -> Any:
         ("gpu 8.9", {"attention": "cudnn"}, 0.0, "bfloat16", "cudnn"),
         ("gpu 7.5", {}, 0.0, "float32", "xla"),  # T4
         ("gpu 7.0", {"dtype": "bfloat16"}, 0.0, "bfloat16", "xla"),  # V100
-        ("gpu gfx90a", {}, 0.0, "bfloat16", "xla"),  # AMD's
+        ("gpu gfx90a", {}, 0.0, "bfloat16", "xla"),  # an AMD GPU
         ("tpu", {}, 0.0, "bfloat16", "flash_tpu"),
         ("tpu", {}, 0.1, "bfloat16", "flash_tpu"),
         ("tpu", {"dtype": "float32"}, 0.1, "float32", "xla"),

@@ -146,7 +146,7 @@ def test_fused_attention_is_not_recomputed_if_its_results_are_kept(
     if backend == "cudnn":
         kernel = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
         if not hasattr(kernel, "check_cudnn_version"):
-            pytest.skip("this version of JAX looks for cuDNN in another way")
+            pytest.skip("this version of JAX detects cuDNN differently")
         monkeypatch.setattr(kernel, "check_cudnn_version", lambda: 91_000)
     dims = dict(hidden_dim=128, num_heads=2, max_positions=128)
     config = dataclasses.replace(CONFIG, **dims, attention_dropout=0.0)
@@ -426,7 +426,7 @@ def test_sinusoidal_positions_follow_the_formula() -> None:
             assert table[position, 2 * i + 1] == pytest.approx(math.cos(angle), abs=1e-12)
 
 
-def test_sinusoidal_positions_are_a_fixed_learned_table(params: Parameters, batch: Batch) -> None:
+def test_sinusoidal_positions_equal_a_learned_table(params: Parameters, batch: Batch) -> None:
     config = dataclasses.replace(CONFIG, positions="sinusoidal")
     name = "encoder.embeddings.position"
     without = {key: value for key, value in params.items() if key != name}

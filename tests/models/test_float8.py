@@ -161,7 +161,7 @@ def test_only_nvidia_gpus_multiply_fp8_numbers() -> None:
     [
         (("data",), (), 2),  # the maxima of `x` and of the cotangent
         (("data",), ("data",), 3),  # also the kernel's maximum
-        (("data", None, None), (None, "tensor"), 4),  # the cotangent's: over rows, then columns
+        (("data", None, None), (None, "tensor"), 4),  # two for the cotangent: rows, columns
     ],
     ids=["data", "fsdp", "tensor"],
 )

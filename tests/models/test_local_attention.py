@@ -296,7 +296,7 @@ def test_the_cudnn_kernel_accepts_the_blocks(length: int, monkeypatch: pytest.Mo
     """Lower for a GPU, which checks shapes and dtypes without compiling or running the kernel."""
     kernel = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
     if not hasattr(kernel, "check_cudnn_version"):
-        pytest.skip("this version of JAX looks up cuDNN's version elsewhere")
+        pytest.skip("this version of JAX detects cuDNN's version differently")
     monkeypatch.setattr(kernel, "check_cudnn_version", lambda: 91_000)
     ids, packed = documents_of("packed", length)
     *inputs, cotangent = arrays(length, dtype="bfloat16")

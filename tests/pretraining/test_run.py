@@ -101,7 +101,7 @@ def test_a_run_resumes_exactly_while_its_batch_size_and_masking_rate_change(
             stop.request()
 
     stopped = pretrain(config("split"), on_report=stop_at_step_3, stop=stop)
-    assert not stopped.finished and stopped.step < 6  # with 16 sequences per batch, or just after
+    assert not stopped.finished and stopped.step < 6  # while batches have 16 rows, or just after
     resumed = pretrain(config("split"))
     assert resumed.metrics == whole.metrics
     logs = [read_metrics(tmp_path / name / "metrics.jsonl") for name in ("whole", "split")]

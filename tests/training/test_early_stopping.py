@@ -16,7 +16,7 @@ def test_a_repeated_evaluation_counts_once() -> None:
     assert early.best_step == 30 and early.enough
 
 
-def test_lower_may_be_better_and_a_patience_of_0_never_ends() -> None:
+def test_lower_can_be_better_and_a_patience_of_0_never_stops_a_run() -> None:
     early = EarlyStopping("loss", patience=0, lower_is_better=True)
     early.observe_all({"step": step, "loss": float(step)} for step in range(5))
     assert early.best_step == 0 and not early.enough
