@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Run a bert-jax subcommand on one host of a Cloud TPU slice. launch/cloud_tpu.sh copies this script
-# to every host and calls it there, in the home directory. Each call may be repeated after a lost
-# connection, and gcloud itself repeats calls, so no call does anything twice.
+# to every host and calls it there, in the home directory. Calls may be repeated after a lost
+# connection, even by gcloud itself, so repeating a call has no further effect.
 #
 #   cloud_tpu_host.sh setup [COMMAND]    install bert-jax from ~/bert_jax.tar.gz, and run COMMAND
 #   cloud_tpu_host.sh start ID WORDS     start `bert-jax WORDS` in the background
-#   cloud_tpu_host.sh follow ID          print its output, and exit with its exit code
-#   cloud_tpu_host.sh stop               let it save a checkpoint and end
+#   cloud_tpu_host.sh follow ID          print the run's output, and exit with its exit code
+#   cloud_tpu_host.sh stop               let the run save a checkpoint and end
 #
 # The run does not depend on the connection. Its output is in ~/bert_jax_run/log.
 
@@ -16,7 +16,7 @@ root=$HOME/bert_jax
 export PATH=$HOME/.local/bin:$PATH
 
 running() {
-  # After a restart of the host, the number may belong to another process.
+  # After a restart of the host, the process ID may belong to another process.
   [[ -e $run/pid ]] && grep --quiet --no-messages --text bert_jax_run "/proc/$(<"$run/pid")/cmdline"
 }
 
@@ -28,7 +28,7 @@ setup() {
   mkdir -p "$root"
   tar --extract --gzip --file "$HOME/bert_jax.tar.gz" --directory "$root"
   cd "$root"
-  # The hosts' own Python is too old. uv installs another one.
+  # The hosts' own Python is too old, so uv installs a newer one.
   command -v uv >/dev/null || python3 -m pip install --user --quiet uv
   [[ -x .venv/bin/python ]] || uv venv --quiet --python 3.11 .venv
   uv pip install --quiet --python .venv/bin/python --require-hashes \

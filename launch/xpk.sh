@@ -22,7 +22,7 @@ cluster=$1 type=$2 image=$3 name=$4
 shift 4
 printf -v words ' %q' "$@"
 read -r -a more <<<"${XPK_OPTIONS-}"
-# XPK forwards SIGTERM to the shell that runs the command. `exec` replaces this shell by bert-jax,
+# XPK forwards SIGTERM to the shell that runs the command. `exec` replaces this shell with bert-jax,
 # which then saves a checkpoint. Processes that have lost another process exit with code 2. XPK
 # itself adds the codes of killed processes.
 exec xpk workload create --cluster="$cluster" --tpu-type="$type" --docker-image="$image" \

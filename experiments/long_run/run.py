@@ -175,7 +175,7 @@ def kill_repeatedly(
 def wait(
     process: int, work_dir: Path, mode: str, rng: random.Random, durations: list[float]
 ) -> float | None:
-    """Wait until a start should be killed; return when its first step was reported, if it was."""
+    """Wait until it is time to kill a start; return when it reported its first step, if it has."""
     began, first_step = time.monotonic(), None
     if mode == "while starting":
         time.sleep(rng.random() * sorted(durations)[len(durations) // 2])

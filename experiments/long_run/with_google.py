@@ -6,8 +6,8 @@ r"""Compute a run's goodput with Google's library, from the same ledger.
 The library usually reads its entries from Google Cloud Logging. Here, it reads them from the ledger
 of a run, converted to the entries that its recorder would have written: the start of every step,
 and the start and end of every other activity. The ledger has sums over several steps, so the steps
-between two of its entries are assumed to take equally long, and the other activities to follow
-them. The script needs no package but the library, and prints both results as JSON.
+between two of its entries are assumed to take equally long, and the other activities are assumed to
+follow them. The script needs no package other than the library, and prints both results as JSON.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Entries:
 
 
 def converted(entries: list[Entry]) -> Iterator[dict[str, Any]]:
-    """Yield what the library's recorder would have written."""
+    """Yield the entries that the library's recorder would have written."""
     now, step, first, newest, number = 0.0, 0, 0, -1, 0
     for entry in entries:
         if entry.event == "start":

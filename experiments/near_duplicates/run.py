@@ -205,7 +205,7 @@ def compare_with_datasketch(
     files: SignatureFiles,
     exact: dict[tuple[int, int], float],
 ) -> dict:
-    """Compare pairs and estimates with those of datasketch, with equal bands."""
+    """Compare pairs and estimates with those of datasketch, using the same bands."""
     settings = MinHash(COMPARED)
     start = time.process_time()
     signatures = []
@@ -246,7 +246,7 @@ def compare_with_datasketch(
 
 
 def planted_copies(texts: Sequence[str], results: dict) -> None:
-    """Measure which copies are found among articles and their edited copies."""
+    """Measure which of the edited copies of articles are found."""
     random = np.random.default_rng(0)
     originals = [" ".join(text.split()[:1000]) for text in texts]
     results["planted"] = []

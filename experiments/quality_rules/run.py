@@ -92,7 +92,7 @@ def ours(kind: str, text: str) -> tuple[str, str]:
 
 
 def main() -> None:
-    """Print how often both agree on keeping a text, and the most frequent differences."""
+    """Print how often both libraries agree on keeping a text, and the most frequent differences."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="+")
     parser.add_argument("--texts", type=int, default=300, help="texts per file")

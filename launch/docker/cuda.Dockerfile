@@ -1,4 +1,4 @@
-# An image with bert-jax for NVIDIA GPUs. Build it in the root of the repository:
+# An image with bert-jax for NVIDIA GPUs. Build it from the root of the repository:
 #
 #   docker build --file launch/docker/cuda.Dockerfile --tag bert_jax:cuda .
 #   docker run --gpus all --init --volume /data:/data bert_jax:cuda bert-jax pretrain --config bert_base

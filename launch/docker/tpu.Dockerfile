@@ -1,4 +1,4 @@
-# An image with bert-jax for Cloud TPUs, such as the nodes of GKE. Build it in the root of the repository:
+# An image with bert-jax for Cloud TPUs, such as the nodes of GKE. Build it from the root of the repository:
 #
 #   docker build --file launch/docker/tpu.Dockerfile --tag bert_jax:tpu .
 #

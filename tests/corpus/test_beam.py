@@ -60,7 +60,7 @@ def test_steps_may_be_repeated_in_any_order(
     monkeypatch.setattr(beam_pipeline, "_CHUNK_BYTES", 4096)
 
     def run(runner, build, *arguments):
-        """Run every step twice, and pass on the elements in another order."""
+        """Run every step twice, and pass on the elements in a different order."""
         if build is beam_pipeline._add_scans:
             tasks, work = arguments
             for task in [*tasks, *reversed(tasks)]:

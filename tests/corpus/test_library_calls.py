@@ -102,7 +102,7 @@ def test_a_tokenizer_or_its_path_gives_the_same_corpus(text, capfd, tmp_path) ->
     assert capfd.readouterr() == ("", "")
 
 
-def test_held_out_inputs_replace_the_share(text, tmp_path) -> None:
+def test_held_out_inputs_replace_the_held_out_fraction(text, tmp_path) -> None:
     (tmp_path / "other.txt").write_text("Other words entirely.\n")
     tokenizer = train_tokenizer(text, vocab_size=250)
     made = prepare(
@@ -132,7 +132,7 @@ def test_errors_name_the_parameters(options, problem, text, tmp_path) -> None:
     assert not (tmp_path / "corpus").exists()
 
 
-def test_a_script_without_a_main_guard_is_told_the_cause(text, tmp_path) -> None:
+def test_the_error_in_a_script_without_a_main_guard_names_the_cause(text, tmp_path) -> None:
     train_tokenizer(text, vocab_size=250, output=tmp_path / "tokenizer")
     script = tmp_path / "script.py"
     script.write_text("import bert_jax as bj\nbj.prepare('text.txt', 'tokenizer', 'corpus')\n")

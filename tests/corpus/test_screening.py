@@ -104,7 +104,7 @@ def shards(directory: Path) -> dict[str, str]:
 def test_the_corpus_contains_all_other_documents(
     texts, screened, prepare_options, tokenizer, write_json_lines, folder
 ) -> None:
-    """It must equal a corpus of the texts that the filters should keep."""
+    """The corpus must equal one prepared from only the texts that the filters should keep."""
     kept = [text for number, text in enumerate(texts) if number not in REMOVED | EXACT.keys()]
     plain = folder / "plain"
     make_corpus(
@@ -230,7 +230,7 @@ def test_merging_names_documents_that_have_not_been_screened(request_screened, t
 def test_bytes_do_not_depend_on_workers_or_blocks(
     texts, screened, request_screened, options, tokenizer, tmp_path, folder, checksums
 ) -> None:
-    """The corpus is also killed in between, so that finished blocks are used again."""
+    """The preparation is also stopped midway, so that finished blocks are used again."""
     request = request_screened(num_workers=3)
     work = tmp_path / "out" / ".work"
     with Workspace(request.output, request.plan) as workspace:
@@ -248,7 +248,7 @@ def test_bytes_do_not_depend_on_workers_or_blocks(
 def test_held_out_inputs_are_not_filtered(
     texts, options, tokenizer, folder, tmp_path, screened, write_json_lines
 ) -> None:
-    """They may be short, but near-duplicates of them are not trained on."""
+    """Held-out documents may be short, but near-duplicates of them are not trained on."""
     heldout = write_json_lines(tmp_path / "dev.jsonl", ["The cat ran.", texts[40]])
     options = replace(options, heldout_fraction=0.0)
     inputs = [str(folder / "a.jsonl"), str(folder / "b.jsonl")]
@@ -280,7 +280,7 @@ def test_contaminated_documents_may_be_counted_only(
 def test_lines_are_removed_from_documents(
     prepare_options, tokenizer, tmp_path, write_json_lines
 ) -> None:
-    """The corpus must equal one of the cleaned texts, although its documents are split by hash."""
+    """The corpus must have the same shards as one prepared from texts that are already clean."""
     lines = ["The cat saw the dog and ran.", "See more here", "The dog ran to the old house."]
     texts = ["\n".join([*lines, f"The cat ran to house {number} of the dogs."]) for number in "abc"]
     cleaned = [clean_c4(text, C4()) for text in texts]

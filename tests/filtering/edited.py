@@ -12,7 +12,7 @@ def random_text(random: np.random.Generator, num_words: int) -> str:
 
 
 def edited(text: str, fraction: float, random: np.random.Generator) -> str:
-    """Replace a fraction of the words by other words."""
+    """Replace a fraction of the words with other words."""
     words = text.split()
     for place in random.choice(len(words), round(fraction * len(words)), replace=False):
         words[place] += "x"

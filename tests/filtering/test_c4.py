@@ -41,7 +41,7 @@ def published(text: str) -> str | None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_texts_equal_those_of_the_published_code(
+def test_texts_equal_the_results_of_the_published_code(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # NLTK's sentence model would have to be downloaded. All of these sentences are simple.

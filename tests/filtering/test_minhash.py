@@ -34,7 +34,7 @@ def test_bands_follow_from_the_threshold(
 
 
 def test_estimates_are_as_accurate_as_those_of_datasketch() -> None:
-    """Both must have the errors that independent permutations cause."""
+    """Both must have the errors that are expected of independent permutations."""
     random = np.random.default_rng(0)
     settings = MinHash(0.8)
     errors: dict[str, list[float]] = {"here": [], "datasketch": []}
@@ -47,12 +47,12 @@ def test_estimates_are_as_accurate_as_those_of_datasketch() -> None:
         theirs = [datasketch_signature(each, settings.num_permutations) for each in texts]
         errors["here"].append((similarities(ours[:, :1].T, ours[:, 1:].T)[0] - exact) / deviation)
         errors["datasketch"].append((theirs[0].jaccard(theirs[1]) - exact) / deviation)
-    for scaled in errors.values():  # the mean of 60 standard normal values, and their square
+    for scaled in errors.values():  # 60 values with a standard normal distribution
         assert abs(np.mean(scaled)) < 3 / 60**0.5
         assert 0.5 < np.mean(np.square(scaled)) < 1.6
 
 
-def test_candidates_are_those_of_datasketch() -> None:
+def test_candidates_equal_those_of_datasketch() -> None:
     random = np.random.default_rng(1)
     originals = [random_text(random, 150) for _ in range(15)]
     texts = [*originals, *(edited(text, 0.01, random) for text in originals)]

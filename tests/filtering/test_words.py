@@ -30,7 +30,7 @@ def reference_words(text: str) -> list[str]:
     return found
 
 
-def test_equal_words_and_only_they_have_equal_hashes(pytestconfig: pytest.Config) -> None:
+def test_hashes_are_equal_only_for_equal_words(pytestconfig: pytest.Config) -> None:
     text = MIXED + (pytestconfig.rootpath / "README.md").read_text(encoding="utf-8")
     expected, hashes = reference_words(text), word_hashes(text).tolist()
     assert len(hashes) == len(expected) > 500

@@ -1,4 +1,4 @@
-"""Test the sums over the starts of a run, on ledgers whose answers are computed by hand."""
+"""Test how the starts of a run are added up, on ledgers whose totals were computed by hand."""
 
 import random
 
@@ -92,7 +92,7 @@ def test_an_entry_that_spans_the_checkpoint_is_divided() -> None:
     assert goodput.seconds["wasted_progress_from_disruption"] == pytest.approx(6)
 
 
-def test_a_run_that_is_killed_at_random_keeps_each_step_once() -> None:
+def test_each_step_counts_once_if_a_run_is_killed_at_random() -> None:
     rng = random.Random(0)
     entries: list[Entry] = []
     now, saved, lost = 0.0, 0, 0

@@ -1,4 +1,4 @@
-"""Test the ledger: what it measures, and what is left of it after a kill or an error."""
+"""Test what the ledger measures, and what remains of it after a kill or an error."""
 
 import os
 import signal
@@ -127,7 +127,7 @@ def test_a_killed_process_leaves_its_entries(tmp_path: Path) -> None:
         child.send_signal(signal.SIGKILL)
     path = tmp_path / GOODPUT_NAME
     with path.open("ab") as file:
-        file.write(b'{"event": "progress", "time": 17')  # a torn last line
+        file.write(b'{"event": "progress", "time": 17')  # an incomplete last line
     before = read_entries(path)
     assert len(before) > 10
     account = Account(before).goodput()

@@ -1,4 +1,4 @@
-"""Imitate the commands of gcloud that launch/cloud_tpu.sh uses, with hosts that are directories.
+"""Imitate the gcloud commands that launch/cloud_tpu.sh uses, with a directory for each host.
 
 The directory in FAKE_GCLOUD contains everything:
   script.json    the planned events: `states` is a list with the states of each queued resource that

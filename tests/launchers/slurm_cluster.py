@@ -157,7 +157,7 @@ class SlurmCluster:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return different ports that no program uses at the moment."""
+    """Return distinct ports that no program is using."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:

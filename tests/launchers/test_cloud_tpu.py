@@ -34,8 +34,8 @@ cp "$FAKE_GCLOUD/program" .venv/bin/bert-jax
 touch .venv/bin/python
 chmod +x .venv/bin/*
 """
-# Runs of the fake bert-jax: the test lets one end by creating the file `end`, which contains the
-# exit code. After SIGTERM, it ends as a run does that has saved a checkpoint.
+# A fake bert-jax. A test ends its run by creating the file `end`, which contains the exit code.
+# After SIGTERM, it exits like a run that has saved a checkpoint.
 PROGRAM = """#!/bin/bash
 echo "$*" >> "$FAKE_GCLOUD/runs"
 trap 'echo saved; exit 143' TERM
@@ -125,7 +125,7 @@ class Cloud:
 
     @property
     def calls(self) -> list[str]:
-        """The calls of gcloud without "compute tpus", and names for IDs and temporary files."""
+        """The calls of gcloud, without "compute tpus" and with placeholders for temporary names."""
         lines = [
             " ".join(json.loads(line)[2:])
             for line in (self.root / "calls").read_text().splitlines()
@@ -257,7 +257,7 @@ def test_the_setup_is_repeated_after_a_lost_connection(cloud):
     assert len(cloud.runs) == 2
 
 
-def test_failures_that_repeat_end_the_script(cloud):
+def test_repeated_failures_end_the_script(cloud):
     cloud.plan(scp=["refused"] * 9)
     code, output = cloud.run()
     assert code == 255
@@ -309,7 +309,7 @@ def test_a_run_is_not_followed_after_a_restart_of_its_host(tmp_path):
     assert "the run was killed" in done.stderr
 
 
-def test_requests_that_fail_are_bounded(cloud):
+def test_the_number_of_failed_requests_is_limited(cloud):
     cloud.plan(states=[["PROVISIONING", "FAILED"]] * 9)
     code, output = cloud.run(options=("--type", "v5litepod-8", "--restarts", "2"))
     assert code == 1 and "giving up after 2 restarts" in output

@@ -38,7 +38,7 @@ def canonical(name: str) -> str:
 
 @pytest.mark.parametrize("target", EXTRAS)
 def test_the_locked_versions_satisfy_the_requirements(target):
-    """Check bert-jax and its dependencies, if they are installed in the locked version."""
+    """Check bert-jax and its dependencies, if they are installed in the locked versions."""
     locked = pins(target)
     environment = {"python_version": "3.11", "python_full_version": "3.11.7"}
     todo = [Requirement(f"bert-jax[{EXTRAS[target]},gcs]")]

@@ -21,7 +21,7 @@ def read(target: str) -> dict[str, Any]:
 
 
 def differences(written: Any, understood: Any, where: str = "") -> Iterator[str]:
-    """Yield the places that the models have ignored or changed."""
+    """Yield the paths of values that the models have ignored or changed."""
     if isinstance(written, dict) and isinstance(understood, dict):
         for key, value in written.items():  # the models add defaults
             yield from differences(value, understood.get(key), f"{where}/{key}")

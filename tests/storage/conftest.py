@@ -70,7 +70,7 @@ class Emulator:
         seconds: float = 0,
         status: int = 503,
     ) -> None:
-        """Let the next `count` matching requests fail; see fault_proxy.py."""
+        """Make the next `count` matching requests fail; see fault_proxy.py."""
         fault = {
             "kind": kind,
             "count": count,
@@ -86,7 +86,7 @@ class Emulator:
         return int(self._request("GET", self.proxy_port, "/-/faults"))
 
     def clear_faults(self) -> None:
-        """Forget all faults."""
+        """Remove all faults that have not been injected yet."""
         self._request("DELETE", self.proxy_port, "/-/faults")
 
     @staticmethod

@@ -93,7 +93,7 @@ def test_the_cache_is_searched_only_if_copies_must_be_removed(
         nums_searches.append(len(searches))
     assert copies == [*range(1, 11), 9, 10, 9]
     assert nums_searches == [*[1] * 10, 2, 2, 3]
-    # A process that was killed may have recorded more than there is.
+    # A process that was killed may have recorded a larger size than the actual one.
     (cache.directory / "room").write_text("990")
     shutil.rmtree(next(cache.directory.glob("??")))
     with cache.copy_of(stat(bucket / "0")):

@@ -48,7 +48,7 @@ def wait_for_copies() -> None:
             thread.join(timeout=30)
 
 
-def test_records_and_batches_are_those_on_disk(
+def test_records_and_batches_equal_those_on_disk(
     on_disk: OnDisk, uploaded: ObjectUrl, emulator: Emulator, caplog: pytest.LogCaptureFixture
 ) -> None:
     emulator.fail("status", 4, methods="GET")

@@ -1,4 +1,4 @@
-"""Test that one process at a time holds a lease."""
+"""Test that only one process at a time can hold a lease."""
 
 import os
 import signal

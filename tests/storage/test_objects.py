@@ -1,4 +1,4 @@
-"""Test requests to object stores against emulators, also while the stores fail."""
+"""Test requests to emulated object stores, including stores that fail."""
 
 import logging
 import os
@@ -134,7 +134,7 @@ def test_failed_requests_are_repeated_and_logged_once(
     with caplog.at_level(logging.WARNING):
         assert read_range(info, 0, 400) == b"text" * 100
     messages = [each.getMessage() for each in caplog.records if each.name.startswith("bert_jax")]
-    # aiohttp itself repeats a request whose connection was closed while it was kept open.
+    # aiohttp itself repeats a request if the server has closed the idle connection.
     attempts = 2 if kind == "lost" else 3
     assert len(messages) == 1
     assert f"{bucket}/x: reading succeeded at attempt {attempts}, after " in messages[0]
@@ -150,7 +150,7 @@ def test_an_outage_is_reported_in_a_sentence(
         stat(bucket / "x")
 
 
-def test_missing_objects_and_buckets_are_told_apart(bucket: ObjectUrl) -> None:
+def test_missing_objects_and_missing_buckets_have_different_messages(bucket: ObjectUrl) -> None:
     with pytest.raises(MissingObjectError, match=f"{bucket}/x: there is no such object"):
         stat(bucket / "x")
     other = ObjectUrl(bucket.scheme, "no-such-bucket")
@@ -212,7 +212,7 @@ def test_missing_credentials_are_reported(
 
 
 @pytest.mark.slow
-def test_a_stall_of_thirty_seconds_is_survived(
+def test_requests_survive_a_stall_of_thirty_seconds(
     emulator: Emulator, bucket: ObjectUrl, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_bytes(bucket / "x", "text")

@@ -51,7 +51,7 @@ sys.exit(main(sys.argv[1:]))
 
 @dataclass(frozen=True)
 class OnDisk:
-    """Inputs, a tokenizer, and the corpus that they make."""
+    """Inputs, a tokenizer, and the corpus that was prepared from them."""
 
     text: Path
     tokenizer: Path
@@ -168,7 +168,7 @@ def test_only_complete_shards_are_kept(
     keeper = BucketShards(bucket, lambda: None)
     kept = [name for name in names if keeper.kept(tmp_path, name) is not None]
     assert kept == [name for name in names if name[-2:] not in ("03", "04", "05", "06")]
-    assert not list((tmp_path / "cache").rglob("lock"))  # no copies, which would stay open
+    assert not list((tmp_path / "cache").rglob("lock"))  # nothing was read through the cache
 
     # A preparation that is killed while it replaces a shard leaves no result for the old one.
     def fail(*_: object) -> None:
@@ -227,7 +227,7 @@ def test_a_preparation_killed_at_random_moments_is_continued(
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert find(output / "manifest.json") is None
-    emulator.fail("status", 5, methods="GET POST PUT")  # more would only make delays longer
+    emulator.fail("status", 5, methods="GET POST PUT")  # more faults would only cause longer delays
     emulator.fail("stall", 1, seconds=25, path="arrayrecord")
     run = subprocess.run(words, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

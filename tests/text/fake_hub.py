@@ -1,4 +1,5 @@
-"""Serve datasets from a directory with the part of the Hugging Face Hub's API that readers use."""
+"""Serve datasets from a directory through the part of the Hugging Face Hub's API that readers
+use."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_a_corpus_is_prepared_from_the_hub(tmp_path: Path) -> None:
         assert "cannot find this dataset or configuration" in first["config"]
         assert "no column 'body'; the columns are 'text'. Choose" in first["column"]
         assert first["bytes"] == 12_345
-        # The dataset changes, but the old commit can still be named.
+        # The dataset changes, but its old commit can still be specified.
         _write(books / "data" / "test-00000-of-00001.parquet", texts[:6])
         second = _run(tmp_path, address, "second", name)
         assert name in second["changed"] and commit_of(books) in second["changed"]

@@ -64,7 +64,7 @@ def test_reports_are_sent_in_order(tmp_path: Path) -> None:
     assert read_tracked_ids(tmp_path) == {"wandb": "new"}
 
 
-def test_a_tracker_that_fails_is_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_tracker_is_abandoned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     recorder = Recorder(TrackedRun(tmp_path, {}, "known"), fails=True)
     tracker = BackgroundTracker("mlflow", recorder.tracked, lambda name, tracked: recorder)
     for step in range(1, 6):
@@ -77,7 +77,7 @@ def test_a_tracker_that_fails_is_given_up(tmp_path: Path, caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize("error", [OSError("no network"), SystemExit(1)])
-def test_a_tracker_that_cannot_connect_is_given_up(
+def test_a_tracker_that_cannot_connect_is_abandoned(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
     def connect(*_: object) -> Recorder:

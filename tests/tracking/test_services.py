@@ -29,7 +29,7 @@ def train(step: int) -> TrainReport:
 
 
 def track_twice(name: TrackerName, work_dir: Path) -> None:
-    """Track a run that is stopped after step 3 and resumes from step 2 with another config."""
+    """Track a run that is stopped after step 3 and resumes from step 2 with a different config."""
     for config, steps, state in ((CONFIG, (1, 2, 3), "stopped"), (CHANGED, (3, 4), "finished")):
         (tracker,) = open_trackers((name,), work_dir, config)
         for step in steps:
@@ -49,7 +49,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: Any) -> I
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default")  # of these libraries
+@pytest.mark.filterwarnings("default")  # these libraries issue warnings
 def test_mlflow(store: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     from mlflow import MlflowClient
 
@@ -113,7 +113,7 @@ def complete_records(file: Path) -> list[Any]:
 
 
 def records(file: Path) -> Iterator[Any]:
-    """Yield the records in a file, which has the format of LevelDB's log after seven bytes."""
+    """Yield the records in a file, which is a LevelDB log after a header of seven bytes."""
     from wandb.proto import wandb_internal_pb2
 
     block_size, header = 1 << 15, struct.Struct("<IHB")
