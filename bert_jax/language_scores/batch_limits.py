@@ -72,7 +72,7 @@ class BatchLimits:
           tokens: the maximum number of tokens in a batch on each device, which gets at least one
             row.
           num_available: the number of rows there are. If they do not fill a batch, the result is
-            the next power of two that `num_parts` divides.
+            the next power of two that is divisible by `num_parts`.
         """
         in_memory = MAX_ATTENTION_BYTES // self._attention_bytes(1, length)
         full = self.num_parts * max(1, min(tokens // length, in_memory))

@@ -135,7 +135,7 @@ class RowGroup(NamedTuple):
 def row_groups(
     fragments: Sequence[NDArray[np.int32]], tokens: int, limits: BatchLimits
 ) -> Iterator[RowGroup]:
-    """Yield the groups that `masked_batches` divides fragments into, longest first.
+    """Yield the groups into which `masked_batches` splits fragments, longest first.
 
     Args:
       fragments: the token ids of each row.

@@ -21,7 +21,7 @@ Ref = Any  # a reference to memory, which Pallas does not type
 
 
 class Plan(NamedTuple):
-    """The static sizes that divide a call into programs.
+    """The sizes that determine how a call is split into programs, known at compile time.
 
     Attributes:
       length: the number of tokens in a row.
@@ -52,7 +52,7 @@ class Plan(NamedTuple):
 
     @property
     def parts(self) -> int:
-        """Return the number of programs that divide the queries of a row."""
+        """Return the number of programs over which the queries of a row are split."""
         return self.padded // self.queries
 
     def lanes_of(self, block: int) -> slice:

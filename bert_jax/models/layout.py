@@ -1,4 +1,4 @@
-"""Divide arrays over the devices of a mesh, given the logical axes of their dims."""
+"""Shard arrays over the devices of a mesh, given the logical axes of their dims."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Axes = tuple[str | None, ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """How the devices of a mesh divide arrays, given the logical axes of the arrays.
+    """How arrays are sharded over the devices of a mesh, given the logical axes of their dims.
 
     Attributes:
       constrain: returns an array, sharded by its logical axes.
       split: takes the arguments of `on_every_device`. It calls the function on every device with
         this device's parts of the function's arguments, and returns the whole result.
-      divides: takes a logical axis, and returns whether several devices divide it.
+      divides: takes a logical axis, and returns whether it is split over several devices.
     """
 
     constrain: Callable[[jax.Array, Axes], jax.Array]
@@ -44,7 +44,7 @@ _LAYOUT: ContextVar[Layout | None] = ContextVar("layout", default=None)
 
 @contextlib.contextmanager
 def use_layout(layout: Layout | None) -> Iterator[None]:
-    """Divide arrays according to `layout` inside the `with` block. With None, arrays stay whole."""
+    """Shard arrays according to `layout` inside the `with` block. With None, arrays stay whole."""
     token = _LAYOUT.set(layout)
     try:
         yield
@@ -59,7 +59,7 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
 
 
 def is_divided(axis: str) -> bool:
-    """Return whether several devices divide a logical axis inside a `use_layout` block."""
+    """Return whether a `use_layout` block splits a logical axis over several devices."""
     layout = _LAYOUT.get()
     return layout is not None and layout.divides(axis)
 
@@ -72,12 +72,13 @@ def on_every_device(
     *,
     sum_over: str | None = None,
 ) -> Any:
-    """Call a function that the compiler cannot divide over devices, such as a Pallas kernel.
+    """Call a function that the compiler cannot split over devices, such as a Pallas kernel.
 
     Inside a `use_layout` block, every device calls it with its own parts of the arguments.
 
     Args:
-      function: the function. Its result for a part of the arguments is the same part of its result.
+      function: the function. Given a part of the arguments, it must return the same part of the
+        result.
       arguments: the function's arguments; None is passed unchanged.
       axes: the logical axes of each argument. An axis has the same size in all arguments.
       result_axes: the logical axes of the result, or a list of them for a tuple of results. Each
@@ -93,9 +94,9 @@ def on_every_device(
 
 
 def gather(parameter: jax.Array, dtype: jnp.dtype, axes: Axes) -> jax.Array:
-    """Round a parameter to `dtype`, and gather the dims that are divided only for storage.
+    """Round a parameter to `dtype`, and gather the dims that are sharded only for storage.
 
-    If XLA itself decides how to multiply by a divided kernel, its TPU compiler computes the product
+    If XLA itself decides how to multiply by a sharded kernel, its TPU compiler computes the product
     in parts, one for the features of each device, while it exchanges these parts. For BERT-base and
     16 devices, a part has only 48 of 768 features, and by the compiler's own estimate, the products
     take several times as long as the gather and the whole product.
@@ -113,7 +114,7 @@ def gather(parameter: jax.Array, dtype: jnp.dtype, axes: Axes) -> jax.Array:
 
 
 def scatter(gradient: jax.Array, axes: Axes) -> jax.Array:
-    """Return a gradient, divided like the parameter.
+    """Return a gradient, sharded like the parameter.
 
     On TPUs, the devices first sum the whole gradient, for the same reason as in `gather`. On GPUs,
     each device sums only its own part.
@@ -135,7 +136,7 @@ def scatter(gradient: jax.Array, axes: Axes) -> jax.Array:
     return jax.lax.platform_dependent(gradient, tpu=summed, default=divided)
 
 
-_STORED = "embed"  # the axis that is divided only for storage
+_STORED = "embed"  # the axis that is sharded only for storage
 
 
 def _whole(axes: Axes) -> Axes:

@@ -285,8 +285,8 @@ def _gradients_with_sum(
 
     Otherwise, XLA's GPU compiler pads the cotangent, and computes it twice: in a kernel that writes
     the padded cotangent and in a kernel that sums it. Since the sum here is over the padded
-    cotangent, one kernel does both. For 9,856 rows of 30,522 logits, it reads 1.2 GB less. If
-    devices divide the classes, nothing is padded, since they would have to exchange the padding.
+    cotangent, one kernel does both. For 9,856 rows of 30,522 logits, it reads 1.2 GB less. If the
+    classes are sharded, nothing is padded, since the devices would have to exchange the padding.
     """
     classes = len(table)
     padding = 0 if is_divided("vocab") else -classes % _ALIGNMENT

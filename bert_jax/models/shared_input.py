@@ -24,10 +24,10 @@ _Kernels = tuple[jax.Array, ...]
 def apply_each(layers: Sequence[Dense], x: jax.Array) -> list[jax.Array]:
     """Apply each of several dense layers to `x` [batch, length, in_features].
 
-    If devices divide the layers' outputs, every layer's gradient of `x` is a sum over devices.
-    Differentiating each layer by itself would exchange these sums one by one, so this function adds
-    up the gradients on each device first. For BERT with `mesh.tensor`, the devices then exchange
-    two arrays like `x` in the backward pass of a layer instead of four.
+    If the layers' outputs are sharded, every layer's gradient of `x` is a sum over devices. If each
+    layer were differentiated by itself, the devices would exchange these sums one by one, so this
+    function adds up the gradients on each device first. For BERT with `mesh.tensor`, the devices
+    then exchange two arrays like `x` in the backward pass of a layer instead of four.
 
     Args:
       layers: layers with the same options, logical axes and number of outputs.

@@ -78,10 +78,10 @@ def _token_logits_backward(
     tied: bool, operands: tuple[jax.Array, jax.Array], cotangent: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     def table_gradient(cotangent: jax.Array, x: jax.Array) -> jax.Array:
-        # If devices divide the batch but hold whole rows, they also sum the gradient of `look_up`,
-        # in float32. XLA sums both gradients at once if they have the same dtype. For BERT-base,
-        # the devices then exchange 94 MB instead of 141 MB. On a single GPU, a float32 result would
-        # move 94 MB more through memory.
+        # If the batch is split over devices but each of them holds whole rows, they also sum the
+        # gradient of `look_up`, in float32. XLA sums both gradients at once if they have the same
+        # dtype. For BERT-base, the devices then exchange 94 MB instead of 141 MB. On a single GPU,
+        # a float32 result would move 94 MB more through memory.
         if tied and is_divided("batch") and not is_divided("embed"):
             return jnp.einsum("nv,nd->vd", cotangent, x, preferred_element_type=jnp.float32)
         return product("nv,nd->vd", cotangent, x, jnp.dtype(jnp.float32))

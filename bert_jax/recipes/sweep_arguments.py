@@ -41,7 +41,7 @@ _OPTIONS = {
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 
-# The options of a sweep that trains, which a sweep that only writes a report does not accept.
+# The options for training, which a sweep that only writes a report does not accept.
 _TRAINING = (
     *("config", "init", "data", "vary", "batch_sizes", "learning_rates", "epochs", "seeds"),
     "keep",

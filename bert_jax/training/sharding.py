@@ -139,7 +139,7 @@ def parameter_shardings(
 ) -> dict[str, NamedSharding]:
     """Return the sharding of every parameter, keyed by name.
 
-    To list the dims that the mesh does not divide evenly, call `undivided`.
+    To list the dims that cannot be split evenly over the mesh, call `undivided`.
     """
     return {
         name: named_sharding(shape.shape, logical_axes[name], mesh)
@@ -150,7 +150,7 @@ def parameter_shardings(
 def undivided(
     shapes: Mapping[str, jax.ShapeDtypeStruct], logical_axes: LogicalAxes, mesh: Mesh
 ) -> list[str]:
-    """Return a message for every parameter dim that the mesh does not divide evenly.
+    """Return a message for every parameter dim that cannot be split evenly over the mesh.
 
     For example, BERT's vocabulary size, 30,522 = 2 x 3 x 5,087, is not divisible by 4.
     """
@@ -206,7 +206,7 @@ def layout(mesh: Mesh) -> Iterator[None]:
 
         def on_this_device(*parts: jax.Array | None) -> Any:
             result = function(*parts)
-            # An undivided dim is summed completely by every device.
+            # If the dim is not split, every device has computed the whole sum.
             summed = None if sum_over is None else spec((sum_over,))[0]
             return result if summed is None else jax.lax.psum(result, summed)
 

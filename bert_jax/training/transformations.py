@@ -52,7 +52,7 @@ def global_norm(gradients: Mapping[str, jax.Array]) -> jax.Array:
 
     On GPUs, vectors are joined first: XLA runs one kernel for each array that it sums, and for the
     128 biases and norm parameters of BERT-base, starting a kernel would take longer than its work.
-    If devices divide parameters, vectors stay apart, because joining them would move them between
+    If parameters are sharded, the vectors are not joined, because that would move them between
     devices.
     """
     if any(is_divided(axis) for axis in TABLE if axis != "batch"):

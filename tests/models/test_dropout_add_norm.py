@@ -158,7 +158,7 @@ def test_the_kernels_drop_the_elements_of_the_mask(rate: float) -> None:
     assert_array_equal(to_update != 0, kept)
 
 
-def test_the_devices_of_a_mesh_divide_the_rows() -> None:
+def test_rows_are_split_over_the_devices_of_a_mesh() -> None:
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     arrays = draw((8, 3, 64))
     place = named_sharding((8, 3, 64), ("batch", None, None), mesh)

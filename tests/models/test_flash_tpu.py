@@ -164,7 +164,7 @@ def test_bfloat16_results_match_within_the_rounding_of_their_largest_term() -> N
         assert_allclose(result.astype(np.float32), reference, rtol=0, atol=atol)
 
 
-def test_the_devices_of_a_mesh_divide_the_rows_and_the_heads() -> None:
+def test_rows_and_heads_are_split_over_the_devices_of_a_mesh() -> None:
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     inputs = [np.concatenate([x, x[:1]]) for x in operands_of(128, 4, 64)[:3]]
     ids = np.concatenate([segments_of("packed", 128)[0]] * 2)[:4]

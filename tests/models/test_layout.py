@@ -1,4 +1,4 @@
-"""Test how parameters that devices divide for storage are gathered, and their gradients summed."""
+"""Test how parameters that are sharded for storage are gathered, and their gradients summed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def inside(
     return jax.jit(traced)
 
 
-def test_only_dims_that_are_divided_for_storage_are_gathered() -> None:
+def test_only_dims_that_are_sharded_for_storage_are_gathered() -> None:
     x = jax.random.normal(jax.random.key(0), (8, 12))
     mesh_config = MeshConfig(data=2, fsdp=2, tensor=2)
     gathered = inside(mesh_config, lambda x: gather(x, jnp.dtype("bfloat16"), AXES))(x)

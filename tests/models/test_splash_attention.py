@@ -89,7 +89,7 @@ def test_a_row_with_only_padding_matches_masked_dense_attention(*, packed: bool)
         assert_allclose(found, exact, rtol=0, atol=1e-5)
 
 
-def test_the_devices_of_a_mesh_divide_the_rows_and_the_heads() -> None:
+def test_rows_and_heads_are_split_over_the_devices_of_a_mesh() -> None:
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     operands = [jnp.concatenate([x, x[::-1]]) for x in arrays(LENGTH)]
     ids = np.tile(documents_of("packed", LENGTH)[0], (2, 1))
@@ -112,7 +112,7 @@ def test_the_devices_of_a_mesh_divide_the_rows_and_the_heads() -> None:
 
 
 @pytest.mark.slow
-def test_heads_that_the_mesh_does_not_divide_stay_whole() -> None:
+def test_heads_that_cannot_be_split_evenly_stay_whole() -> None:
     mesh = make_mesh(MeshConfig(data=2, tensor=4))
     ids, packed = documents_of("one", LENGTH)
     operands = arrays(LENGTH)

@@ -66,6 +66,6 @@ def test_tensor_parallel_layers_exchange_four_activations() -> None:
         for array in arrays(line.result)
     ]
     # In each pass, the results of attention and of the feed-forward block are sums over devices.
-    # The other sum of this size is for the embedded tokens, since the token table is divided too.
+    # The other sum of this size is for the embedded tokens, since the token table is sharded too.
     activations = ROWS // 4 * LENGTH * DIM
     assert sum(math.prod(array.dims) == activations for array in sums) == 1 + 4

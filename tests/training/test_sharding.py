@@ -91,7 +91,7 @@ def test_collisions_and_unknown_axes_raise() -> None:
         mesh_axes(("features",), mesh)
 
 
-def test_dims_that_the_mesh_does_not_divide_stay_whole_and_are_listed() -> None:
+def test_dims_that_cannot_be_split_evenly_stay_whole_and_are_listed() -> None:
     mesh = make_mesh(MeshConfig(data=2, tensor=4))
     shapes = {
         "token": jax.ShapeDtypeStruct((30_522, 16), np.float32),
