@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -119,7 +120,17 @@ def keep_counters(
     return bits >= jnp.uint32(round(rate * 2**32))
 
 
-def dropout(x: jax.Array, rate: float, key: jax.Array | None, ops: Ops = "fast") -> jax.Array:
+# A function from the arguments of `keep_mask` to a mask of the same shape.
+KeepMask = Callable[[jax.Array, float, tuple[int, ...]], jax.Array]
+
+
+def dropout(
+    x: jax.Array,
+    rate: float,
+    key: jax.Array | None,
+    ops: Ops = "fast",
+    mask: KeepMask = keep_mask,
+) -> jax.Array:
     """Zero elements with probability `rate` and scale the rest by 1 / (1 - rate).
 
     If `key` is None (in evaluation) or `rate` is 0, the result is `x`. With "fast" `ops`, the
@@ -129,23 +140,27 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None, ops: Ops = "fast")
     """
     if key is None or rate == 0.0:
         return x
-    return with_ops(_dropout, ops)(x, rate, key)
+    return with_ops(_dropout, ops)(x, rate, key, mask)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _dropout(x: jax.Array, rate: float, key: jax.Array) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 3))
+def _dropout(x: jax.Array, rate: float, key: jax.Array, mask: KeepMask) -> jax.Array:
     scale = jnp.asarray(1.0 / (1.0 - rate), x.dtype)
-    return jnp.where(keep_mask(key, rate, x.shape), x * scale, jnp.zeros((), x.dtype))
+    return jnp.where(mask(key, rate, x.shape), x * scale, jnp.zeros((), x.dtype))
 
 
-def _dropout_forward(x: jax.Array, rate: float, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return _dropout(x, rate, key), key
+def _dropout_forward(
+    x: jax.Array, rate: float, key: jax.Array, mask: KeepMask
+) -> tuple[jax.Array, jax.Array]:
+    return _dropout(x, rate, key, mask), key
 
 
-def _dropout_backward(rate: float, key: jax.Array, grad: jax.Array) -> tuple[jax.Array, None]:
+def _dropout_backward(
+    rate: float, mask: KeepMask, key: jax.Array, grad: jax.Array
+) -> tuple[jax.Array, None]:
     words = gpu_barrier(jax.random.key_data(key))
     key = jax.random.wrap_key_data(words, impl=jax.random.key_impl(key))
-    return _dropout(grad, rate, key), None
+    return _dropout(grad, rate, key, mask), None
 
 
 _dropout.defvjp(_dropout_forward, _dropout_backward)

@@ -3,7 +3,7 @@
 A row is cut into blocks of queries. Each block is multiplied only by its band of keys: its own
 tokens and those within reach on either side, which lie in the two neighboring blocks (Beltagy et
 al. 2020, "Longformer", section 3.1, has the same pattern). Blocks are stacked along the batch dim,
-so the products, the softmax and the dropout are those of dense attention over shorter rows.
+so the products and the softmax are those of dense attention over shorter rows.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from bert_jax.models.dropout import keep_elements, matrix_states
 from bert_jax.models.options import Ops, with_ops
 from bert_jax.models.products import attention_scores
 from bert_jax.models.softmax_attention import softmax_attention
@@ -139,6 +140,31 @@ def visible_keys(
     return visible & (jnp.abs(query - key) <= window // 2)
 
 
+def band_keep_mask(
+    blocks: Blocks, key: jax.Array, rate: float, shape: tuple[int, ...]
+) -> jax.Array:
+    """Return the part of the `keep_mask` of dense attention that belongs to the blocks' bands.
+
+    Therefore, other implementations of local attention drop the same probabilities.
+
+    Args:
+      blocks: see `cut`.
+      key: see `keep_mask`.
+      rate: see `keep_mask`.
+      shape: [batch * count, num_heads, size, size + 2 * overlap], the shape of the result.
+    """
+    rows, num_heads, *pairs = shape
+    places = (blocks.count, 1, *pairs)
+    start = jax.lax.broadcasted_iota(jnp.uint32, places, 0) * jnp.uint32(blocks.size)
+    query = start + jax.lax.broadcasted_iota(jnp.uint32, places, 2)
+    # Before the row, and for rows of more than 65,536 tokens, unsigned numbers wrap around.
+    token = start + jax.lax.broadcasted_iota(jnp.uint32, places, 3) - jnp.uint32(blocks.overlap)
+    index = query * jnp.uint32(blocks.length) + token
+    states = matrix_states(key, (rows // blocks.count, 1, num_heads))
+    first, second = (state[..., None, None] for state in states)
+    return keep_elements(index, first, second, rate).reshape(shape)
+
+
 def local_attention(
     query: jax.Array,
     key: jax.Array,
@@ -152,9 +178,9 @@ def local_attention(
 ) -> jax.Array:
     """Let each token attend to the `window` tokens around it that are in its document.
 
-    The result is that of dense attention with a mask, up to rounding; only the dropout masks
-    differ. In a row with one document, a padding query may be so far from the last token that it
-    sees no key. The result is then zero, as in PyTorch's `scaled_dot_product_attention`.
+    The result is that of dense attention with a mask, up to rounding, and the same probabilities
+    are dropped. In a row with one document, a padding query may be so far from the last token that
+    it sees no key. The result is then zero, as in PyTorch's `scaled_dot_product_attention`.
 
     Args:
       query: [batch, length, num_heads, head_dim].
@@ -179,7 +205,8 @@ def local_attention(
     scores = with_ops(attention_scores, ops)(query_blocks(scaled, blocks), bands(key, blocks))
     scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
     attend = with_ops(softmax_attention, ops)
-    attended = attend(scores, bands(value, blocks), dropout_key, dropout_rate)
+    mask = functools.partial(band_keep_mask, blocks)
+    attended = attend(scores, bands(value, blocks), dropout_key, dropout_rate, mask)
     return _joined(attended, visible, blocks)
 
 

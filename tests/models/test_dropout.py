@@ -14,7 +14,7 @@ from scipy.stats import chi2
 from bert_jax.models import dropout_add_norm, embeddings, softmax_attention, transformer_layer
 from bert_jax.models.attention import View, xla_attention
 from bert_jax.models.compute_config import ComputeConfig
-from bert_jax.models.dropout import dropout, keep_mask
+from bert_jax.models.dropout import KeepMask, dropout, keep_mask
 from bert_jax.models.encoder import EncoderOutput
 from bert_jax.models.options import NormPlacement, Ops
 from bert_jax.models.parameters import Parameters
@@ -204,10 +204,12 @@ def keys_used(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[jax.Array]]:
     """Return a list that records the key of each dropout that the model applies, in order."""
     used: list[jax.Array] = []
 
-    def record(x: jax.Array, rate: float, key: jax.Array | None, ops: Ops) -> jax.Array:
+    def record(
+        x: jax.Array, rate: float, key: jax.Array | None, ops: Ops, *mask: KeepMask
+    ) -> jax.Array:
         assert key is not None
         used.append(jax.random.key_data(key))
-        return dropout(x, rate, key, ops)
+        return dropout(x, rate, key, ops, *mask)
 
     for module in (softmax_attention, embeddings, dropout_add_norm, transformer_layer):
         monkeypatch.setattr(module, "dropout", record)
@@ -241,7 +243,9 @@ def test_the_output_of_attention_can_have_its_own_rate(
     """ModernBERT drops only the output of attention (Warner et al. 2024, table 3)."""
     rates: list[float] = []
 
-    def record(x: jax.Array, rate: float, key: jax.Array | None, ops: Ops) -> jax.Array:
+    def record(
+        x: jax.Array, rate: float, key: jax.Array | None, ops: Ops, *mask: KeepMask
+    ) -> jax.Array:
         rates.append(rate)
         return x
 
