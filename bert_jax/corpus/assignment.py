@@ -39,8 +39,8 @@ class Start:
     """The state of the assignment before an input.
 
     Attributes:
-      document_id: the number of the next kept document.
-      units: for each split, the number of its open unit and the size of this unit so far.
+      document_id: the ID of the next kept document.
+      units: for each split, the index of its open unit and the size of this unit so far.
     """
 
     document_id: int = 0
@@ -55,7 +55,7 @@ class InputAssignment:
       positions: [kept] the positions of the kept documents in the input.
       document_ids: [kept] the numbers of these documents in the corpus.
       splits: [kept] the indices of their splits in `SPLITS`.
-      units: [kept] the numbers of their units within the split.
+      units: [kept] the indices of their units within the split.
       end: the state after the input.
     """
 
@@ -68,13 +68,13 @@ class InputAssignment:
 
 @dataclass
 class UnitSpan:
-    """Where the documents of a unit are.
+    """The location of a unit's documents in the inputs.
 
     Attributes:
       split: the split.
-      index: the number of the unit in the split.
-      first_input: the number of the input with the unit's first document.
-      last_input: the number of the input with its last document.
+      index: the unit's index within the split.
+      first_input: the index of the input with the unit's first document.
+      last_input: the index of the input with the unit's last document.
       num_documents: the number of documents.
       num_text_bytes: the size of their text in UTF-8.
       last_document: the number, in the corpus, of the unit's last document.
@@ -97,7 +97,7 @@ class UnitSpan:
 
     @property
     def digest(self) -> str:
-        """The digest that a `Unit` with these documents has."""
+        """The digest of a `Unit` with these documents."""
         return self.hashing.hexdigest()
 
     def is_full(self, unit_bytes: int) -> bool:

@@ -51,7 +51,7 @@ class Distribution:
 
     @property
     def size(self) -> int:
-        """The number of numbers."""
+        """How many numbers there are, including repetitions."""
         return int(self.counts.sum())
 
     @property

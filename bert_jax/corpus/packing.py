@@ -203,7 +203,7 @@ class TokenizedDocument:
     """A document, represented by its token ids and sentence starts.
 
     Attributes:
-      document_id: the number of the document in the corpus.
+      document_id: the document's number in the corpus.
       token_ids: [num_tokens] ids.
       sentence_starts: [num_sentences] offsets into `token_ids`, ascending from 0.
     """

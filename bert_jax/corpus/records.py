@@ -45,7 +45,7 @@ class Fragment:
     """A run of consecutive tokens from one document.
 
     Attributes:
-      document_id: the number of the document in the corpus, below 2**32.
+      document_id: the document's number in the corpus, below 2**32.
       token_ids: [num_tokens] ids, at least one.
       sentence_starts: [num_starts] strictly ascending offsets into `token_ids` at which sentences
         begin. They do not include 0 if the fragment begins within a sentence.

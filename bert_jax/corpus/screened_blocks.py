@@ -29,7 +29,7 @@ class DocumentBlock:
     """Consecutive documents that are screened together.
 
     Attributes:
-      number: the number of the block.
+      number: the block's number, counted from 0.
       texts: the documents' texts in UTF-8.
       sources: where the documents come from.
       filtered: whether the documents may be filtered; documents from held-out inputs may not.

@@ -58,7 +58,7 @@ class Screening:
         """Return whether the document at a position is left out.
 
         Args:
-          position: the number of the document among all documents except exact duplicates.
+          position: the document's position among all documents except exact duplicates.
 
         Raises:
           ValueError: there was no such document, so the inputs have changed since the first pass.
@@ -69,13 +69,13 @@ class Screening:
 
 
 def changed_inputs() -> str:
-    """Return the message about inputs that were changed between the two passes over them."""
+    """Return the error message for inputs that changed between the two passes over them."""
     return "inputs: a file has changed while it was being read. Run the same command again."
 
 
 @dataclass(frozen=True)
 class Screener:
-    """Checked settings for screening documents.
+    """Validated settings for screening documents.
 
     Attributes:
       options: the options.

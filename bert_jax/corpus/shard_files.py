@@ -109,7 +109,7 @@ class BucketShardFiles:
                 self._cache.max_bytes / (1 << 30),
             )
             return
-        # Processes begin in different places, so that they copy different shards.
+        # Processes start with different shards, so that they do not all copy the same ones at once.
         start = os.getpid() % max(1, len(self._shards))
         waiting = deque([*range(start, len(self._shards)), *range(start)])
         for number in range(min(_PREFETCHES, len(waiting))):

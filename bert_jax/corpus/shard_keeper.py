@@ -9,7 +9,7 @@ from bert_jax.corpus.shards import UnitResult, read_result
 
 
 class ShardKeeper(Protocol):
-    """The place for finished shards, from which a later preparation can continue."""
+    """A store of finished shards, which a later preparation can reuse."""
 
     def kept(self, work: Path, name: str) -> UnitResult | None:
         """Return the result of a unit whose shard is kept, or None if it must be made."""

@@ -320,7 +320,7 @@ def _death(worker: _Worker) -> OSError:
 
 def _serve(requests: Connection, tokenizer: Path, settings: ShardSettings, directory: Path) -> None:
     """Process units until the parent process exits, sending back their results or an error."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # handled by the parent
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     # A worker that outlives a killed preparation could replace a shard of the next preparation.
     end_with_parent()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers already use all cores

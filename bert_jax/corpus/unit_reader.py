@@ -29,7 +29,7 @@ class PlacedDocument:
 
     Attributes:
       split: the unit's split.
-      unit: the number of the unit in the split.
+      unit: the unit's index within the split.
       document_id: the document's number in the corpus.
       text: the document's text in UTF-8.
     """

@@ -22,7 +22,7 @@ class Unit:
 
     Attributes:
       split: the split.
-      index: the number of the unit in the split.
+      index: the unit's index within the split.
       document_ids: the numbers of the unit's documents in the corpus.
       texts: the documents' texts in UTF-8.
       digest: a digest of the ids and texts.
@@ -56,7 +56,7 @@ def unit_threshold(index: int, unit_bytes: int) -> int:
 
 
 def build_units(documents: Iterable[KeptDocument], unit_bytes: int) -> Iterator[Unit]:
-    """Group documents into units of one split each.
+    """Group documents into units, each of which belongs to one split.
 
     At most one unit per split is in memory. A unit ends with the document that brings it to its
     full size.

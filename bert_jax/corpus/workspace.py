@@ -270,7 +270,7 @@ class Workspace:
 
 
 def not_empty(output: Location) -> str:
-    """Return the message about a directory that contains something else."""
+    """Return the error message for a directory with unrelated content."""
     return (
         f"{output}: this directory is not empty, and does not contain an unfinished preparation. "
         "Choose a new or empty directory."
@@ -278,7 +278,7 @@ def not_empty(output: Location) -> str:
 
 
 def finished_meanwhile(output: Location) -> str:
-    """Return the message about a corpus that another preparation has just finished."""
+    """Return the error message for a corpus that another preparation has just finished."""
     return (
         f"output={output}: another preparation has just finished this corpus. Run the same command "
         "again to use it."
@@ -286,7 +286,7 @@ def finished_meanwhile(output: Location) -> str:
 
 
 def different_settings(output: Location, differences: str, work: Location) -> str:
-    """Return the message about an unfinished preparation with a different plan."""
+    """Return the error message for an unfinished preparation with a different plan."""
     return (
         f"{output}: contains an unfinished preparation with different settings: {differences}. Use "
         f"the same settings to continue it, choose another output directory, or delete {work} to "

@@ -126,8 +126,8 @@ class SentenceFiles:
     def _check_skipped(self) -> None:
         if self.skip_labels and not self.label:
             raise ValueError(
-                f"skip_labels={self.skip_labels}: rows are skipped by the value of the label "
-                "column, but label=''. Set skip_labels=()"
+                f"skip_labels={self.skip_labels}: rows are skipped based on the label column, but "
+                "label='' means that there is none. Set skip_labels=()"
             )
         check_skipped(self.skip_labels, self.labels)
 

@@ -28,9 +28,9 @@ def with_retries(
 ) -> T:
     """Return the result of a request, repeating it while it fails with a transient problem.
 
-    Delays grow exponentially from half a second to 20 s. Each is multiplied by a random factor
-    between 0.5 and 1, so that many hosts do not repeat their requests at the same time. A request
-    that succeeds in the end is logged once.
+    Delays grow exponentially from half a second to 20 s. Each delay is multiplied by a random
+    factor between 0.5 and 1, so that many hosts do not repeat their requests at the same time. A
+    request that succeeds in the end is logged once.
 
     Args:
       request: makes one attempt.

@@ -51,7 +51,7 @@ class _Layout:
     Attributes:
       offsets: [num_samples + 1] the offset of each sample, followed by the end of the last one.
       sizes: the fixed size of each column in bytes, or None for a column without one.
-      column: the number of the text column.
+      column: the index of the text column.
       encoding: the encoding of the text column.
     """
 

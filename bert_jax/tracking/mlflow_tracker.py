@@ -10,7 +10,7 @@ from typing import Any, assert_never
 from bert_jax.goodput.entries import EndState
 from bert_jax.tracking.tracker import DEFAULT_PROJECT, TrackedRun
 
-_MAX_PARAMS = 100  # per request
+_MAX_PARAMS = 100  # parameters per request
 _MAX_PARAM_LENGTH = 6000
 
 

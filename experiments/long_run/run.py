@@ -61,7 +61,7 @@ def main() -> int:
     )
     parser.add_argument("--work", type=Path, required=True, help="folder for all files")
     parser.add_argument("--kills", type=int, default=100, help="number of kills (default: 100)")
-    parser.add_argument("--seed", type=int, default=0, help="seed for the moments of the kills")
+    parser.add_argument("--seed", type=int, default=0, help="seed for the times of the kills")
     args = parser.parse_args()
     work = args.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
@@ -249,7 +249,7 @@ def _names(directory: Path) -> Iterator[str]:
 
 
 def compare(whole: Path, killed: Path, kills: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the results: what is equal, the kills, and the goodput of both runs."""
+    """Return the results: whether the runs are equal, the kills, and the goodput of both runs."""
     return {
         "kills": len(kills),
         "kills by moment": dict(Counter(kill["mode"] for kill in kills)),

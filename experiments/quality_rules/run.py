@@ -3,9 +3,10 @@
     pip install datatrove nltk
     python experiments/quality_rules/run.py FILE.jsonl.xz ...
 
-The files have a text in the field "text" of each line. Besides each text, variants with typical
-faults are compared. In datatrove, words are split at white space and sentences are counted with the
-expression that this package uses, since its word and sentence tokenizers need other libraries.
+Each line of a file has a text in the field "text". In addition to each text, variants of it with
+typical faults are compared. In datatrove, words are split at white space and sentences are counted
+with the expression that this package uses, since its word and sentence tokenizers need other
+libraries.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ REMOVED = {*COPIES, *SHORT, *CONTAMINATED, *SPANISH}
 
 
 def make_texts(words: list[str]) -> list[str]:
-    """Return 53 texts, some of which filters and the search for near-duplicates must remove."""
+    """Return 53 texts, including some that filters or the search for near-duplicates must
+    remove."""
     chance = random.Random(0)
     texts = [
         ". ".join(" ".join(chance.choices(words, k=9)).capitalize() for _ in range(30)) + "."
@@ -83,7 +84,7 @@ def options(prepare_options: PrepareOptions, folder: Path) -> PrepareOptions:
 
 @pytest.fixture(scope="module")
 def screened(texts, options, tokenizer, write_json_lines, folder) -> Path:
-    """Return a corpus from which everything that `REMOVED` lists is left out."""
+    """Return a corpus without the documents that are listed in `REMOVED`."""
     inputs = [
         write_json_lines(folder / "a.jsonl", texts[:30]),
         write_json_lines(folder / "b.jsonl", texts[30:]),
@@ -332,7 +333,7 @@ def test_a_large_cluster_is_written_in_pieces(
 def test_an_input_that_changes_after_the_first_pass_is_noticed(
     prepare_options, tokenizer, tmp_path, write_json_lines, monkeypatch, replacement
 ) -> None:
-    """The number of documents stays the same, or there is one less at the end."""
+    """The number of documents stays the same, or there is one fewer at the end."""
     texts = [f"The cat ran to house {number}." for number in range(10)]
     path = write_json_lines(tmp_path / "a.jsonl", texts)
     options = replace(prepare_options, filters=FilterOptions(min_words=2))

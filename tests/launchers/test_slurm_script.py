@@ -61,7 +61,7 @@ def test_srun_starts_the_program_of_the_checkout(launch):
 
 
 def test_pyxis_gets_the_image_and_the_mounts(launch):
-    launch.program.unlink()  # the image contains it
+    launch.program.unlink()  # the image contains the program
     image = "registry.example#bert_jax:cuda"
     mounts = "/data:/data:ro,/runs:/runs"
     done, calls = launch("pretrain", BERT_JAX_IMAGE=image, BERT_JAX_MOUNTS=mounts)
