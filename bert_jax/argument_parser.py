@@ -276,7 +276,7 @@ def _check_values(words: Sequence[str]) -> None:
 
 
 def _with_default(help: str, default: object) -> str:
-    return help if default is None else f"{help} (default: %(default)s)"
+    return help if default in (None, "") else f"{help} (default: %(default)s)"
 
 
 def check_paths(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:

@@ -14,6 +14,7 @@ from bert_jax.conversion import config_keys, values_of, without_none
 from bert_jax.validation import nearest
 
 _KINDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+_EACH = {int: "a whole number", float: "a number", str: "a text"}
 
 
 @dataclass(frozen=True)
@@ -59,16 +60,33 @@ def choose_sections(cls: type, path: str = "") -> list[Section]:
 
     Args:
       cls: the config dataclass.
-      path: the dotted key of the section; "" for all sections.
+      path: the dotted key of the section, such as `reporting`, or of a key in it, such as
+        `reporting.every_steps`; "" for all sections. `phases` and `phases.phase1` both stand for
+        the section `phases.NAME`.
 
     Raises:
-      ValueError: there is no such section. The message suggests similar names.
+      ValueError: there is no such section or key. The message suggests similar names.
     """
     by_path = {section.path: section for section in sections(cls)}
-    if path and path not in by_path:
-        hint = nearest(path, list(by_path)[1:])
-        raise ValueError(f"the config has no section {path!r}; {hint}")
-    return [by_path[path]] if path else list(by_path.values())
+    if not path:
+        return list(by_path.values())
+    parent, _, name = path.rpartition(".")
+    section = _named(by_path, path)
+    if section is None and (around := _named(by_path, parent)) and name in around.values:
+        section = around
+    if section is None:
+        known = [key for key in by_path if key]
+        raise ValueError(f"the config has no section or key {path!r}; {nearest(path, known)}")
+    return [section]
+
+
+def _named(by_path: Mapping[str, Section], path: str) -> Section | None:
+    """Return the section with a dotted key, in which a mapping's key may stand for NAME."""
+    parent = path.rpartition(".")[0]
+    for candidate in (path, f"{path}.NAME", f"{parent}.NAME"):
+        if candidate in by_path:
+            return by_path[candidate]
+    return None
 
 
 def lines(section: Section) -> Iterator[str]:
@@ -92,5 +110,5 @@ def _kind(hint: Any) -> str:
     if origin is Literal:
         return "one of " + ", ".join(map(repr, arguments))
     if origin is tuple:
-        return f"a list of values, each a {_kind(arguments[0])}"
+        return f"a list of values, each {_EACH.get(arguments[0]) or _kind(arguments[0])}"
     return _KINDS[hint]

@@ -2,8 +2,8 @@
 
     bert-jax compare-runs runs/one runs/two runs/three --page comparison.html
 
-The command prints the last value of each metric, and the config keys that differ. Runs may have
-different lengths, and may still be in progress.
+The command prints the last value of each metric, on held-out data if the run has been evaluated,
+and the config keys that differ. Runs may have different lengths, and may still be in progress.
 """
 
 import argparse

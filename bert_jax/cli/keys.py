@@ -18,7 +18,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `keys`."""
     parser.add_argument("config", choices=list(CONFIGS), help="verb that the config is for")
     parser.add_argument(
-        "section", nargs="?", default="", help="section of the config (default: all sections)"
+        "section", nargs="?", default="", help="section, or key in it (default: all sections)"
     )
 
 

@@ -46,8 +46,8 @@ class Engine:
         names = [name for name, is_chosen in chosen.items() if is_chosen]
         if len(names) > 1:
             raise ValueError(
-                f"{names[0]}={vars(self)[names[0]]}: cannot be combined with {names[1]}. Choose "
-                "one of part, merge and runner."
+                f"{names[0]}={vars(self)[names[0]]}: cannot be combined with {names[1]}. Use only "
+                "one of them."
             )
         if self.runner_args and not self.runner:
             raise ValueError(f"runner_args={self.runner_args}: no runner is set. Set runner.")

@@ -7,6 +7,7 @@ from bert_jax.corpus.inputs import SPLIT_KEY
 from bert_jax.corpus.manifest import Manifest, SplitInfo
 from bert_jax.corpus.parts import PreparedPart
 from bert_jax.corpus.progress import Progress
+from bert_jax.corpus.screening_report import PAGE
 from bert_jax.corpus.train_tokenizer import DEFAULTS, ReadingProgress, TokenizerKind
 from bert_jax.terminal import format_clock
 from bert_jax.text.documents import SourceCounts
@@ -91,7 +92,10 @@ def corpus_table(manifest: Manifest) -> list[str]:
         "long documents split": manifest.documents_split,
     }
     excluded |= _left_out(manifest)
-    return [*lines, *(f"{name}: {count:,}" for name, count in excluded.items())]
+    lines += [f"{name}: {count:,}" for name, count in excluded.items()]
+    if manifest.filters is not None:
+        lines.append(f"examples of documents that were left out: {PAGE} in the corpus directory")
+    return lines
 
 
 def _left_out(manifest: Manifest) -> dict[str, int]:
@@ -121,8 +125,9 @@ def _counts(split: SplitInfo) -> dict[str, int]:
 def part_line(part: PreparedPart) -> str:
     """Return a line that describes a finished part and the remaining work."""
     return (
-        f"part {part.part} of {part.path} is finished: {part.num_shards} of {part.total_shards} "
-        "shards. After all parts, run the same command with --merge instead of --part"
+        f"part {part.part} of {part.path} is finished. It consists of {part.num_shards} of the "
+        f"corpus's {part.total_shards} shards. After all parts, run the same command with --merge "
+        "instead of --part"
     )
 
 

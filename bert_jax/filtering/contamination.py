@@ -85,7 +85,8 @@ def check_contamination(text: str, evaluation: Hashes) -> Finding | None:
     # This is only approximate if the script has no spaces or punctuation is set off by spaces.
     place = min(int(np.flatnonzero(shared)[0]), max(0, len(words) - NGRAM_WORDS))
     sample = " ".join(words[place : place + NGRAM_WORDS])
-    return Finding(CONTAMINATED, f"{count:,} shared, near “{sample[:200]}”")
+    sequences = f"{count:,} sequence{'s' * (count != 1)} of {NGRAM_WORDS} words"
+    return Finding(CONTAMINATED, f"shares {sequences}, near “{sample[:200]}”")
 
 
 def _texts(path: str, encoding: str) -> Iterator[str]:

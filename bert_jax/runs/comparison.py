@@ -87,13 +87,15 @@ class RunComparison:
     def last_values(self) -> Rows:
         """Return a row of texts for each metric: its name, and its last value in each run.
 
-        A value on held-out data is preferred. If it is not from the run's last step, the step is
-        appended.
+        A value on held-out data is preferred. If only some of the runs have one, the values of the
+        others are marked as training values. If a value is not from the run's last step, the step
+        is appended.
         """
         rows = [["last step", *(f"{run.last_step:,}" for run in self.runs)]]
         for name in self.metrics:
             if name not in SPEED:
-                rows.append([name, *(_last(run, name) for run in self.runs)])
+                mark = any(run.last("evaluation", name) for run in self.runs)
+                rows.append([name, *(_last(run, name, mark) for run in self.runs)])
         return rows
 
     def notes(self) -> list[str]:
@@ -185,7 +187,11 @@ def compare_runs(work_dirs: Sequence[str | os.PathLike[str]]) -> RunComparison:
         missing, is not a run's work directory, or has a damaged log.
     """
     if not 2 <= len(work_dirs) <= _MAX_RUNS:
-        raise ValueError(f"{len(work_dirs)} runs: specify 2 to {_MAX_RUNS} work directories.")
+        number = len(work_dirs)
+        raise ValueError(
+            f"{number} work director{'y' if number == 1 else 'ies'}: expected 2 to {_MAX_RUNS}. "
+            "Specify one for each run."
+        )
     paths = [local_path(path) for path in work_dirs]
     resolved = [path.resolve() for path in paths]
     for number, path in enumerate(resolved):
@@ -249,13 +255,22 @@ def _text(config: Mapping[str, Any], key: str) -> str:
     return value if isinstance(value, str) and value else json.dumps(value)
 
 
-def _last(run: LoggedRun, name: str) -> str:
-    found = run.last("evaluation", name) or run.last("train", name)
+def _last(run: LoggedRun, name: str, mark_training: bool) -> str:
+    """Return the last value of a metric as text, preferably on held-out data.
+
+    Args:
+      run: the run.
+      name: the metric.
+      mark_training: whether to mark a value that was measured during training.
+    """
+    held_out = run.last("evaluation", name)
+    found = held_out or run.last("train", name)
     if found is None:
         return _MISSING
     step, value = found
-    when = "" if step == run.last_step else f" (step {step:,})"
-    return format_metric(name, value) + when
+    remarks = ["training"] if mark_training and not held_out else []
+    remarks += [f"step {step:,}"] if step != run.last_step else []
+    return format_metric(name, value) + (f" ({', '.join(remarks)})" if remarks else "")
 
 
 def _aligned(rows: Rows) -> str:

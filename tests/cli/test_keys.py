@@ -45,12 +45,22 @@ def test_defaults_depend_on_the_section(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_sections_of_named_parts_are_described(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["keys", "pretrain", "phases.NAME"]) == 0
-    output = capsys.readouterr().out
-    assert "phases.NAME.corpus: text, required" in output
-    assert "corpus: a directory made by `bert-jax prepare`, or its URL in a bucket." in output
+    for path in ("phases.NAME", "phases", "phases.phase1", "phases.phase1.corpus"):
+        assert main(["keys", "pretrain", path]) == 0
+        output = capsys.readouterr().out
+        assert "phases.NAME.corpus: text, required" in output
+        assert "corpus: a directory made by `bert-jax prepare`, or its URL in a bucket." in output
+
+
+def test_a_key_shows_its_section(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["keys", "pretrain", "reporting.notify"]) == 0
+    assert capsys.readouterr().out.startswith("reporting\n")
+    for path in ("reporting.notifies", "phases.phase1.corpora", "NAME", "phases.phase1.corpus.x"):
+        assert main(["keys", "pretrain", path]) == 2
+        assert f"no section or key {path!r}" in capsys.readouterr().err
 
 
 def test_an_unknown_section_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["keys", "pretrain", "optimiser"]) == 2
-    assert "the config has no section 'optimiser'; nearest: optimizer" in capsys.readouterr().err
+    problem = "the config has no section or key 'optimiser'; nearest: optimizer"
+    assert problem in capsys.readouterr().err

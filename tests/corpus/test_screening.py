@@ -14,6 +14,7 @@ from bert_jax.corpus.parts import Part, make_part, merge_parts
 from bert_jax.corpus.preparation import Preparation
 from bert_jax.corpus.prepare import make_corpus
 from bert_jax.corpus.progress import ProgressMeter
+from bert_jax.corpus.report import corpus_table
 from bert_jax.corpus.requests import check_request
 from bert_jax.corpus.screened_blocks import (
     BlockScreener,
@@ -135,6 +136,10 @@ def test_the_manifest_counts_what_is_left_out(screened: Path) -> None:
         "short_evaluation_texts": 0,
     }
     assert files.keys() == {"near_duplicates.jsonl", "filters.html"}
+    table = corpus_table(read_manifest(screened))
+    assert f"removed by language: {len(SPANISH)}" in table
+    where = "filters.html in the corpus directory"
+    assert table[-1] == f"examples of documents that were left out: {where}"
 
 
 def test_clusters_name_the_kept_document(screened: Path, folder: Path) -> None:

@@ -100,9 +100,11 @@ def test_thirteen_shared_words_are_contamination(suffix: str, tmp_path: Path) ->
         finding = check_contamination(" ".join(words), evaluation)
         return finding.detail if finding else None
 
-    assert rule(["other", *WORDS[3:16], "words"]) == f"1 shared, near “{' '.join(WORDS[3:16])}”"
+    shown = f"near “{' '.join(WORDS[3:16])}”"
+    assert rule(["other", *WORDS[3:16], "words"]) == f"shares 1 sequence of 13 words, {shown}"
     shouted = [f"“{word.upper()}”," for word in WORDS[4:20]]
-    assert rule(["other", *shouted]) == f"4 shared, near “{' '.join(shouted[:13])}”"
+    shown = f"near “{' '.join(shouted[:13])}”"
+    assert rule(["other", *shouted]) == f"shares 4 sequences of 13 words, {shown}"
     assert rule(["other", *WORDS[3:15], "other", *WORDS[16:]]) is None
     assert rule(WORDS[:12]) is None
 

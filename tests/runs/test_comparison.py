@@ -63,6 +63,14 @@ def test_the_tables_show_the_last_values_and_the_differing_keys(runs: list[Path]
     assert "two: its config changed at step 12" in text
 
 
+def test_training_values_are_marked_next_to_held_out_values(tmp_path: Path) -> None:
+    lengths = {"evaluated": 10, "started": 4}
+    paths = [write_run(tmp_path / name, n, 4.0, config=CONFIG) for name, n in lengths.items()]
+    assert compare_runs(paths).last_values()[1] == ["mlm_loss", "0.800", "1.000 (training)"]
+    another = write_run(tmp_path / "another", 2, 4.0, config=CONFIG)
+    assert compare_runs([paths[1], another]).last_values()[1] == ["mlm_loss", "1.000", "2.000"]
+
+
 def test_the_page_and_the_plot_contain_every_run(runs: list[Path], tmp_path: Path) -> None:
     comparison = compare_runs(runs)
     axes = [axis for axis in comparison.figure().axes if axis.axison]
@@ -102,7 +110,7 @@ def test_other_directories_are_refused(runs: list[Path], tmp_path: Path) -> None
     ):
         with pytest.raises(ValueError, match=problem):
             compare_runs([runs[1], tmp_path / other])
-    with pytest.raises(ValueError, match="1 runs: specify 2 to 10 work directories"):
+    with pytest.raises(ValueError, match="1 work directory: expected 2 to 10"):
         compare_runs(runs[:1])
 
 
