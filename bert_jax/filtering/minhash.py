@@ -75,10 +75,8 @@ class MinHash:
 
         A text without words has a signature whose values are all 0xFFFF; see `has_words`.
         """
-        return _signatures(
-            [each.astype(np.uint32) for each in all_shingles(texts, SHINGLE_WORDS)],
-            self.num_permutations,
-        )
+        hashes, counts = all_shingles(texts, SHINGLE_WORDS)
+        return _signatures(hashes.astype(np.uint32), counts, self.num_permutations)
 
 
 def has_words(signatures: Signatures) -> NDArray[np.bool_]:
@@ -110,18 +108,22 @@ def band_hashes(rows: Signatures) -> NDArray[np.uint64]:
     return hashes
 
 
-def _signatures(sets: Sequence[NDArray[np.uint32]], num_permutations: int) -> Signatures:
+def _signatures(
+    hashes: NDArray[np.uint32], counts: NDArray[np.intp], num_permutations: int
+) -> Signatures:
     """Return the signatures of sets of hashes, which may contain repetitions.
 
     A permutation of the 32-bit hashes is a multiplication by an odd number modulo 2**32. This
     suffices because the hashes themselves are already random.
+
+    Args:
+      hashes: the hashes of all sets, one set after another.
+      counts: the number of hashes in each set.
+      num_permutations: the length of a signature.
     """
-    signatures = np.full((num_permutations, len(sets)), 0xFFFFFFFF, np.uint32)
-    filled = np.array([number for number, each in enumerate(sets) if len(each)], np.intp)
-    if not len(filled):
-        return signatures.astype(np.uint16)
-    hashes = np.concatenate([sets[number] for number in filled])
-    starts = np.cumsum([0, *(len(sets[number]) for number in filled[:-1])])
+    filled = np.flatnonzero(counts)
+    starts = np.cumsum(counts[filled]) - counts[filled]
+    minima = np.full((num_permutations, len(filled)), 0xFFFFFFFF, np.uint32)
     random = np.random.Generator(np.random.PCG64(_SEED))
     factors = random.integers(0, 1 << 32, num_permutations, dtype=np.uint32) | np.uint32(1)
     permuted = np.empty(_CHUNK, np.uint32)
@@ -131,10 +133,10 @@ def _signatures(sets: Sequence[NDArray[np.uint32]], num_permutations: int) -> Si
         first = int(np.searchsorted(starts, begin, side="right")) - 1
         last = int(np.searchsorted(starts, begin + len(chunk)))
         inner = np.maximum(starts[first:last] - begin, 0)
-        columns, values = filled[first:last], permuted[: len(chunk)]
-        for number in range(num_permutations):
-            np.multiply(chunk, factors[number], out=values)
-            minima = np.minimum.reduceat(values, inner)
-            row = signatures[number]
-            row[columns] = np.minimum(row[columns], minima)
-    return signatures.astype(np.uint16)
+        values = permuted[: len(chunk)]
+        for row, factor in zip(minima[:, first:last], factors, strict=True):
+            np.multiply(chunk, factor, out=values)
+            np.minimum(row, np.minimum.reduceat(values, inner), out=row)
+    signatures = np.full((num_permutations, len(counts)), 0xFFFF, np.uint16)
+    signatures[:, filled] = minima.astype(np.uint16)
+    return signatures

@@ -22,8 +22,9 @@ _SINGLE_RANGES = (
     *((0x3040, 0x30FF), (0x31F0, 0x31FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF)),
     *((0xFF66, 0xFF9F), (0x1B000, 0x1B16F), (0x20000, 0x323AF)),
 )
-_SLICE = 1 << 18  # characters that are processed at a time, to bound memory
-_GROUP = 1 << 15  # characters of short texts that are processed together
+_SLICE = 1 << 18  # characters after which a text is cut even inside a word, to bound memory
+_GROUP = 1 << 15  # characters that are processed together, so that they stay in the cache
+_NO_VALUE = np.uint64(1)  # stands for characters that are ignored
 _WHITE_SPACE = re.compile(r"\s")
 
 Hashes = NDArray[np.uint64]
@@ -37,7 +38,7 @@ def word_hashes(text: str) -> Hashes:
     appendix C). In scripts without spaces between words, each character is a word. Case folding
     maps single characters to single characters, so "ß" differs from "ss".
     """
-    slices = [_hash_slice(part)[0] for part in _slices(text)]
+    slices = [_hash_words(part)[0] for part in _slices(text)]
     return np.concatenate(slices) if slices else np.zeros(0, np.uint64)
 
 
@@ -56,9 +57,9 @@ def ngram_hashes(words: Hashes, length: int) -> Hashes:
         return np.zeros(0, np.uint64)
     factors = _odd_factors(length)
     mixed = _mix(words)
-    total = mixed[:count] * factors[0]
+    total, term = mixed[:count] * factors[0], np.empty(count, np.uint64)
     for offset in range(1, length):
-        total += mixed[offset : offset + count] * factors[offset]
+        total += np.multiply(mixed[offset : offset + count], factors[offset], out=term)
     return _mix(total)
 
 
@@ -71,68 +72,112 @@ def shingles(text: str, length: int) -> Hashes:
     return ngram_hashes(words, min(length, max(1, len(words))))
 
 
-def all_shingles(texts: Sequence[str], length: int) -> list[Hashes]:
-    """Return the `shingles` of each text. Short texts are hashed together, which is faster."""
-    found: list[Hashes] = []
+def all_shingles(texts: Sequence[str], length: int) -> tuple[Hashes, NDArray[np.intp]]:
+    """Return the `shingles` of all texts, one text after another, and the number of each text's.
+
+    Short texts are hashed together, which is faster.
+    """
+    found, counts = [np.zeros(0, np.uint64)], [np.zeros(0, np.intp)]
     group: list[str] = []
     size = 0
-    for text in texts:
-        if group and size + len(text) > _GROUP:
-            found += _group_shingles(group, length)
+    for text in [*texts, None]:
+        if group and (text is None or size + len(text) > _GROUP):
+            hashes, numbers = _group_shingles(group, length)
+            found.append(hashes)
+            counts.append(numbers)
             group, size = [], 0
-        group.append(text)
-        size += len(text) + 1
-    return found + _group_shingles(group, length)
+        if text is not None:
+            group.append(text)
+            size += len(text) + 1
+    return np.concatenate(found), np.concatenate(counts)
 
 
-def _group_shingles(texts: Sequence[str], length: int) -> list[Hashes]:
-    if len(texts) <= 1:
-        return [shingles(text, length) for text in texts]
-    words, places = _hash_slice("\n".join(texts))
+def _group_shingles(texts: Sequence[str], length: int) -> tuple[Hashes, NDArray[np.intp]]:
+    if len(texts) == 1:
+        found = shingles(texts[0], length)
+        return found, np.array([len(found)])
     ends = np.cumsum([len(text) + 1 for text in texts])
-    stops = np.searchsorted(places, ends).tolist()  # the number of words up to each text's end
+    words, stops = _hash_words("\n".join(texts), ends)
+    sizes = np.diff(stops, prepend=0)
     ngrams = ngram_hashes(words, length)
-    found = []
-    for start, stop in zip([0, *stops], stops, strict=False):
-        if stop - start >= length:
-            found.append(ngrams[start : stop - length + 1])
-        else:
-            found.append(ngram_hashes(words[start:stop], max(1, stop - start)))
-    return found
+    is_inside = np.ones(len(ngrams), np.bool_)  # of a single text
+    across = (stops[:-1, None] - np.arange(1, length)).flatten()
+    is_inside[across[(across >= 0) & (across < len(ngrams))]] = False
+    found, counts = ngrams[is_inside], np.maximum(sizes - (length - 1), 0)
+    short = np.flatnonzero((sizes > 0) & (sizes < length))
+    if len(short):
+        places = (np.cumsum(counts) - counts)[short]
+        parts = zip((stops - sizes)[short].tolist(), stops[short].tolist(), strict=True)
+        single = [ngram_hashes(words[start:stop], stop - start)[0] for start, stop in parts]
+        found = np.insert(found, places, single)
+        counts[short] = 1
+    return found, counts
 
 
 def _slices(text: str) -> Iterator[str]:
-    """Cut a text into slices of about `_SLICE` characters, if possible at white space."""
+    """Cut a text at white space into parts of about `_GROUP` characters, if possible."""
     start = 0
     while start < len(text):
         stop = start + _SLICE
         if space := _WHITE_SPACE.search(text, stop, stop + _SLICE):
             stop = space.start()
-        yield text[start:stop]
+        part, begin = text[start:stop], 0
+        while space := _WHITE_SPACE.search(part, begin + _GROUP):
+            yield part[begin : space.start()]
+            begin = space.start()
+        yield part[begin:]
         start = stop
 
 
-def _hash_slice(text: str) -> tuple[Hashes, NDArray[np.intp]]:
-    """Return the hash of each word, and the index of its first character."""
+def _hash_words(text: str, ends: NDArray[np.intp] | None = None) -> tuple[Hashes, NDArray[np.intp]]:
+    """Return the hash of each word, and the number of words that begin before each of `ends`."""
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-    kinds = _kinds()[codes]
-    kept = np.flatnonzero(kinds != _IGNORED)
-    codes, kinds = codes[kept], kinds[kept]
-    if not len(codes):
-        return np.zeros(0, np.uint64), kept
-    inside, single = kinds != _SPACE, kinds == _SINGLE
-    begins = inside.copy()
-    begins[1:] &= ~inside[:-1] | single[1:] | single[:-1]
-    starts = np.flatnonzero(begins)
+    values = _coefficients().take(codes)
+    is_kept = values != _NO_VALUE
+    kept = values[is_kept]
+    starts = _word_starts(kept, _singles(codes, is_kept))
     if not len(starts):
-        return np.zeros(0, np.uint64), starts
+        return np.zeros(0, np.uint64), np.zeros(0 if ends is None else len(ends), np.intp)
     # A word's hash is a polynomial in the position within the word. Its coefficients depend on the
-    # characters, and are zero for the spaces after the word.
-    values = _coefficients()[codes]
-    lengths = np.diff(starts, append=len(codes))
-    offsets = np.arange(starts[0], len(codes)) - np.repeat(starts, lengths)
-    values[starts[0] :] *= _powers(int(offsets.max()) + 1)[offsets]
-    return _mix(np.add.reduceat(values, starts)), kept[starts]
+    # characters, and are zero for the spaces after the word. The powers of the positions in the
+    # text are divided by the power of the word's first position, which is exact modulo 2**64.
+    kept *= _powers(_PRIME, len(kept))
+    hashes = np.add.reduceat(kept, starts)
+    hashes *= _powers(_INVERSE, len(kept))[starts]
+    stops = starts[:0] if ends is None else np.searchsorted(starts, _kept_before(ends, is_kept))
+    return _mix(hashes), stops
+
+
+def _kept_before(positions: NDArray[np.intp], is_kept: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Return the number of characters before each position that are kept."""
+    return positions - np.searchsorted(np.flatnonzero(~is_kept), positions)
+
+
+def _singles(codes: NDArray[np.uint32], is_kept: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Return the positions, among the characters that are kept, of those that are words."""
+    unusual = np.flatnonzero(codes >= _SINGLE_RANGES[0][0])
+    single = unusual[_kinds()[codes[unusual]] == _SINGLE]
+    return _kept_before(single, is_kept) if len(single) else single
+
+
+def _word_starts(kept: Hashes, single: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return the position of each word's first character among the characters that are kept.
+
+    Args:
+      kept: the coefficients of these characters, which are 0 for spaces.
+      single: the positions of the characters that are words of their own.
+    """
+    is_space = kept == 0
+    spaces = np.flatnonzero(is_space)
+    starts, stops = np.append(0, spaces + 1), np.append(spaces, len(kept))
+    starts = starts[starts < stops]
+    if not len(single):
+        return starts
+    begins = np.zeros(len(kept) + 1, np.bool_)
+    begins[single + 1] = True  # a word ends there, so another one begins, or there is a space
+    begins[:-1] &= ~is_space
+    begins[single] = begins[starts] = True
+    return np.flatnonzero(begins[:-1])
 
 
 @functools.cache
@@ -153,7 +198,7 @@ def _kinds() -> NDArray[np.uint8]:
 
 @functools.cache
 def _coefficients() -> Hashes:
-    """Return a random number for every character that is part of a word, and 0 for the others.
+    """Return a random number for every character in words, 0 for spaces, and otherwise _NO_VALUE.
 
     Characters that differ only in case have the same number.
     """
@@ -165,16 +210,19 @@ def _coefficients() -> Hashes:
             if len(other) == 1:
                 folded[code] = ord(other)
                 break
-    return _mix(folded + np.uint64(1)) * inside
+    values = _mix(folded + np.uint64(1)) * inside
+    assert not np.any(values == _NO_VALUE)
+    values[_kinds() == _IGNORED] = _NO_VALUE
+    return values
 
 
 def _mix(values: Hashes) -> Hashes:
     """Mix the bits of each value with the final step of MurmurHash3, a bijection."""
-    mixed = values ^ (values >> np.uint64(33))
-    mixed *= np.uint64(0xFF51AFD7ED558CCD)
-    mixed ^= mixed >> np.uint64(33)
-    mixed *= np.uint64(0xC4CEB9FE1A85EC53)
-    mixed ^= mixed >> np.uint64(33)
+    shifted = values >> np.uint64(33)
+    mixed = values ^ shifted
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        mixed *= np.uint64(factor)
+        mixed ^= np.right_shift(mixed, np.uint64(33), out=shifted)
     return mixed
 
 
@@ -182,19 +230,20 @@ def _odd_factors(count: int) -> Hashes:
     return _mix(np.arange(1, count + 1, dtype=np.uint64)) | np.uint64(1)
 
 
-_PRIME = 0x9E3779B97F4A7C15  # odd, so that its powers never become 0 modulo 2**64
+_PRIME = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2**64
+_INVERSE = pow(_PRIME, -1, 1 << 64)
 
 
-def _powers(count: int) -> Hashes:
-    """Return at least `count` powers of `_PRIME` modulo 2**64."""
-    size = 64
+def _powers(base: int, count: int) -> Hashes:
+    """Return the first `count` powers of a base modulo 2**64."""
+    size = 1 << 10
     while size < count:
         size *= 2
-    return _all_powers(size)
+    return _all_powers(base, size)[:count]
 
 
 @functools.cache
-def _all_powers(size: int) -> Hashes:
-    factors = np.full(size, _PRIME, np.uint64)
+def _all_powers(base: int, size: int) -> Hashes:
+    factors = np.full(size, base, np.uint64)
     factors[0] = 1
     return np.multiply.accumulate(factors)

@@ -1,3 +1,4 @@
+import hashlib
 import time
 
 import numpy as np
@@ -83,6 +84,13 @@ def test_a_signature_does_not_depend_on_the_other_texts() -> None:
     for number, text in enumerate(texts):
         np.testing.assert_array_equal(MinHash(0.9).sign([text])[:, 0], together[:, number])
     assert np.all(together[:, 2] == 0xFFFF)
+
+
+def test_signatures_are_the_same_on_every_machine() -> None:
+    random = np.random.default_rng(4)
+    texts = [random_text(random, length) for length in (700, 3, 0, 9_000, 20, 1)]
+    digest = hashlib.sha256(MinHash(0.8).sign(texts).tobytes()).hexdigest()
+    assert digest == "c50b0edc6d5c7dff0361615586657e465743421b03b1913dd36da112ecbca7c9"
 
 
 def test_signing_is_at_least_five_times_as_fast_as_datasketch() -> None:

@@ -48,8 +48,20 @@ def test_hashes_are_the_same_on_every_machine() -> None:
 def test_slices_do_not_change_the_words(monkeypatch: pytest.MonkeyPatch) -> None:
     text = MIXED * 3
     whole = word_hashes(text)
+    monkeypatch.setattr(words_module, "_GROUP", 23)
+    np.testing.assert_array_equal(word_hashes(text), whole)
     monkeypatch.setattr(words_module, "_SLICE", 17)
     np.testing.assert_array_equal(word_hashes(text), whole)
+
+
+def test_the_hash_of_a_word_is_a_polynomial() -> None:
+    """Compute it with whole numbers, for a word at the end of a text."""
+    word, modulus = "straße", 1 << 64
+    values = [int(x) for x in words_module._coefficients()[[ord(each) for each in word]]]
+    total = sum(x * pow(0x9E3779B97F4A7C15, power, modulus) for power, x in enumerate(values))
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):  # the final step of MurmurHash3
+        total = (total % modulus ^ total % modulus >> 33) * factor % modulus
+    assert word_hashes("…! one, two " * 9 + word)[-1] == total ^ total >> 33
 
 
 def test_ngrams_depend_on_the_order_of_the_words() -> None:
@@ -71,8 +83,9 @@ def test_hashing_texts_together_does_not_change_the_shingles(
 ) -> None:
     monkeypatch.setattr(words_module, "_GROUP", group)
     texts = [MIXED, "", "one", "…", "a b c d e", " a b c d ", "x" * 99, *MIXED.split("\n"), "東京"]
-    together = all_shingles(texts, 5)
-    assert len(together) == len(texts)
-    for text, found in zip(texts, together, strict=True):
+    hashes, counts = all_shingles(texts, 5)
+    assert counts.sum() == len(hashes)
+    parts = np.split(hashes, np.cumsum(counts)[:-1])
+    for text, found in zip(texts, parts, strict=True):
         np.testing.assert_array_equal(found, shingles(text, 5))
-    assert all_shingles([], 5) == []
+    assert [len(each) for each in all_shingles([], 5)] == [0, 0]
