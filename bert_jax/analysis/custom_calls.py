@@ -32,8 +32,7 @@ class Work:
 
     Attributes:
       flops: the number of floating-point operations in matrix multiplications.
-      bytes: the number of bytes of main memory that the kernel reads and writes, as stated by its
-        author; None if unknown.
+      bytes: the number of bytes of main memory that the kernel reads and writes; None if unknown.
     """
 
     flops: int
@@ -94,7 +93,7 @@ def attention_work(line: Instruction, results: Mapping[str, str]) -> tuple[Work,
       results: the shape of each result in the instruction's computation.
     """
     scores = _SCORES.search(line.rest)
-    assert scores is not None, f"{line.name} must state the shape of the scores"
+    assert scores is not None, f"{line.name} must contain the shape of the scores"
     dims = _numbers(scores[1])
     head_dim = arrays(results[line.operands[0]])[0].dims[-1]
     products = BACKWARD_PRODUCTS if is_backward(line) else FORWARD_PRODUCTS
@@ -107,8 +106,8 @@ def pallas_work(line: Instruction, costs: Mapping[str, Work]) -> Work | None:
     Args:
       line: the instruction.
       costs: the work of the program's kernels, keyed by the kernel's name (see `pallas_costs`). It
-        is used if the instruction does not contain what `pallas_call(cost_estimate=...)` states.
-        Only instructions for TPUs do.
+        is used if the instruction does not contain the cost estimate of its `pallas_call`. Only
+        instructions for TPUs contain it.
     """
     stated = _COST.search(line.rest)
     if stated:

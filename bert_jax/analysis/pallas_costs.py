@@ -12,13 +12,13 @@ from bert_jax.analysis.custom_calls import Work
 def pallas_costs(jaxpr: Any) -> Mapping[str, Work]:
     """Return the work of one call of each Pallas kernel, keyed by the kernel's name.
 
-    This is what `pallas_call(cost_estimate=...)` states. JAX's own kernels, such as splash
-    attention, state nothing. For them, the FLOPs of the matrix multiplications in the kernel are
+    The work is taken from `pallas_call(cost_estimate=...)`. JAX's own kernels, such as splash
+    attention, have no cost estimate. For them, the FLOPs of the kernel's matrix multiplications are
     multiplied by the number of its programs, as if every program took every branch.
 
     If calls of the same kernel do different work, for example because only some layers have a
     window, the result is the mean over all calls. A kernel is left out if it has no name, or if it
-    states nothing and its FLOPs are only known when it runs.
+    has no cost estimate and its FLOPs are known only when it runs.
 
     Args:
       jaxpr: the closed jaxpr of the program.
@@ -41,7 +41,7 @@ def _mean(works: list[Work]) -> Work:
 
 
 def _work(call: Any) -> Work | None:
-    """Return the stated work of a call, or else the counted work; None if neither is known."""
+    """Return the work of a call from its cost estimate, or else counted; None if unknown."""
     cost, grid = call.params["cost_estimate"], call.params["grid_mapping"].grid
     if cost is not None:
         return Work(cost.flops, cost.bytes_accessed)
@@ -54,7 +54,7 @@ def _work(call: Any) -> Work | None:
 def _flops(jaxpr: Any) -> int | None:
     """Count the FLOPs of the matrix multiplications of a jaxpr; None if a loop's length is unknown.
 
-    Every branch of a conditional counts.
+    All branches of a conditional are counted.
     """
     total = 0
     for equation in jaxpr.eqns:

@@ -3,7 +3,7 @@
 A row is cut into blocks of queries. Each block is multiplied only by its band of keys: its own
 tokens and those within reach on either side, which lie in the two neighboring blocks (Beltagy et
 al. 2020, "Longformer", section 3.1, has the same pattern). Blocks are stacked along the batch dim,
-so the products and the softmax are those of dense attention over shorter rows.
+so the products and the softmax are the same as in dense attention over shorter rows.
 """
 
 from __future__ import annotations

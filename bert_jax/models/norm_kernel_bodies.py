@@ -179,7 +179,7 @@ def backward_kernel(
     length: int,
     rows: int,
 ) -> None:
-    """Compute the gradients of a block of vectors, and sum those of the parameters.
+    """Compute the gradients of a block of vectors, and sum the gradients of the parameters.
 
     Args:
       total_ref: a block [vectors, dim] of the sums of all tokens.

@@ -254,7 +254,7 @@ def unless_skipped(verdict: Verdict, after: Any, before: Any) -> Any:
 
 
 def unguarded(opt_state: Any) -> Any:
-    """Return the state of the optimizer without that of the guard, if there is one."""
+    """Return the state of the optimizer without the guard's state, if there is one."""
     return opt_state.optimizer if isinstance(opt_state, GuardedState) else opt_state
 
 

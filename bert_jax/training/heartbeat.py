@@ -19,7 +19,8 @@ from bert_jax.goodput.ledger import Ledger
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_NAME = "heartbeat.json"
-# A new state is written at most this often, and the same state at least this often.
+# The shortest time between writes of different states, and the longest time between writes of the
+# same state.
 _LEAST_SECONDS, _MOST_SECONDS = 5.0, 10.0
 
 STATES: dict[Activity, str] = {

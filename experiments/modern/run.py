@@ -113,7 +113,7 @@ def optimizers(args: argparse.Namespace) -> list[str]:
 
 
 def run_jobs(args: argparse.Namespace) -> None:
-    """Tune, train and score, or do only those of these steps that were requested."""
+    """Tune, train and score, or do only the requested steps."""
     lab = laboratory(args)
     enable_compilation_cache()
     if "tune" in args.steps:

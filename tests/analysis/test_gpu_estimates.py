@@ -136,7 +136,7 @@ def test_all_times_are_multiplied_by_the_calibration(estimate: StepEstimate) -> 
     assert pytest.approx(1.1276, abs=1e-4) == CALIBRATION
 
 
-def test_other_dtypes_have_other_peaks() -> None:
+def test_other_dtypes_have_different_peaks() -> None:
     def product(text: str) -> float:
         lines = estimated(text=text).instructions
         return next(line.seconds or 0 for line in lines if line.name == "cublas-lt-matmul.1")
@@ -202,8 +202,8 @@ def test_a_pallas_kernel_on_a_tpu_takes_as_long_as_its_flops_or_bytes(flops: int
     assert backward.instructions[0].seconds == pytest.approx(longest)
 
 
-def test_the_share_of_a_tpu_follows_from_the_bundles_of_the_attention_kernels() -> None:
-    """`models/flash_tpu.py` states the bundles for 32 rows of 512 tokens and 12 heads on v5e."""
+def test_tpu_shares_follow_from_the_bundles_of_the_attention_kernels() -> None:
+    """The docstring of `models/flash_tpu.py` has the bundles for 32 rows of 512 tokens on v5e."""
     product = 2 * 32 * 12 * 512 * 512 * 64
     # A sixth of the programs compute the tables, in 790 bundles.
     for share, products, lines in zip(PALLAS_TPU_SHARES, (2, 5), (4046, 5513), strict=True):

@@ -19,7 +19,7 @@ from bert_jax.models.splash_attention import splash_attention
 ROWS, HEADS, DIM = 2, 4, 64
 
 
-def test_the_stated_work_of_pallas_kernels_is_read_from_the_traced_program() -> None:
+def test_cost_estimates_are_read_from_the_traced_program() -> None:
     def double(x: jax.Array, flops: int) -> jax.Array:
         def kernel(x: jax.Array, y: jax.Array) -> None:
             y[...] = 2 * x[...]
@@ -51,7 +51,7 @@ def splash_costs(length: int, *windows: int | None) -> dict[str, Work]:
     return dict(pallas_costs(jax.jit(gradients).trace(array, ids).jaxpr))
 
 
-def test_the_products_of_a_kernel_that_states_nothing_are_counted() -> None:
+def test_the_products_of_a_kernel_without_a_cost_estimate_are_counted() -> None:
     product = 2 * ROWS * HEADS * 1024**2 * DIM
     assert splash_costs(1024, None) == {
         "splash_mha_fwd_segmented_residuals": Work(2 * product),
@@ -110,7 +110,7 @@ def operations(*, recomputes: bool) -> set[str]:
 
 
 @pytest.mark.parametrize("recomputes", [False, True])
-def test_what_the_backward_pass_recomputes_belongs_to_the_forward_pass(recomputes: bool) -> None:
+def test_recomputed_operations_count_as_forward_pass(recomputes: bool) -> None:
     paths = operations(recomputes=recomputes)
     assert any("transpose(" in path and path.endswith("/sin") for path in paths) == recomputes
     kinds: dict[str, set[bool]] = {}

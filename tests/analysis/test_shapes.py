@@ -21,7 +21,7 @@ def table_of(model: ModelConfig) -> list[str]:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_every_formula_gives_its_size(name):
+def test_every_formula_evaluates_to_its_size(name):
     model = ModelConfig(variant(name))
     total = 0
     for line in table_of(model):

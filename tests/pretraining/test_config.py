@@ -195,7 +195,7 @@ def test_the_commands_of_a_recipe_can_be_copied(recipe: Path) -> None:
     assert ("\\" in docstring) <= text.startswith("r")
 
 
-def test_a_run_without_pairs_accepts_no_weight_for_them() -> None:
+def test_a_pairs_weight_is_refused_without_sentence_pairs() -> None:
     """TinyBERT's recipe uses sentence pairs but has no loss on them, and it masks no tokens."""
     recipe = str(CONFIGS / "tinybert.py")
     loaded = load_config(recipe, kind="pretrain")

@@ -20,7 +20,7 @@ from bert_jax.pretraining.initial_state import with_positions_of
         ({"activation": "silu"}, ["activation"]),
     ],
 )
-def test_a_longer_context_may_have_other_rotary_angles(changes, differing) -> None:
+def test_a_longer_context_may_have_different_rotary_angles(changes, differing) -> None:
     source = variant("modernbert-base")
     encoder = with_positions_of(replace(source, **changes), source)
     assert isinstance(encoder, EncoderConfig)

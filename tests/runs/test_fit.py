@@ -128,7 +128,7 @@ def test_a_run_without_a_work_dir_still_reports() -> None:
 
 
 @pytest.mark.parametrize("config", [WINDOW, ROLLBACKS])
-def test_a_guard_without_outliers_changes_no_bit(config: DivergenceConfig, tmp_path: Path) -> None:
+def test_a_guard_without_outliers_changes_nothing(config: DivergenceConfig, tmp_path: Path) -> None:
     guarded = make(config).fit(Numbers(), STEPS, work_dir=tmp_path)
     for name, value in make().fit(Numbers(), STEPS).params.items():
         assert_array_equal(guarded.params[name], value)
@@ -215,7 +215,7 @@ def test_settings_that_need_a_work_dir_are_refused_without_one() -> None:
         make().fit(Numbers(), STEPS, notify="true")
 
 
-def test_a_batch_with_other_rows_than_requested_is_refused() -> None:
+def test_a_batch_with_the_wrong_number_of_rows_is_refused() -> None:
     class Short(Numbers):
         def batch(self, step: int) -> dict[str, np.ndarray]:
             return {name: x[: -(step == 3) or None] for name, x in super().batch(step).items()}

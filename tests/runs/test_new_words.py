@@ -61,7 +61,7 @@ def expected_vocabulary() -> list[str]:
     return edited
 
 
-def test_the_tokenizer_is_that_of_the_edited_vocabulary(theirs: Path, tmp_path: Path) -> None:
+def test_the_tokenizer_matches_the_edited_vocabulary(theirs: Path, tmp_path: Path) -> None:
     before = Tokenizer.load(theirs / "vocab.txt")
     tokenizer, added = with_words(before, WORDS)
     reference = write_vocabulary(tmp_path / "reference", expected_vocabulary())

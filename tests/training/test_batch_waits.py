@@ -61,7 +61,7 @@ class Loop:
         self.free_at = 0.0  # when the device has finished all steps
 
     def run(self, waits: BatchWaits, steps: int, step_seconds: float, batch_seconds: float) -> Any:
-        """Return how long the device waited before each step, as measured."""
+        """Return the measured waiting time of the device before each step."""
         running: RunningStep | None = None
         stalls = []
         for _ in range(steps):

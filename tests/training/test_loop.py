@@ -103,7 +103,7 @@ def test_evaluations_are_spread_evenly_over_every_epoch(steps: int, count: int) 
 
 
 @pytest.mark.parametrize("interval", [1, 3, 1000])
-def test_a_whole_interval_evaluates_its_multiples(interval: int) -> None:
+def test_an_integer_interval_evaluates_at_its_multiples(interval: int) -> None:
     intervals = Intervals(1, interval, 1)
     evaluated = [step for step in range(1, 3001) if intervals.evaluates(step)]
     assert evaluated == list(range(interval, 3001, interval))

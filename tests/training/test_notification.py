@@ -47,7 +47,7 @@ def test_the_command_gets_the_facts(out: Path) -> None:
     assert facts["metrics"] == {"mlm_loss": 2.5} and facts["work_dir"] == str(out / "run")
 
 
-def test_a_failure_is_notified(out: Path) -> None:
+def test_a_failure_sends_a_notification(out: Path) -> None:
     with pytest.raises(ValueError, match="bad"):
         with Notifier(SAVE_FACTS, Ledger(), out, 3).notifying():
             raise ValueError("bad luck")

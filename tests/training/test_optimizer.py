@@ -193,7 +193,7 @@ def test_a_config_returns_its_optimizer_and_schedule() -> None:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_an_optimizer_stores_as_many_moments_as_it_states(name: OptimizerName) -> None:
+def test_an_optimizer_stores_the_documented_number_of_moments(name: OptimizerName) -> None:
     config = OptimizerConfig(name=name)
     state = make_optimizer(config).init({"encoder.layers.0.ffn.up.kernel": jnp.zeros((3, 5))})
     moments = [leaf for leaf in jax.tree.leaves(state) if leaf.shape == (3, 5)]
