@@ -19,6 +19,20 @@ def test_every_block_has_a_directive(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_tables_have_one_line_per_row_and_as_many_cells_in_each(path: Path) -> None:
+    text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for rule in re.finditer(r"^.*\|-{3,}.*$", text, re.MULTILINE):
+        above = text[: rule.start()].rstrip("\n").rpartition("\n")[2]
+        below = re.match(r"(\n *\|.*)+", text[rule.end() :])
+        assert re.fullmatch(r" *(\|:?-{3,}:?)+\|", rule[0]) and below is not None, rule[0]
+        cells = {
+            len(re.findall(r"(?<!\\)\|", re.sub(r"`[^`]*`", "", row)))
+            for row in [above, rule[0], *below[0].splitlines()[1:]]
+        }
+        assert len(cells) == 1, above
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_named_files_exist(path: Path) -> None:
     names = re.findall(
         r"`((?:configs|examples|experiments|launch|tests)/[\w./-]+)`", path.read_text()
