@@ -81,7 +81,7 @@ on_hosts() {
 host_script() { printf 'bash cloud_tpu_host.sh'; printf ' %q' "$@"; }
 
 child=''
-# Run a command in a process group of its own, so that a signal to this script is handled at once.
+# Run a command in its own process group, so that a signal to this script is handled at once.
 interruptible() {
   local code
   set -m

@@ -18,8 +18,8 @@ def process_pool(
 ) -> Iterator[ProcessPoolExecutor]:
     """Return a pool of processes, which are started when there is work for them.
 
-    They are killed when the block ends, which is safe if they rename files only when these are
-    complete. They also end if this process is killed.
+    The processes are killed when the block ends, which is safe if they rename a file only once it
+    is complete. They also end if this process is killed.
 
     Args:
       num_workers: the number of processes.
@@ -36,7 +36,7 @@ def process_pool(
 
 
 def _begin(initialize: Callable[..., None] | None, *arguments: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # handled by the parent
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     end_with_parent()
     if initialize is not None:
         initialize(*arguments)

@@ -84,10 +84,9 @@ class CorpusRequest:
         """
         if isinstance(self.output, ObjectUrl):
             raise ValueError(
-                f"output={self.output}: parts of a corpus are prepared in a directory on a file "
-                "system that all machines share, and so is a corpus with --runner. Specify such a "
-                "directory, or prepare the corpus in the bucket without --part, --merge and "
-                "--runner."
+                f"output={self.output}: --part, --merge and --runner need a directory on a file "
+                "system that all machines share. Specify such a directory, or prepare the corpus "
+                "in the bucket without these options."
             )
         return self.output
 

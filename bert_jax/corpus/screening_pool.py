@@ -22,7 +22,7 @@ def screen_blocks(
     """Screen the blocks that have no result yet. A single worker runs in this process.
 
     Args:
-      blocks: the blocks. Whether a block has a result is checked when it is its turn.
+      blocks: the blocks. Whether a block has a result is checked just before its turn.
       screener: the settings.
       num_workers: the number of worker processes.
       progress: called after every block.

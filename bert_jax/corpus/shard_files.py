@@ -102,7 +102,7 @@ class BucketShardFiles:
         if not self.fits:
             logger.warning(
                 "%s: the shards need %.1f GiB, but the cache in %s may hold only %.1f GiB, so "
-                "shards will be copied again and again. Raise loader.cache_gib",
+                "shards will be copied repeatedly. Raise loader.cache_gib",
                 self._url,
                 self._num_bytes / (1 << 30),
                 self._cache.directory,

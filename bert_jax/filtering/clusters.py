@@ -79,7 +79,7 @@ class Clusters:
     def by_first(self) -> Iterator[tuple[int, Iterator[int]]]:
         """Yield (first document, other documents) for each cluster with at least two documents.
 
-        The other documents must be consumed before the next cluster.
+        Iterate over the other documents before requesting the next cluster.
 
         Raises:
           NotWritten: the disk is full.

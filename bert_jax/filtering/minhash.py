@@ -114,7 +114,7 @@ def _signatures(
     """Return the signatures of sets of hashes, which may contain repetitions.
 
     A permutation of the 32-bit hashes is a multiplication by an odd number modulo 2**32. This
-    suffices because the hashes themselves are already random.
+    is enough because the hashes themselves are already random.
 
     Args:
       hashes: the hashes of all sets, one set after another.

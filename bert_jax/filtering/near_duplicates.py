@@ -1,8 +1,8 @@
 """Find clusters of near-duplicates from documents' signatures, in bounded memory.
 
 Documents whose signatures agree in all rows of a band are candidates. Candidates whose estimated
-similarity reaches the threshold are linked, and linked documents form a cluster, of which the first
-document is kept. The result depends only on the signatures and their order.
+similarity reaches the threshold are linked. Linked documents form a cluster, and the first document
+of each cluster is kept. The result depends only on the signatures and their order.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-# A character ends a word, is part of a word, is a word of its own, or is ignored.
+# A character ends a word, is part of a word, is a word on its own, or is ignored.
 _SPACE, _LETTER, _SINGLE, _IGNORED = range(4)
 # Scripts that do not separate words with spaces: Thai, Lao, Myanmar, Khmer, kana and ideographs.
 _SINGLE_RANGES = (
@@ -149,7 +149,7 @@ def _hash_words(text: str, ends: NDArray[np.intp] | None = None) -> tuple[Hashes
 
 
 def _kept_before(positions: NDArray[np.intp], is_kept: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Return the number of characters before each position that are kept."""
+    """Return how many of the characters before each position are kept."""
     return positions - np.searchsorted(np.flatnonzero(~is_kept), positions)
 
 

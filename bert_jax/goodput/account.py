@@ -98,7 +98,7 @@ class Goodput:
 
     @property
     def overall_utilization(self) -> float | None:
-        """The model FLOP/s of steps that were not lost over the wall-clock time."""
+        """The model FLOP/s over all of the time, without lost steps, as a fraction of the peak."""
         return _ratio(self.flops, (self.peak_flops or 0.0) * self.total_seconds)
 
     @property

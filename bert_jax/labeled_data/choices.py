@@ -1,7 +1,7 @@
 """Read multiple-choice examples and convert them to features.
 
 An example is a context with several endings, one of which is correct (SWAG, Zellers et al. 2018).
-Each choice becomes a sequence of its own, as in section 4.4 of Devlin et al. 2019.
+Each choice becomes a separate sequence, as in section 4.4 of Devlin et al. 2019.
 """
 
 from __future__ import annotations

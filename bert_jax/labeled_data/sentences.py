@@ -59,7 +59,7 @@ class SentenceFiles:
       form: the format that all files share.
       first: the column that contains the (first) sentence.
       second: the column that contains the second sentence, or "" for single sentences.
-      label: the label column, or "" if each label has a column of its own.
+      label: the label column, or "" if each label has its own column.
       separator: the separator between several labels in the label column. If the column contains
         JSON arrays, any character will do.
       index: the ID column, or "" to number the rows from 0.

@@ -1,4 +1,4 @@
-"""Split the passage that goes with each question into windows of tokens."""
+"""Split the passage of each question into windows of tokens."""
 
 from __future__ import annotations
 

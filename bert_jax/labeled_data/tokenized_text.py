@@ -231,7 +231,7 @@ def word_spans(
     Args:
       offsets: [tokens, 2], the character range of each token.
       words: the words of the text, in order.
-      special: [tokens], whether a token is a special token, which is a word of its own.
+      special: [tokens], whether a token is a special token, which forms a word on its own.
 
     Returns:
       Each group's range of tokens, in order. Words that share a token form one group. A token that

@@ -44,7 +44,7 @@ class Treebank:
       path: the file.
       sentences: the sentences.
       num_multiword_tokens: the number of skipped lines for multiword tokens, such as "don't", whose
-        words have lines of their own.
+        words have their own lines.
       num_empty_nodes: the number of skipped lines for words that do not appear in the text.
     """
 

@@ -33,7 +33,7 @@ GROUP_SIZE = 32
 
 @dataclass(frozen=True)
 class ExampleConfig:
-    """Everything that determines an example besides the corpus, the epoch and the index.
+    """Everything that determines an example, except for the corpus, the epoch and the index.
 
     Attributes:
       seed: the random seed, from 0 to 2**63 - 1.

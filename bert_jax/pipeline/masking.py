@@ -151,7 +151,7 @@ class MaskingConfig:
 
     @property
     def is_span(self) -> bool:
-        """Whether all words in a span are replaced alike, and the last span is truncated."""
+        """Whether each span is replaced as a unit, and the last span is truncated."""
         match self.unit:
             case "span":
                 return True

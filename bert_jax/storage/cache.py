@@ -203,7 +203,7 @@ def local_tree(url: ObjectUrl, wanted: Callable[[str], bool] = lambda name: True
 
     Args:
       url: the URL of the directory.
-      wanted: returns whether the object with a name relative to `url` is needed.
+      wanted: called with an object's name relative to `url`; returns whether it is needed.
 
     Raises:
       MissingObjectError: there are no such objects.

@@ -129,7 +129,7 @@ class Gcs:
             status = int(error.code or 0)
             if status == 401:
                 return "credentials"
-            # 410 means that an upload in several requests has to begin again.
+            # 410 means that an upload in several requests has to start over.
             return "transient" if status in TRANSIENT_STATUS or status == 410 else None
         if isinstance(error, OSError) and str(error).startswith("Forbidden"):
             return "denied"

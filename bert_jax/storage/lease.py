@@ -2,8 +2,9 @@
 
 A lease is an object that names its owner. It is created only if it does not exist, renewed in a
 thread by replacing exactly the version that was written last, and removed at the end. Another
-process may replace a lease that its owner has not renewed for `LEASE_SECONDS`. It watches the lease
-for that long instead of comparing timestamps, so the clocks of two machines may differ.
+process may replace a lease that its owner has not renewed for `LEASE_SECONDS`. The other process
+watches the lease for that long instead of comparing timestamps, so the clocks of two machines may
+differ.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def store_of(url: ObjectUrl) -> Store:
 
 @lru_cache(maxsize=8)
 def _open_store(scheme: Scheme, endpoint: str, process: int) -> Store:
-    """Open connections to a store; another endpoint or process needs connections of its own."""
+    """Open connections to a store; each endpoint and each process needs its own connections."""
     match scheme:
         case "gs":
             return Gcs()
@@ -53,7 +53,7 @@ def _open_store(scheme: Scheme, endpoint: str, process: int) -> Store:
 def _request(
     url: ObjectUrl, action: str, request: Callable[[Store], T], missing: Problem = "missing"
 ) -> T:
-    """Make a request; `missing` is the problem if the store does not find what it needs."""
+    """Make a request. `missing` is the problem to report if the store finds no such object."""
     store = store_of(url)
 
     def classify(error: BaseException) -> Problem | None:
@@ -221,7 +221,7 @@ def upload(file: Path, url: ObjectUrl) -> None:
       StorageError: the object cannot be written.
     """
     expected = file.stat().st_size
-    # An upload in several requests may be forgotten by the store, and then has to begin again.
+    # The store may lose track of an upload in several requests, which then has to start over.
     _request(url, "writing", lambda store: store.upload(url, file), missing="transient")
     written = stat(url).num_bytes
     if written != expected:

@@ -13,7 +13,7 @@ class ObjectReader(io.RawIOBase):
     """A seekable, unbuffered binary file that reads one version of an object.
 
     While one block of 8 MiB is being used, the next one is read in a thread. At most two blocks are
-    in memory. If the object is replaced meanwhile, reading raises a `ConflictError`.
+    in memory. If the object is replaced in the meantime, reading raises a `ConflictError`.
     """
 
     def __init__(self, info: ObjectInfo):

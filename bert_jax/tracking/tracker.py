@@ -88,6 +88,6 @@ def read_tracked_ids(work_dir: Path) -> dict[str, str]:
 
 def write_tracked_id(work_dir: Path, name: TrackerName, tracked_id: str) -> None:
     """Remember the ID of a tracked run for later starts."""
-    with _WRITING:  # each tracker has a thread of its own
+    with _WRITING:  # each tracker has its own thread
         ids = {**read_tracked_ids(work_dir), name: tracked_id}
         write_file(work_dir / TRACKERS_NAME, json.dumps(ids, indent=1) + "\n")

@@ -105,7 +105,7 @@ def prepare(work: Path) -> Path:
 
 
 def start(config: Path, work_dir: Path) -> int:
-    """Start the run in a process of its own, and return its ID."""
+    """Start the run in a separate process, and return the process ID."""
     process = os.fork()
     if process:
         return process

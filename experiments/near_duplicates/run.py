@@ -3,7 +3,7 @@
     python experiments/near_duplicates/run.py --data DIR --output experiments/near_duplicates
 
 The directory must contain wiki_aa.jsonl.xz, with an article in the field "text" of each line.
-Shingles for the exact similarities and for datasketch are made by separate code: character
+Separate code makes the shingles for the exact similarities and for datasketch: character
 categories, joined strings and xxhash.
 """
 

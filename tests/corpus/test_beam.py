@@ -12,7 +12,7 @@ import pytest
 from bert_jax.corpus.prepare import make_corpus, prepare
 from bert_jax.corpus.requests import check_request
 
-pytest.importorskip("apache_beam", reason="needs the extra `beam`, in an environment of its own")
+pytest.importorskip("apache_beam", reason="needs the extra `beam`, in a separate environment")
 from bert_jax.corpus import beam_pipeline
 
 # Beam and its workers warn about optional packages and open sockets.

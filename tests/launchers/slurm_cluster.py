@@ -93,7 +93,7 @@ class SlurmCluster:
 
     def __enter__(self) -> SlurmCluster:
         files = ("key-file", "socket", "pid-file", "log-file", "seed-file")
-        # munged would otherwise insist on a directory and an account of its own.
+        # munged would otherwise insist on its own directory and account.
         munge = ["munged", "--foreground", "--force"]
         munge += [f"--{name}={self._directory}/munge.{name.partition('-')[0]}" for name in files]
         try:

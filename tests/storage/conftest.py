@@ -1,4 +1,4 @@
-"""Start emulators of object stores, and give each test a bucket of its own."""
+"""Start emulators of object stores, and give each test its own bucket."""
 
 import json
 import os

@@ -47,7 +47,7 @@ class Handler(BaseHTTPRequestHandler):
         fault = self.matching_fault()
         kind = fault["kind"] if fault else None
         if kind == "status":
-            return self.answer(fault["status"], {}, b"the emulator is told to fail")
+            return self.answer(fault["status"], {}, b"an injected fault")
         if kind == "stall":
             time.sleep(fault["seconds"])
             self.close_connection = True

@@ -77,7 +77,7 @@ def test_a_small_cache_is_shared_and_reported(
         assert read_all(Corpus(uploaded, "train", cache)) == read_all(
             Corpus(on_disk.corpus, "train")
         )
-    assert "shards will be copied again and again. Raise loader.cache_gib" in caplog.text
+    assert "shards will be copied repeatedly. Raise loader.cache_gib" in caplog.text
     assert sum(file.stat().st_size for file in cache.directory.rglob("*.arrayrecord")) <= (
         cache.max_bytes
     )

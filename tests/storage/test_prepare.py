@@ -112,7 +112,7 @@ def test_a_corpus_in_a_bucket_equals_one_on_disk(
         prepare(on_disk.text, on_disk.tokenizer, output / "inner")
     with pytest.raises(ValueError, match="this directory is not empty"):
         prepare(on_disk.text, on_disk.tokenizer, bucket / "corpora")
-    with pytest.raises(ValueError, match="parts of a corpus are prepared in a directory on a file"):
+    with pytest.raises(ValueError, match="--part, --merge and --runner need a directory on a file"):
         prepare(on_disk.text, on_disk.tokenizer, bucket / "other", merge=True)
     missing = f"output={bucket.scheme}://no-such-bucket/x: the bucket 'no-such-bucket' does not"
     with pytest.raises(ValueError, match=missing):

@@ -42,7 +42,7 @@ def test_a_saved_dataset_has_the_rows_that_its_library_loads(saved: Path) -> Non
         str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files
     }
     assert counts.bytes_read == sum(file.stat().st_size for file in files)
-    assert texts_of(saved.parent) == TEXTS[::-1]  # also if it is inside the input directory
+    assert texts_of(saved.parent) == TEXTS[::-1]  # even if it is inside the input directory
     ids = read_documents([str(saved)], SourceOptions(), SourceCounts())
     assert next(ids).source == f"{files[0]}:row 0"
 

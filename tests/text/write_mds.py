@@ -1,7 +1,7 @@
 """Write the shards in tests/text/mds with the library that defines the format.
 
-The library requires older versions of NumPy and transformers than this package, so it needs an
-environment of its own::
+The library requires older versions of NumPy and transformers than this package, so it needs a
+separate environment::
 
     pip install mosaicml-streaming==0.13.0
     python tests/text/write_mds.py tests/text/mds
