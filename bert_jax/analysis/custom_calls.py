@@ -18,8 +18,8 @@ _COST = re.compile(
     r'"cost_estimate":\{"flops":"(\d+)","transcendentals":"\d+","bytes_accessed":"(\d+)"'
 )
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
-# The part of the path of an operation that the backward pass recomputes, after those that
-# `jax.checkpoint` and the transformations around it add.
+# If the backward pass recomputes an operation, JAX adds this part to the operation's path, after
+# the parts for `jax.checkpoint` and the transformations around it.
 RECOMPUTED = "rematted_computation"
 # The number of matrix multiplications with the scores or their gradient as an operand or a result:
 # two in the forward pass, and five in the backward pass, which recomputes the scores.
@@ -63,8 +63,8 @@ def is_pallas(line: Instruction) -> bool:
 def is_backward(line: Instruction) -> bool:
     """Return whether a kernel computes gradients.
 
-    With rematerialization, the backward pass also runs kernels of the forward pass again. JAX marks
-    these in the paths of their names.
+    With rematerialization, the backward pass also repeats kernels of the forward pass. JAX marks
+    these in the path that is part of their name.
     """
     match = _OP_NAME.search(line.rest)
     path = match[1].rpartition(RECOMPUTED)[2] if match else ""

@@ -116,7 +116,7 @@ def open_source(init_from: str, work_dir: Path, mesh: Mesh, *, from_scratch: boo
 
 
 def _local(init_from: str) -> Path:
-    """Return the path of the model on a local disk, or one without a model if it was deleted."""
+    """Return the model's path on a local disk; a path without a model if it was deleted."""
     try:
         return local_model(init_from, "init_from")
     except ValueError:

@@ -143,9 +143,9 @@ def visible_keys(
 def band_keep_mask(
     blocks: Blocks, key: jax.Array, rate: float, shape: tuple[int, ...]
 ) -> jax.Array:
-    """Return the part of the `keep_mask` of dense attention that belongs to the blocks' bands.
+    """Return the parts of the `keep_mask` of dense attention that the blocks cover.
 
-    Therefore, other implementations of local attention drop the same probabilities.
+    All implementations of local attention therefore drop the same probabilities.
 
     Args:
       blocks: see `cut`.
@@ -157,7 +157,8 @@ def band_keep_mask(
     places = (blocks.count, 1, *pairs)
     start = jax.lax.broadcasted_iota(jnp.uint32, places, 0) * jnp.uint32(blocks.size)
     query = start + jax.lax.broadcasted_iota(jnp.uint32, places, 2)
-    # Before the row, and for rows of more than 65,536 tokens, unsigned numbers wrap around.
+    # The unsigned numbers wrap around before the start of the row, and in rows of more than 65,536
+    # tokens.
     token = start + jax.lax.broadcasted_iota(jnp.uint32, places, 3) - jnp.uint32(blocks.overlap)
     index = query * jnp.uint32(blocks.length) + token
     states = matrix_states(key, (rows // blocks.count, 1, num_heads))

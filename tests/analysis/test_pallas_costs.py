@@ -90,7 +90,7 @@ def test_a_loop_of_unknown_length_makes_the_flops_unknown() -> None:
     ("path", "share"),
     [("jvp(f)/splash", PALLAS_TPU_SHARES[0]), ("transpose(jvp(f))/splash", PALLAS_TPU_SHARES[1])],
 )
-def test_a_kernel_of_a_tpu_may_be_estimated_by_its_name(path: str, share: float) -> None:
+def test_a_tpu_kernel_may_be_estimated_by_its_name(path: str, share: float) -> None:
     times = TpuTimes(1.5e9, 197e12, 819e9, {"splash": Work(10**12)})
     text = f'%x), custom_call_target="tpu_custom_call", metadata={{op_name="{path}/pallas_call"}}'
     time = times(Instruction("splash.1", "bf16[8]", "custom-call", text), {}, 0)
@@ -128,7 +128,7 @@ def test_recomputed_operations_count_as_forward_pass(recomputes: bool) -> None:
         ("SoftmaxBackward", "transpose(jvp())/checkpoint", 5),
     ],
 )
-def test_cudnns_attention_has_two_products_whenever_it_is_not_its_gradient(
+def test_cudnn_attention_has_two_products_unless_it_is_a_gradient(
     target: str, path: str, products: int
 ) -> None:
     text = (
