@@ -19,17 +19,19 @@ from types import TracebackType
 from typing import Any
 
 from bert_jax.corpus.manifest import MANIFEST, TOKENIZER, Manifest, manifest_text
+from bert_jax.corpus.plans import (
+    IGNORED_IF_UNFINISHED,
+    different_settings,
+    finished_meanwhile,
+    not_empty,
+    plan_differences,
+)
 from bert_jax.corpus.shards import UnitResult, result_of, shard_path
 from bert_jax.corpus.workspace import (
-    IGNORED_IF_UNFINISHED,
     PLAN,
     SCREENING,
     WORK,
-    different_settings,
-    finished_meanwhile,
     has_corpus,
-    not_empty,
-    plan_differences,
 )
 from bert_jax.files import temporary_beside, writing
 from bert_jax.json_files import parse_json_object

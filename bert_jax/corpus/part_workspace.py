@@ -10,14 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from bert_jax.corpus.plans import plan_differences, read_plan
 from bert_jax.corpus.workspace import (
     LOCK,
     PLAN,
     WORK,
     Workspace,
     open_lock,
-    plan_differences,
-    read_plan,
     try_lock,
 )
 

@@ -17,10 +17,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal
 
-from bert_jax.corpus.inputs import CHECKSUM_KEY, MTIME_KEY, SPLIT_KEY
+from bert_jax.corpus.inputs import CHECKSUM_KEY, MTIME_KEY
 from bert_jax.corpus.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest, write_manifest
+from bert_jax.corpus.plans import (
+    IGNORED_IF_FINISHED,
+    IGNORED_IF_UNFINISHED,
+    different_settings,
+    finished_meanwhile,
+    not_empty,
+    plan_differences,
+    read_plan,
+)
 from bert_jax.files import sync_directory, write_file
-from bert_jax.json_files import read_json_object
 from bert_jax.local_paths import make_directory
 from bert_jax.storage.locations import exists, modified_ns, sha256_of
 from bert_jax.storage.objects import remove_tree
@@ -32,14 +40,7 @@ logger = logging.getLogger(__name__)
 WORK = ".work"
 SCREENING = "screening"  # the subdirectory for the results of screening documents
 PLAN = "plan.json"
-_MAX_DIFFERENCES = 5
-# Plan entries that may differ from those of a finished corpus, which is not prepared again.
-_IGNORED_IF_FINISHED = ("libraries.",)
-# Plan entries that may differ from those of an unfinished corpus, since a rejected input may have
-# been fixed. Shards are kept only if their documents are unchanged.
-IGNORED_IF_UNFINISHED = ("on_bad_line", "size in bytes of ")
 LOCK = "lock"
-
 
 # These names are copied, because the modules that define them (`runs.work_dir`,
 # `finetuning.sweep_directory` and `interop`) import JAX.
@@ -122,7 +123,7 @@ def finished_corpus(output: Location, plan: dict[str, Any]) -> Manifest | None:
         "options": manifest.options,
         "sources": manifest.sources,
     }
-    if differences := plan_differences(finished_plan, plan, ignored=_IGNORED_IF_FINISHED):
+    if differences := plan_differences(finished_plan, plan, ignored=IGNORED_IF_FINISHED):
         raise ValueError(
             f"{output}: contains a finished corpus with different settings: {differences}. "
             "Choose another output directory."
@@ -269,31 +270,6 @@ class Workspace:
         self._lock.close()
 
 
-def not_empty(output: Location) -> str:
-    """Return the error message for a directory with unrelated content."""
-    return (
-        f"{output}: this directory is not empty, and does not contain an unfinished preparation. "
-        "Choose a new or empty directory."
-    )
-
-
-def finished_meanwhile(output: Location) -> str:
-    """Return the error message for a corpus that another preparation has just finished."""
-    return (
-        f"output={output}: another preparation has just finished this corpus. Run the same command "
-        "again to use it."
-    )
-
-
-def different_settings(output: Location, differences: str, work: Location) -> str:
-    """Return the error message for an unfinished preparation with a different plan."""
-    return (
-        f"{output}: contains an unfinished preparation with different settings: {differences}. Use "
-        f"the same settings to continue it, choose another output directory, or delete {work} to "
-        "start over."
-    )
-
-
 def open_lock(path: Path) -> IO[str]:
     """Open a file to be locked, and create it if necessary."""
     return open(path, "a+", encoding="utf-8")
@@ -316,43 +292,3 @@ def try_lock(lock: IO[str], kind: int) -> bool:
             raise
         return False
     return True
-
-
-def read_plan(path: Path) -> dict[str, Any]:
-    """Return the plan of an unfinished preparation."""
-    return read_json_object(path, f"Delete {path.parent} to start over")
-
-
-def plan_differences(
-    existing: dict[str, Any], requested: dict[str, Any], ignored: tuple[str, ...]
-) -> str:
-    """Describe the differences between two plans, or return "" if there are none.
-
-    Args:
-      existing: the plan of the corpus in the directory.
-      requested: the plan of this preparation.
-      ignored: the prefixes of names whose values may differ.
-    """
-    before, now = _flat(existing), _flat(requested)
-    names = [name for name in {**before, **now} if not name.startswith(ignored)]
-    different = [name for name in names if before.get(name) != now.get(name)]
-    descriptions = [
-        f"{name} was {before.get(name, 'absent')} and is now {now.get(name, 'absent')}"
-        for name in different[:_MAX_DIFFERENCES]
-    ]
-    if len(different) > len(descriptions):
-        descriptions.append(f"and {len(different) - len(descriptions)} more")
-    return "; ".join(descriptions)
-
-
-def _flat(plan: dict[str, Any]) -> dict[str, Any]:
-    """Return a plan as a flat dict, with the paths of sources in the keys."""
-    options = dict(plan["options"])
-    flat = {f"libraries.{name}": version for name, version in options.pop("libraries", {}).items()}
-    flat |= options
-    flat["tokenizer_fingerprint"] = plan["tokenizer_fingerprint"]
-    for number, source in enumerate(plan["sources"], start=1):
-        held_out = ", held out" if source.get(SPLIT_KEY) else ""
-        flat[f"input {source['path']}"] = f"number {number}{held_out}"
-        flat[f"size in bytes of {source['path']}"] = source["num_bytes"]
-    return flat
