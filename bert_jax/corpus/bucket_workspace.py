@@ -206,6 +206,7 @@ class BucketWorkspace:
     def publish(self, manifest: Manifest) -> None:
         """Upload the tokenizer and other files and, when these are complete, the manifest."""
         self.keeper.wait()
+        self._lease.check()
         for name in manifest.filter_files:
             upload(self.work / SCREENING / name, self._output / name)
         for file in sorted((self.work / TOKENIZER).iterdir()):

@@ -64,6 +64,7 @@ class Notifier:
         self._metrics: Mapping[str, float] = {}
         self._newest: threading.Thread | None = None
         self._waiting = 0
+        self._counting = threading.Lock()
 
     def __call__(self, report: Report) -> None:
         """Send an event for a rollback, and remember the metrics of an evaluation."""
@@ -108,7 +109,8 @@ class Notifier:
                 message,
             )
             return
-        self._waiting += 1
+        with self._counting:
+            self._waiting += 1
         facts = {
             "event": event,
             "message": message[:_MESSAGE_LENGTH],
@@ -129,7 +131,8 @@ class Notifier:
             problem = run_command(self._command, facts, self._timeout)
         except (OSError, ValueError) as error:
             problem = str(error)
-        self._waiting -= 1
+        with self._counting:
+            self._waiting -= 1
         if problem:
             logger.warning(
                 "the command in reporting.notify for the event %r %s. The run is not affected.",
