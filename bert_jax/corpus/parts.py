@@ -166,7 +166,7 @@ def merge_parts(request: CorpusRequest) -> Manifest:
 
     Raises:
       ValueError: a part has not been made or is still running, too many tokens are unknown, or a
-        requested split is empty. Nothing is written, unless the parts cannot be used at all.
+        requested split is empty. Finished parts are kept, unless a split is empty.
       OSError: a file cannot be read or written.
     """
     manifest = finished_corpus(request.directory, request.plan)
@@ -197,6 +197,7 @@ def publish_units(request: CorpusRequest, workspace: Workspace) -> Manifest:
     if missing:
         raise ValueError(_missing_units(workspace, assignment, missing))
     request.tokenizer.save(workspace.work / TOKENIZER)
+    preparation.unknown.keep_finished_work()
     with explaining_unknown(request, preparation, workspace):
         order = in_stream_order(assignment.units, request.options.unit_bytes)
         preparation.check_unknown(deque(order))

@@ -103,6 +103,7 @@ class Preparation:
                 unchecked.append(unit.name)
                 kept = self.keeper.kept(self.work, unit.name)
                 if kept is not None and kept.unit_digest == unit.digest:
+                    self.unknown.keep_finished_work()
                     self.results[unit.name] = kept
                     meter.add_kept(kept)
                     report()

@@ -182,8 +182,7 @@ class UnknownCounts:
         """
         if unknown is None:
             # These tokens were produced by an earlier version, which did not count unknown tokens.
-            # This counts as a check, so that finished work is kept if the corpus is rejected later.
-            self.checks += 1
+            self.keep_finished_work()
             return
         self.tokens += tokens
         self.unknown += unknown
@@ -194,6 +193,10 @@ class UnknownCounts:
     def too_many(self) -> bool:
         """Whether there are at least 100 tokens and more than `REFUSED_SHARE` are unknown."""
         return self.share > REFUSED_SHARE and self.tokens >= _MIN_REFUSED_TOKENS
+
+    def keep_finished_work(self) -> None:
+        """Do not treat the next check as the first one, since earlier work would be lost."""
+        self.checks += 1
 
     def check(self) -> None:
         """Raise TooManyUnknownError if too many tokens are unknown."""

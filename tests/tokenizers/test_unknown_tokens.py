@@ -11,8 +11,10 @@ from tokenizers import Tokenizer as PlainTokenizer
 
 from bert_jax.corpus.inputs import PrepareOptions
 from bert_jax.corpus.manifest import Manifest, read_manifest
+from bert_jax.corpus.parts import Part, make_part, merge_parts
 from bert_jax.corpus.prepare import make_corpus
 from bert_jax.corpus.progress import Progress
+from bert_jax.corpus.requests import CorpusRequest, check_request
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tokenizers.words import (
     TooManyUnknownError,
@@ -90,6 +92,40 @@ def test_shards_finished_before_a_refusal_are_kept(tokenizer, tmp_path):
         inputs, tokenizer, output, OPTIONS, 1, reported.append, allow_unknown=True
     )
     assert reported[-1].new_shards < reported[-1].shards == len(manifest.train.shards)
+
+
+class Stopped(Exception):
+    """Raised by a progress callback to stop a preparation."""
+
+
+def test_allowed_shards_are_kept_if_the_permission_is_forgotten(
+    mostly_unknown, tokenizer, tmp_path
+):
+    output = tmp_path / "out"
+
+    def stop(progress: Progress) -> None:
+        if progress.new_shards == 3:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        make_corpus([mostly_unknown], tokenizer, output, OPTIONS, 1, stop, allow_unknown=True)
+    before = set(output.glob(".work/*.arrayrecord"))
+    with pytest.raises(ValueError, match="--allow-unknown"):
+        make_corpus([mostly_unknown], tokenizer, output, OPTIONS, 1)
+    assert before and before <= set(output.glob(".work/*.arrayrecord"))
+
+
+def test_allowed_parts_are_kept_if_the_permission_is_forgotten(mostly_unknown, tokenizer, tmp_path):
+    def request(*, allow_unknown: bool) -> CorpusRequest:
+        return check_request(
+            *([mostly_unknown], tokenizer, tmp_path / "out", OPTIONS, 1, None, ()),
+            allow_unknown=allow_unknown,
+        )
+
+    make_part(request(allow_unknown=True), Part(0, 1))
+    with pytest.raises(ValueError, match="--allow-unknown"):
+        merge_parts(request(allow_unknown=False))
+    assert merge_parts(request(allow_unknown=True)).train.num_documents == 120
 
 
 def test_work_of_an_earlier_version_counts_as_a_check():
