@@ -78,7 +78,7 @@ def test_fragments_go_where_they_leave_the_least_space():
     ]
 
 
-def test_one_fragment_per_record_packs_nothing():
+def test_nothing_is_packed_with_one_fragment_per_record():
     documents = random_documents(0, 50, 10)
     records = pack_documents(documents, 128, 1)
     assert all(len(record) == 1 for record in records)

@@ -124,7 +124,7 @@ def test_a_merge_without_parts_is_refused(request_corpus, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_parts_of_another_plan_are_refused(request_corpus, tmp_path):
+def test_parts_with_a_different_plan_are_refused(request_corpus, tmp_path):
     make_part(request_corpus(), Part(0, 2))
     changed = request_corpus(max_documents_per_record=2)
     message = "different settings: max_pieces was 4 and is now 2"

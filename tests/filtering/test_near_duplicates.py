@@ -72,6 +72,6 @@ def test_a_large_bucket_is_one_cluster(tmp_path: Path, monkeypatch: pytest.Monke
     assert find([text] * 500, tmp_path, [250, 250]) == [(0, list(range(1, 500)))]
 
 
-def test_there_may_be_no_documents(tmp_path: Path) -> None:
+def test_no_documents_give_no_clusters(tmp_path: Path) -> None:
     assert find([], tmp_path, []) == []
     assert find(["…", "!"], tmp_path, [2]) == []

@@ -176,7 +176,7 @@ def cloud(tmp_path) -> Iterator[Cloud]:
 SETUP = ["scp", "setup ''", "start", "follow"]
 
 
-def test_a_new_slice_is_requested_set_up_and_used(cloud):
+def test_a_new_slice_is_requested_then_set_up_and_used(cloud):
     cloud.plan(states=[["WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]])
     cloud.end(0)
     code, output = cloud.run()

@@ -83,7 +83,7 @@ def test_a_small_cache_is_shared_and_reported(
     )
 
 
-def test_faults_are_named_in_a_sentence(
+def test_faults_are_described_in_one_sentence(
     uploaded: ObjectUrl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus = Corpus(uploaded, "train", corpus_cache(tmp_path / "a"))

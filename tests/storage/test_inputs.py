@@ -78,7 +78,7 @@ def test_inputs_are_expanded_and_read_alike(
     assert read[0] == read[1]
 
 
-def test_unusable_inputs_are_rejected_in_a_sentence(both: tuple[Path, ObjectUrl]) -> None:
+def test_unusable_inputs_are_described_in_one_sentence(both: tuple[Path, ObjectUrl]) -> None:
     _, remote = both
     for name, message in {
         "/none": "/none: there is no such object or directory in the bucket",

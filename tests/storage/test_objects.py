@@ -141,7 +141,7 @@ def test_failed_requests_are_repeated_and_logged_once(
     assert emulator.faults_left() == 0
 
 
-def test_an_outage_is_reported_in_a_sentence(
+def test_an_outage_is_reported_in_one_sentence(
     emulator: Emulator, bucket: ObjectUrl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retries, "BUDGET_SECONDS", 0.5)

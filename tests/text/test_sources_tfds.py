@@ -82,7 +82,7 @@ def test_a_part_of_a_split_is_read_and_bad_rows_are_counted(data_dir):
     assert (len(documents), counts.bad_lines) == (9, 1)
 
 
-def test_errors_of_tfds_are_reported_in_one_line(data_dir):
+def test_errors_of_tfds_are_reported_on_one_line(data_dir):
     for name, field, message in [
         ("tfds:tiny_text/plain", "body", "no feature 'body'; the features are"),
         ("tfds:tiny_text/plain", "number", "has the type int. Expected text"),

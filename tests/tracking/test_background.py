@@ -116,7 +116,7 @@ def test_a_tracker_that_hangs_does_not_hang_the_run(
     released.set()
 
 
-def test_a_missing_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background.importlib.util, "find_spec", lambda name: None)
     check_trackers((), "trackers")
     with pytest.raises(ValueError, match=r"pip install 'bert_jax\[wandb\]'"):
