@@ -173,6 +173,6 @@ def check_norm_kernels(device: Device, hidden_dim: int) -> None:
     )
     require(
         fits_norm_kernels(hidden_dim),
-        f"compute.norms='triton' needs a hidden_dim, at most 8192, that is a power of two (64 or "
-        f"more) times a number up to 8, not {hidden_dim}. Set compute.norms='xla' (or 'auto')",
+        f"compute.norms='triton' needs a hidden_dim of at most 8192 that is a power of two (64 or "
+        f"more) times a number from 1 to 8, not {hidden_dim}. Set compute.norms='xla' (or 'auto')",
     )

@@ -43,9 +43,9 @@ def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
 
     The probability is accurate to within 2^-32. Each element depends only on the key and the
     element's *global* index, so the mask is the same under any sharding. The index over the last
-    two dims has 32 bits. Each index over the leading dims is hashed into 64 bits of state. One half
-    is mixed in before and one during the hash of the other index, so that no two matrices use
-    overlapping counters.
+    two dims has 32 bits. Each index over the leading dims is hashed into 64 bits of state. Its two
+    halves are mixed in at different points of the hash, so that no matrix's mask is a shifted copy
+    of another's.
 
     Args:
       key: a typed JAX key (`jax.random.key`).
@@ -110,8 +110,8 @@ def keep_counters(
       second: see `keep_elements`.
       rate: see `keep_mask`.
     """
-    # A state is mixed in before the bits are shifted. Since (x ^ s) ^ ((x ^ s) >> n) equals (x ^ (x
-    # >> n)) ^ (s ^ (s >> n)), the state is shifted here once per matrix instead of once per
+    # A state is mixed in before the bits are shifted. Since (x ^ s) ^ ((x ^ s) >> n) equals
+    # (x ^ (x >> n)) ^ (s ^ (s >> n)), the state is shifted here once per matrix instead of once per
     # element, and a GPU combines an element's three terms in one instruction.
     first, second = first ^ (first >> 16), second ^ (second >> 15)
     bits = (counters ^ first) * jnp.uint32(_MULTIPLIER_1)

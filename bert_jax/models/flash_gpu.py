@@ -40,7 +40,7 @@ _HEAD_DIMS = (16, 32, 64, 128)
 # The index of an element of a dropout mask has 32 bits.
 _MAX_LENGTH = 2**16 - 1
 
-_BlocksOf = Literal["query", "key"]  # which tokens each program owns a block of
+_BlocksOf = Literal["query", "key"]  # whether each program owns a block of queries or keys
 
 SCALES_SCORES = True  # see `FlashKernels`
 

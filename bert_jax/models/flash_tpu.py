@@ -5,8 +5,8 @@ kernel works on arrays [batch, length, num_heads * head_dim], the layout in whic
 produce them, in blocks of 128 lanes, which are two heads if `head_dim` is 64. To multiply one head
 of a block, it zeroes the other lanes of an operand.
 
-XLA does not estimate the time of a kernel, but libtpu writes the kernel's schedule to files if this
-variable is set in the environment before JAX starts. No TPU needs to be present:
+XLA does not estimate the time of a kernel. But libtpu writes the kernel's schedule to files, even
+without a TPU, if this variable is set in the environment before JAX starts:
 
     LIBTPU_INIT_ARGS="--xla_jf_dump_to=FOLDER --xla_jf_dump_llo_text=true
         --xla_jf_dump_llo_pass_label_regex=final_bundles"
@@ -259,7 +259,7 @@ def _cost(query: jax.Array, products: int, arrays: int) -> pl.CostEstimate:
 
     Args:
       query: the query.
-      products: the number of matrix products with the scores, or an array of their shape.
+      products: the number of matrix products with an operand or result as large as the scores.
       arrays: the number of arrays as large as `query` that the kernel reads or writes.
     """
     batch, length, num_heads, head_dim = query.shape

@@ -1,4 +1,4 @@
-"""Compute dropout, a residual connection and a norm in one Triton kernel; gradients in another.
+"""Compute dropout, a residual connection and a norm in one kernel, and their gradients in another.
 
 Both kernels are limited by the bandwidth of memory, so they read and write every array only once.
 """

@@ -275,7 +275,7 @@ def _gradients_with_product(
     return to_x, table_gradient(cotangent, x), to_bias
 
 
-_ALIGNMENT = 8  # rows for cuBLAS have a multiple of 16 bytes, or 8 numbers in bfloat16
+_ALIGNMENT = 8  # cuBLAS needs rows whose size is a multiple of 16 bytes (8 numbers)
 
 
 def _gradients_with_sum(

@@ -41,14 +41,15 @@ STATES: dict[Activity, str] = {
 class Heartbeat:
     """Writes `heartbeat.json` from a thread, even while the run compiles, saves or hangs.
 
-    The file is replaced atomically. It is one JSON object: time: when the file was written, in
-    seconds since 1970. A file that is older than half a minute means that the process has ended or
-    its machine is unreachable. progress_time: when the step or the state last changed. If it is old
-    and `time` is not, the run is stuck or a step is taking a long time. step, total_steps: the
-    number of completed steps, and the number in the whole run. state: "starting", "compiling",
-    "training", "evaluating", "saving", "restoring", "waiting for data" or "fine-tuning a
-    checkpoint"; at the end "finished", "stopped" or "failed". host, pid: the machine and the
-    process that wrote the file, which is the run's first process.
+    The file is replaced atomically. It is one JSON object:
+      time: when the file was written, in seconds since 1970. A file that is older than half a
+        minute means that the process has ended or its machine is unreachable.
+      progress_time: when the step or the state last changed. If it is old and `time` is not, the
+        run is stuck or a step is taking a long time.
+      step, total_steps: the number of completed steps, and the number in the whole run.
+      state: "starting", "compiling", "training", "evaluating", "saving", "restoring", "waiting for
+        data" or "fine-tuning a checkpoint"; at the end "finished", "stopped" or "failed".
+      host, pid: the machine and the process that wrote the file, which is the run's first process.
 
     A file that cannot be written is reported once, and does not stop the run.
 
