@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "goodput": set(),
     "analysis": {"models"},
     "tasks": {"models"},
-    "training": {"analysis", "goodput", "models", "tasks"},
+    "training": {"analysis", "goodput", "models", "storage", "tasks"},
     "tracking": {"goodput", "training"},
     "runs": {"corpus", "goodput", "models", "storage", "tasks", "tokenizers", "training"},
     "inference": {"labeled_data", "models", "runs", "storage", "tasks", "text", "tokenizers"},

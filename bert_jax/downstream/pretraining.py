@@ -79,18 +79,18 @@ class _InProcess:
     tasks: Mapping[str, FinetuneConfig]
     _opened: Mapping[str, FinetuneRun] = field(default_factory=dict)
 
-    def check(self, model: ModelConfig, tokenizer: Tokenizer) -> None:
+    def check(self, model: ModelConfig, tokenizer: Tokenizer, work_dir: Path) -> None:
         """See `Downstream.check`."""
         try:
-            self._opened = open_tasks(self.tasks, Path(self.config.work_dir), model, tokenizer)
+            self._opened = open_tasks(self.tasks, work_dir, model, tokenizer)
         except ValueError as error:
             raise ValueError(f"{_KEY}: {error}") from error
 
     @contextmanager
-    def scoring(self, stop: StopRequest, report: OnReport) -> Iterator[_AfterSave]:
+    def scoring(self, work_dir: Path, stop: StopRequest, report: OnReport) -> Iterator[_AfterSave]:
         """See `Downstream.scoring`."""
         with scoring(
-            Path(self.config.work_dir),
+            work_dir,
             self._opened,
             tensorboard=self.config.reporting.tensorboard,
             stop=stop,

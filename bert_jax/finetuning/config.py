@@ -12,7 +12,7 @@ from bert_jax.finetuning.registry import kind_of_task, task_sections
 from bert_jax.finetuning.task_data import TaskData
 from bert_jax.finetuning.task_kind import TaskConfig
 from bert_jax.labeled_data.files import Split
-from bert_jax.local_paths import LocalPath, PathOrUrl, check_config_paths
+from bert_jax.local_paths import PathOrUrl, check_config_paths
 from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tracking.tracker import TrackerName
@@ -105,7 +105,7 @@ class FinetuneConfig:
     """The config of a run. Its task is one section: glue, sentences, choices, tags or spans.
 
     Attributes:
-      work_dir: the directory that the run writes to.
+      work_dir: the directory that the run writes to, or its URL in a bucket.
       init_from: the work directory of `pretrain`, `import` or `finetune` that provides the initial
         parameters and the tokenizer. You may delete that directory once the run has saved a
         checkpoint.
@@ -147,7 +147,7 @@ class FinetuneConfig:
       mesh: the number of devices along each mesh axis.
     """
 
-    work_dir: LocalPath
+    work_dir: PathOrUrl
     init_from: PathOrUrl
     task: TaskConfig = one_section_of(task_sections)
     from_scratch: bool = False

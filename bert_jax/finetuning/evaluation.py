@@ -75,7 +75,7 @@ def evaluate(
             )
         check_output(into, "--predictions")
     opened = open_evaluation(
-        local_model(work_dir, step=step),
+        local_model(work_dir),
         config,
         data=None if data is None else os.fspath(data),
         step=step,

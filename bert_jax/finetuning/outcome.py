@@ -13,6 +13,7 @@ from bert_jax.finetuning.task_data import TaskData
 from bert_jax.json_files import expecting_fields, read_json_object
 from bert_jax.local_paths import make_directory
 from bert_jax.models.model import ModelConfig
+from bert_jax.runs.locations import WorkDir
 from bert_jax.runs.work_dir import Comparison, InferenceDefaults, named_step, write_model
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.reports import format_metric
@@ -38,15 +39,15 @@ class Outcome:
     tests: Mapping[str, str]
 
 
-def write_outcome(work_dir: Path, outcome: Outcome) -> None:
-    """Write the outcome to `scores.json`."""
+def write_outcome(place: WorkDir, outcome: Outcome) -> None:
+    """Write the outcome to `scores.json` in a work directory."""
     content = {
         "step": outcome.step,
         "scores": dict(outcome.scores),
-        "predictions": list(map(str, outcome.predictions)),
+        "predictions": [str(place.shown(file)) for file in outcome.predictions],
         "tests": dict(outcome.tests),
     }
-    write_file(work_dir / SCORES_NAME, json.dumps(content, indent=2) + "\n")
+    write_file(place.path / SCORES_NAME, json.dumps(content, indent=2) + "\n")
 
 
 def read_outcome(work_dir: Path) -> Outcome | None:

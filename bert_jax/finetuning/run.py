@@ -35,6 +35,7 @@ from bert_jax.finetuning.task_kind import TaskConfig
 from bert_jax.labeled_data.feature_batches import ByLength
 from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.model import ModelConfig
+from bert_jax.runs.locations import WorkDir
 from bert_jax.runs.ownership import ResolvedConfig
 from bert_jax.runs.runtime import dtype_hint
 from bert_jax.runs.work_dir import Comparison
@@ -51,7 +52,7 @@ class FinetuneRun:
     """A run whose files have been read and whose config has been checked against them.
 
     Attributes:
-      work_dir: the directory that the run writes to.
+      place: the directory that the run writes to.
       hyperparameters: the hyperparameters that a sweep may vary.
       source: the model that the run starts from.
       task: the config section of the task.
@@ -66,7 +67,7 @@ class FinetuneRun:
       resolved: the config's values, which are written to `config.json`.
     """
 
-    work_dir: Path
+    place: WorkDir
     hyperparameters: Hyperparameters
     source: Source
     task: TaskConfig
@@ -80,6 +81,11 @@ class FinetuneRun:
     hints: tuple[str, ...]
     resolved: ResolvedConfig
 
+    @property
+    def work_dir(self) -> Path:
+        """The local directory in which the run works."""
+        return self.place.path
+
     @classmethod
     def open(
         cls,
@@ -87,6 +93,7 @@ class FinetuneRun:
         mesh: Mesh,
         others: Sequence[FinetuneRun] = (),
         source: Source | None = None,
+        place: WorkDir | None = None,
     ) -> FinetuneRun:
         """Read the model and the task's files, and check that they fit the config.
 
@@ -96,18 +103,18 @@ class FinetuneRun:
           others: other open runs, whose model, data and compiled steps are reused if they are the
             same.
           source: the model to start from; None for the one in the config's `init_from`.
+          place: the opened work directory; None for one on disk.
 
         Raises:
           ValueError: the model or a file does not fit the config, or a file is missing or damaged.
         """
         config = config.with_columns()
         check_batches(config.batch_size, config.rows_evaluated, config.accumulation_steps, mesh)
+        place = place or WorkDir.on_disk(config.work_dir)
         source = (
             source
             or _shared_source(config.init_from, mesh, others, from_scratch=config.from_scratch)
-            or open_source(
-                config.init_from, Path(config.work_dir), mesh, from_scratch=config.from_scratch
-            )
+            or open_source(config.init_from, place.path, mesh, from_scratch=config.from_scratch)
         )
         encoder = encoder_of(source, config.max_length, config.dropout)
         data = _shared_data(
@@ -119,7 +126,7 @@ class FinetuneRun:
         loss = loss_of(config.task, model, compute)
         assert data.train is not None
         run = cls(
-            work_dir=Path(config.work_dir),
+            place=place,
             hyperparameters=config.hyperparameters,
             source=source,
             task=config.task,
@@ -165,8 +172,9 @@ class FinetuneRun:
                 "optimizer": {"peak_learning_rate": hyperparameters.learning_rate},
             }
         )
+        place = WorkDir.on_disk(work_dir)
         return dataclasses.replace(
-            self, work_dir=work_dir, hyperparameters=hyperparameters, resolved=resolved
+            self, place=place, hyperparameters=hyperparameters, resolved=resolved
         )
 
     def with_source(self, source: Source) -> FinetuneRun:

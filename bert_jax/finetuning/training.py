@@ -31,10 +31,11 @@ from bert_jax.goodput.text import goodput_lines
 from bert_jax.labeled_data.feature_batches import FeatureBatches
 from bert_jax.models.parameters import Parameters
 from bert_jax.pipeline.loader import Loader
-from bert_jax.runs.outputs import check_work_dir_kind
+from bert_jax.runs.locations import WorkDir, open_work_dir
 from bert_jax.runs.ownership import check_claimable, keep_config, only_writer
 from bert_jax.runs.runtime import Compilations, versions
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME, Comparison
+from bert_jax.storage.urls import Location
 from bert_jax.tracking.background import check_trackers, open_trackers
 from bert_jax.training.accounting import mesh_peak_flops, open_ledger
 from bert_jax.training.checkpoint import Checkpointer
@@ -72,20 +73,20 @@ class FinetuneResult:
     Attributes:
       finished: whether the run has ended. If False, it was stopped: its state is saved, and the
         same call resumes it.
-      work_dir: the run's work directory.
+      work_dir: the run's work directory, or its URL.
       best_step: the step of the best checkpoint, which `evaluate`, `predict` and `export` use.
       scores: the validation metrics of that checkpoint.
       predictions: the prediction files for the test sets.
     """
 
     finished: bool
-    work_dir: Path
+    work_dir: Location
     best_step: int | None = None
     scores: Mapping[str, float] = field(default_factory=dict)
-    predictions: Sequence[Path] = ()
+    predictions: Sequence[Location] = ()
 
     def __fspath__(self) -> str:
-        """Return the work directory, so that the result can be passed as a path."""
+        """Return the work directory or its URL, so that the result can be passed as a path."""
         return os.fspath(self.work_dir)
 
 
@@ -120,14 +121,27 @@ def finetune(
     ledger.switch(PREPARATION)
     check_config(config, FinetuneConfig)
     check_trackers(config.trackers, "trackers")
-    work_dir = Path(config.work_dir)
-    check_work_dir_kind(work_dir)
+    with open_work_dir(config.work_dir) as place:
+        result = _finetune(config, place, ledger, from_step, place.reporting(on_report), stop)
+        place.finished = result.finished
+    return result
+
+
+def _finetune(
+    config: FinetuneConfig,
+    place: WorkDir,
+    ledger: Ledger,
+    from_step: int | None,
+    on_report: OnReport | None,
+    stop: StopRequest | None,
+) -> FinetuneResult:
+    """Do what `finetune` does, in a work directory that has been opened."""
     with ledger.during(INITIALIZATION):
         mesh = make_mesh(config.mesh)
     # Check this before the first collective operation, which hangs if the configs differ.
     given = {"the config": to_plain(config), "--from-step": from_step}
     check_same({**given, "the versions": versions()})
-    run = FinetuneRun.open(config, mesh)
+    run = FinetuneRun.open(config, mesh, place=place)
     check_same({"the model and the examples": run.identity()})
     with ExitStack() as closing:
         compiled = closing.enter_context(Compilations())
@@ -135,17 +149,18 @@ def finetune(
         # finished.
         stop = closing.enter_context(stop or StopRequest())
         if jax.process_index() == 0:
-            closing.enter_context(only_writer(work_dir))
+            closing.enter_context(only_writer(place.path))
         finished = train(run, stop, from_step=from_step, on_report=on_report, ledger=ledger)
     if not finished or jax.process_index() != 0:
-        return FinetuneResult(finished, work_dir)
-    outcome = read_outcome(work_dir)
+        return FinetuneResult(finished, place.location)
+    outcome = read_outcome(place.path)
     assert outcome is not None
     report = on_first_process(on_report)
-    lines = [*conclusion(outcome, run.data, run.compared_by), f"work directory: {work_dir}"]
+    lines = [*conclusion(outcome, run.data, run.compared_by), f"work directory: {place.location}"]
     for line in (*lines, *compiled.lines()):
         report(Message(line))
-    return FinetuneResult(True, work_dir, outcome.step, outcome.scores, outcome.predictions)
+    predictions = [place.shown(file) for file in outcome.predictions]
+    return FinetuneResult(True, place.location, outcome.step, outcome.scores, predictions)
 
 
 def train(
@@ -173,12 +188,14 @@ def train(
     compared_by = run.compared_by
     early = EarlyStopping(compared_by.metric, run.monitoring.patience, compared_by.lower_is_better)
     belonging = {} if from_step is None else run.identity()
-    with ledger.during(RESTORE):
-        recovery = recover(run.work_dir / CHECKPOINTS_NAME, belonging, from_step)
-    for line in recovery.lines:
-        report(Message(line))
     stopped = ""
     with ExitStack() as closing:
+        closing.enter_context(run.place.uploading())
+        with ledger.during(RESTORE):
+            recovery = recover(run.work_dir / CHECKPOINTS_NAME, belonging, from_step)
+            run.place.settle()
+        for line in recovery.lines:
+            report(Message(line))
         checkpointer = closing.enter_context(_open_checkpointer(run, early, recovery.step))
         check_claimable(run.work_dir, run.tokenizer, begun=recovery.step is not None)
         with ledger.during(PREPARATION if recovery.step is None else RESTORE):
@@ -249,6 +266,7 @@ def _open_checkpointer(
         # A checkpoint that was saved before its evaluation has no metrics, but may be the best one.
         lambda step: intervals.evaluates(step) or step == early.best_step,
         verified=verified,
+        mirror=run.place.uploads,
     )
 
 
@@ -402,7 +420,7 @@ def _write_outcome(run: FinetuneRun, best_step: int, state: TrainState, stop: St
     evaluations = _evaluations(run.work_dir, run.total_steps)
     scores = next(entry for entry in evaluations if entry["step"] == best_step)
     scores = {name: x for name, x in scores.items() if name not in ("kind", "step")}
-    write_outcome(run.work_dir, Outcome(best_step, scores, files, _tests(run)))
+    write_outcome(run.place, Outcome(best_step, scores, files, _tests(run)))
     run.write_model(best_step)
 
 

@@ -316,7 +316,7 @@ class Predictor:
         """
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: expected 1 or more")
-        work_dir = local_model(work_dir, step=step)
+        work_dir = local_model(work_dir)
         config, origin = read_model(work_dir)
         head, positions = config.head, config.encoder.max_positions
         if self.heads is not None and head not in self.heads:

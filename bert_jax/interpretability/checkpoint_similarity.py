@@ -128,7 +128,7 @@ def compare_checkpoints(
       ValueError: the run has kept fewer than two checkpoints, or none of the sentences can be used.
     """
     report = on_progress or (lambda text: None)
-    directory = local_model(work_dir, every_step=True)
+    directory = local_model(work_dir)
     steps = checkpoint_steps(directory)
 
     def vectors(step: int) -> list[FloatArray]:

@@ -148,7 +148,7 @@ def probe_checkpoints(
     Raises:
       ValueError: the run has kept fewer than two checkpoints, or `probe_heads` fails.
     """
-    directory = local_model(work_dir, every_step=True)
+    directory = local_model(work_dir)
     steps = checkpoint_steps(directory)
 
     def report(step: int) -> OnProgress | None:

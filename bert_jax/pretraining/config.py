@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-from bert_jax.local_paths import LocalPath, PathOrUrl, check_config_paths
+from bert_jax.local_paths import PathOrUrl, check_config_paths
 from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.devices import Device
@@ -77,7 +77,7 @@ class PretrainConfig:
     """The config of a pretraining run.
 
     Attributes:
-      work_dir: the directory that the run writes to.
+      work_dir: the directory that the run writes to, or its URL in a bucket.
       phases: the phases, which run in the order of their names (phase2 before phase10). One
         learning-rate schedule spans all of them.
       model: the encoder.
@@ -112,7 +112,7 @@ class PretrainConfig:
       loader: how batches are made.
     """
 
-    work_dir: LocalPath
+    work_dir: PathOrUrl
     phases: dict[str, PhaseConfig]
     model: EncoderConfig
     seed: int = 0

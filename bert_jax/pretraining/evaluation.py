@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol
 
 from jax.sharding import Mesh
@@ -27,14 +28,17 @@ from bert_jax.training.reports import OnReport
 class Downstream(Protocol):
     """The tasks in `evaluation.downstream`, on which a run's checkpoints are fine-tuned."""
 
-    def check(self, model: ModelConfig, tokenizer: Tokenizer) -> None:
+    def check(self, model: ModelConfig, tokenizer: Tokenizer, work_dir: Path) -> None:
         """Read the tasks' data, and raise ValueError if it does not fit the run's model."""
         ...
 
-    def scoring(self, stop: StopRequest, report: OnReport) -> AbstractContextManager[AfterSave]:
+    def scoring(
+        self, work_dir: Path, stop: StopRequest, report: OnReport
+    ) -> AbstractContextManager[AfterSave]:
         """Return a context manager for a function that fine-tunes a checkpoint.
 
         Args:
+          work_dir: the local directory in which the run works.
           stop: a request to stop.
           report: called with a message after each fine-tuning run.
         """

@@ -111,7 +111,7 @@ def check_source(init_from: str, encoder: EncoderConfig, corpora: Sequence[Phase
     """
     if not init_from:
         return
-    source = local_model(init_from, "init_from", step="newest")
+    source = local_model(init_from, "init_from")
     model, _ = read_model(source)
     tokenizer = read_tokenizer(source, model.encoder)
     if tokenizer.fingerprint != corpora[0].tokenizer.fingerprint:
@@ -147,7 +147,7 @@ def with_positions_of(encoder: EncoderConfig, source: EncoderConfig) -> EncoderC
 
 def _parameters_of(init_from: str, setup: StepSetup, mesh: Mesh) -> tuple[Parameters, str]:
     """Return the parameters in `init_from` that the run can use, and a line that describes them."""
-    source = local_model(init_from, "init_from", step="newest")
+    source = local_model(init_from, "init_from")
     model, origin = read_model(source)
     line = f"the parameters of {init_from}"
     saved_encoder = with_positions_of(setup.model, model.encoder)

@@ -47,9 +47,11 @@ from bert_jax.pretraining.teacher import (
     teacher_identity,
 )
 from bert_jax.runs.checkpoints import TrainedModel, load_model
+from bert_jax.runs.locations import WorkDir
 from bert_jax.runs.ownership import ResolvedConfig, only_writer
 from bert_jax.runs.runtime import versions
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME
+from bert_jax.storage.urls import Location
 from bert_jax.tracking.background import open_trackers
 from bert_jax.training import distributed
 from bert_jax.training.accounting import mesh_peak_flops, open_ledger
@@ -80,16 +82,16 @@ class PretrainResult:
         saved; the same call resumes it.
       step: the number of optimizer steps completed, counted over the whole run.
       metrics: the metrics of the last held-out evaluation; empty if there was none.
-      work_dir: the run's work directory.
+      work_dir: the run's work directory, or its URL.
     """
 
     finished: bool
     step: int
     metrics: Mapping[str, float]
-    work_dir: Path
+    work_dir: Location
 
     def __fspath__(self) -> str:
-        """Return the path of the work directory, so that the result can be used as a path."""
+        """Return the work directory or its URL, so that the result can be used as a path."""
         return os.fspath(self.work_dir)
 
     @cached_property
@@ -103,7 +105,7 @@ class PretrainRun:
     """A validated pretraining run, with everything that `pretrain` builds from the config.
 
     Attributes:
-      work_dir: the directory that the run writes to.
+      place: the directory that the run writes to.
       init_from: a work directory to load initial parameters from; "" for none.
       stable: the checkpoint in `init_from` whose state the run starts with; None to start from
         parameters.
@@ -126,7 +128,7 @@ class PretrainRun:
       ledger: accounts for the run's time.
     """
 
-    work_dir: Path
+    place: WorkDir
     init_from: str
     stable: StablePhase | None
     seed: int
@@ -144,6 +146,11 @@ class PretrainRun:
     evaluation_set: EvaluationSet | None = None
     downstream: Downstream | None = None
     ledger: Ledger = field(default_factory=Ledger)
+
+    @property
+    def work_dir(self) -> Path:
+        """The local directory in which the run works."""
+        return self.place.path
 
     def train(
         self,
@@ -169,8 +176,10 @@ class PretrainRun:
             stop = closing.enter_context(stop or StopRequest())
             if jax.process_index() == 0:
                 closing.enter_context(only_writer(self.work_dir))
+            closing.enter_context(self.place.uploading())
             with self.ledger.during(RESTORE):
                 recovery = recover(self.work_dir / CHECKPOINTS_NAME, self.identity, from_step)
+                self.place.settle()
             for line in recovery.lines:
                 report(Message(line))
             if recovery.step is None:
@@ -195,7 +204,7 @@ class PretrainRun:
         # Make the other processes wait. After they exit, JAX gives the first one five minutes, but
         # counting token frequencies over a slow network can take longer.
         multihost_utils.sync_global_devices("concluded")
-        return PretrainResult(finished, step, metrics, self.work_dir)
+        return PretrainResult(finished, step, metrics, self.place.location)
 
     def _train(
         self, verified: int | None, report: OnReport, stop: StopRequest, closing: ExitStack
@@ -223,6 +232,7 @@ class PretrainRun:
                 {**self.identity, **identity},
                 self.intervals.evaluates,
                 verified=verified,
+                mirror=self.place.uploads,
             )
         )
         if saved:
@@ -230,7 +240,7 @@ class PretrainRun:
         self._describe(setup, saved, report)
         after_save: AfterSave | None = None
         if self.downstream is not None:
-            after_save = closing.enter_context(self.downstream.scoring(stop, report))
+            after_save = closing.enter_context(self.downstream.scoring(self.work_dir, stop, report))
         if finished:
             line = f"start      this run's checkpoint at step {saved:,} (finished: nothing to do)"
             report(Message(line))

@@ -6,8 +6,6 @@ result.metrics["mlm_loss"], result.model
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import jax
 
 from bert_jax.goodput.categories import INITIALIZATION, PREPARATION
@@ -23,8 +21,8 @@ from bert_jax.pretraining.phases import (
 from bert_jax.pretraining.prepared_run import PretrainResult, PretrainRun
 from bert_jax.pretraining.run_memory import check_run_memory, check_scoring_memory
 from bert_jax.pretraining.stable_phase import StablePhase
+from bert_jax.runs.locations import WorkDir, open_work_dir
 from bert_jax.runs.model_location import local_model
-from bert_jax.runs.outputs import check_work_dir_kind
 from bert_jax.runs.ownership import ResolvedConfig
 from bert_jax.tracking.background import check_trackers
 from bert_jax.training.distributed import StopRequest
@@ -59,8 +57,17 @@ def pretrain(
     ledger.switch(PREPARATION)
     check_config(config, PretrainConfig)
     check_trackers(config.reporting.trackers, "reporting.trackers")
-    work_dir = Path(config.work_dir)
-    check_work_dir_kind(work_dir)
+    with open_work_dir(config.work_dir) as place:
+        run = _prepared(config, place, ledger, downstream)
+        result = run.train(from_step=from_step, on_report=place.reporting(on_report), stop=stop)
+        place.finished = result.finished
+    return result
+
+
+def _prepared(
+    config: PretrainConfig, place: WorkDir, ledger: Ledger, downstream: Downstream | None
+) -> PretrainRun:
+    """Return a run whose config, corpora and devices have been checked."""
     learning_rates = LearningRates(config.optimizer, config.total_steps)
     corpora = open_corpora(
         config.ordered_phases(), config.evaluation_batch_size, config.loader.cache
@@ -83,12 +90,12 @@ def pretrain(
         check_scoring_memory(setup, mesh, corpora, evaluation_set)
     assert bool(config.evaluation.downstream) == (downstream is not None), "see bert_jax.pretrain"
     if downstream is not None:
-        downstream.check(setup.model_config, corpora[0].tokenizer)
+        downstream.check(setup.model_config, corpora[0].tokenizer, place.path)
     stable = None
     if step := config.decay_from:
-        stable = StablePhase(local_model(config.init_from, "init_from", step=step), step)
-    run = PretrainRun(
-        work_dir=work_dir,
+        stable = StablePhase(local_model(config.init_from, "init_from"), step)
+    return PretrainRun(
+        place=place,
         init_from=config.init_from,
         stable=stable,
         seed=config.seed,
@@ -109,4 +116,3 @@ def pretrain(
         downstream=downstream,
         ledger=ledger,
     )
-    return run.train(from_step=from_step, on_report=on_report, stop=stop)

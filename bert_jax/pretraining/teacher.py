@@ -79,7 +79,7 @@ def describe_teacher(
         positions. Depending on the losses, it must also have the same `hidden_dim` or `num_heads`
         and at least as many layers.
     """
-    directory = local_model(distillation.teacher, "distillation.teacher", step=step)
+    directory = local_model(distillation.teacher, "distillation.teacher")
     try:
         model, origin = read_model(directory, step)
     except ValueError as error:
@@ -189,7 +189,7 @@ def load_teacher(
     Raises:
       ValueError: the teacher has a different tokenizer, or its checkpoint no longer exists.
     """
-    directory = local_model(spec.config.teacher, "distillation.teacher", step=identity.get("step"))
+    directory = local_model(spec.config.teacher, "distillation.teacher")
     if read_tokenizer(directory, spec.model.encoder).fingerprint != tokenizer.fingerprint:
         raise ValueError(
             f"distillation.teacher={directory}: {corpus} was prepared with a different tokenizer, "

@@ -17,6 +17,7 @@ from bert_jax.local_paths import check_local
 from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.recipes.files import KINDS, Kind, find_config, read_config_file
 from bert_jax.recipes.keys import apply_values, apply_words, leave_out_sections, with_all_keys
+from bert_jax.runs.views import local_run
 from bert_jax.validation import check_choice
 
 CONFIGS: Mapping[Kind, type] = {"pretrain": PretrainConfig, "finetune": FinetuneConfig}
@@ -100,7 +101,7 @@ def work_dir_of(source: Source, overrides: Sequence[str]) -> Path:
     tree = with_all_keys(PretrainConfig, content)
     words = [word for word in overrides if word.startswith("--config.work_dir=")]
     value = apply_words(tree, words, PretrainConfig).work_dir
-    return Path(to_dataclass(_WithWorkDir, {"work_dir": value}).work_dir)
+    return local_run(to_dataclass(_WithWorkDir, {"work_dir": value}).work_dir)
 
 
 def fill_config(cls: type[T], content: ConfigDict, overrides: Overrides, name: str) -> T:

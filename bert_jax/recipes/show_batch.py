@@ -8,6 +8,7 @@ from bert_jax.json_files import read_json_object
 from bert_jax.pretraining.batch_view import BatchView, view_batch
 from bert_jax.recipes.load import Overrides, Source, load_config
 from bert_jax.runs.ownership import RESOLVED_NAME
+from bert_jax.runs.views import local_run
 
 
 def show_batch(
@@ -28,13 +29,13 @@ def show_batch(
       ValueError: `load_config` fails, the run has no such step, or a corpus is missing, unfinished,
         damaged or incompatible with the config.
     """
-    if isinstance(source, str | Path) and Path(source).is_dir():
+    if isinstance(source, str | Path) and local_run(source).is_dir():
         if overrides:
             raise ValueError(
                 f"{source}: the run's own config determines its batches, so no key can be changed. "
                 "Omit the changes, or specify a recipe instead of the run."
             )
-        source = _config_of_run(Path(source))
+        source = _config_of_run(local_run(source))
     config = load_config(source, overrides, kind="pretrain")
     return view_batch(config.ordered_phases(), config.examples, step=step, num_rows=num_rows)
 

@@ -19,6 +19,7 @@ from bert_jax.models.replaced_token import ReplacedTokenPair, pair_names
 from bert_jax.runs.default_checkpoint import best_so_far, default_checkpoint_step
 from bert_jax.runs.model_location import local_model
 from bert_jax.runs.ownership import RESOLVED_NAME
+from bert_jax.runs.views import local_run
 from bert_jax.runs.work_dir import (
     CHECKPOINTS_NAME,
     Comparison,
@@ -161,7 +162,7 @@ def load_model(
       ValueError: the directory is not a work directory, has no complete checkpoint, or has another
         model's tokenizer; or the dtype is unknown.
     """
-    directory = local_model(work_dir, step=step)
+    directory = local_model(work_dir)
     step = default_checkpoint_step(directory) if step is None else step
     config, _ = read_model(directory, step)
     tokenizer = read_tokenizer(directory, config.encoder)
@@ -228,7 +229,7 @@ def checkpoints_at(path: str | os.PathLike[str], step: int | None = None) -> tup
     Raises:
       ValueError: there is no checkpoint, or none at this step.
     """
-    directory, steps = _find_checkpoints(Path(path))
+    directory, steps = _find_checkpoints(local_run(path))
     if step is None:
         return directory, steps
     require_step(directory, step)

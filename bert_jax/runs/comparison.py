@@ -18,9 +18,10 @@ from matplotlib.figure import Figure
 from bert_jax.corpus.workspace import directory_kind
 from bert_jax.html_pages import check_page_path, html_page, html_table
 from bert_jax.json_files import read_json_object
-from bert_jax.local_paths import local_path
+from bert_jax.local_paths import shown
 from bert_jax.plots import plain, png_of
 from bert_jax.runs.ownership import RESOLVED_NAME
+from bert_jax.runs.views import local_run
 from bert_jax.storage.uploads import write_json, write_result
 from bert_jax.training.curves import INK, SPEED, format_axis, panel_names, points_of, smooth
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
@@ -173,7 +174,7 @@ class RunComparison:
     def save(self, path: str | Path) -> None:
         """Write the tables to a JSON file."""
         tables = {"last_values": self.last_values(), "differing_keys": self.differing_keys()}
-        write_json(path, {"runs": [str(run.work_dir) for run in self.runs], **tables})
+        write_json(path, {"runs": [shown(run.work_dir) for run in self.runs], **tables})
 
 
 def compare_runs(work_dirs: Sequence[str | os.PathLike[str]]) -> RunComparison:
@@ -192,7 +193,7 @@ def compare_runs(work_dirs: Sequence[str | os.PathLike[str]]) -> RunComparison:
             f"{number} work director{'y' if number == 1 else 'ies'}: expected 2 to {_MAX_RUNS}. "
             "Specify one for each run."
         )
-    paths = [local_path(path) for path in work_dirs]
+    paths = [local_run(path) for path in work_dirs]
     resolved = [path.resolve() for path in paths]
     for number, path in enumerate(resolved):
         if path in resolved[:number]:

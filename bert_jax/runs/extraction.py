@@ -97,7 +97,7 @@ def extract(
         average, the run has no generator, or `output` already exists.
       OSError: a file cannot be read or written.
     """
-    work_dir = local_model(work_dir, every_step=True)
+    work_dir = local_model(work_dir)
     output = parse_location(output, "--output")
     read_model(work_dir)  # raises an error unless this is a work directory
     number = step_number(work_dir, step)

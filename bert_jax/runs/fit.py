@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from bert_jax.goodput.categories import PREPARATION, RESTORE, SAVE
 from bert_jax.goodput.ledger import Ledger
 from bert_jax.goodput.text import goodput_lines
+from bert_jax.runs.locations import WorkDir, open_work_dir
 from bert_jax.runs.ownership import only_writer
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME
 from bert_jax.tasks.task import Task
@@ -100,18 +102,36 @@ class Fit:
     on_step: loop.OnStep
 
     def run(
-        self, work_dir: Path | None, on_report: OnReport | None, stop: StopRequest | None
+        self,
+        work_dir: str | os.PathLike[str] | None,
+        on_report: OnReport | None,
+        stop: StopRequest | None,
     ) -> TrainState:
         """Train to the end or until a stop is requested, and return the last state."""
-        self._check(work_dir)
         ledger = Ledger()
         ledger.switch(PREPARATION)
+        if work_dir is None:
+            self._check_without_work_dir()
+            return self._run(None, ledger, on_report, stop)
+        with open_work_dir(work_dir) as place:
+            state = self._run(place, ledger, place.reporting(on_report), stop)
+            place.finished = int(state.step) == self.steps
+        return state
+
+    def _run(
+        self,
+        place: WorkDir | None,
+        ledger: Ledger,
+        on_report: OnReport | None,
+        stop: StopRequest | None,
+    ) -> TrainState:
+        work_dir = None if place is None else place.path
         report = on_first_process(on_report)
         with ExitStack() as closing:
             if work_dir is not None or stop is not None:
                 # This exits last, so that a signal can kill the process only after a save.
                 stop = closing.enter_context(stop or StopRequest())
-            checkpointer, saved = self._open(work_dir, ledger, closing, report)
+            checkpointer, saved = self._open(place, ledger, closing, report)
             if saved is not None and int(saved.step) == self.steps:
                 return saved
             state = self.initial() if saved is None else saved
@@ -151,9 +171,7 @@ class Fit:
             report(Message(f"stopped: saved step {int(state.step):,}; the same call resumes"))
         return state
 
-    def _check(self, work_dir: Path | None) -> None:
-        if work_dir is not None:
-            return
+    def _check_without_work_dir(self) -> None:
         if self.divergence.max_rollbacks:
             raise ValueError(
                 f"divergence.max_rollbacks={self.divergence.max_rollbacks}: a run without work_dir "
@@ -166,10 +184,10 @@ class Fit:
             )
 
     def _open(
-        self, work_dir: Path | None, ledger: Ledger, closing: ExitStack, report: OnReport
+        self, place: WorkDir | None, ledger: Ledger, closing: ExitStack, report: OnReport
     ) -> tuple[Checkpointer | NoCheckpoints, TrainState | None]:
         """Return the checkpointer, and the newest saved state or None if there is none."""
-        if work_dir is None:
+        if place is None:
             return NoCheckpoints(), None
         definition = self.task.definition
         identity = {
@@ -179,21 +197,29 @@ class Fit:
             "batches": dict(self.loader.identity),
         }
         if jax.process_index() == 0:
-            closing.enter_context(only_writer(work_dir))
-        directory = work_dir / CHECKPOINTS_NAME
+            closing.enter_context(only_writer(place.path))
+        closing.enter_context(place.uploading())
+        directory = place.path / CHECKPOINTS_NAME
         with ledger.during(RESTORE):
             recovery = recover(directory, identity, None)
+            place.settle()
             for line in recovery.lines:
                 report(Message(line))
             kept_checkpoints = CheckpointConfig(keep_best=0)
             checkpointer = closing.enter_context(
-                Checkpointer(directory, kept_checkpoints, identity, verified=recovery.step)
+                Checkpointer(
+                    directory,
+                    kept_checkpoints,
+                    identity,
+                    verified=recovery.step,
+                    mirror=place.uploads,
+                )
             )
             if recovery.step is None:
                 return checkpointer, None
             if recovery.step > self.steps:
                 raise ValueError(
-                    f"steps={self.steps}: {work_dir} was trained for {recovery.step} steps. Set "
+                    f"steps={self.steps}: {place.path} was trained for {recovery.step} steps. Set "
                     "steps to at least that, or choose another work_dir."
                 )
             return checkpointer, checkpointer.restore(self._abstract())

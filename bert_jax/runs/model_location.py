@@ -6,45 +6,36 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal
 
 from bert_jax.local_paths import COPIES
-from bert_jax.runs.default_checkpoint import default_checkpoint_step
-from bert_jax.runs.work_dir import CHECKPOINTS_NAME, MODEL_NAME, TOKENIZER_NAME
+from bert_jax.runs.views import local_run
+from bert_jax.runs.work_dir import MODEL_NAME
 from bert_jax.storage.cache import local_tree
 from bert_jax.storage.errors import located, naming_store_errors
 from bert_jax.storage.locations import nothing_at
 from bert_jax.storage.objects import list_directory, list_objects
 from bert_jax.storage.urls import ObjectUrl, parse_location
-from bert_jax.training.checkpoint_checksums import CHECKSUMS_NAME
 
 # Weights in a Hugging Face directory that are not read, and those that are read only if there are
 # no others.
 _OTHER_WEIGHTS = re.compile(r"(tf_model\.h5|flax_model\.msgpack|rust_model\.ot)$")
 _PICKLED, _SAFE = re.compile(r"pytorch_model[^/]*\.bin"), re.compile(r"model[^/]*\.safetensors$")
-_CHECKPOINT = re.compile(rf"{CHECKPOINTS_NAME}/(\d+)/")
 
 
 def local_model(
     path: str | os.PathLike[str],
     name: str = "",
-    *,
-    step: int | Literal["newest"] | None = None,
-    every_step: bool = False,
 ) -> Path:
     """Return the path of a model on a local disk, where the objects below a URL are copied.
 
-    The copy is kept until this process ends. Of a work directory, it contains the tokenizer, the
-    files that describe the run, and one checkpoint. If a URL is not that of a directory, the
-    objects next to it are copied, since a model file needs some of them.
+    The copy is kept until this process ends. The checkpoints of a work directory are copied when
+    they are loaded (see `local_run`). If a URL is not that of a directory, the objects next to it
+    are copied, since a model file needs some of them.
 
     Args:
       path: a work directory, another program's directory or model file, or the prefix of a
         TensorFlow checkpoint. A path on a local disk is returned unchanged.
       name: the option or config key that specifies it, or "" if there is none.
-      step: the step of the checkpoint to copy from a work directory, or "newest"; None for the best
-        one of a fine-tuning run and the newest of another run.
-      every_step: whether to copy all checkpoints instead.
 
     Raises:
       ValueError: there is nothing at or below the URL, or the store does not grant access.
@@ -60,15 +51,7 @@ def local_model(
             return _with_neighbors(location, name)
         if MODEL_NAME not in names:
             return _copied(location, _is_foreign(names))
-        steps = _complete_steps(names)
-        if not every_step:
-            chosen = max(steps, default=None) if step == "newest" else step
-            if chosen is None and steps:
-                # Without the arrays of the checkpoints, this copy is small.
-                outline = _copied(location, _is_record(steps, arrays=()))
-                chosen = default_checkpoint_step(outline)
-            steps = {each for each in steps if each == chosen}
-        return _copied(location, _is_record(steps, arrays=steps))
+        return local_run(location)
 
 
 def _copied(url: ObjectUrl, wanted: Callable[[str], bool]) -> Path:
@@ -99,33 +82,5 @@ def _is_foreign(names: Iterable[str]) -> Callable[[str], bool]:
         directory, _, file = name.rpartition("/")
         pickled = _PICKLED.match(file) is not None and directory in safe
         return not pickled and _OTHER_WEIGHTS.fullmatch(file) is None
-
-    return wanted
-
-
-def _complete_steps(names: Iterable[str]) -> set[int]:
-    """Return the steps of the complete checkpoints of a work directory.
-
-    Checkpoints that early versions saved have no checksums, but then none of them has.
-    """
-    steps = {int(match[1]) for name in names if (match := _CHECKPOINT.match(name))}
-    whole = {step for step in steps if f"{CHECKPOINTS_NAME}/{step}/{CHECKSUMS_NAME}" in names}
-    return whole or steps
-
-
-def _is_record(steps: Iterable[int], *, arrays: Iterable[int]) -> Callable[[str], bool]:
-    """Return a function that tells which files of a work directory are needed.
-
-    Args:
-      steps: the steps of the checkpoints of which only the metadata is needed.
-      arrays: the steps of the checkpoints that are needed completely.
-    """
-    described, whole = set(steps), set(arrays)
-
-    def wanted(name: str) -> bool:
-        if match := _CHECKPOINT.match(name):
-            step = int(match[1])
-            return step in whole or (step in described and name.count("/") == 2)
-        return "/" not in name or name.startswith(f"{TOKENIZER_NAME}/")
 
     return wanted

@@ -15,9 +15,11 @@ from bert_jax.goodput.account import Account, Goodput
 from bert_jax.goodput.entries import GOODPUT_NAME, EndState, read_entries
 from bert_jax.goodput.text import goodput_lines
 from bert_jax.json_files import check_kinds, expecting_fields, read_json_object
-from bert_jax.local_paths import local_path
+from bert_jax.local_paths import shown
 from bert_jax.runs.ownership import is_locked
+from bert_jax.runs.views import is_leased, is_view, local_run
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME
+from bert_jax.storage.urls import Location, parse_location
 from bert_jax.training.checkpoint_files import steps_in
 from bert_jax.training.heartbeat import HEARTBEAT_NAME
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
@@ -60,7 +62,7 @@ class RunStatus:
       goodput: where the time went; None if the run has not recorded it.
     """
 
-    work_dir: Path
+    work_dir: Location
     state: State
     step: int
     total_steps: int | None
@@ -103,8 +105,8 @@ class RunStatus:
         process = f" (process {self.pid} on {self.host})" if self.pid else ""
         match self.state:
             case "not started":
-                missing = "" if self.work_dir.is_dir() else ", there is no such directory"
-                return f"not started{missing}"
+                missing = isinstance(self.work_dir, Path) and not self.work_dir.is_dir()
+                return f"not started{', there is no such directory' * missing}"
             case "running":
                 doing = f", {self.activity}" * bool(self.activity)
                 return f"running{doing}{process}{self._seen('; last sign of life')}{self._stuck()}"
@@ -191,7 +193,7 @@ def read_status(path: str | Path) -> RunStatus | SweepStatus:
     Raises:
       ValueError: the path is a file or a directory of another kind, or a file in it is damaged.
     """
-    directory = local_path(path)
+    directory = local_run(path)
     if directory.is_file():
         raise ValueError(f"{directory}: this is a file. Specify the work directory of a run.")
     if (directory / SWEEP_NAME).is_file():
@@ -213,6 +215,8 @@ def _run_status(work_dir: Path) -> RunStatus:
     # Some file systems do not show this machine the locks of other machines.
     elsewhere = beat is not None and beat.host != socket.gethostname()
     alive = is_locked(work_dir) or (recent and elsewhere)
+    if is_view(work_dir):
+        alive = is_leased(work_dir)
     ledger, log = work_dir / GOODPUT_NAME, work_dir / LOG_NAME
     goodput = Account(read_entries(ledger)).goodput() if ledger.is_file() else None
     entries = read_metrics(log) if log.is_file() else []
@@ -224,7 +228,7 @@ def _run_status(work_dir: Path) -> RunStatus:
     seen = [] if goodput is None else [goodput.last_seen]
     seen += [] if beat is None else [beat.time]
     return RunStatus(
-        work_dir=work_dir,
+        work_dir=parse_location(shown(work_dir)),
         state=_state(goodput, alive=alive, begun=bool(saved or entries)),
         step=max(known),
         total_steps=None if goodput is None else goodput.total_steps or None,

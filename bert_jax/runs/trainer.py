@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -163,7 +162,7 @@ class Trainer:
             before.
           steps: the total number of steps, including those of earlier calls with the same
             `work_dir`.
-          work_dir: the directory to write to; if None, nothing is written.
+          work_dir: the directory to write to, or its URL in a bucket; if None, nothing is written.
           save_every: the number of steps between checkpoints.
           report_every: the number of steps between reports.
           notify: a shell command to run when the run starts, ends, rolls back or fails, with facts
@@ -207,7 +206,7 @@ class Trainer:
             notify=notify,
             on_step=call_back,
         )
-        return run.run(None if work_dir is None else Path(work_dir), on_report, stop)
+        return run.run(work_dir, on_report, stop)
 
     def _inputs(self) -> StepInputs:
         # The optimizer has its own schedule, so it ignores the step's learning rate.

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bert_jax.runs.checkpoints import checkpoints_at
-from bert_jax.storage.locations import local_input
 from bert_jax.training.checkpoint_checksums import REMOVED, verify
 
 
@@ -33,7 +32,7 @@ def verify_steps(path: str | os.PathLike[str], step: int | None = None) -> Itera
     Raises:
       ValueError: there is no checkpoint, or none at this step.
     """
-    directory, steps = checkpoints_at(local_input(path), step)
+    directory, steps = checkpoints_at(path, step)
     width = len(f"{steps[-1]:,}")
     for number in steps:
         outcome = verify(directory, number)

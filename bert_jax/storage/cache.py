@@ -117,7 +117,7 @@ class Cache:
         with writing(path), temporary_beside(path, directory=is_directory) as temporary:
             self._reserve(temporary, parts, num_bytes)
             for info, name, sha256 in parts:
-                _download(info, temporary / name if name else temporary, sha256)
+                download(info, temporary / name if name else temporary, sha256)
             if path.is_dir():
                 shutil.rmtree(path)  # a damaged copy
             os.replace(temporary, path)
@@ -218,8 +218,13 @@ def local_tree(url: ObjectUrl, wanted: Callable[[str], bool] = lambda name: True
             return default_cache().keep_tree(url, infos)
 
 
-def _download(info: ObjectInfo, path: Path, sha256: str | None) -> None:
-    """Write an object to an existing file, and verify the file's checksum."""
+def download(info: ObjectInfo, path: Path, sha256: str | None = None) -> None:
+    """Write an object to an existing file, and verify the file's checksum.
+
+    Raises:
+      ConflictError: the object was replaced.
+      StorageError: the object cannot be read, or its content differs from its checksum.
+    """
     for attempt in range(1, _ATTEMPTS + 1):
         with open(path, "r+b") as file:  # it already has its final size
             for start in range(0, info.num_bytes, _DOWNLOAD_BYTES):

@@ -7,7 +7,7 @@ import math
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 from orbax.checkpoint import v1 as ocp
@@ -42,6 +42,18 @@ class CheckpointNotSaved(OSError):
     """A checkpoint could not be written, but earlier checkpoints are intact."""
 
 
+class Mirror(Protocol):
+    """Copies the files of a run to another place, in the background."""
+
+    def saved(self, step: int) -> None:
+        """Start to copy the checkpoint at `step`, which is complete, and all other files."""
+        ...
+
+    def raise_if_failed(self, *, wait: bool = False) -> None:
+        """Raise an error if copying failed; `wait` means to wait for copies in progress."""
+        ...
+
+
 class Checkpointer:
     """Saves one run's checkpoints in the background, and restores them.
 
@@ -56,6 +68,8 @@ class Checkpointer:
         may have stopped at its best checkpoint.
       verified: the step whose files `recover` has just verified, so that `restore` does not verify
         them again.
+      mirror: copies checkpoints when they are complete, on the first process only; None for no
+        copies.
     """
 
     def __init__(
@@ -65,7 +79,9 @@ class Checkpointer:
         identity: Mapping[str, Any],
         evaluated_later: Callable[[int], bool] = lambda step: False,
         verified: int | None = None,
+        mirror: Mirror | None = None,
     ):
+        self._mirror = mirror
         self._identity = json.loads(json.dumps(identity))
         self._best_metric = config.best_metric if config.keep_best else None
         self._directory = local_path(directory).absolute()
@@ -186,14 +202,20 @@ class Checkpointer:
         This is cheap enough to call at every step.
 
         Args:
-          wait: whether to wait for the save to finish.
+          wait: whether to wait for the save, and for the mirror's copy of it, to finish.
 
         Raises:
           CheckpointNotSaved: the save failed; the message names the checkpoint, the cause and the
             newest intact step.
+          OSError: the mirror failed.
         """
-        if self._save is None or self._save.response is None:
-            return
+        if self._save is not None and self._save.response is not None:
+            self._check_save(wait=wait)
+        if self._mirror is not None:
+            self._mirror.raise_if_failed(wait=wait)
+
+    def _check_save(self, *, wait: bool) -> None:
+        assert self._save is not None and self._save.response is not None
         try:
             self._save.response.result(timeout=None if wait else 0)
         except TimeoutError as error:
@@ -213,7 +235,9 @@ class Checkpointer:
                 flush(self._directory / str(self._save.step))
             except OSError as error:
                 raise self._not_saved(error) from error
-        self._save = None
+        step, self._save = self._save.step, None
+        if self._mirror is not None:
+            self._mirror.saved(step)
 
     def _not_saved(self, error: Exception) -> CheckpointNotSaved:
         assert self._save is not None, "only a save can fail"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ from typing import Any
 import xxhash
 
 from bert_jax.files import sync_directory, write_file
+from bert_jax.storage.errors import MissingObjectError, StorageError
+from bert_jax.storage.partial import RemoteFiles, remote_files
 
 CHECKSUMS_NAME = "checksums.json"
 # If a checkpoint's metadata has this key, the checkpoint is incomplete without its CHECKSUMS_NAME
@@ -103,20 +107,27 @@ def verify(
 ) -> Verification:
     """Verify a checkpoint against the checksums that were saved with it.
 
+    Files that are still in a bucket are read there, without being copied to disk.
+
     Args:
       directory: the directory that holds the checkpoints.
       step: the checkpoint's step.
       parts: the parts to check in addition to the metadata, such as `PARAMETERS`; () means all
         parts.
-      quick: whether to compare only the sizes of large files.
+      quick: whether to compare only the sizes of large files, and of files in a bucket.
+
+    Raises:
+      StorageError: a file in a bucket cannot be read, although it may be intact.
     """
     checkpoint = directory / str(step)
     if not checkpoint.is_dir():
         return Verification("the directory is missing")
+    remote = remote_files(checkpoint)
     try:
         recorded = _recorded(checkpoint)
         if recorded is None:
-            return Verification(_problem_without_checksums(checkpoint), has_checksums=False)
+            problem = _problem_without_checksums(checkpoint, remote)
+            return Verification(problem, has_checksums=False)
         if recorded.step != step:
             return Verification(
                 f"it was saved as step {recorded.step} according to {CHECKSUMS_NAME}, so the "
@@ -126,15 +137,34 @@ def verify(
             return Verification(f"{_METADATA_NAME} differs from the saved metadata")
         files = [file for file in recorded.files if file.belongs_to(parts)]
         with ThreadPoolExecutor(_THREADS) as pool:
-            problems = pool.map(lambda file: _problem_of(checkpoint, file, quick), files)
+            problems = pool.map(lambda file: _problem_of(checkpoint, remote, file, quick), files)
             problem = next((problem for problem in problems if problem), None)
     except Unreadable as error:
         problem, files = str(error), []
-    if problem and not checkpoint.is_dir():
+    if problem and (not checkpoint.is_dir() or remote.removed()):
         return Verification(REMOVED)
     return Verification(
         problem, num_files=len(files), num_bytes=sum(file.num_bytes for file in files)
     )
+
+
+def fetch(directory: Path, step: int, parts: tuple[str, ...] = ()) -> None:
+    """Copy the files of a checkpoint to disk that are still in a bucket.
+
+    Files that were removed from the bucket are left out, which `verify` will report.
+
+    Args:
+      directory: the directory that holds the checkpoints.
+      step: the checkpoint's step.
+      parts: the parts to copy; () means all parts.
+
+    Raises:
+      StorageError: a file cannot be read.
+      NotWritten: a file cannot be written.
+    """
+    remote = remote_files(directory / str(step))
+    with suppress(MissingObjectError):
+        remote.fetch(lambda name: not parts or name.partition("/")[0] in parts)
 
 
 def recorded_checksum(directory: Path, step: int, part: str) -> str:
@@ -221,25 +251,32 @@ def _metadata_digest(metadata: Mapping[str, Any]) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps(metadata, sort_keys=True).encode())
 
 
-def _problem_without_checksums(checkpoint: Path) -> str | None:
+def _problem_without_checksums(checkpoint: Path, remote: RemoteFiles) -> str | None:
     """Check a checkpoint without checksums; return a phrase that names a missing file, or None."""
     names = (f"{PARAMETERS}/_METADATA", f"{PARAMETERS}/manifest.ocdbt")
-    missing = (name for name in names if not (checkpoint / name).is_file())
+    missing = (
+        name for name in names if not (checkpoint / name).is_file() and remote.size(name) is None
+    )
     return next((f"{name} is missing" for name in missing), None)
 
 
-def _problem_of(checkpoint: Path, file: _File, quick: bool) -> str | None:
+def _problem_of(checkpoint: Path, remote: RemoteFiles, file: _File, quick: bool) -> str | None:
     path = checkpoint / file.path
     try:
-        size = path.stat().st_size
+        size = remote.size(file.path)
+        size = path.stat().st_size if size is None else size
         if size != file.num_bytes:
             return f"{file.path} has {size:,} bytes instead of {file.num_bytes:,}"
-        if quick and size > _SMALL_BYTES:
+        if quick and (size > _SMALL_BYTES or remote.size(file.path) is not None):
             return None
-        if _digest(path) != file.digest:
+        with remote.open(file.path) as content:
+            digest = _digest_of(content)
+        if digest != file.digest:
             return f"{file.path} does not match the checksum recorded when it was saved"
     except FileNotFoundError:
         return f"{file.path} is missing"
+    except StorageError:  # not a sign of damage
+        raise
     except OSError as error:
         return f"{file.path} cannot be read ({_brief(error)})"
     return None
@@ -252,17 +289,16 @@ def _flushed_digest(path: Path) -> tuple[int, str]:
 
 
 def _digest(path: Path) -> str:
+    with io.FileIO(path) as file:
+        return _digest_of(file)
+
+
+def _digest_of(file: io.BufferedReader | io.FileIO) -> str:
     digest = xxhash.xxh3_128()
-    for chunk in _chunks(path):
-        digest.update(chunk)
-    return digest.hexdigest()
-
-
-def _chunks(path: Path) -> Iterator[memoryview]:
     buffer = memoryview(bytearray(_READ_BYTES))
-    with open(path, "rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            yield buffer[:count]
+    while count := file.readinto(buffer):
+        digest.update(buffer[:count])
+    return digest.hexdigest()
 
 
 def _brief(error: Exception) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from bert_jax.files import sync_directory, write_file
 from bert_jax.json_files import read_json_object
-from bert_jax.training.checkpoint_checksums import custom_metadata, verify
+from bert_jax.training.checkpoint_checksums import custom_metadata, fetch, verify
 from bert_jax.training.distributed import agreed
 from bert_jax.training.metrics_log import LOG_NAME
 from bert_jax.validation import differences
@@ -218,14 +218,18 @@ def require_step(directory: Path, step: int) -> None:
 
 
 def require_intact(directory: Path, step: int, *, parts: tuple[str, ...] = ()) -> None:
-    """Raise DamagedCheckpoint unless a checkpoint passes a full check.
+    """Fetch a checkpoint from a bucket if necessary, and check it in full.
 
     Args:
       directory: the directory that holds the checkpoints.
       step: the checkpoint's step.
       parts: the parts to check in addition to the metadata, such as `PARAMETERS`; () means all
         parts.
+
+    Raises:
+      DamagedCheckpoint: a file is missing or differs from what was saved.
     """
+    fetch(directory, step, parts)
     problem = verify(directory, step, parts=parts).problem
     if problem is not None:
         raise damaged(directory, step, problem)
@@ -309,6 +313,8 @@ def _recover(directory: Path, identity: Mapping[str, Any], from_step: int | None
     newest = None
     for step in reversed(steps):
         # Only the checkpoint to resume from is read in full.
+        if newest is None:
+            fetch(directory, step)
         problem = verify(directory, step, quick=newest is not None).problem
         if problem is not None:
             damage[step] = problem

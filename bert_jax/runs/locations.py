@@ -1,0 +1,115 @@
+"""Open the work directory of a run for writing, on a disk or in a bucket.
+
+A run in a bucket works in a local staging directory, from which its files are copied to the bucket.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+
+from bert_jax.runs.bucket_layout import LEASE_NAME, check_unclaimed, read_layout
+from bert_jax.runs.outputs import check_work_dir_kind
+from bert_jax.runs.ownership import is_locked
+from bert_jax.runs.staging import copy_run, staging_directory
+from bert_jax.runs.uploads import Uploads
+from bert_jax.storage.errors import naming_store_errors, naming_url
+from bert_jax.storage.lease import Lease
+from bert_jax.storage.urls import Location, ObjectUrl, parse_location
+from bert_jax.training.reports import Message, OnReport, Report
+
+
+@dataclass
+class WorkDir:
+    """The work directory of a run that may write to it.
+
+    Attributes:
+      location: the directory or URL in the config.
+      path: the local directory in which the run works.
+      uploads: copies the files to a bucket; None for a directory on disk.
+      finished: whether the staging directory of a run in a bucket is no longer needed.
+    """
+
+    location: Location
+    path: Path
+    uploads: Uploads | None = None
+    finished: bool = False
+
+    @staticmethod
+    def on_disk(path: str | os.PathLike[str]) -> WorkDir:
+        """Return a work directory on disk."""
+        return WorkDir(Path(path), Path(path))
+
+    def shown(self, file: Path) -> Location:
+        """Return a file's path or, for a run in a bucket, its URL."""
+        return self.location / file.relative_to(self.path).as_posix()
+
+    def uploading(self) -> AbstractContextManager[None]:
+        """Copy files to the bucket until the block ends, and then everything that is left."""
+        return nullcontext() if self.uploads is None else self.uploads.running()
+
+    def settle(self) -> None:
+        """Copy to the bucket what has changed before the run saves its first checkpoint."""
+        if self.uploads is not None:
+            self.uploads.settle()
+
+    def reporting(self, on_report: OnReport | None) -> OnReport | None:
+        """Return a callback whose messages name the run's URL instead of its staging directory."""
+        if on_report is None or self.location == self.path:
+            return on_report
+
+        def report(each: Report) -> None:
+            if isinstance(each, Message):
+                each = Message(each.text.replace(str(self.path), str(self.location)))
+            on_report(each)
+
+        return report
+
+
+@contextmanager
+def open_work_dir(location: str | os.PathLike[str]) -> Iterator[WorkDir]:
+    """Reserve a work directory in a bucket for this process; a directory on disk is only checked.
+
+    A run in a bucket is copied to its staging directory first. When the block ends, the lease is
+    given up, and the staging directory is removed if the run is finished.
+
+    Args:
+      location: the path or URL in the config.
+
+    Raises:
+      ValueError: another process uses the run, or the directory belongs to something else.
+      StorageError: the bucket cannot be read or written.
+    """
+    place = parse_location(location, "work_dir")
+    if not isinstance(place, ObjectUrl):
+        check_work_dir_kind(place)
+        yield WorkDir.on_disk(place)
+        return
+    if jax.process_count() > 1:
+        raise ValueError(
+            f"work_dir={place}: a run with {jax.process_count()} processes cannot write to a "
+            "bucket. Use one process, or a directory on a file system that all processes share."
+        )
+    setting = f"work_dir={place}"
+    with ExitStack() as closing:
+        with naming_store_errors("work_dir", place):
+            check_unclaimed(read_layout(place), setting)
+            lease = closing.enter_context(Lease(place / LEASE_NAME, "run", setting))
+        staging = staging_directory(place)
+        if is_locked(staging):
+            raise ValueError(f"{setting}: another run on this machine is using {staging}. Stop it.")
+        with naming_store_errors("work_dir", place):
+            layout = read_layout(place)
+            copy_run(layout, staging, shared=False)
+            opened = WorkDir(place, staging, Uploads(staging, layout, lease.check))
+        with naming_url(staging, place):
+            check_work_dir_kind(staging)
+            yield opened
+        if opened.finished:
+            shutil.rmtree(staging.parent, ignore_errors=True)

@@ -1,0 +1,299 @@
+"""Copy what a run writes to a bucket while it trains.
+
+A thread copies small files every ten seconds, and everything else when a checkpoint is complete.
+The order of these copies ensures that the run can be resumed from the bucket after a kill at any
+time: a checkpoint is marked as complete only after all its files and all other files have been
+copied, and only then are older ones removed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from bert_jax.local_paths import cache_directory
+from bert_jax.runs.bucket_layout import COMMIT_NAME, LOGS, Layout, parts_name
+from bert_jax.runs.bucket_logs import LogParts
+from bert_jax.runs.ownership import LOCK_NAME
+from bert_jax.runs.staging import DOWNSTREAM_NAME
+from bert_jax.runs.work_dir import CHECKPOINTS_NAME
+from bert_jax.storage.errors import MissingObjectError, StorageError
+from bert_jax.storage.objects import list_objects, remove, upload, write_bytes
+from bert_jax.storage.partial import REMOTE_NAME, remote_files
+from bert_jax.storage.store import MAX_SINGLE_WRITE
+from bert_jax.storage.urls import ObjectUrl
+from bert_jax.training.checkpoint_files import ASIDE_NAME, steps_in
+
+logger = logging.getLogger(__name__)
+
+PERIOD_SECONDS = 10.0
+_THREADS = 4
+# Copied only along with a checkpoint, since they grow and have to be copied whole.
+_WITH_CHECKPOINTS = ("tensorboard", "profile", "curves.png")
+
+Signature = tuple[int, int]  # a file's size and modification time
+
+
+class RunNotUploaded(OSError):
+    """Files of a run could not be copied to its bucket; the copies there are consistent."""
+
+
+class Uploads:
+    """Copies the files in a staging directory to a run in a bucket; see `Mirror`.
+
+    Args:
+      staging: the staging directory, which is equal to the run in the bucket.
+      layout: the objects of the run.
+      check: called before every change to the bucket; raises an error if this process may no longer
+        write.
+    """
+
+    def __init__(self, staging: Path, layout: Layout, check: Callable[[], None]) -> None:
+        self._staging, self._url, self._check = staging, layout.url, check
+        self._files = dict(_signatures(staging))
+        self._logs = {
+            log: LogParts(layout.url / parts_name(log), layout.logs.get(log, ()), check)
+            for log in LOGS
+        }
+        self._steps = set(layout.checkpoints)
+        self._unmarked = set(layout.unmarked)
+        self._unfinished = [info.url for info in layout.unfinished]
+        self._condition = threading.Condition()
+        self._due: set[int] = set()
+        self._busy = self._closing = self._settling = False
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="uploads", daemon=True)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Copy files until the block ends, and then everything that is left.
+
+        Raises:
+          RunNotUploaded: a file cannot be copied.
+        """
+        self._thread.start()
+        try:
+            yield
+        except BaseException:
+            with suppress(RunNotUploaded):  # keep the error that ended the run
+                self._close()
+            raise
+        self._close()
+
+    def _close(self) -> None:
+        with self._condition:
+            self._closing = True
+            self._condition.notify_all()
+        self._thread.join()
+        self.raise_if_failed()
+
+    def saved(self, step: int) -> None:
+        """Start to copy the checkpoint at `step` and all other files."""
+        with self._condition:
+            self._due.add(step)
+            self._condition.notify_all()
+
+    def settle(self) -> None:
+        """Copy what has changed in the staging directory before the run saves its first checkpoint.
+
+        Raises:
+          RunNotUploaded: a file cannot be copied.
+        """
+        with self._condition:
+            self._settling = True
+            self._condition.notify_all()
+        self.raise_if_failed(wait=True)
+
+    def raise_if_failed(self, *, wait: bool = False) -> None:
+        """Raise RunNotUploaded if a file could not be copied; see `Mirror`."""
+        with self._condition:
+            while wait and self._failure is None and (self._due or self._busy or self._settling):
+                self._condition.wait()
+            failure = self._failure
+        if failure is None:
+            return
+        steps = ", ".join(map(str, sorted(self._steps))) or "none"
+        explanation = failure.explanation if isinstance(failure, StorageError) else str(failure)
+        raise RunNotUploaded(
+            f"{self._url}: the run cannot be copied to the bucket: {explanation.rstrip('. ')}. "
+            f"The run has stopped; its checkpoints in the bucket are intact (steps: {steps}). Fix "
+            "the cause, and run the same command again to resume."
+        ) from failure
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                self._condition.wait_for(
+                    lambda: self._due or self._closing or self._settling, timeout=PERIOD_SECONDS
+                )
+                due, closing = sorted(self._due), self._closing
+                self._busy = bool(due) or self._settling
+                self._settling = False
+                self._due.clear()
+            try:
+                for step in due:
+                    self._copy_checkpoint(step)
+                self._copy_others(everything=bool(due) or closing)
+                for step in due:
+                    self._commit(step)
+                if due:
+                    self._remove_old_checkpoints()
+            except Exception as error:
+                logger.debug("uploading failed", exc_info=True)
+                with self._condition:
+                    self._failure, self._busy = error, False
+                    self._condition.notify_all()
+                return
+            with self._condition:
+                self._busy = False
+                self._condition.notify_all()
+                if closing and not self._due:
+                    return
+
+    def _copy_checkpoint(self, step: int) -> None:
+        """Copy a checkpoint's files, without marking it as complete."""
+        target = self._url / CHECKPOINTS_NAME / str(step)
+        self._remove_checkpoint(step)
+        source = self._staging / CHECKPOINTS_NAME / str(step)
+        names = [path.relative_to(source).as_posix() for path in _files_below(source)]
+        self._copy_all([(source / name, target / name) for name in names])
+
+    def _copy_all(self, copies: list[tuple[Path, ObjectUrl]]) -> None:
+        def copy(source: Path, target: ObjectUrl) -> None:
+            self._check()
+            upload(source, target)
+
+        with ThreadPoolExecutor(_THREADS) as pool:
+            for result in [pool.submit(copy, *each) for each in copies]:
+                result.result()
+
+    def _commit(self, step: int) -> None:
+        source = self._staging / CHECKPOINTS_NAME / str(step)
+        sizes = [path.stat().st_size for path in _files_below(source)]
+        self._check()
+        content = json.dumps({"step": step, "files": len(sizes), "bytes": sum(sizes)}) + "\n"
+        write_bytes(self._url / CHECKPOINTS_NAME / str(step) / COMMIT_NAME, content)
+        self._steps.add(step)
+
+    def _copy_others(self, *, everything: bool) -> None:
+        """Copy all other files that have changed, in the order in which they were written."""
+        while self._unmarked:
+            self._commit(self._unmarked.pop())
+        self._remove_unfinished()
+        steps = steps_in(self._staging / CHECKPOINTS_NAME)
+        files = dict(_signatures(self._staging))
+        self._set_aside(files, steps)
+        changed = [
+            name
+            for name, signature in sorted(files.items(), key=lambda item: item[1][1])
+            if self._files.get(name) != signature
+            and (everything or name.partition("/")[0] not in _WITH_CHECKPOINTS)
+        ]
+        for name in changed:
+            if name not in LOGS:
+                self._copy_file(name, files[name])
+        for name in LOGS:
+            if (self._staging / name).is_file():
+                self._logs[name].write((self._staging / name).read_bytes())
+        for name in self._files.keys() - files.keys():
+            self._check()
+            remove(self._url / name)
+            del self._files[name]
+
+    def _copy_file(self, name: str, signature: Signature) -> None:
+        self._check()
+        try:
+            _upload_growing(self._staging / name, self._url / name)
+        except MissingObjectError:
+            raise
+        except FileNotFoundError:  # it has been removed since it was listed
+            return
+        self._files[name] = signature
+
+    def _set_aside(self, files: dict[str, Signature], steps: list[int]) -> None:
+        """Move checkpoints in the bucket that the run has moved aside in the staging directory.
+
+        This precedes all other changes, as it does in a work directory.
+        """
+        aside = [path for path in (self._staging / ASIDE_NAME).glob("*") if path.is_dir()]
+        numbers = {path.name.partition(".")[0] for path in aside}
+        newer = [
+            step for step in self._steps if str(step) in numbers and (not steps or step > steps[-1])
+        ]
+        if not newer:
+            return
+        for directory in aside:
+            with suppress(MissingObjectError):  # a damaged checkpoint may lack files
+                remote_files(directory).fetch()
+        files |= dict(_signatures(self._staging))
+        moved = [
+            name for name in files if name.startswith(f"{ASIDE_NAME}/") and name.count("/") > 1
+        ]
+        self._copy_all([(self._staging / name, self._url / name) for name in moved])
+        self._files |= {name: files[name] for name in moved}
+        for step in sorted(newer, reverse=True):
+            self._remove_checkpoint(step)
+
+    def _remove_old_checkpoints(self) -> None:
+        kept = steps_in(self._staging / CHECKPOINTS_NAME)
+        for step in sorted(self._steps - set(kept)) if kept else ():
+            self._remove_checkpoint(step)
+
+    def _remove_checkpoint(self, step: int) -> None:
+        """Remove a checkpoint from the bucket, beginning with the object that marks it."""
+        url = self._url / CHECKPOINTS_NAME / str(step)
+        self._check()
+        remove(url / COMMIT_NAME)
+        self._steps.discard(step)
+        for info in list(list_objects(url)):
+            self._check()
+            remove(info.url)
+
+    def _remove_unfinished(self) -> None:
+        """Remove the files of checkpoints that an earlier process did not complete or remove."""
+        while self._unfinished:
+            self._check()
+            remove(self._unfinished[-1])
+            self._unfinished.pop()
+
+
+def _upload_growing(source: Path, target: ObjectUrl) -> None:
+    """Copy the present content of a file that may be appended to at any time."""
+    with open(source, "rb") as file:
+        content = file.read(MAX_SINGLE_WRITE + 1)
+    if len(content) <= MAX_SINGLE_WRITE:
+        write_bytes(target, content)
+        return
+    with tempfile.TemporaryDirectory(dir=cache_directory()) as directory:
+        copy = Path(directory) / source.name
+        shutil.copyfile(source, copy)
+        upload(copy, target)
+
+
+def _signatures(staging: Path) -> Iterator[tuple[str, Signature]]:
+    """Yield the name and signature of each file outside of the checkpoints."""
+    for path in _files_below(staging, (CHECKPOINTS_NAME,)):
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            yield path.relative_to(staging).as_posix(), (status.st_size, status.st_mtime_ns)
+
+
+def _files_below(directory: Path, skipped: tuple[str, ...] = ()) -> Iterator[Path]:
+    """Yield the files in a directory tree that belong to the run."""
+    for parent, directories, names in os.walk(directory):
+        if Path(parent) == directory:
+            directories[:] = [name for name in directories if name not in skipped]
+        if Path(parent).parent.parent == directory / DOWNSTREAM_NAME:
+            directories.clear()  # unfinished runs, which are repeated on another machine
+            continue
+        for name in names:
+            if name not in (LOCK_NAME, REMOTE_NAME) and not name.endswith(".tmp"):
+                yield Path(parent) / name
