@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from concurrent.futures import Future, ThreadPoolExecutor
+import threading
+from concurrent.futures import Future
 
 from bert_jax.storage.objects import READ_BYTES, read_range
 from bert_jax.storage.store import ObjectInfo
@@ -22,7 +23,6 @@ class ObjectReader(io.RawIOBase):
         self._position = 0
         self._number, self._block = -1, b""
         self._next: tuple[int, Future[bytes]] | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
 
     @property
     def name(self) -> str:
@@ -69,12 +69,25 @@ class ObjectReader(io.RawIOBase):
             self._block = self._read(number)
         self._number = number
         if sequential and (number + 1) * READ_BYTES < self.info.num_bytes:
-            self._next = number + 1, self._thread.submit(self._read, number + 1)
+            self._next = number + 1, self._read_ahead(number + 1)
 
     def _read(self, number: int) -> bytes:
         return read_range(self.info, number * READ_BYTES, (number + 1) * READ_BYTES)
 
+    def _read_ahead(self, number: int) -> Future[bytes]:
+        """Read a block in a thread, for which a process that ends does not wait."""
+        block: Future[bytes] = Future()
+
+        def read() -> None:
+            try:
+                block.set_result(self._read(number))
+            except BaseException as error:
+                block.set_exception(error)
+
+        threading.Thread(target=read, name="read-ahead", daemon=True).start()
+        return block
+
     def close(self) -> None:
         """Close the file; a block that is being read is discarded."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._next = None
         super().close()

@@ -7,6 +7,8 @@ import multiprocessing
 import os
 import random
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -190,3 +192,29 @@ def test_objects_are_read_as_files(
         if "read-ahead" in thread.name:
             thread.join(timeout=5)
             assert not thread.is_alive()
+
+
+READ_AHEAD = """
+import sys, time
+from bert_jax.storage import reader
+from bert_jax.storage.objects import stat
+from bert_jax.storage.urls import parse_url
+
+read = reader.ObjectReader._read
+reader.READ_BYTES = 10
+reader.ObjectReader._read = lambda file, number: (
+    time.sleep(60) if number == 2 else read(file, number)
+)
+file = reader.ObjectReader(stat(parse_url(sys.argv[1])))
+file.read(10), file.read(10)
+print("read", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_ends_without_waiting_for_what_is_read_ahead(bucket: ObjectUrl) -> None:
+    write_bytes(bucket / "x", bytes(100))
+    command = [sys.executable, "-c", READ_AHEAD, f"{bucket}/x"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"read\n"
+        assert process.wait(timeout=20) == 0
