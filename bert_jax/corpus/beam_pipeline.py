@@ -12,8 +12,8 @@ import dataclasses
 import json
 import os
 import shlex
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
@@ -21,22 +21,27 @@ import numpy as np
 
 from bert_jax.corpus.assignment import Assignment, AssignOptions, Start, UnitSpan
 from bert_jax.corpus.beam_process import Runner, run_pipeline
+from bert_jax.corpus.bucket_workspace import BucketWorkspace
 from bert_jax.corpus.document_stream import Split
 from bert_jax.corpus.manifest import TOKENIZER, Manifest
 from bert_jax.corpus.part_assignment import assign_documents, assign_options
 from bert_jax.corpus.parts import all_scans, finished_units, publish_units
 from bert_jax.corpus.requests import CorpusRequest, advising_to_resume, warn_about_marks
-from bert_jax.corpus.scans import ScanTask, read_scan, scan_input, scan_tasks
+from bert_jax.corpus.scan_pool import fetched_scan
+from bert_jax.corpus.scans import ScanTask, scan_files, scan_input, scan_tasks
 from bert_jax.corpus.shards import ShardSettings, write_shard
+from bert_jax.corpus.shared_files import SharedFiles, WorkPlace, files_below
 from bert_jax.corpus.unit_reader import placed_documents
 from bert_jax.corpus.units import Unit, shard_name
-from bert_jax.corpus.workspace import Workspace, finished_corpus
+from bert_jax.corpus.workspace import WORK, Workspace, finished_corpus
 from bert_jax.files import write_file
+from bert_jax.storage.locations import absolute
+from bert_jax.storage.urls import ObjectUrl, parse_location
 from bert_jax.text.sources import source_name
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 _BEAM = "beam"  # the subdirectory for files that this process and the workers exchange
-_UNITS = "units.json"
+_UNITS, _ERROR = f"{_BEAM}/units.json", f"{_BEAM}/error-"
 _CHUNK_BYTES = 1 << 20  # the size of the texts that are shuffled together
 
 # Some documents of a unit: their ids, and their texts in UTF-8.
@@ -58,43 +63,58 @@ def make_with_beam(request: CorpusRequest, runner: str, runner_args: str) -> Man
       OSError: a file cannot be read or written, or a pipeline failed. Finished work is kept.
     """
     chosen = _check_runner(runner, runner_args)
-    manifest = finished_corpus(request.directory, request.plan)
+    manifest = finished_corpus(request.output, request.plan)
     if manifest is not None:
         return manifest
-    output = request.directory.resolve()  # the workers may run in another directory
-    with advising_to_resume(request.directory), Workspace(output, request.plan) as workspace:
-        exchange = workspace.work / _BEAM
-        exchange.mkdir(exist_ok=True)
-        for leftover in exchange.iterdir():
-            leftover.unlink()
+    with advising_to_resume(request.output), _workspace(request) as workspace:
+        files = workspace.files
+        for leftover in files.names(_BEAM):
+            files.remove(leftover)
+        (workspace.work / _BEAM).mkdir(exist_ok=True)
         request.tokenizer.save(workspace.work / TOKENIZER)
+        files.share(*files_below(workspace.work, TOKENIZER))
+        shared = WorkPlace(absolute(request.output / WORK), uuid.uuid4().hex)
         preparation = request.preparation(workspace.work)
         warn_about_marks(request, preparation)
         tasks = scan_tasks(request.inputs, request.plan, request.options)
-        _scan_inputs(_absolute(tasks), workspace.work, chosen)
-        scans = all_scans(request, tasks, workspace.work)
+        _scan_inputs(_absolute(tasks), files, shared, chosen)
+        scans = all_scans(request, tasks, files)
         # With filters, this machine screens the documents.
-        assignment = assign_documents(request, preparation, tasks, scans, (0, 1))
-        units = finished_units(workspace.work, assignment.units, request.num_workers)
+        assignment = assign_documents(request, preparation, tasks, scans, files, (0, 1))
+        units = finished_units(
+            workspace.keeper, workspace.work, assignment.units, request.num_workers
+        )
         missing = [span for span, result in units if result is None]
         if missing:
-            _make_units(request, _absolute(tasks), assignment, missing, workspace.work, chosen)
+            _make_units(request, _absolute(tasks), assignment, missing, files, shared, chosen)
         return publish_units(request, workspace)
 
 
-def _scan_inputs(tasks: Sequence[ScanTask], work: Path, runner: Runner) -> None:
-    unscanned = [task for task in tasks if read_scan(task, work) is None]
+def _workspace(request: CorpusRequest) -> Workspace | BucketWorkspace:
+    if isinstance(request.output, ObjectUrl):
+        return BucketWorkspace(request.output, request.plan)
+    # The workers may run in another directory.
+    return Workspace(request.output.resolve(), request.plan)
+
+
+def _scan_inputs(
+    tasks: Sequence[ScanTask], files: SharedFiles, shared: WorkPlace, runner: Runner
+) -> None:
+    unscanned = [task for task in tasks if fetched_scan(task, files) is None]
     if unscanned:
-        run_pipeline(runner, _add_scans, unscanned, str(work))
-        _raise_recorded(work)
+        run_pipeline(runner, _add_scans, unscanned, shared)
+        _raise_recorded(files)
+        files.forget()
+        for task in unscanned:
+            fetched_scan(task, files)
 
 
-def _add_scans(pipeline: beam.Pipeline, tasks: Sequence[ScanTask], work: str) -> None:
+def _add_scans(pipeline: beam.Pipeline, tasks: Sequence[ScanTask], shared: WorkPlace) -> None:
     _ = (
         pipeline
         | "Inputs" >> beam.Create(tasks)
         | "DistributeInputs" >> beam.Reshuffle()
-        | "Scan" >> beam.Map(_scan, work)
+        | "Scan" >> beam.Map(_scan, shared)
     )
 
 
@@ -103,22 +123,25 @@ def _make_units(
     tasks: Sequence[ScanTask],
     assignment: Assignment,
     missing: Sequence[UnitSpan],
-    work: Path,
+    files: SharedFiles,
+    shared: WorkPlace,
     runner: Runner,
 ) -> None:
     """Make the shards of some units, and read only the inputs that contain them."""
     units = {
         span.name: (span.split, span.index, span.num_documents, span.digest) for span in missing
     }
-    write_file(work / _BEAM / _UNITS, json.dumps(units))
+    write_file(files.work / _UNITS, json.dumps(units))
+    files.share(_UNITS)
     inputs = []
     for task, kept, start in zip(tasks, assignment.kept, assignment.starts, strict=True):
         if any(span.first_input <= task.number <= span.last_input for span in missing):
-            np.save(_kept_path(work, task.number), kept)
+            np.save(files.work / _kept_name(task.number), kept)
+            files.share(_kept_name(task.number))
             inputs.append((task, start))
-    reading = ReadDocuments(str(work), assign_options(request))
-    run_pipeline(runner, _add_shards, inputs, reading, MakeShards(str(work), request.settings))
-    _raise_recorded(work)
+    reading = ReadDocuments(shared, assign_options(request))
+    run_pipeline(runner, _add_shards, inputs, reading, MakeShards(shared, request.settings))
+    _raise_recorded(files)
 
 
 def _add_shards(
@@ -137,31 +160,36 @@ def _add_shards(
     )
 
 
-def _scan(task: ScanTask, work: str) -> None:
+def _scan(task: ScanTask, shared: WorkPlace) -> None:
     """Scan an input, and record the error if the user has to fix the input."""
+    files = shared.files()
     try:
-        scan_input(task, Path(work))
+        scan_input(task, files.work)
+        files.share(*scan_files(task.number))
     except ValueError as error:  # a runner would only repeat the step
-        _record_error(Path(work), task, error)
+        _record_error(files, task, error)
 
 
 class ReadDocuments(beam.DoFn):
     """Read the kept documents of an input, and yield them in chunks keyed by unit."""
 
-    def __init__(self, work: str, options: AssignOptions):
-        self._work, self._options = Path(work), options
+    def __init__(self, shared: WorkPlace, options: AssignOptions):
+        self._shared, self._options = shared, options
 
     def setup(self) -> None:
         """Read the names of the units to make."""
-        self._units = frozenset(_read_units(self._work))
+        self._files = self._shared.files()
+        self._units = frozenset(_read_units(self._files))
 
     def process(self, element: tuple[ScanTask, Start]) -> Iterator[tuple[str, _Chunk]]:
         """Yield (unit, chunk) pairs for an input and the state of the assignment before it."""
         task, start = element
-        scan = read_scan(task, self._work)
+        scan = fetched_scan(task, self._files)
         if scan is None:
-            raise OSError(f"{self._work}: the scan of {task.path} is missing")
-        kept = np.load(_kept_path(self._work, task.number))
+            raise OSError(f"{self._shared.work}: the scan of {task.path} is missing")
+        kept_name = _kept_name(task.number)
+        self._files.fetch(kept_name)
+        kept = np.load(self._files.work / kept_name)
         documents = placed_documents(task, scan, kept, start, self._options, self._units)
         chunks: dict[str, _Chunk] = {}
         sizes: dict[str, int] = {}
@@ -176,7 +204,7 @@ class ReadDocuments(beam.DoFn):
                     yield name, chunks.pop(name)
                     del sizes[name]
         except ValueError as error:
-            _record_error(self._work, task, error)
+            _record_error(self._files, task, error)
             return
         yield from chunks.items()
 
@@ -184,14 +212,15 @@ class ReadDocuments(beam.DoFn):
 class MakeShards(beam.DoFn):
     """Make the shard of a unit from its documents, which arrive in any order."""
 
-    def __init__(self, work: str, settings: ShardSettings):
-        self._work, self._settings = Path(work), settings
+    def __init__(self, shared: WorkPlace, settings: ShardSettings):
+        self._shared, self._settings = shared, settings
 
     def setup(self) -> None:
         """Load the tokenizer, and read the units to make."""
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the runner already uses all cores
-        self._tokenizer = Tokenizer.load(self._work / TOKENIZER)
-        self._units = _read_units(self._work)
+        self._tokenizer = Tokenizer.load(parse_location(self._shared.work) / TOKENIZER)
+        self._files = self._shared.files()
+        self._units = _read_units(self._files)
 
     def process(self, element: tuple[str, Iterable[_Chunk]]) -> None:
         """Write the shard of a unit, given its name and chunks."""
@@ -204,30 +233,38 @@ class MakeShards(beam.DoFn):
             return  # an input could not be read, which was recorded
         ordered = sorted(texts)
         unit = Unit(split, index, ordered, [texts[number] for number in ordered], digest)
-        write_shard(unit, self._tokenizer, self._settings, self._work)
+        write_shard(unit, self._tokenizer, self._settings, self._files.work)
+        self._files.keep_shard(name)
 
 
-def _read_units(work: Path) -> dict[str, tuple[Split, int, int, str]]:
-    content = (work / _BEAM / _UNITS).read_text(encoding="utf-8")
+def _read_units(files: SharedFiles) -> dict[str, tuple[Split, int, int, str]]:
+    files.fetch(_UNITS)
+    content = (files.work / _UNITS).read_text(encoding="utf-8")
     return {name: tuple(unit) for name, unit in json.loads(content).items()}
 
 
-def _kept_path(work: Path, number: int) -> Path:
-    return work / _BEAM / f"kept-{number:06d}.npy"
+def _kept_name(number: int) -> str:
+    return f"{_BEAM}/kept-{number:06d}.npy"
 
 
 def _absolute(tasks: Sequence[ScanTask]) -> list[ScanTask]:
     return [dataclasses.replace(task, path=source_name(task.path, task.sources)) for task in tasks]
 
 
-def _record_error(work: Path, task: ScanTask, error: ValueError) -> None:
-    write_file(work / _BEAM / f"error-{task.number:06d}.txt", str(error))
+def _record_error(files: SharedFiles, task: ScanTask, error: ValueError) -> None:
+    name = f"{_ERROR}{task.number:06d}.txt"
+    (files.work / _BEAM).mkdir(exist_ok=True)
+    write_file(files.work / name, str(error))
+    files.share(name)
 
 
-def _raise_recorded(work: Path) -> None:
+def _raise_recorded(files: SharedFiles) -> None:
     """Raise the error of the first input that cannot be used."""
-    for path in sorted((work / _BEAM).glob("error-*.txt")):
-        raise ValueError(path.read_text(encoding="utf-8"))
+    files.forget()
+    for name in files.names(_BEAM):
+        if name.startswith(_ERROR):
+            files.fetch(name)
+            raise ValueError((files.work / name).read_text(encoding="utf-8"))
 
 
 def _check_runner(runner: str, runner_args: str) -> Runner:

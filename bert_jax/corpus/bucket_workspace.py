@@ -11,9 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,8 +25,10 @@ from bert_jax.corpus.plans import (
     finished_meanwhile,
     not_empty,
     plan_differences,
+    read_plan,
 )
-from bert_jax.corpus.shards import UnitResult, result_of, shard_path
+from bert_jax.corpus.shards import UnitResult, result_of
+from bert_jax.corpus.shared_files import RESULT_SUFFIX, BucketFiles, upload_shard
 from bert_jax.corpus.workspace import (
     PLAN,
     SCREENING,
@@ -36,12 +38,11 @@ from bert_jax.corpus.workspace import (
 from bert_jax.files import temporary_beside, writing
 from bert_jax.json_files import parse_json_object
 from bert_jax.local_paths import cache_directory, make_directory
-from bert_jax.storage.lease import Lease
+from bert_jax.storage.lease import Lease, wait_until_free
 from bert_jax.storage.objects import (
     find,
     list_directory,
     list_objects,
-    read_bytes,
     read_range,
     remove,
     upload,
@@ -51,7 +52,6 @@ from bert_jax.storage.store import ObjectInfo
 from bert_jax.storage.urls import Location, ObjectUrl
 
 LEASE = "lease"
-_SUFFIX = ".json"
 _READS = 16  # results that are read at the same time
 _UPLOADS = 4  # simultaneous uploads; twice as many shards may wait on the local disk
 
@@ -67,12 +67,17 @@ class BucketShards:
           check: called before every upload; raises an error if this process may no longer write.
         """
         self._output, self._check = output, check
-        self._sizes = {info.url.name: info.num_bytes for info in list_directory(output)[0]}
-        found = [info for info in list_directory(output / WORK)[0] if info.url.suffix == _SUFFIX]
-        self._marked = {info.url.name for info in found}
-        self._results = self._read_results(found)
+        self.refresh()
         self._threads = ThreadPoolExecutor(_UPLOADS, thread_name_prefix="upload")
         self._pending: deque[Future[None]] = deque()
+
+    def refresh(self) -> None:
+        """Find the shards that this and other machines have finished."""
+        self._sizes = {info.url.name: info.num_bytes for info in list_directory(self._output)[0]}
+        infos = list_directory(self._output / WORK)[0]
+        found = [info for info in infos if info.url.suffix == RESULT_SUFFIX]
+        self._marked = {info.url.name for info in found}
+        self._results = self._read_results(found)
 
     def _read_results(self, infos: Sequence[ObjectInfo]) -> dict[str, UnitResult]:
         """Return the results whose shards are complete, keyed by the names of the units."""
@@ -83,7 +88,7 @@ class BucketShards:
                 with suppress(ValueError, KeyError, TypeError):  # if not, the shard is made again
                     result = result_of(parse_json_object(content, info.url))
                     if self._sizes.get(result.shard.name) == result.shard.num_bytes:
-                        results[info.url.name.removesuffix(_SUFFIX)] = result
+                        results[info.url.name.removesuffix(RESULT_SUFFIX)] = result
         return results
 
     def kept(self, work: Path, name: str) -> UnitResult | None:
@@ -98,14 +103,8 @@ class BucketShards:
 
     def _upload(self, work: Path, name: str) -> None:
         self._check()
-        shard = shard_path(work, name)
-        result = shard.with_suffix(_SUFFIX)
-        if result.name in self._marked:  # it describes an earlier shard
-            remove(self._output / WORK / result.name)
-        upload(shard, self._output / shard.name)
-        write_bytes(self._output / WORK / result.name, result.read_bytes())
-        shard.unlink()
-        result.unlink()
+        marked = f"{name}{RESULT_SUFFIX}" in self._marked
+        upload_shard(work, name, self._output / WORK, marked=marked)
 
     def wait(self) -> None:
         """Wait until all shards have been uploaded.
@@ -126,10 +125,12 @@ class BucketWorkspace:
 
     Attributes:
       work: the local directory for unfinished work.
+      files: the files that other machines have made or use.
       keeper: where finished shards are kept.
     """
 
     work: Path
+    files: BucketFiles
     keeper: BucketShards
 
     def __init__(self, output: ObjectUrl, plan: dict[str, Any]):
@@ -151,39 +152,28 @@ class BucketWorkspace:
           ValueError: the bucket contains something else below the URL, a preparation with a
             different plan, or a preparation that is still running or has just finished.
         """
-        if find(self._output) is not None:
-            raise ValueError(f"{self._output}: this is an object. Specify another URL.")
-        self._check_empty()
+        check_empty(self._output)
         with ExitStack() as stack:
             stack.enter_context(self._lease)
+            for lease in part_leases(self._output):
+                wait_until_free(lease, "part of the preparation", f"output={self._output}")
             if find(self._output / MANIFEST) is not None:  # finished while waiting for the lease
                 raise ValueError(finished_meanwhile(self._output))
             self._check_plan()
-            name = hashlib.sha256(str(self._output).encode()).hexdigest()[:16]
-            local = cache_directory() / "prepare" / name
-            with writing(local):
-                make_directory(local.parent)
-                self.work = stack.enter_context(temporary_beside(local, directory=True))
+            self.work = stack.enter_context(local_work(self._output, "all"))
+            self.files = BucketFiles(self.work, self._remote, self._lease.check)
             self.keeper = BucketShards(self._output, self._lease.check)
             stack.callback(self.keeper.close)
             self._stack = stack.pop_all()
         return self
 
-    def _check_empty(self) -> None:
-        if find(self._remote / PLAN) is not None:
-            return
-        for info in list_objects(self._output):
-            if info.url.parent != self._remote:
-                raise ValueError(not_empty(self._output))
-
     def _check_plan(self) -> None:
         url = self._remote / PLAN
         if find(url) is None:
-            self._check_empty()
+            check_empty(self._output)
             remove_results(self._output)  # they may come from other options
         else:
-            advice = f"Delete everything in {self._remote} to start over"
-            existing = parse_json_object(read_bytes(url), url, advice)
+            existing = read_plan(url)
             ignored = IGNORED_IF_UNFINISHED
             if differences := plan_differences(existing, self._plan, ignored=ignored):
                 if any(info.url.suffix == ".arrayrecord" for info in list_objects(self._output)):
@@ -232,10 +222,46 @@ class BucketWorkspace:
         self._stack.__exit__(kind, error, traceback)
 
 
+def check_empty(output: ObjectUrl) -> None:
+    """Check that there is nothing but an unfinished preparation at or below a URL.
+
+    Raises:
+      ValueError: there is something else.
+    """
+    if find(output) is not None:
+        raise ValueError(f"{output}: this is an object. Specify another URL.")
+    if find(output / WORK / PLAN) is None:
+        for info in list_objects(output):
+            if not output.relative(info.url).startswith(f"{WORK}/"):
+                raise ValueError(not_empty(output))
+
+
+@contextmanager
+def local_work(output: ObjectUrl, name: str) -> Iterator[Path]:
+    """Yield an empty directory for unfinished work on this machine, which is removed at the end.
+
+    Args:
+      output: the URL of the corpus.
+      name: what distinguishes processes that may work on the same corpus at the same time.
+    """
+    digest = hashlib.sha256(f"{output} {name}".encode()).hexdigest()[:16]
+    local = cache_directory() / "prepare" / digest
+    with writing(local):
+        make_directory(local.parent)
+    with temporary_beside(local, directory=True) as directory:
+        yield directory
+
+
+def part_leases(output: ObjectUrl) -> list[ObjectUrl]:
+    """Return the URLs of the leases of parts, which may have expired."""
+    infos = list_directory(output / WORK)[0]
+    return [info.url for info in infos if info.url.suffix == ".lease"]
+
+
 def remove_results(output: ObjectUrl) -> None:
-    """Remove the results of finished units, but not their shards."""
-    for info in list_directory(output / WORK)[0]:
-        if info.url.name not in (PLAN, LEASE):
+    """Remove everything in OUTPUT/.work except the plan and the lease, but not the shards."""
+    for info in list(list_objects(output / WORK)):
+        if info.url not in (output / WORK / PLAN, output / WORK / LEASE):
             remove(info.url)
 
 

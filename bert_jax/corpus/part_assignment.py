@@ -10,8 +10,8 @@ from bert_jax.corpus.preparation import Preparation
 from bert_jax.corpus.progress import ProgressMeter
 from bert_jax.corpus.requests import CorpusRequest
 from bert_jax.corpus.scans import Scan, ScanTask
+from bert_jax.corpus.shared_files import SharedFiles
 from bert_jax.corpus.unique_documents import find_unique
-from bert_jax.corpus.workspace import SCREENING
 
 
 def assign_documents(
@@ -19,6 +19,7 @@ def assign_documents(
     preparation: Preparation,
     tasks: Sequence[ScanTask],
     scans: Sequence[Scan],
+    files: SharedFiles,
     part: tuple[int, int] | None = None,
 ) -> Assignment:
     """Screen documents if filters are set, and assign the kept ones to units.
@@ -28,6 +29,7 @@ def assign_documents(
       preparation: the state, whose screening is set.
       tasks: the inputs.
       scans: their scans.
+      files: the files that machines exchange.
       part: the number of the part whose documents to screen, and the number of parts; None if all
         documents must have been screened.
     """
@@ -36,9 +38,8 @@ def assign_documents(
         return assign(scans, options)
     unique = find_unique(scans, options.num_heldout)
     reader = BlockReader(tasks, scans, unique, options.num_heldout)
-    directory = preparation.work / SCREENING
     if part is None:
-        preparation.screening = combine_parts(request.screener, reader, directory)
+        preparation.screening = combine_parts(request.screener, reader, files)
     else:
         meter = ProgressMeter()
 
@@ -50,7 +51,7 @@ def assign_documents(
         preparation.screening = screen_part(
             request.screener,
             reader,
-            directory,
+            files,
             part,
             request.num_workers,
             report,

@@ -11,7 +11,6 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
@@ -19,12 +18,16 @@ from bert_jax.corpus.document_stream import document_digest
 from bert_jax.corpus.scans import Scan, ScanTask, halves
 from bert_jax.corpus.screened_blocks import (
     BLOCK_BYTES,
+    BlockScreener,
     DocumentBlock,
+    block_files,
     permanent_source,
 )
 from bert_jax.corpus.screening import Screener, Screening
 from bert_jax.corpus.screening_pool import screen_blocks
+from bert_jax.corpus.shared_files import SharedFiles
 from bert_jax.corpus.unique_documents import UniqueDocuments
+from bert_jax.corpus.workspace import SCREENING
 from bert_jax.text.documents import SourceCounts
 from bert_jax.text.sources import read_documents
 
@@ -176,7 +179,7 @@ def _changed(path: str) -> str:
 def screen_part(
     screener: Screener,
     reader: BlockReader,
-    directory: Path,
+    files: SharedFiles,
     part: tuple[int, int],
     num_workers: int,
     progress: Callable[[float], None],
@@ -186,7 +189,7 @@ def screen_part(
     Args:
       screener: the settings.
       reader: the blocks.
-      directory: the directory for the results, which all parts share.
+      files: the files that the parts exchange.
       part: the number of the part and the number of parts.
       num_workers: the number of worker processes.
       progress: called after every block with the fraction that this part has seen.
@@ -195,6 +198,7 @@ def screen_part(
       ValueError: an input has changed since it was scanned.
       OSError: a file cannot be written, or a worker died.
     """
+    directory = files.work / SCREENING
     blocks = screener.for_blocks(directory)
     spans = reader.spans(blocks.fingerprint)
     index, count = part
@@ -207,23 +211,37 @@ def screen_part(
         progress(min(1.0, seen / len(spans)))
 
     for chosen in (own, spans):
-        texts = reader.read(chosen, lambda span: blocks.has(span.number, span.digest))
-        screen_blocks(texts, blocks, num_workers, report)
+        texts = reader.read(chosen, lambda span: _is_screened(span, blocks, files))
+        screen_blocks(
+            texts, blocks, num_workers, report, lambda number: files.share(*_names(number))
+        )
     output = directory / f"part-{index}-of-{count}"
     output.mkdir(exist_ok=True)
     return screener.combine(directory, _sizes(spans), output)
 
 
-def combine_parts(screener: Screener, reader: BlockReader, directory: Path) -> Screening:
+def _names(number: int) -> list[str]:
+    return [f"{SCREENING}/{name}" for name in block_files(number)]
+
+
+def _is_screened(span: BlockSpan, blocks: BlockScreener, files: SharedFiles) -> bool:
+    """Return whether this or another machine has screened a block."""
+    if not blocks.has(span.number, span.digest):
+        files.fetch(*_names(span.number))
+    return blocks.has(span.number, span.digest)
+
+
+def combine_parts(screener: Screener, reader: BlockReader, files: SharedFiles) -> Screening:
     """Combine the results of all parts.
 
     Raises:
       ValueError: a block has not been screened, or its documents have changed since.
       NotWritten: a file cannot be written.
     """
+    directory = files.work / SCREENING
     blocks = screener.for_blocks(directory)
     spans = reader.spans(blocks.fingerprint)
-    missing = [span for span in spans if not blocks.has(span.number, span.digest)]
+    missing = [span for span in spans if not _is_screened(span, blocks, files)]
     if missing:
         raise ValueError(
             f"{len(missing)} of {len(spans)} blocks of documents have not been screened, or have "

@@ -6,7 +6,6 @@ import fcntl
 import os
 import re
 import time
-from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
@@ -19,6 +18,8 @@ from bert_jax.corpus.workspace import (
     open_lock,
     try_lock,
 )
+from bert_jax.storage.locations import file_names, is_file
+from bert_jax.storage.urls import Location
 
 _PATIENCE_SECONDS = 60.0  # a part that is the first to start checks the plan in much less time
 _PAUSE_SECONDS = 0.1
@@ -102,26 +103,31 @@ class PartWorkspace(Workspace):
         self._release()
 
 
-def check_has_plan(output: Path, plan: dict[str, Any]) -> None:
+def check_has_plan(output: Location, plan: dict[str, Any]) -> None:
     """Check that a directory contains an unfinished preparation with this plan.
 
     Raises:
       ValueError: it contains none, or one with a different plan.
     """
     path = output / WORK / PLAN
-    if not path.is_file():
+    if not is_file(path):
         raise ValueError(
             f"{output}: contains no parts of a corpus. Prepare them with --part, using this output "
             "directory."
         )
     if differences := plan_differences(read_plan(path), plan, ignored=()):
-        raise ValueError(
-            f"{output}: its parts were made with different settings: {differences}. Use the same "
-            "settings and inputs for all parts, or choose another output directory."
-        )
+        raise ValueError(other_plan(output, differences))
 
 
-def numbers_of_parts(work: Path) -> set[int]:
+def other_plan(output: Location, differences: str) -> str:
+    """Return the message about parts that were made with another plan."""
+    return (
+        f"{output}: its parts were made with different settings: {differences}. Use the same "
+        "settings and inputs for all parts, or choose another output directory."
+    )
+
+
+def numbers_of_parts(work: Location) -> set[int]:
     """Return the numbers of parts that preparations in a directory were divided into."""
-    matches = (re.fullmatch(r"part-\d+-of-(\d+)\.lock", path.name) for path in work.iterdir())
+    matches = (re.fullmatch(r"part-\d+-of-(\d+)\.lock", name) for name in file_names(work))
     return {int(match[1]) for match in matches if match is not None}

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_jax.corpus.assignment import Assignment, UnitSpan
+from bert_jax.corpus.bucket_parts import BucketPartWorkspace
+from bert_jax.corpus.bucket_workspace import BucketWorkspace
 from bert_jax.corpus.manifest import TOKENIZER, Manifest
 from bert_jax.corpus.part_assignment import assign_documents, assign_options
 from bert_jax.corpus.part_workspace import PartWorkspace, check_has_plan, numbers_of_parts
@@ -33,11 +35,14 @@ from bert_jax.corpus.requests import (
     publish,
     warn_about_marks,
 )
-from bert_jax.corpus.scan_pool import scan_missing
+from bert_jax.corpus.scan_pool import fetched_scan, scan_missing
 from bert_jax.corpus.scans import Scan, ScanTask, read_scan, scan_tasks, total_counts
-from bert_jax.corpus.shards import FinishedUnit, UnitResult, WorkerPool, read_result
+from bert_jax.corpus.shard_keeper import ShardKeeper
+from bert_jax.corpus.shards import FinishedUnit, UnitResult, WorkerPool
+from bert_jax.corpus.shared_files import SharedFiles
 from bert_jax.corpus.unit_reader import UnitReader
-from bert_jax.corpus.workspace import Workspace, finished_corpus
+from bert_jax.corpus.workspace import WORK, Workspace, finished_corpus
+from bert_jax.storage.urls import Location, ObjectUrl
 
 _MAX_NAMES = 5
 
@@ -84,7 +89,7 @@ class PreparedPart:
       total_shards: the number of shards in the corpus.
     """
 
-    path: Path
+    path: Location
     part: str
     num_shards: int
     total_shards: int
@@ -98,29 +103,36 @@ def make_part(request: CorpusRequest, part: Part) -> PreparedPart:
         in this part are unknown, or the same part is already running.
       OSError: a file cannot be read or written, or a worker died. Finished work is kept.
     """
-    manifest = finished_corpus(request.directory, request.plan)
+    manifest = finished_corpus(request.output, request.plan)
     if manifest is not None:
         total = len(manifest.train.shards) + len(manifest.heldout.shards)
-        return PreparedPart(request.directory, str(part), 0, total)
-    with (
-        advising_to_resume(request.directory),
-        PartWorkspace(request.directory, request.plan, part.index, part.count) as workspace,
-    ):
+        return PreparedPart(request.output, str(part), 0, total)
+    with advising_to_resume(request.output), _part_workspace(request, part) as workspace:
         preparation = request.preparation(workspace.work)
+        preparation.keeper = workspace.keeper
         tokenizer = workspace.work / f"{TOKENIZER}-{part.index}-of-{part.count}"
         request.tokenizer.save(tokenizer)
         if part.index == 0:
             warn_about_marks(request, preparation)
         tasks = scan_tasks(request.inputs, request.plan, request.options)
-        scan_missing(_scan_order(tasks, part), workspace.work, min(request.num_workers, len(tasks)))
-        scans = all_scans(request, tasks, workspace.work)
-        assignment = assign_documents(request, preparation, tasks, scans, (part.index, part.count))
+        files = workspace.files
+        scan_missing(_scan_order(tasks, part), files, min(request.num_workers, len(tasks)))
+        scans = all_scans(request, tasks, files)
+        place = (part.index, part.count)
+        assignment = assign_documents(request, preparation, tasks, scans, files, place)
         mine = part_of(assignment.units, part)
         reader = UnitReader(tasks, scans, assignment, assign_options(request))
         with explaining_unknown(request, preparation, None):
             _make_units(request, preparation, reader, mine, tokenizer)
             preparation.unknown.check()
-    return PreparedPart(request.directory, str(part), len(mine), len(assignment.units))
+        workspace.keeper.wait()
+    return PreparedPart(request.output, str(part), len(mine), len(assignment.units))
+
+
+def _part_workspace(request: CorpusRequest, part: Part) -> PartWorkspace | BucketPartWorkspace:
+    if isinstance(request.output, ObjectUrl):
+        return BucketPartWorkspace(request.output, request.plan, part.index, part.count)
+    return PartWorkspace(request.output, request.plan, part.index, part.count)
 
 
 def _make_units(
@@ -144,11 +156,14 @@ def _make_units(
 
     def collect(finished: Iterable[FinishedUnit]) -> None:
         for unit in finished:
+            preparation.keeper.keep(preparation.work, unit.name)
             meter.add_new(unit.result, unit.peak_memory)
             report(unit.name, unit.result)
 
     missing = []
-    for span, result in finished_units(preparation.work, mine, request.num_workers):
+    for span, result in finished_units(
+        preparation.keeper, preparation.work, mine, request.num_workers
+    ):
         if result is None:
             missing.append(span)
         else:
@@ -169,33 +184,34 @@ def merge_parts(request: CorpusRequest) -> Manifest:
         requested split is empty. Finished parts are kept, unless a split is empty.
       OSError: a file cannot be read or written.
     """
-    manifest = finished_corpus(request.directory, request.plan)
+    manifest = finished_corpus(request.output, request.plan)
     if manifest is not None:
         return manifest
-    check_has_plan(request.directory, request.plan)
-    with (
-        advising_to_resume(request.directory),
-        Workspace(request.directory, request.plan) as workspace,
-    ):
+    check_has_plan(request.output, request.plan)
+    with advising_to_resume(request.output), request.workspace() as workspace:
         return publish_units(request, workspace)
 
 
-def publish_units(request: CorpusRequest, workspace: Workspace) -> Manifest:
+def publish_units(request: CorpusRequest, workspace: Workspace | BucketWorkspace) -> Manifest:
     """Publish a corpus whose scans and shards are all in the directory for unfinished work."""
     tasks = scan_tasks(request.inputs, request.plan, request.options)
-    scans = all_scans(request, tasks, workspace.work)
+    for task in tasks:
+        fetched_scan(task, workspace.files)
+    scans = all_scans(request, tasks, workspace.files)
     preparation = request.preparation(workspace.work)
-    assignment = assign_documents(request, preparation, tasks, scans)
+    assignment = assign_documents(request, preparation, tasks, scans, workspace.files)
     preparation.source = total_counts(scans, request.inputs.paths)
     preparation.stream = assignment.counts
     missing = []
-    for span, result in finished_units(workspace.work, assignment.units, request.num_workers):
+    for span, result in finished_units(
+        workspace.keeper, workspace.work, assignment.units, request.num_workers
+    ):
         if result is None:
             missing.append(span)
         else:
             preparation.results[span.name] = result
     if missing:
-        raise ValueError(_missing_units(workspace, assignment, missing))
+        raise ValueError(_missing_units(request.output, assignment, missing))
     request.tokenizer.save(workspace.work / TOKENIZER)
     preparation.unknown.keep_finished_work()
     with explaining_unknown(request, preparation, workspace):
@@ -224,11 +240,12 @@ def part_of(units: Sequence[UnitSpan], part: Part) -> list[UnitSpan]:
 
 
 def finished_units(
-    work: Path, units: Sequence[UnitSpan], num_threads: int
+    keeper: ShardKeeper, work: Path, units: Sequence[UnitSpan], num_threads: int
 ) -> Iterator[tuple[UnitSpan, UnitResult | None]]:
     """Yield each unit with its result, or None if its shard is missing, damaged or outdated."""
+    keeper.refresh()
     with ThreadPoolExecutor(num_threads) as pool:  # checksums are computed without Python's lock
-        results = pool.map(lambda span: read_result(work, span.name), units)
+        results = pool.map(lambda span: keeper.kept(work, span.name), units)
         for span, result in zip(units, results, strict=True):
             usable = result is not None and result.unit_digest == span.digest
             yield span, result if usable else None
@@ -258,27 +275,25 @@ def _scan_order(tasks: Sequence[ScanTask], part: Part) -> list[ScanTask]:
     return order
 
 
-def all_scans(request: CorpusRequest, tasks: Sequence[ScanTask], work: Path) -> list[Scan]:
+def all_scans(request: CorpusRequest, tasks: Sequence[ScanTask], files: SharedFiles) -> list[Scan]:
     """Return the scans of all inputs.
 
     Raises:
       ValueError: an input has no scan.
     """
-    scans = [read_scan(task, work) for task in tasks]
+    scans = [read_scan(task, files.work) for task in tasks]
     missing = [task.path for task, scan in zip(tasks, scans, strict=True) if scan is None]
     if missing:
         raise ValueError(
-            f"{request.directory}: {len(missing)} of {len(tasks)} inputs have not been read, or "
+            f"{request.output}: {len(missing)} of {len(tasks)} inputs have not been read, or "
             f"have changed since: {_some(missing)}. Run all parts, and then repeat --merge."
         )
     return [scan for scan in scans if scan is not None]
 
 
-def _missing_units(
-    workspace: Workspace, assignment: Assignment, missing: Sequence[UnitSpan]
-) -> str:
+def _missing_units(output: Location, assignment: Assignment, missing: Sequence[UnitSpan]) -> str:
     names = [span.name for span in missing]
-    counts = numbers_of_parts(workspace.work)
+    counts = numbers_of_parts(output / WORK)
     parts = []
     if len(counts) == 1:  # otherwise, the number of parts has changed
         (count,) = counts
@@ -289,7 +304,7 @@ def _missing_units(
         ]
     which = f" They belong to part {', '.join(parts)}." if parts else ""
     return (
-        f"{workspace.output}: {len(missing)} of {len(assignment.units)} shards are missing, "
+        f"{output}: {len(missing)} of {len(assignment.units)} shards are missing, "
         f"damaged or made from other text: {_some(names)}.{which} Run what is missing again, and "
         "then repeat --merge."
     )

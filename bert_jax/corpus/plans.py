@@ -6,12 +6,12 @@ sources, a list of dicts with the keys "path" and "num_bytes".
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from bert_jax.corpus.inputs import SPLIT_KEY
-from bert_jax.json_files import read_json_object
-from bert_jax.storage.urls import Location
+from bert_jax.json_files import parse_json_object, read_json_object
+from bert_jax.storage.objects import read_bytes
+from bert_jax.storage.urls import Location, ObjectUrl
 
 _MAX_DIFFERENCES = 5
 # Plan entries that may differ from those of a finished corpus, which is not prepared again.
@@ -21,9 +21,12 @@ IGNORED_IF_FINISHED = ("libraries.",)
 IGNORED_IF_UNFINISHED = ("on_bad_line", "size in bytes of ")
 
 
-def read_plan(path: Path) -> dict[str, Any]:
+def read_plan(location: Location) -> dict[str, Any]:
     """Return the plan of an unfinished preparation."""
-    return read_json_object(path, f"Delete {path.parent} to start over")
+    fix = f"Delete {location.parent} to start over"
+    if isinstance(location, ObjectUrl):
+        return parse_json_object(read_bytes(location), location, fix)
+    return read_json_object(location, fix)
 
 
 def plan_differences(

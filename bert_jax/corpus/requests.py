@@ -75,21 +75,6 @@ class CorpusRequest:
             ("train",) if self.inputs.heldout else SPLITS,
         )
 
-    @property
-    def directory(self) -> Path:
-        """The corpus directory, for a preparation that requires a file system.
-
-        Raises:
-          ValueError: the output is in a bucket.
-        """
-        if isinstance(self.output, ObjectUrl):
-            raise ValueError(
-                f"output={self.output}: --part, --merge and --runner need a directory on a file "
-                "system that all machines share. Specify such a directory, or prepare the corpus "
-                "in the bucket without these options."
-            )
-        return self.output
-
     def workspace(self) -> Workspace | BucketWorkspace:
         """Return the workspace of a preparation that is not divided into parts."""
         if isinstance(self.output, ObjectUrl):

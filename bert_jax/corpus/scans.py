@@ -182,5 +182,13 @@ def _made_from(task: ScanTask) -> dict[str, Any]:
     }
 
 
+def scan_files(number: int) -> tuple[str, str]:
+    """Return the names of the files of a scan relative to the directory for unfinished work.
+
+    The first one marks the scan as finished.
+    """
+    return f"{SCANS}/{number:06d}.json", f"{SCANS}/{number:06d}.npy"
+
+
 def _path(work: Path, number: int) -> Path:
     return work / SCANS / f"{number:06d}.npy"

@@ -127,6 +127,11 @@ def result_path(directory: Path, number: int) -> Path:
     return directory / f"block-{number:06d}.json"
 
 
+def block_files(number: int) -> tuple[str, str]:
+    """Return the names of the files of a block; the first one marks the block as finished."""
+    return result_path(Path(), number).name, signatures_path(Path(), number).name
+
+
 def signatures_path(directory: Path, number: int) -> Path:
     """Return the path of a block's signatures."""
     return directory / f"block-{number:06d}.npy"

@@ -18,6 +18,7 @@ def screen_blocks(
     screener: BlockScreener,
     num_workers: int,
     progress: Callable[[], None],
+    screened: Callable[[int], None] = lambda number: None,
 ) -> list[int]:
     """Screen the blocks that have no result yet. A single worker runs in this process.
 
@@ -26,6 +27,7 @@ def screen_blocks(
       screener: the settings.
       num_workers: the number of worker processes.
       progress: called after every block.
+      screened: called with the number of each block whose result was written.
 
     Returns:
       The number of documents in each block.
@@ -34,7 +36,13 @@ def screen_blocks(
       OSError: a result cannot be written, or a worker died.
     """
     sizes: list[int] = []
-    waiting: deque[Future[None]] = deque()
+    waiting: deque[tuple[int, Future[None]]] = deque()
+
+    def collect() -> None:
+        number, future = waiting.popleft()
+        future.result()
+        screened(number)
+
     try:
         with process_pool(num_workers, _initialize, screener) as pool:
             for block in blocks:
@@ -43,13 +51,14 @@ def screen_blocks(
                     pass
                 elif num_workers == 1:
                     screener.screen(block)
+                    screened(block.number)
                 else:
-                    waiting.append(pool.submit(_screen, block))
+                    waiting.append((block.number, pool.submit(_screen, block)))
                     if len(waiting) > _WAITING_BLOCKS * num_workers:
-                        waiting.popleft().result()
+                        collect()
                 progress()
             while waiting:
-                waiting.popleft().result()
+                collect()
     except BrokenProcessPool:
         raise OSError(
             "a worker that screened documents died, perhaps because memory ran out. Use fewer "

@@ -11,15 +11,28 @@ from bert_jax.corpus.shards import UnitResult, read_result
 class ShardKeeper(Protocol):
     """A store of finished shards, which a later preparation can reuse."""
 
+    def refresh(self) -> None:
+        """Find the shards that other machines have finished."""
+
     def kept(self, work: Path, name: str) -> UnitResult | None:
         """Return the result of a unit whose shard is kept, or None if it must be made."""
 
     def keep(self, work: Path, name: str) -> None:
         """Keep the shard and the result of a unit, which were just written to `work`."""
 
+    def wait(self) -> None:
+        """Wait until all shards are kept.
+
+        Raises:
+          OSError: a shard cannot be kept.
+        """
+
 
 class LocalShards:
     """A keeper that leaves the shards in the directory for unfinished work."""
+
+    def refresh(self) -> None:
+        """Do nothing."""
 
     def kept(self, work: Path, name: str) -> UnitResult | None:
         """Return the result of a unit if its shard is intact."""
@@ -27,3 +40,6 @@ class LocalShards:
 
     def keep(self, work: Path, name: str) -> None:
         """Do nothing, since the worker has already written the files."""
+
+    def wait(self) -> None:
+        """Do nothing."""

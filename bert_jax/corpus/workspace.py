@@ -28,6 +28,8 @@ from bert_jax.corpus.plans import (
     plan_differences,
     read_plan,
 )
+from bert_jax.corpus.shard_keeper import LocalShards
+from bert_jax.corpus.shared_files import SameDirectory
 from bert_jax.files import sync_directory, write_file
 from bert_jax.local_paths import make_directory
 from bert_jax.storage.locations import exists, modified_ns, sha256_of
@@ -175,7 +177,14 @@ def _check_contents(
 
 
 class Workspace:
-    """A context manager for DIR/.work that locks it so that no other `prepare` can run there."""
+    """A context manager for DIR/.work that locks it so that no other `prepare` can run there.
+
+    Attributes:
+      output: the corpus directory.
+      work: the directory for unfinished work.
+      files: the files that machines exchange, which share the directory.
+      keeper: where finished shards are kept.
+    """
 
     def __init__(self, output: str | os.PathLike[str], plan: dict[str, Any]):
         """Open a new directory, or one with an unfinished preparation that has the same plan.
@@ -191,6 +200,8 @@ class Workspace:
         """
         self.output = Path(output)
         self.work = self.output / WORK
+        self.files = SameDirectory(self.work)
+        self.keeper = LocalShards()
         self._check_directory()
         make_directory(self.work)
         self._lock = self._take_lock()

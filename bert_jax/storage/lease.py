@@ -67,40 +67,13 @@ class Lease:
           StorageError: the object cannot be written.
         """
         while True:
-            current = _read(self._url)
             try:
-                self._write(ABSENT if current is None else self._wait_until_expired(*current))
+                self._write(wait_until_free(self._url, self._holder, self._setting))
                 break
             except ConflictError:
                 continue  # another process wrote it first
         self._thread.start()
         return self
-
-    def _wait_until_expired(self, content: dict[str, object], version: str) -> str:
-        """Wait until a lease has not been renewed for `LEASE_SECONDS`, and return its version.
-
-        Raises:
-          LeaseHeldError: the lease was renewed.
-        """
-        holder = f"process {content.get('process', '?')} on {content.get('host', '?')}"
-        logger.warning(
-            "%s: waiting for up to %.0f s, since %s may have been killed while writing",
-            self._setting,
-            LEASE_SECONDS,
-            holder,
-        )
-        started = time.monotonic()
-        while time.monotonic() - started < LEASE_SECONDS:
-            time.sleep(POLL_SECONDS)
-            info = find(self._url)
-            if info is None:
-                return ABSENT
-            if info.version != version:
-                raise LeaseHeldError(
-                    f"{self._setting}: another {self._holder} is writing to it ({holder}). Wait "
-                    "until it ends, or stop it."
-                )
-        return version
 
     def _write(self, condition: str) -> None:
         started = time.monotonic()  # the store may apply the write at any time after this
@@ -158,6 +131,45 @@ class Lease:
                 remove(self._url)
         except StorageError as failure:  # it expires by itself
             logger.warning("%s: the lease could not be removed: %s", self._setting, failure)
+
+
+def wait_until_free(url: ObjectUrl, holder: str, setting: str) -> str:
+    """Wait until there is no lease or it has not been renewed for `LEASE_SECONDS`.
+
+    Args:
+      url: the object that represents the lease.
+      holder: what may hold the lease, for messages; see `Lease`.
+      setting: the option for the protected place; see `Lease`.
+
+    Returns:
+      The version of the lease that expired, or `ABSENT` if there is none.
+
+    Raises:
+      LeaseHeldError: the lease was renewed.
+    """
+    current = _read(url)
+    if current is None:
+        return ABSENT
+    content, version = current
+    process = f"process {content.get('process', '?')} on {content.get('host', '?')}"
+    logger.warning(
+        "%s: waiting for up to %.0f s, since %s may have been killed while writing",
+        setting,
+        LEASE_SECONDS,
+        process,
+    )
+    started = time.monotonic()
+    while time.monotonic() - started < LEASE_SECONDS:
+        time.sleep(POLL_SECONDS)
+        info = find(url)
+        if info is None:
+            return ABSENT
+        if info.version != version:
+            raise LeaseHeldError(
+                f"{setting}: another {holder} is writing to it ({process}). Wait until it ends, or "
+                "stop it."
+            )
+    return version
 
 
 def _read(url: ObjectUrl) -> tuple[dict[str, object], str] | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO
 
-from bert_jax.files import file_sha256
+from bert_jax.files import file_sha256, temporary_beside, writing
 from bert_jax.local_paths import COPIES
 from bert_jax.storage.cache import local_file, local_tree
 from bert_jax.storage.errors import MissingObjectError, located, naming_store_errors
@@ -166,6 +167,19 @@ def local_input(path: str | os.PathLike[str], name: str = "") -> Path:
 def nothing_at(url: ObjectUrl, name: str = "") -> str:
     """Return the message about a URL at and below which there are no objects."""
     return f"{located(url, name)}: there is no such object or directory in the bucket."
+
+
+def copy_object(url: ObjectUrl, path: Path) -> None:
+    """Copy an object to a file on the local disk, which appears when it is complete.
+
+    Raises:
+      StorageError: the object cannot be read.
+      NotWritten: the file cannot be written.
+    """
+    with writing(path), temporary_beside(path) as temporary:
+        with seekable_file(url) as source, open(temporary, "wb") as target:
+            shutil.copyfileobj(source, target, _CHUNK_BYTES)
+        os.replace(temporary, path)
 
 
 def num_bytes_of(location: Location) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.corpus import bucket_workspace
+from bert_jax.corpus import shared_files
 from bert_jax.corpus.bucket_workspace import BucketShards
 from bert_jax.corpus.corpus import Corpus
 from bert_jax.corpus.manifest import ShardInfo, json_fields, read_manifest, verify_shards
@@ -112,7 +112,7 @@ def test_a_corpus_in_a_bucket_equals_one_on_disk(
         prepare(on_disk.text, on_disk.tokenizer, output / "inner")
     with pytest.raises(ValueError, match="this directory is not empty"):
         prepare(on_disk.text, on_disk.tokenizer, bucket / "corpora")
-    with pytest.raises(ValueError, match="--part, --merge and --runner need a directory on a file"):
+    with pytest.raises(ValueError, match=f"{bucket}/other: contains no parts of a corpus"):
         prepare(on_disk.text, on_disk.tokenizer, bucket / "other", merge=True)
     missing = f"output={bucket.scheme}://no-such-bucket/x: the bucket 'no-such-bucket' does not"
     with pytest.raises(ValueError, match=missing):
@@ -133,13 +133,14 @@ def test_a_corpus_that_was_finished_while_the_lease_was_held_is_not_changed(
             errors.append(str(error))
 
     waiting, began_to_wait = threading.Thread(target=prepare_again), threading.Event()
-    wait = lease_module.Lease._wait_until_expired
+    wait = lease_module.wait_until_free
 
-    def wait_for_the_other(lease: Lease, *arguments: object) -> str:
-        began_to_wait.set()
-        return wait(lease, *arguments)  # type: ignore[arg-type]
+    def wait_for_the_other(url: ObjectUrl, holder: str, setting: str) -> str:
+        if setting == f"output={output}":
+            began_to_wait.set()
+        return wait(url, holder, setting)
 
-    monkeypatch.setattr(lease_module.Lease, "_wait_until_expired", wait_for_the_other)
+    monkeypatch.setattr(lease_module, "wait_until_free", wait_for_the_other)
     with Lease(output / ".work/lease", "preparation", "x"):
         waiting.start()
         assert began_to_wait.wait(timeout=60)
@@ -174,7 +175,7 @@ def test_only_complete_shards_are_kept(
     def fail(*_: object) -> None:
         raise OSError("killed")
 
-    monkeypatch.setattr(bucket_workspace, "upload", fail)
+    monkeypatch.setattr(shared_files, "upload", fail)
     keeper.keep(tmp_path, names[0])
     with pytest.raises(OSError, match="killed"):
         keeper.wait()
