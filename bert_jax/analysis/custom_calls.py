@@ -20,7 +20,7 @@ _COST = re.compile(
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 # If the backward pass recomputes an operation, JAX adds this part to the operation's path, after
 # the parts for `jax.checkpoint` and the transformations around it.
-RECOMPUTED = "rematted_computation"
+_RECOMPUTED = "rematted_computation"
 # The number of matrix multiplications with the scores or their gradient as an operand or a result:
 # two in the forward pass, and five in the backward pass, which recomputes the scores.
 FORWARD_PRODUCTS, BACKWARD_PRODUCTS = 2, 5
@@ -67,7 +67,7 @@ def is_backward(line: Instruction) -> bool:
     these in the path that is part of their name.
     """
     match = _OP_NAME.search(line.rest)
-    path = match[1].rpartition(RECOMPUTED)[2] if match else ""
+    path = match[1].rpartition(_RECOMPUTED)[2] if match else ""
     return "Backward" in target(line) or "transpose(" in path
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,11 @@ from bert_jax.models.flash_types import Dropout, Segments
 from bert_jax.models.interpreter import is_interpreted
 from bert_jax.models.layout import Axes, on_every_device
 from bert_jax.models.rematerialization import ATTENDED
+
+_HEADS: Axes = ("batch", None, "heads", None)
+_NUMBERS: Axes = ("batch", "heads", None)  # some numbers for each head of each row
+_ROW: Axes = ("batch", None)
+_EVERY_KEY = (None, None)  # in place of segments, if every query sees every key
 
 
 def flash_attention(
@@ -65,19 +71,13 @@ def flash_attention(
         raise ValueError(f"compute.attention={backend!r} {reason}. Set compute.attention='xla'")
     if not kernels.SCALES_SCORES:
         query = query * jnp.asarray(head_dim**-0.5, query.dtype)
-    heads, row = ("batch", None, "heads", None), ("batch", None)
-    arguments: list[jax.Array] = [query, key, value]
-    axes: list[Axes] = [heads, heads, heads]
-    dropped = dropout_key is not None and dropout_rate > 0.0
-    if dropout_key is not None and dropped:
-        states = matrix_states(dropout_key, (batch, num_heads))
-        arguments.append(jnp.stack(states, axis=-1))
-        axes.append(("batch", "heads", None))
-    if document_ids is not None:
-        arguments += _segments(document_ids, packed)
-        axes += [row, row]
-    options = _Options(backend, window, dropout_rate if dropped else None, is_interpreted())
-    return on_every_device(functools.partial(_attend_part, options), arguments, axes, heads)
+    states = None
+    if dropout_key is not None and dropout_rate > 0.0:
+        states = jnp.stack(matrix_states(dropout_key, (batch, num_heads)), axis=-1)
+    segments = None if document_ids is None else _segments(document_ids, packed)
+    rate = None if states is None else dropout_rate
+    options = _Options(backend, window, rate, is_interpreted())
+    return _attend(query, key, value, segments, states, options)
 
 
 def _segments(document_ids: jax.Array, packed: bool) -> Segments:
@@ -111,13 +111,28 @@ class _Options:
         return Dropout(self.dropout_rate, states)
 
 
-def _attend_part(
-    options: _Options, query: jax.Array, key: jax.Array, value: jax.Array, *rest: jax.Array
-) -> jax.Array:
-    """Attend on one device, given this device's part of the arguments."""
-    states, others = (None, rest) if options.dropout_rate is None else (rest[0], rest[1:])
-    segments = (others[0], others[1]) if others else None
-    return _attend(query, key, value, segments, states, options)
+# The arguments of a kernel on one device: query, key, value, states, and two arrays of segments.
+_Inputs = tuple[
+    jax.Array, jax.Array, jax.Array, jax.Array | None, jax.Array | None, jax.Array | None
+]
+
+
+def _arguments(options: _Options, inputs: _Inputs) -> tuple[Any, ...]:
+    """Return the arguments that `FlashKernels.forward` and `backward` have in common."""
+    query, key, value, states, query_ids, key_ids = inputs
+    segments = None if query_ids is None else (query_ids, key_ids)
+    return query, key, value, segments, options.dropout(states), options.window
+
+
+def _forward_part(options: _Options, *inputs: Any) -> tuple[jax.Array, jax.Array]:
+    kernels = flash_kernels(options.backend)
+    return kernels.forward(*_arguments(options, inputs), interpret=options.interpret)
+
+
+def _backward_part(options: _Options, *operands: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    inputs, others = operands[:6], operands[6:]
+    kernels = flash_kernels(options.backend)
+    return kernels.backward(*_arguments(options, inputs), *others, interpret=options.interpret)
 
 
 _Saved = tuple[
@@ -145,14 +160,11 @@ def _forward(
     states: jax.Array | None,
     options: _Options,
 ) -> tuple[jax.Array, _Saved]:
-    attended, log_sum_exp = flash_kernels(options.backend).forward(
-        query,
-        key,
-        value,
-        segments,
-        options.dropout(states),
-        options.window,
-        interpret=options.interpret,
+    attended, log_sum_exp = on_every_device(
+        functools.partial(_forward_part, options),
+        (query, key, value, states, *(segments or _EVERY_KEY)),
+        (_HEADS, _HEADS, _HEADS, _NUMBERS, _ROW, _ROW),
+        [_HEADS, _NUMBERS],
     )
     # With remat="dots", the backward pass uses these instead of running the kernel again.
     attended = checkpoint_name(attended, ATTENDED)
@@ -164,17 +176,11 @@ def _backward(
     options: _Options, saved: _Saved, cotangent: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, None, None]:
     query, key, value, segments, states, attended, log_sum_exp = saved
-    gradients = flash_kernels(options.backend).backward(
-        query,
-        key,
-        value,
-        segments,
-        options.dropout(states),
-        options.window,
-        attended,
-        log_sum_exp,
-        cotangent,
-        interpret=options.interpret,
+    gradients: tuple[jax.Array, jax.Array, jax.Array] = on_every_device(
+        functools.partial(_backward_part, options),
+        (query, key, value, states, *(segments or _EVERY_KEY), attended, log_sum_exp, cotangent),
+        (_HEADS, _HEADS, _HEADS, _NUMBERS, _ROW, _ROW, _HEADS, _NUMBERS, _HEADS),
+        [_HEADS, _HEADS, _HEADS],
     )
     return (*gradients, None, None)
 

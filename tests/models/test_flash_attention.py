@@ -10,16 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.flash_attention import flash_attention
 from bert_jax.models.interpreter import interpreted
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.options import AttentionBackend
 from bert_jax.pretraining.step_timing import random_batch
 from bert_jax.tasks.pretraining import Pretraining
-from bert_jax.training.sharding import MeshConfig, make_mesh, to_global
+from bert_jax.training.sharding import MeshConfig, layout, make_mesh, named_sharding, to_global
 from bert_jax.training.state import init_state
 from bert_jax.training.step import StepInputs, make_train_step
 
@@ -92,6 +93,36 @@ def test_a_mesh_does_not_change_which_probabilities_are_dropped(backend: Attenti
     assert other == pytest.approx(loss, rel=1e-5)
     for name, value in params.items():
         assert_allclose(others[name], value, rtol=0, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_heads_that_the_mesh_does_not_divide_need_no_communication(backend: Any) -> None:
+    mesh = make_mesh(MeshConfig(data=2, tensor=3), jax.devices()[:6])
+    rng = np.random.default_rng(0)
+    operands = list(jnp.asarray(rng.normal(size=(4, ROWS, LENGTH, 2, 64)), jnp.bfloat16))
+    ids, packed = documents_of("packed", LENGTH)
+
+    def pull(operands: list[jax.Array]) -> list[jax.Array]:
+        def attend(*inputs: jax.Array) -> jax.Array:
+            key = jax.random.key(3)
+            return flash_attention(backend, *inputs, ids, packed, None, 0.1, key)
+
+        attended, pull = jax.vjp(attend, *operands[:3])
+        return [attended, *pull(operands[3])]
+
+    def divided(operands: list[jax.Array]) -> list[jax.Array]:
+        with layout(mesh):
+            return pull(operands)
+
+    place = named_sharding(operands[0].shape, ("batch", None, "heads", None), mesh)
+    placed = [jax.device_put(x, place) for x in operands]
+    with interpreted():
+        compiled = jax.jit(divided).lower(placed).compile()
+        expected = jax.jit(pull)(operands)
+    assert not re.findall(r"all-\w+|collective-\w+|reduce-scatter", compiled.as_text())
+    for found, exact in zip(compiled(placed), expected, strict=True):
+        assert_array_equal(found, exact)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
