@@ -49,7 +49,6 @@ def check_flash(
     backend: FlashBackend,
     *,
     length: int,
-    num_heads: int,
     head_dim: int,
     window: int | None,
 ) -> None:
@@ -59,7 +58,6 @@ def check_flash(
       device: the device that runs the encoder.
       backend: the kernels.
       length: the number of tokens in the longest row.
-      num_heads: see `EncoderConfig`.
       head_dim: the dimension of an attention head.
       window: the window of the layers with local attention; None if there are none.
 
@@ -79,7 +77,7 @@ def check_flash(
         f"compute.attention={backend!r} runs only on {needed}, not on this {device.platform}. "
         + fix,
     )
-    refusal = flash_kernels(backend).supported(length, num_heads, head_dim, window)
+    refusal = flash_kernels(backend).supported(length, head_dim, window)
     require(refusal is None, f"compute.attention={backend!r} {refusal}. {fix}")
 
 
@@ -89,7 +87,6 @@ def choose_attention(
     ops: Ops,
     *,
     length: int,
-    num_heads: int,
     head_dim: int,
     window: int | None,
     attention_dropout: float,
@@ -101,7 +98,6 @@ def choose_attention(
       dtype: the dtype of the activations.
       ops: see `ComputeConfig`.
       length: the number of tokens in the longest row.
-      num_heads: see `EncoderConfig`.
       head_dim: the dimension of an attention head.
       window: the window of the layers with local attention; None if there are none.
       attention_dropout: see `EncoderConfig`.
@@ -117,16 +113,16 @@ def choose_attention(
     if dtype != "bfloat16":
         return AttentionChoice("xla", f"fused kernels need compute.dtype='bfloat16', not {dtype!r}")
     if device.platform == "gpu":
-        return _on_gpu(length, num_heads, head_dim, window, attention_dropout)
-    return _on_tpu(length, num_heads, head_dim, window, attention_dropout)
+        return _on_gpu(length, head_dim, window, attention_dropout)
+    return _on_tpu(length, head_dim, window, attention_dropout)
 
 
 def _on_gpu(
-    length: int, num_heads: int, head_dim: int, window: int | None, attention_dropout: float
+    length: int, head_dim: int, window: int | None, attention_dropout: float
 ) -> AttentionChoice:
     if attention_dropout == 0.0 and fits_cudnn(head_dim):
         return AttentionChoice("cudnn")
-    refusal = flash_kernels("flash_gpu").supported(length, num_heads, head_dim, window)
+    refusal = flash_kernels("flash_gpu").supported(length, head_dim, window)
     if refusal is not None:
         return AttentionChoice("xla", f"compute.attention='flash_gpu' {refusal}")
     if not fits_cudnn(head_dim):
@@ -135,9 +131,9 @@ def _on_gpu(
 
 
 def _on_tpu(
-    length: int, num_heads: int, head_dim: int, window: int | None, attention_dropout: float
+    length: int, head_dim: int, window: int | None, attention_dropout: float
 ) -> AttentionChoice:
-    refusal = flash_kernels("flash_tpu").supported(length, num_heads, head_dim, window)
+    refusal = flash_kernels("flash_tpu").supported(length, head_dim, window)
     if refusal is None:
         return AttentionChoice("flash_tpu")
     if attention_dropout == 0.0:

@@ -157,7 +157,6 @@ class ComputeConfig:
                     device,
                     attention,
                     length=config.max_positions if longest is None else longest,
-                    num_heads=config.num_heads,
                     head_dim=config.head_dim,
                     window=config.attention_window,
                 )
@@ -187,7 +186,6 @@ class ComputeConfig:
             self._dtype_on(device),
             self.ops,
             length=config.max_positions if longest is None else longest,
-            num_heads=config.num_heads,
             head_dim=config.head_dim,
             window=config.attention_window,
             attention_dropout=config.attention_dropout,

@@ -220,14 +220,12 @@ class Encoder(nnx.Module):
         This would not help with remat, which would then have to keep both the layer's input and its
         norm.
         """
-        match self.config.norm, self.compute.norms, self.compute.remat:
-            case "pre", "triton", "none":
-                last = number + 1 == self.config.num_layers
-                if last:
-                    return self.final_norm
-                return self.shared_layer(number + 1).attention.attention_norm
-            case _:
-                return None
+        norms, remat = self.compute.norms, self.compute.remat
+        if (self.config.norm, norms, remat) != ("pre", "triton", "none"):
+            return None
+        if number + 1 == self.config.num_layers:
+            return self.final_norm
+        return self.shared_layer(number + 1).attention.attention_norm
 
     def _scan(self, x: jax.Array, view: View, keys: jax.Array | None) -> jax.Array:
         """Run the layers as one `lax.scan` over their stacked parameters.

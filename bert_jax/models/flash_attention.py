@@ -66,7 +66,7 @@ def flash_attention(
     """
     batch, length, num_heads, head_dim = query.shape
     kernels = flash_kernels(backend)
-    reason = kernels.supported(length, num_heads, head_dim, window)
+    reason = kernels.supported(length, head_dim, window)
     if reason is not None:
         raise ValueError(f"compute.attention={backend!r} {reason}. Set compute.attention='xla'")
     if not kernels.SCALES_SCORES:

@@ -45,9 +45,9 @@ _BlocksOf = Literal["query", "key"]  # whether each program owns a block of quer
 SCALES_SCORES = True  # see `FlashKernels`
 
 
-def supported(length: int, num_heads: int, head_dim: int, window: int | None) -> str | None:
+def supported(length: int, head_dim: int, window: int | None) -> str | None:
     """Return None, or the reason why these sizes are not supported; see `FlashKernels`."""
-    del num_heads, window  # any value is supported
+    del window  # any window is supported
     if head_dim not in _HEAD_DIMS:
         return f"needs heads of size {', '.join(map(str, _HEAD_DIMS[:-1]))} or {_HEAD_DIMS[-1]}"
     if length > _MAX_LENGTH:

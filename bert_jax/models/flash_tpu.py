@@ -73,9 +73,8 @@ def _largest_part(whole: int, unit: int, most: int) -> int:
 SCALES_SCORES = False  # see `FlashKernels`
 
 
-def supported(length: int, num_heads: int, head_dim: int, window: int | None) -> str | None:
+def supported(length: int, head_dim: int, window: int | None) -> str | None:
     """Return None, or the reason why these sizes are not supported; see `FlashKernels`."""
-    del num_heads  # any number is supported
     if window is not None:
         return "needs attention to the whole row, without a window"
     if head_dim not in _MAX_LENGTH:
@@ -99,7 +98,7 @@ def forward(
     """Return the attended values and the log-sum-exp; see `FlashKernels.forward`."""
     plan = _plan(query.shape, segments, dropout)
     batch, length, num_heads, head_dim = query.shape
-    assert supported(length, num_heads, head_dim, window) is None
+    assert supported(length, head_dim, window) is None
     operands = [
         *_small(plan, batch, segments, dropout),
         *(_widen(plan, x) for x in (query, key, value)),
@@ -126,7 +125,7 @@ def backward(
     """Return the gradients; see `FlashKernels.backward`."""
     plan = _plan(query.shape, segments, dropout)
     batch, length, num_heads, head_dim = query.shape
-    assert supported(length, num_heads, head_dim, window) is None
+    assert supported(length, head_dim, window) is None
     after = (0, plan.blocks * plan.heads - num_heads), (0, plan.padded - length)
     sums = jnp.pad(log_sum_exp, ((0, 0), *after))
     operands = [

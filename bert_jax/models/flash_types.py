@@ -37,14 +37,11 @@ class FlashKernels(Protocol):
 
     SCALES_SCORES: bool
 
-    def supported(
-        self, length: int, num_heads: int, head_dim: int, window: int | None
-    ) -> str | None:
+    def supported(self, length: int, head_dim: int, window: int | None) -> str | None:
         """Return None if the kernels support these sizes; otherwise the reason, as a clause.
 
         Args:
           length: the number of tokens in a row.
-          num_heads: the number of heads on one device.
           head_dim: the dimension of a head.
           window: see `forward`.
         """

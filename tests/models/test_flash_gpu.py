@@ -208,7 +208,7 @@ def test_the_kernels_lower_for_a_gpu(
 
 
 def test_supported_and_unsupported_sizes() -> None:
-    assert supported(1, 1, 64, None) is None
-    assert supported(8192, 12, 128, 129) is None
-    assert supported(512, 12, 36, None) == "needs heads of size 16, 32, 64 or 128"
-    assert supported(2**16, 12, 64, None) == "needs rows of at most 65,535 tokens"
+    assert supported(1, 64, None) is None
+    assert supported(8192, 128, 129) is None
+    assert supported(512, 36, None) == "needs heads of size 16, 32, 64 or 128"
+    assert supported(2**16, 64, None) == "needs rows of at most 65,535 tokens"
