@@ -90,12 +90,12 @@ def ssh(command: str) -> int:
         return NO_CONNECTION
     processes: list[subprocess.Popen[bytes]] = []
 
-    def end_all() -> None:
+    def kill_all() -> None:
         for process in processes:
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
-    signal.signal(signal.SIGTERM, lambda *_: (end_all(), os._exit(143)))
+    # The handler must not wait for processes, since it may interrupt a call that already does.
+    signal.signal(signal.SIGTERM, lambda *_: (kill_all(), os._exit(143)))
     for host in HOSTS:
         environment = os.environ | {"HOME": str(host)}
         processes.append(
@@ -110,7 +110,9 @@ def ssh(command: str) -> int:
     while not all((host / "began").exists() for host in HOSTS):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    end_all()
+    kill_all()
+    for process in processes:
+        process.wait()
     if event == "preempted":
         kill_hosts()
         # The state changes a moment after the hosts have stopped.
