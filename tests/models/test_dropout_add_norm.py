@@ -30,7 +30,7 @@ from bert_jax.training.sharding import MeshConfig, layout, make_mesh, named_shar
 
 EPSILON = 1e-5
 KEY = jax.random.key(7)
-# JAX 0.12 has to know the GPU for which it lowers a kernel.
+# JAX 0.12 needs to know the GPU for which it lowers a kernel.
 H200 = AbstractMesh((), (), abstract_device=AbstractDevice("NVIDIA H200", 132, "gpu"))
 
 
@@ -220,7 +220,7 @@ def test_a_model_has_the_same_loss_and_gradients_with_the_kernels(changes: dict[
         assert_allclose(others[name], gradient, rtol=0, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")  # by JAX 0.12
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")  # in JAX 0.12
 @pytest.mark.parametrize("dim", [64, 768, 2048])
 def test_the_kernels_lower_for_a_gpu_and_read_every_matrix_once(dim: int) -> None:
     matrix, vector = (

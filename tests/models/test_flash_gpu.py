@@ -19,7 +19,7 @@ from bert_jax.models.flash_types import Dropout, Segments
 
 ROWS, HEADS = 3, 2
 KEY = jax.random.key(7)
-# JAX 0.12 has to know the GPU for which it lowers a kernel.
+# JAX 0.12 needs to know the GPU for which it lowers a kernel.
 H200 = AbstractMesh((), (), abstract_device=AbstractDevice("NVIDIA H200", 132, "gpu"))
 
 
@@ -184,7 +184,7 @@ def test_the_cost_of_a_window_is_linear_in_the_length() -> None:
         assert long.flops == 16 * short.flops
 
 
-@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")  # by JAX 0.12
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")  # in JAX 0.12
 @pytest.mark.parametrize(
     ("length", "head_dim", "dtype", "window"),
     [
