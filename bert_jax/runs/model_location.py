@@ -26,11 +26,11 @@ def local_model(
     path: str | os.PathLike[str],
     name: str = "",
 ) -> Path:
-    """Return the path of a model on a local disk, where the objects below a URL are copied.
+    """Return the path of a model on a local disk, copying the model there if it is in a bucket.
 
     The copy is kept until this process ends. The checkpoints of a work directory are copied when
-    they are loaded (see `local_run`). If a URL is not that of a directory, the objects next to it
-    are copied, since a model file needs some of them.
+    they are loaded (see `local_run`). If the URL of a model file is given, the objects next to it
+    are copied too, since the model may need them.
 
     Args:
       path: a work directory, another program's directory or model file, or the prefix of a
@@ -38,7 +38,7 @@ def local_model(
       name: the option or config key that specifies it, or "" if there is none.
 
     Raises:
-      ValueError: there is nothing at or below the URL, or the store does not grant access.
+      ValueError: there is nothing at or below the URL, or the store denies access.
       StorageError: an object cannot be read.
       NotWritten: the copy cannot be written.
     """
@@ -75,7 +75,7 @@ def _with_neighbors(url: ObjectUrl, name: str) -> Path:
 
 
 def _is_foreign(names: Iterable[str]) -> Callable[[str], bool]:
-    """Return a function that tells which files of another program's directory are needed."""
+    """Return a function that says which files of another program's directory are needed."""
     safe = {name.rpartition("/")[0] for name in names if _SAFE.fullmatch(name.rpartition("/")[2])}
 
     def wanted(name: str) -> bool:

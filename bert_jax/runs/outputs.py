@@ -57,7 +57,7 @@ def check_output_file(path: str | os.PathLike[str], name: str) -> None:
 
     Raises:
       ValueError: the path is a directory, or inside a file or a corpus.
-      StorageError: the path is the URL of an object, and the store does not answer.
+      StorageError: the path is the URL of an object, and the store does not respond.
     """
     url = parse_url(path, name)
     if url is not None:
@@ -74,11 +74,11 @@ def check_output_file(path: str | os.PathLike[str], name: str) -> None:
 
 
 def check_new_directory(path: Location) -> None:
-    """Check the path or URL of a new directory with a model before any work is done.
+    """Check the path or URL of a new model directory before any work is done.
 
     Raises:
       ValueError: the directory contains something, or is inside a corpus.
-      StorageError: the store does not answer.
+      StorageError: the store does not respond.
     """
     if isinstance(path, ObjectUrl):
         check_new(path, "--output")

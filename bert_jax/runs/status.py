@@ -188,7 +188,7 @@ def read_status(path: str | Path) -> RunStatus | SweepStatus:
 
     Args:
       path: the work directory of a pretraining or fine-tuning run, or the output of a sweep. A
-        directory that does not exist is a run that has not started.
+        directory that does not exist counts as a run that has not started.
 
     Raises:
       ValueError: the path is a file or a directory of another kind, or a file in it is damaged.

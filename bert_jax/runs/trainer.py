@@ -52,7 +52,7 @@ class Trainer:
       initial: parameters to start from, keyed by name. All other parameters are randomly
         initialized.
       divergence: which steps to skip because their loss or gradient norm is an outlier, and how
-        often `fit` rolls back to an earlier checkpoint. Nothing by default.
+        often `fit` rolls back to an earlier checkpoint. By default, no steps are skipped.
 
     Raises:
       ValueError: the mesh does not fit the devices, or `initial` does not fit the model.

@@ -243,7 +243,7 @@ def is_interim(checkpoint: Path) -> bool:
     """Return whether a checkpoint was saved only because its run was interrupted."""
     try:
         return bool(custom_metadata(checkpoint).get(INTERIM_MARK, False))
-    except Unreadable:  # whoever loads the checkpoint will find the damage
+    except Unreadable:  # the damage will be reported when the checkpoint is loaded
         return False
 
 

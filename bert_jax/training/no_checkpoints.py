@@ -29,7 +29,7 @@ class NoCheckpoints:
         """Save nothing."""
 
     def raise_if_failed(self, *, wait: bool = False) -> None:
-        """Return, since no save can fail."""
+        """Do nothing, since no save can fail."""
 
     def step_to_roll_back_to(self, targets: RollbackTargets, last: int) -> int | None:
         """Return None, which stands for the initial state."""
