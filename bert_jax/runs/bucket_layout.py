@@ -1,10 +1,10 @@
-"""Describe how a run is stored in a bucket, and read which of its files are there.
+"""Describe how a run is stored in a bucket, and list the files that it has there.
 
-Files have the same names as in a work directory, with three exceptions. A checkpoint contains
-`COMMIT_NAME` in addition, which is written after all its other files and removed before them: a
+Files have the same names as in a work directory, with three exceptions. A checkpoint has one more
+file, `COMMIT_NAME`, which is written after all its other files and removed before them. A
 checkpoint without it is ignored, unless the whole directory was copied from a disk. A log such as
-metrics.jsonl is divided into parts, which are in a directory such as metrics.parts (see
-`bucket_logs`). The lease in `LEASE_NAME` names the process that writes to the run.
+metrics.jsonl is split into parts in a directory such as metrics.parts (see `bucket_logs`). The
+lease in `LEASE_NAME` names the process that writes to the run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Layout:
 
     Attributes:
       url: the run's URL.
-      files: a dict from relative name to object, for all files that are not listed below.
+      files: a dict from relative name to object, for all files that belong to none of the
+        following.
       logs: a dict from a log's name to its parts.
       checkpoints: a dict from step to files, for complete checkpoints; the files are a dict from
         name to object, without `COMMIT_NAME`.
@@ -72,7 +73,7 @@ def read_layout(url: ObjectUrl) -> Layout:
     """List the objects of a run.
 
     Raises:
-      StorageError: the bucket does not exist, or the store denies access or does not answer.
+      StorageError: the bucket does not exist, or the store denies access or does not respond.
     """
     layout = Layout(url)
     logs = {parts_name(log): log for log in LOGS}
@@ -87,7 +88,7 @@ def read_layout(url: ObjectUrl) -> Layout:
             layout.logs.setdefault(logs[first], []).append(info)
         elif first == CHECKPOINTS_NAME and file and is_step(step):
             steps.setdefault(int(step), {})[file] = info
-        elif first != ASIDE_NAME or not file:  # checkpoints that were set aside stay there
+        elif first != ASIDE_NAME or not file:  # checkpoints that were set aside stay in the bucket
             layout.files[name] = info
     marked = {step for step, files in steps.items() if files.pop(COMMIT_NAME, None) is not None}
     was_copied = MODEL_NAME in layout.files and not layout.logs and not marked
@@ -106,14 +107,14 @@ def is_step(name: str) -> bool:
 
 
 def check_unclaimed(layout: Layout, setting: str) -> None:
-    """Reject a URL in which a run would mix its files with others.
+    """Reject a URL at which a run would mix its files with other objects.
 
     Args:
       layout: the objects below the URL.
       setting: the config key and its value, for the message.
 
     Raises:
-      ValueError: there are objects that no run wrote, or the URL is that of an object.
+      ValueError: there are objects that no run wrote, or the URL itself is an object.
     """
     if find(layout.url) is not None:
         raise ValueError(f"{setting}: this is an object. Choose another URL.")

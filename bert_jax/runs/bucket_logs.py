@@ -1,11 +1,10 @@
 """Store a growing log in a bucket as parts, since nothing can be appended to an object.
 
-A part is named GENERATION-NUMBER.jsonl. Its content is a number of complete lines, and the log is
-the concatenation of the parts. The last part is replaced while it grows, and a new one is begun
-when it has `PART_BYTES`. If a log is changed in any other way than by appending to it, which
-happens when a run resumes from a checkpoint, it is written as a new generation: part 0 is written
-last, and readers use the newest generation that has a part 0. They therefore see either the old log
-or the new one.
+A part is named GENERATION-NUMBER.jsonl. It contains complete lines, and the log is the
+concatenation of its parts. The last part is replaced as it grows; once it has `PART_BYTES`, a new
+part is begun. When a run resumes from a checkpoint, lines may be removed from its log. The log is
+then written as a new generation, and part 0 is written last. Readers use the newest generation that
+has a part 0, so they see either the old log or the new one.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class LogParts:
 
     Args:
       url: the directory of the parts.
-      infos: the objects in this directory.
+      infos: the objects in that directory.
       check: called before every write; raises an error if this process may no longer write.
     """
 
@@ -57,7 +56,7 @@ class LogParts:
         """
         content = content[: content.rfind(b"\n") + 1]
         former = self.content
-        self._remove_stale()  # before their names are used again
+        self._remove_stale()  # before new parts use the same names
         if content.startswith(former):
             self._append(content[len(former) :])
         else:
@@ -87,7 +86,7 @@ class LogParts:
         stale = [_part(self._url, self._generation, number) for number in former]
         for number in reversed(range(len(parts))):
             self._write(self._generation + 1, number, parts[number])
-        if not parts:  # an empty part is also a part
+        if not parts:  # an empty log has one empty part
             self._write(self._generation + 1, 0, b"")
         self._generation, self._parts = self._generation + 1, parts or [b""]
         self._stale += stale

@@ -304,7 +304,7 @@ def checked_arrays(batch: Mapping[str, Any]) -> tuple[dict[str, NDArray], int]:
     """Return a batch as NumPy arrays, and its number of rows.
 
     Raises:
-      ValueError: a value is a scalar, there is none, or their numbers of rows differ.
+      ValueError: a value is a scalar, the batch is empty, or the numbers of rows differ.
     """
     arrays = {name: np.asarray(x) for name, x in batch.items()}
     scalars = [name for name, x in arrays.items() if x.ndim == 0]

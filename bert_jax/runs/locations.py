@@ -27,11 +27,11 @@ from bert_jax.training.reports import Message, OnReport, Report
 
 @dataclass
 class WorkDir:
-    """The work directory of a run that may write to it.
+    """A work directory that has been opened for a run to write to.
 
     Attributes:
       location: the directory or URL in the config.
-      path: the local directory in which the run works.
+      path: the local directory in which the run keeps its files.
       uploads: copies the files to a bucket; None for a directory on disk.
       finished: whether the staging directory of a run in a bucket is no longer needed.
     """
@@ -51,11 +51,11 @@ class WorkDir:
         return self.location / file.relative_to(self.path).as_posix()
 
     def uploading(self) -> AbstractContextManager[None]:
-        """Copy files to the bucket until the block ends, and then everything that is left."""
+        """Copy files to the bucket until the block ends, and then copy all remaining changes."""
         return nullcontext() if self.uploads is None else self.uploads.running()
 
     def settle(self) -> None:
-        """Copy to the bucket what has changed before the run saves its first checkpoint."""
+        """Copy changed files to the bucket, before the run has saved its first checkpoint."""
         if self.uploads is not None:
             self.uploads.settle()
 
@@ -77,13 +77,13 @@ def open_work_dir(location: str | os.PathLike[str]) -> Iterator[WorkDir]:
     """Reserve a work directory in a bucket for this process; a directory on disk is only checked.
 
     A run in a bucket is copied to its staging directory first. When the block ends, the lease is
-    given up, and the staging directory is removed if the run is finished.
+    released, and the staging directory is removed if the run is finished.
 
     Args:
       location: the path or URL in the config.
 
     Raises:
-      ValueError: another process uses the run, or the directory belongs to something else.
+      ValueError: another process is using the directory, or it belongs to something else.
       StorageError: the bucket cannot be read or written.
     """
     place = parse_location(location, "work_dir")

@@ -1,4 +1,4 @@
-"""Find a model on a local disk, where those in buckets are copied."""
+"""Find a model on a local disk, and copy models in buckets there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make a local directory equal to a run in a bucket, so that a run can work in it."""
+"""Synchronize a local directory with a run in a bucket, so that the run can continue there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bert_jax.storage.urls import ObjectUrl
 from bert_jax.training.checkpoint_checksums import CHECKSUMS_NAME, verify
 from bert_jax.training.checkpoint_files import ASIDE_NAME
 
-# These names are copied, because the modules that define them (`finetuning.outcome` and
+# These names are repeated here, because the modules that define them (`finetuning.outcome` and
 # `downstream.tasks`) import this package.
 PREDICTIONS_NAME, DOWNSTREAM_NAME = "predictions", "downstream"
 STAGING_VARIABLE = "BERT_JAX_STAGING"
@@ -45,11 +45,11 @@ def staging_directory(url: ObjectUrl) -> Path:
 
 
 def copy_run(layout: Layout, directory: Path, *, shared: bool) -> None:
-    """Make a directory equal to a run in a bucket, except that checkpoints are fetched later.
+    """Synchronize a directory with a run in a bucket, except for arrays of checkpoints.
 
     Files that are not in the bucket are removed. A checkpoint that is already in the directory is
-    kept if it has the same checksums, and otherwise replaced by one whose arrays are still in the
-    bucket (see `RemoteFiles`).
+    kept if it has the same checksums. Any other checkpoint is created without its arrays, which
+    stay in the bucket until they are needed (see `RemoteFiles`).
 
     Args:
       layout: the objects of the run.
@@ -89,7 +89,7 @@ def _parts_of(infos: list[ObjectInfo]) -> ObjectUrl:
 
 
 def _kept_checkpoints(layout: Layout, directory: Path) -> set[int]:
-    """Return the steps whose checkpoints in a directory are complete and equal to the bucket's."""
+    """Return the steps of the complete checkpoints that are the same as in the bucket."""
     kept = set()
     for step, files in layout.checkpoints.items():
         local = directory / CHECKPOINTS_NAME / str(step)
@@ -125,7 +125,7 @@ def _remove_others(directory: Path, files: set[Path], steps: set[int]) -> None:
 
 
 def _walk(directory: Path) -> Iterator[Path]:
-    """Yield all files and directories, bottom up, but nothing inside a checkpoint."""
+    """Yield all files and directories from the bottom up, except those in checkpoints."""
     for path in sorted(directory.iterdir()):
         is_checkpoint = directory.name == CHECKPOINTS_NAME and is_step(path.name)
         if path.is_dir() and not path.is_symlink() and not is_checkpoint:
@@ -154,9 +154,9 @@ def _copy(info: ObjectInfo, file: Path) -> None:
             try:
                 download(info, temporary)
                 break
-            except ConflictError:  # the run has replaced it since it was listed
+            except ConflictError:  # the run has replaced the object since it was listed
                 info = stat(info.url)
-            except MissingObjectError:  # or removed it
+            except MissingObjectError:  # the run has removed it
                 return
         os.replace(temporary, file)
 

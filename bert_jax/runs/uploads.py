@@ -1,4 +1,4 @@
-"""Copy what a run writes to a bucket while it trains.
+"""Copy the files that a run writes to a bucket while it trains.
 
 A thread copies small files every ten seconds, and everything else when a checkpoint is complete.
 The order of these copies ensures that the run can be resumed from the bucket after a kill at any
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 PERIOD_SECONDS = 10.0
 _THREADS = 4
-# Copied only along with a checkpoint, since they grow and have to be copied whole.
+# These files grow and must be copied as a whole, so they are copied only with checkpoints.
 _WITH_CHECKPOINTS = ("tensorboard", "profile", "curves.png")
 
 Signature = tuple[int, int]  # a file's size and modification time
@@ -74,7 +74,7 @@ class Uploads:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Copy files until the block ends, and then everything that is left.
+        """Copy files until the block ends, and then copy all remaining changes.
 
         Raises:
           RunNotUploaded: a file cannot be copied.
@@ -102,7 +102,7 @@ class Uploads:
             self._condition.notify_all()
 
     def settle(self) -> None:
-        """Copy what has changed in the staging directory before the run saves its first checkpoint.
+        """Copy the staging directory's changes, before the run has saved its first checkpoint.
 
         Raises:
           RunNotUploaded: a file cannot be copied.
@@ -221,7 +221,7 @@ class Uploads:
     def _set_aside(self, files: dict[str, Signature], steps: list[int]) -> None:
         """Move checkpoints in the bucket that the run has moved aside in the staging directory.
 
-        This precedes all other changes, as it does in a work directory.
+        This happens before all other changes, as in a work directory.
         """
         aside = [path for path in (self._staging / ASIDE_NAME).glob("*") if path.is_dir()]
         numbers = {path.name.partition(".")[0] for path in aside}
@@ -266,7 +266,7 @@ class Uploads:
 
 
 def _upload_growing(source: Path, target: ObjectUrl) -> None:
-    """Copy the present content of a file that may be appended to at any time."""
+    """Copy the current content of a file to which lines may be appended at any time."""
     with open(source, "rb") as file:
         content = file.read(MAX_SINGLE_WRITE + 1)
     if len(content) <= MAX_SINGLE_WRITE:

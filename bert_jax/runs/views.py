@@ -1,7 +1,7 @@
 """Read runs and models in buckets through local directories.
 
-The directory of a run in a bucket contains copies of its small files, and its checkpoints are
-fetched when they are loaded. It shows the run as it was when the directory was made.
+For a run in a bucket, the local directory contains copies of its small files, and checkpoints are
+fetched when they are loaded. The directory shows the run as it was when the directory was made.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _leases: dict[Path, float] = {}
 
 
 def local_run(location: str | os.PathLike[str]) -> Path:
-    """Return a work directory's path or, for a URL, that of a local directory with its files.
+    """Return a work directory's path or, for a URL, the path of a local directory with its files.
 
     Every call with the same URL returns the same directory, which exists until the process ends.
 
@@ -48,7 +48,7 @@ def local_run(location: str | os.PathLike[str]) -> Path:
 
 
 def refresh(directory: Path) -> None:
-    """Update a directory that `local_run` returned; one that is on disk is always current.
+    """Update a directory that `local_run` returned for a URL; do nothing for any other one.
 
     Raises:
       StorageError: the bucket cannot be read.

@@ -1,4 +1,4 @@
-"""Keep copies of directories in a bucket whose larger files are fetched only when they are needed.
+"""Copy directories from a bucket, but fetch their larger files only when they are needed.
 
 A file with the name `REMOTE_NAME` in a directory lists the files that may still be in the bucket.
 """
@@ -61,7 +61,7 @@ class RemoteFiles:
         return self.url is not None and not has_objects(self.url)
 
     def fetch(self, wanted: Callable[[str], bool] = lambda name: True) -> None:
-        """Copy files to disk that are still in the bucket.
+        """Copy files that are still in the bucket to disk.
 
         Args:
           wanted: returns whether the file with a relative name is needed.
@@ -90,7 +90,7 @@ class RemoteFiles:
 def leave_in_bucket(
     directory: Path, url: ObjectUrl, sizes: Mapping[str, int], *, shared: bool
 ) -> RemoteFiles:
-    """Create the directory tree of files in a bucket without the files; see `RemoteFiles`."""
+    """Create the directories for files in a bucket, without the files; see `RemoteFiles`."""
     make_directory(directory)
     for name in sizes:
         make_directory((directory / name).parent)
@@ -100,7 +100,7 @@ def leave_in_bucket(
 
 
 def remote_files(directory: Path) -> RemoteFiles:
-    """Return the files of a directory that may still be in a bucket, of which there may be none."""
+    """Return the files of a directory that may still be in a bucket, if there are any."""
     file = directory / REMOTE_NAME
     if not file.is_file():
         return RemoteFiles(directory)

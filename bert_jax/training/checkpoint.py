@@ -43,7 +43,7 @@ class CheckpointNotSaved(OSError):
 
 
 class Mirror(Protocol):
-    """Copies the files of a run to another place, in the background."""
+    """Copies the files of a run to another place in the background."""
 
     def saved(self, step: int) -> None:
         """Start to copy the checkpoint at `step`, which is complete, and all other files."""

@@ -107,7 +107,7 @@ def verify(
 ) -> Verification:
     """Verify a checkpoint against the checksums that were saved with it.
 
-    Files that are still in a bucket are read there, without being copied to disk.
+    Files that are still in a bucket are read from it, without being copied to disk.
 
     Args:
       directory: the directory that holds the checkpoints.
@@ -149,7 +149,7 @@ def verify(
 
 
 def fetch(directory: Path, step: int, parts: tuple[str, ...] = ()) -> None:
-    """Copy the files of a checkpoint to disk that are still in a bucket.
+    """Copy those files of a checkpoint that are still in a bucket to disk.
 
     Files that were removed from the bucket are left out, which `verify` will report.
 
