@@ -1,4 +1,4 @@
-"""Test that readers of a log in a bucket always see a whole version of it."""
+"""Test that readers of a log in a bucket always see one complete version of it."""
 
 import pytest
 
