@@ -279,7 +279,7 @@ class Fit:
             yield self._checked(batches, start)
 
     def _checked(self, batches: Iterator[HostBatch], step: int) -> Iterator[HostBatch]:
-        """Check the batches from a step on.
+        """Check the batches, starting at a given step.
 
         Raises:
           ValueError: a batch does not consist of arrays with the expected number of rows, or there

@@ -1,4 +1,4 @@
-"""Compile a train step for devices that need not exist, and read the compiler's statistics."""
+"""Compile a train step for devices that need not be present, and read the compiler's statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test what `Trainer.fit` shares with the commands: the ledger, the guard, stops and reports."""
+"""Test what `Trainer.fit` has in common with the commands: ledger, guard, stops and reports."""
 
 from __future__ import annotations
 

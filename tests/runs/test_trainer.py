@@ -257,7 +257,7 @@ def test_weights_without_a_loss_term_are_refused() -> None:
         (lambda: nnx.BatchNorm(1, rngs=nnx.Rngs(0)), "BatchStat"),
     ],
 )
-def test_a_module_with_other_state_is_refused(layer: Callable[[], Any], kind: str) -> None:
+def test_a_module_with_unsupported_state_is_refused(layer: Callable[[], Any], kind: str) -> None:
     class Other(Regression):
         def build(self, rngs: nnx.Rngs) -> Any:
             return nnx.Sequential(nnx.Linear(FEATURES, 1, rngs=rngs), layer())
