@@ -2,8 +2,9 @@
 
 Two pipelines share the work. The first one scans the inputs. From the scans, this process computes
 the units; see `assign`. The second one reads the inputs again, groups their documents by unit, and
-makes one shard per unit. Workers write whole files to the output directory, whose content depends
-only on the plan, so a runner may repeat any step. This process writes the manifest last.
+makes one shard per unit. Workers write whole files to the output directory. The content of these
+files depends only on the plan, so a runner may repeat any step. This process writes the manifest
+last.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ def make_with_beam(request: CorpusRequest, runner: str, runner_args: str) -> Man
     """Prepare a corpus with an Apache Beam runner.
 
     Args:
-      request: the corpus. This machine uses its number of workers to screen documents and to
-        check finished shards.
+      request: the corpus. Its number of workers applies to the work on this machine: screening
+        documents and checking finished shards.
       runner: the name of a Beam runner, such as "DirectRunner".
       runner_args: options for the runner, separated by spaces as in a shell.
 
@@ -166,7 +167,7 @@ def _scan(task: ScanTask, shared: WorkPlace) -> None:
     try:
         scan_input(task, files.work)
         files.share(*scan_files(task.number))
-    except ValueError as error:  # a runner would only repeat the step
+    except ValueError as error:  # if this were raised, a runner would only repeat the step
         _record_error(files, task, error)
 
 
@@ -182,7 +183,7 @@ class ReadDocuments(beam.DoFn):
         self._units = frozenset(_read_units(self._files))
 
     def process(self, element: tuple[ScanTask, Start]) -> Iterator[tuple[str, _Chunk]]:
-        """Yield (unit, chunk) pairs for an input and the state of the assignment before it."""
+        """Yield (unit, chunk) pairs for an input, given the state of the assignment before it."""
         task, start = element
         scan = fetched_scan(task, self._files)
         if scan is None:
@@ -225,12 +226,12 @@ class MakeShards(beam.DoFn):
     def process(self, element: tuple[str, Iterable[_Chunk]]) -> None:
         """Write the shard of a unit, given its name and chunks."""
         name, chunks = element
-        texts: dict[int, bytes] = {}  # an input that is read twice does not matter
+        texts: dict[int, bytes] = {}  # a dict, since an input may be read twice
         for ids, documents in chunks:
             texts.update(zip(ids, documents, strict=True))
         split, index, num_documents, digest = self._units[name]
         if len(texts) < num_documents:
-            return  # an input could not be read, which was recorded
+            return  # an input could not be read; its error was recorded
         ordered = sorted(texts)
         unit = Unit(split, index, ordered, [texts[number] for number in ordered], digest)
         write_shard(unit, self._tokenizer, self._settings, self._files.work)

@@ -1,4 +1,4 @@
-"""Run an Apache Beam pipeline in a process of its own, which is killed if a worker dies.
+"""Run an Apache Beam pipeline in a separate process, which is killed if a worker dies.
 
 Beam's DirectRunner waits forever for a worker process that was killed, and leaves the other worker
 processes behind if it is interrupted. Both are avoided by killing the whole process group.
@@ -31,8 +31,8 @@ class Runner:
     """A Beam runner.
 
     Attributes:
-      name: its name, such as "DirectRunner".
-      words: its options, such as ["--direct_num_workers=2"].
+      name: the runner's name, such as "DirectRunner".
+      words: the runner's options, such as ["--direct_num_workers=2"].
     """
 
     name: str
@@ -52,8 +52,8 @@ def run_pipeline(runner: Runner, build: Callable[..., None], *arguments: Any) ->
 
     Args:
       runner: the runner.
-      build: a function of a module that adds all steps to the pipeline, its first argument.
-      arguments: its other arguments, which are pickled.
+      build: a module-level function that adds all steps to the pipeline, its first argument.
+      arguments: the function's other arguments, which are pickled.
 
     Raises:
       OSError: the pipeline failed or was canceled, or a worker of the DirectRunner died.

@@ -1,8 +1,8 @@
 """Let several parts of a preparation write to the same URL.
 
-Each part holds a lease of its own, OUTPUT/.work/part-I-of-N.lease, so that it does not run twice at
-once. Both a part and a preparation that is not divided first take their own lease and then wait for
-the leases of the other kind, so that at least one of them notices the other.
+Each part holds its own lease, OUTPUT/.work/part-I-of-N.lease, so that it does not run twice at
+once. A part and an undivided preparation both take their own lease first, and then wait for leases
+of the other kind. At least one of them therefore notices the other.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class BucketPartWorkspace:
         Args:
           output: the URL of the corpus.
           plan: everything that determines the corpus; see `Workspace`.
-          index: the number of the part, from 0.
+          index: the index of the part, from 0.
           count: the number of parts.
         """
         self._output, self._plan = output, plan
@@ -79,7 +79,7 @@ class BucketPartWorkspace:
         with ExitStack() as stack:
             stack.enter_context(self._lease)
             wait_until_free(self._remote / LEASE, "preparation or merge", self._setting)
-            if find(self._output / MANIFEST) is not None:  # while this process waited
+            if find(self._output / MANIFEST) is not None:  # finished while waiting
                 raise ValueError(finished_meanwhile(self._output))
             self._check_plan()
             write_bytes(self._remote / f"{self._name}.lock", "")  # see `numbers_of_parts`
@@ -100,7 +100,7 @@ class BucketPartWorkspace:
                 differences = plan_differences(existing, self._plan, ignored=())
                 if not differences:
                     return
-                # Only a part that runs alone may replace an outdated plan.
+                # A part may replace an outdated plan only while no other part is running.
                 for lease in part_leases(self._output):
                     if lease.name != f"{self._name}.lease":
                         wait_until_free(lease, "part with a different plan", self._setting)

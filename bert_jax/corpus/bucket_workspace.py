@@ -125,7 +125,7 @@ class BucketWorkspace:
 
     Attributes:
       work: the local directory for unfinished work.
-      files: the files that other machines have made or use.
+      files: the files that are exchanged with other machines.
       keeper: where finished shards are kept.
     """
 
@@ -226,7 +226,7 @@ def check_empty(output: ObjectUrl) -> None:
     """Check that there is nothing but an unfinished preparation at or below a URL.
 
     Raises:
-      ValueError: there is something else.
+      ValueError: there are other objects.
     """
     if find(output) is not None:
         raise ValueError(f"{output}: this is an object. Specify another URL.")
@@ -242,7 +242,7 @@ def local_work(output: ObjectUrl, name: str) -> Iterator[Path]:
 
     Args:
       output: the URL of the corpus.
-      name: what distinguishes processes that may work on the same corpus at the same time.
+      name: a name that differs between processes that may prepare the corpus at the same time.
     """
     digest = hashlib.sha256(f"{output} {name}".encode()).hexdigest()[:16]
     local = cache_directory() / "prepare" / digest

@@ -1,4 +1,4 @@
-"""Screen documents if filters are set, and assign the kept ones to units, on multiple machines."""
+"""Screen documents on multiple machines if filters are set, and assign kept documents to units."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def assign_documents(
     files: SharedFiles,
     part: tuple[int, int] | None = None,
 ) -> Assignment:
-    """Screen documents if filters are set, and assign the kept ones to units.
+    """Screen documents if filters are set, and assign the kept documents to units.
 
     Args:
       request: the corpus to prepare.
-      preparation: the state, whose screening is set.
+      preparation: the state of the preparation, in which the result of screening is stored.
       tasks: the inputs.
       scans: their scans.
       files: the files that machines exchange.
-      part: the number of the part whose documents to screen, and the number of parts; None if all
-        documents must have been screened.
+      part: the index of the part whose documents to screen, and the number of parts; None if all
+        documents must already have been screened.
     """
     options = assign_options(request)
     if request.screener is None:
@@ -60,6 +60,6 @@ def assign_documents(
 
 
 def assign_options(request: CorpusRequest) -> AssignOptions:
-    """Return what determines the units of a corpus, apart from the scans."""
+    """Return the options that, together with the scans, determine the units of a corpus."""
     options = request.options
     return AssignOptions(len(request.inputs.heldout), options.heldout_fraction, options.unit_bytes)

@@ -34,12 +34,12 @@ from bert_jax.text.sources import read_documents
 
 @dataclass(frozen=True)
 class BlockSpan:
-    """Where the documents of a block are.
+    """The position of a block's documents among all unique documents.
 
     Attributes:
-      number: the number of the block.
-      first: the number of its first document among all unique documents.
-      stop: the number of its last document, plus one.
+      number: the block's number, counted from 0.
+      first: the position of the block's first document.
+      stop: the position just past the block's last document.
       digest: the digest of the block, as in `group_documents`.
     """
 
@@ -56,7 +56,7 @@ class BlockReader:
     Attributes:
       tasks: the inputs.
       scans: their scans.
-      unique: their documents that are neither duplicates nor repeats.
+      unique: the documents in them that are neither duplicates nor held-out repeats.
       num_heldout: the number of inputs that are held out completely, which come first.
     """
 
@@ -104,7 +104,7 @@ class BlockReader:
 
         Args:
           spans: the blocks, in order.
-          is_finished: whether a block need not be read, which is asked when it is its turn.
+          is_finished: returns whether a block can be skipped; called just before its turn.
 
         Raises:
           ValueError: an input has changed since it was scanned.
@@ -136,7 +136,7 @@ class BlockReader:
         assert not pending.texts, "a block is incomplete"
 
     def _documents(self, number: int, start: int) -> Iterator[tuple[int, bytes, str]]:
-        """Yield (number among all unique documents, text, source) for an input's documents."""
+        """Yield (position among all unique documents, text, source) for an input's documents."""
         task, scan, kept = self.tasks[number], self.scans[number], self.unique.kept[number]
         highs, lows = scan.by_position("high"), scan.by_position("low")
         position, read = start, 0
@@ -184,13 +184,13 @@ def screen_part(
     num_workers: int,
     progress: Callable[[float], None],
 ) -> Screening:
-    """Screen one part of the blocks and then all others that are missing, and combine all results.
+    """Screen one part of the blocks and then any others that are missing, and combine all results.
 
     Args:
       screener: the settings.
       reader: the blocks.
       files: the files that the parts exchange.
-      part: the number of the part and the number of parts.
+      part: the index of the part, and the number of parts.
       num_workers: the number of worker processes.
       progress: called after every block with the fraction that this part has seen.
 

@@ -21,7 +21,7 @@ from bert_jax.corpus.workspace import (
 from bert_jax.storage.locations import file_names, is_file
 from bert_jax.storage.urls import Location
 
-_PATIENCE_SECONDS = 60.0  # a part that is the first to start checks the plan in much less time
+_PATIENCE_SECONDS = 60.0  # much longer than the first part takes to check the plan
 _PAUSE_SECONDS = 0.1
 
 
@@ -40,7 +40,7 @@ class PartWorkspace(Workspace):
         Args:
           output: the corpus directory.
           plan: everything that determines the corpus; see `Workspace`.
-          index: the number of the part, from 0.
+          index: the index of the part, from 0.
           count: the number of parts.
 
         Raises:
@@ -68,7 +68,7 @@ class PartWorkspace(Workspace):
         lock = open_lock(self.work / LOCK)
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while time.monotonic() < deadline:
-            # Only a part that runs alone may replace an outdated plan.
+            # A part may replace an outdated plan only while no other part is running.
             self._alone = try_lock(lock, fcntl.LOCK_EX)
             if self._alone or try_lock(lock, fcntl.LOCK_SH):
                 return lock
@@ -107,7 +107,7 @@ def check_has_plan(output: Location, plan: dict[str, Any]) -> None:
     """Check that a directory contains an unfinished preparation with this plan.
 
     Raises:
-      ValueError: it contains none, or one with a different plan.
+      ValueError: there is no unfinished preparation, or only one with a different plan.
     """
     path = output / WORK / PLAN
     if not is_file(path):
@@ -120,7 +120,7 @@ def check_has_plan(output: Location, plan: dict[str, Any]) -> None:
 
 
 def other_plan(output: Location, differences: str) -> str:
-    """Return the message about parts that were made with another plan."""
+    """Return the error message for parts that were made with a different plan."""
     return (
         f"{output}: its parts were made with different settings: {differences}. Use the same "
         "settings and inputs for all parts, or choose another output directory."
@@ -128,6 +128,6 @@ def other_plan(output: Location, differences: str) -> str:
 
 
 def numbers_of_parts(work: Location) -> set[int]:
-    """Return the numbers of parts that preparations in a directory were divided into."""
+    """Return every number of parts into which preparations in a directory were divided."""
     matches = (re.fullmatch(r"part-\d+-of-(\d+)\.lock", name) for name in file_names(work))
     return {int(match[1]) for match in matches if match is not None}

@@ -52,7 +52,7 @@ class Part:
     """One of several parts of a preparation.
 
     Attributes:
-      index: the number of the part, from 0.
+      index: the index of the part, from 0.
       count: the number of parts.
     """
 
@@ -64,10 +64,10 @@ class Part:
 
     @classmethod
     def parse(cls, text: str) -> Part:
-        """Return the part that "INDEX/COUNT" stands for.
+        """Parse a part that is given as "INDEX/COUNT".
 
         Raises:
-          ValueError: the text has another form, or there is no such part.
+          ValueError: the text has a different form, or there is no such part.
         """
         match = re.fullmatch(r"(\d+)/(\d+)", text)
         if match is None or int(match[1]) >= int(match[2]):
@@ -142,7 +142,7 @@ def _make_units(
     mine: Sequence[UnitSpan],
     tokenizer: Path,
 ) -> None:
-    """Make the missing shards among some units."""
+    """Make the shards of some units, except for those that already exist."""
     total_bytes = max(1, sum(span.num_text_bytes for span in mine))
     meter = ProgressMeter()
 
@@ -244,7 +244,7 @@ def finished_units(
 ) -> Iterator[tuple[UnitSpan, UnitResult | None]]:
     """Yield each unit with its result, or None if its shard is missing, damaged or outdated."""
     keeper.refresh()
-    with ThreadPoolExecutor(num_threads) as pool:  # checksums are computed without Python's lock
+    with ThreadPoolExecutor(num_threads) as pool:  # hashing releases Python's global lock
         results = pool.map(lambda span: keeper.kept(work, span.name), units)
         for span, result in zip(units, results, strict=True):
             usable = result is not None and result.unit_digest == span.digest
@@ -261,7 +261,8 @@ def in_stream_order(units: Sequence[UnitSpan], unit_bytes: int) -> list[str]:
 def _scan_order(tasks: Sequence[ScanTask], part: Part) -> list[ScanTask]:
     """Return the tasks in the order in which a part looks for inputs without a scan.
 
-    After its own inputs, a part helps the next ones, beginning with the inputs that they scan last.
+    After its own inputs, a part scans inputs of the parts that follow it, beginning with those that
+    these parts would scan last.
     """
     shares: list[list[ScanTask]] = [[] for _ in range(part.count)]
     total, before = sum(task.description["num_bytes"] for task in tasks), 0
@@ -305,8 +306,8 @@ def _missing_units(output: Location, assignment: Assignment, missing: Sequence[U
     which = f" They belong to part {', '.join(parts)}." if parts else ""
     return (
         f"{output}: {len(missing)} of {len(assignment.units)} shards are missing, "
-        f"damaged or made from other text: {_some(names)}.{which} Run what is missing again, and "
-        "then repeat --merge."
+        f"damaged or made from other text: {_some(names)}.{which} Run the missing parts again, "
+        "and then repeat --merge."
     )
 
 

@@ -143,7 +143,7 @@ class BucketShardFiles:
                 return
             elapsed, waited = time.monotonic() - self._started, self._waited
         logger.info(
-            "%s: all %d shards (%.2f GiB) are in %s after %.1f s, of which batches waited %.1f s",
+            "%s: all %d shards (%.2f GiB) are in %s after %.1f s; batches waited for %.1f s",
             self._url,
             len(self._shards),
             self._num_bytes / (1 << 30),

@@ -1,8 +1,8 @@
 """Exchange the files of an unfinished preparation between the machines that work on it.
 
-On a file system, all machines see the same directory. In a bucket, each machine has a directory of
-its own, and uploads the files that it has finished. Files are written whole, and their content does
-not depend on the machine that writes them.
+On a file system, all machines see the same directory. In a bucket, each machine has its own
+directory, and uploads the files that it has finished. Files are written whole, and their content
+does not depend on the machine that writes them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bert_jax.storage.locations import copy_object
 from bert_jax.storage.objects import find, list_objects, remove, upload, write_bytes
 from bert_jax.storage.urls import ObjectUrl, parse_location
 
-# How long a list of the objects in a bucket may be used.
+# How long a list of the objects in a bucket may be reused.
 _LIST_SECONDS = 5.0
 RESULT_SUFFIX, SHARD_SUFFIX = ".json", ".arrayrecord"
 
@@ -44,7 +44,7 @@ class SharedFiles(Protocol):
         """
 
     def fetch(self, *names: str) -> None:
-        """Copy finished files of other machines to this one, unless the first one does not exist.
+        """Copy finished files of other machines to this one, if the first of these files exists.
 
         Args:
           names: the files, beginning with the one that marks the others as finished.
@@ -57,7 +57,7 @@ class SharedFiles(Protocol):
         """Remove a file on this machine and, in a bucket, the file for other machines."""
 
     def forget(self) -> None:
-        """Look again which files other machines have finished."""
+        """Forget which files other machines have finished, so that this is looked up again."""
 
     def keep_shard(self, name: str) -> None:
         """Keep the shard of a unit and its result, which are in `work`."""
@@ -166,7 +166,7 @@ def upload_shard(work: Path, name: str, remote: ObjectUrl, *, marked: bool) -> N
       work: the directory that contains the files.
       name: the name of the unit.
       remote: the URL of the directory for unfinished work.
-      marked: whether there is already a result, which describes another shard.
+      marked: whether there is already a result, which describes an earlier shard.
 
     Raises:
       StorageError: an object cannot be written.
@@ -188,7 +188,7 @@ def files_below(work: Path, directory: str) -> list[str]:
 
 @dataclass(frozen=True)
 class WorkPlace:
-    """A directory for unfinished work, as the workers of a pipeline receive it.
+    """A directory for unfinished work, in the form that is passed to the workers of a pipeline.
 
     Attributes:
       work: the absolute path or the URL of the directory.
@@ -200,7 +200,7 @@ class WorkPlace:
     run: str
 
     def files(self) -> SharedFiles:
-        """Return the files of a worker process, which share a directory if `work` is a URL."""
+        """Return the files of this worker process; a process uses one local directory for a URL."""
         return _files_of_process(self, os.getpid())
 
 
@@ -213,7 +213,7 @@ def _files_of_process(place: WorkPlace, process: int) -> SharedFiles:
     local = cache_directory() / "workers" / name
     with writing(local):
         make_directory(local.parent)
-        # The directory of a process that was killed is removed by the next one.
+        # If a process is killed, the next process removes its directory.
         stack = ExitStack()
         work = stack.enter_context(temporary_beside(local, directory=True))
     atexit.register(stack.close)

@@ -113,8 +113,8 @@ class Gcs:
     def upload(self, url: ObjectUrl, file: Path) -> None:
         """Write an object from a local file."""
         if file.stat().st_size <= MAX_SINGLE_WRITE:
-            # gcsfs would send the content between lines, so that the store could take a carriage
-            # return at its end for a part of the line break.
+            # gcsfs would send the content followed by a line break. If it ended in a carriage
+            # return, the store could take that for a part of the line break.
             self.write(url, file.read_bytes(), None)
             return
         self._files.put_file(str(file), f"{url.bucket}/{url.key}", consistency="md5")

@@ -139,7 +139,7 @@ def wait_until_free(url: ObjectUrl, holder: str, setting: str) -> str:
     Args:
       url: the object that represents the lease.
       holder: what may hold the lease, for messages; see `Lease`.
-      setting: the option for the protected place; see `Lease`.
+      setting: the option with the protected URL; see `Lease`.
 
     Returns:
       The version of the lease that expired, or `ABSENT` if there is none.

@@ -21,7 +21,7 @@ from bert_jax.storage.reader import ObjectReader
 from bert_jax.storage.store import ObjectInfo
 from bert_jax.storage.urls import Location, ObjectUrl, parse_location
 
-# Finding inputs asks for the same objects several times within a few seconds.
+# While inputs are being found, the same objects are looked up several times within a few seconds.
 _REMEMBERED_SECONDS = 10.0
 _CHUNK_BYTES = 1 << 20
 _remembered: dict[ObjectUrl, tuple[float, ObjectInfo]] = {}
@@ -81,7 +81,7 @@ def seekable_file(location: Location) -> IO[bytes]:
 
 
 def arrow_source(location: Location) -> AbstractContextManager[Path | IO[bytes]]:
-    """Return the source of a file for Arrow, which reads a local file by itself."""
+    """Return the source from which Arrow reads a file; Arrow opens local files itself."""
     return seekable_file(location) if isinstance(location, ObjectUrl) else nullcontext(location)
 
 
@@ -119,11 +119,12 @@ def absolute(location: Location) -> str:
 
 
 def local_copy(location: Location, wanted: Callable[[str], bool] = lambda name: True) -> Path:
-    """Return a path unchanged, or the path of a copy of an object or of all objects below a URL.
+    """Return a local path unchanged, or the path of a copy of the objects at or below a URL.
 
     Args:
       location: the path or the URL.
-      wanted: returns whether the object with a name relative to a directory's URL is needed.
+      wanted: called with an object's name relative to a directory's URL; returns whether the object
+        is needed.
 
     Raises:
       StorageError: an object cannot be read.
@@ -140,7 +141,7 @@ def local_copy(location: Location, wanted: Callable[[str], bool] = lambda name: 
 
 
 def local_input(path: str | os.PathLike[str], name: str = "") -> Path:
-    """Return the path of an input on a local disk, where the objects at or below a URL are copied.
+    """Return the local path of an input, after copying it from the bucket if it is a URL.
 
     The copies are kept until this process ends. Messages name the URL if they pass through
     `local_paths.shown`, as those of the command line do.
@@ -165,7 +166,7 @@ def local_input(path: str | os.PathLike[str], name: str = "") -> Path:
 
 
 def nothing_at(url: ObjectUrl, name: str = "") -> str:
-    """Return the message about a URL at and below which there are no objects."""
+    """Return the error message for a URL with no objects at or below it."""
     return f"{located(url, name)}: there is no such object or directory in the bucket."
 
 

@@ -64,7 +64,7 @@ class RemoteFiles:
         """Copy files that are still in the bucket to disk.
 
         Args:
-          wanted: returns whether the file with a relative name is needed.
+          wanted: called with a file's relative name; returns whether the file is needed.
 
         Raises:
           StorageError: a file cannot be read.

@@ -75,7 +75,7 @@ class ObjectReader(io.RawIOBase):
         return read_range(self.info, number * READ_BYTES, (number + 1) * READ_BYTES)
 
     def _read_ahead(self, number: int) -> Future[bytes]:
-        """Read a block in a thread, for which a process that ends does not wait."""
+        """Read a block in a thread that the process does not wait for when it ends."""
         block: Future[bytes] = Future()
 
         def read() -> None:

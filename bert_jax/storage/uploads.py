@@ -35,9 +35,9 @@ LEASE = ".lease"
 def new_tree(url: ObjectUrl, marks: Sequence[str], name: str) -> Iterator[Path]:
     """Yield an empty local directory, whose files are uploaded when the block ends.
 
-    A lease, URL/.lease, makes sure that only one process writes. If the process is killed during
-    the upload, the lease remains, and the next process removes what was uploaded. If the block or
-    the upload fails, nothing remains in the bucket.
+    A lease, URL/.lease, ensures that only one process writes. If the process is killed during the
+    upload, the lease remains, and the next process removes what was uploaded. If the block or the
+    upload fails, nothing remains in the bucket.
 
     Args:
       url: the URL of the new directory.
@@ -91,7 +91,10 @@ def check_new(url: ObjectUrl, name: str) -> None:
 
 
 def _not_new(url: ObjectUrl, name: str) -> str:
-    return f"{located(url, name)}: the bucket already contains objects there. Choose another URL."
+    return (
+        f"{located(url, name)}: the bucket already contains objects below this URL. Choose another "
+        "one."
+    )
 
 
 def _remove_all(url: ObjectUrl) -> None:
@@ -154,7 +157,7 @@ def local_output(path: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         upload(local, location)
     except StorageError as error:
-        detail = f"{error.explanation}. What was to be written there is in {local}"
+        detail = f"{error.explanation}. The file was kept as {local}"
         raise OSError(f"{location}: {detail}") from error
     shutil.rmtree(local.parent, ignore_errors=True)
 

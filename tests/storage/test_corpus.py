@@ -58,7 +58,7 @@ def test_records_and_batches_equal_those_on_disk(
         blobs = corpus.read(np.arange(1))
         wait_for_copies()
     assert len(blobs) == 1 and f"{uploaded}: all {len(corpus.info.shards)} shards (" in caplog.text
-    assert "of which batches waited" in caplog.text
+    assert "; batches waited for" in caplog.text
     assert read_all(Corpus(uploaded, "train")) == expected
     assert Tokenizer.load(uploaded).fingerprint == Tokenizer.load(on_disk.corpus).fingerprint
     loaders = [CorpusLoader(path, batch_size=8) for path in (on_disk.corpus, uploaded)]

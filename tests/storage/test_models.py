@@ -1,4 +1,4 @@
-"""Test that models, their inputs and their outputs may be in a bucket."""
+"""Test that models, their inputs and their outputs can be in a bucket."""
 
 import json
 import re
@@ -86,7 +86,7 @@ def test_a_model_goes_from_bucket_to_bucket(
     assert there["model.safetensors"] == on_disk["model.safetensors"]
     assert str(exported) in capsys.readouterr().out
     assert main([*words, str(exported)]) == 2
-    message = f"--output={exported}: the bucket already contains objects there."
+    message = f"--output={exported}: the bucket already contains objects below this URL."
     assert message in capsys.readouterr().err
     assert main(["verify", str(exported), str(imported)]) == 0
     printed = capsys.readouterr()

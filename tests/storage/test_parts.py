@@ -1,4 +1,4 @@
-"""Test that parts of a corpus and Beam workers write to a bucket what they write to a disk."""
+"""Test that parts of a corpus and Beam workers write the same files to a bucket as to a disk."""
 
 import json
 import os
