@@ -1,7 +1,7 @@
 """Run an Apache Beam pipeline in a separate process, which is killed if a worker dies.
 
 Beam's DirectRunner waits forever for a worker process that was killed, and leaves the other worker
-processes behind if it is interrupted. Both are avoided by killing the whole process group.
+processes behind if it is interrupted. Killing the whole process group avoids both problems.
 """
 
 from __future__ import annotations

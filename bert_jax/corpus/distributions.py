@@ -60,7 +60,7 @@ class Distribution:
         return float(self.values @ self.counts) / self.size
 
     def quantile(self, fraction: float) -> int:
-        """Return the smallest number that is at least as large as this fraction of the numbers."""
+        """Return the smallest number x such that at least this fraction of the numbers is <= x."""
         needed = fraction * self.size
         return int(self.values[np.searchsorted(np.cumsum(self.counts), needed)])
 

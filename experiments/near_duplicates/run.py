@@ -122,7 +122,7 @@ def our_pairs(texts: Sequence[str], threshold: float) -> tuple[Pairs, SignatureF
 
 
 def score(found: Pairs, exact: dict[tuple[int, int], float], threshold: float) -> dict[str, float]:
-    """Return precision and recall, and both when pairs near the threshold are ignored."""
+    """Return precision and recall, with and without pairs near the threshold."""
     true = {pair for pair, value in exact.items() if value >= threshold}
     clear = {pair for pair, value in exact.items() if value >= threshold + MARGIN}
     possible = {pair for pair, value in exact.items() if value >= threshold - MARGIN}

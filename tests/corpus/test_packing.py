@@ -10,7 +10,7 @@ from bert_jax.corpus.packing import (
 
 
 def random_documents(seed, count, mean_length):
-    """Return documents of geometrically distributed lengths, with sentences of 1 to 30 tokens."""
+    """Return documents with geometrically distributed lengths and sentences of 1 to 30 tokens."""
     rng = np.random.default_rng(seed)
     documents = []
     for document_id in range(count):

@@ -1,7 +1,7 @@
 """Run the real clients of Weights & Biases, MLflow and TensorBoard without a server.
 
-The extras `wandb`, `mlflow` and `tensorboard` are not among the packages for development, since
-they pin older versions of other packages. Tests whose package is missing are skipped.
+The extras `wandb`, `mlflow` and `tensorboard` are not part of the extra `dev`, since they pin older
+versions of other packages. Tests whose package is missing are skipped.
 """
 
 import json
