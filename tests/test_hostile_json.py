@@ -35,6 +35,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig
 from bert_jax.pretraining.config import PhaseConfig, PretrainConfig
 from bert_jax.runs.checkpoints import pretraining_comparison
+from bert_jax.runs.locations import WorkDir
 from bert_jax.runs.ownership import ResolvedConfig, keep_config
 from bert_jax.runs.work_dir import (
     Comparison,
@@ -195,7 +196,8 @@ KINDS = (
     Kind(
         "scores.json",
         lambda directory: write_outcome(
-            directory, Outcome(3, {"accuracy": 0.5}, [Path("test.tsv")], {"test": "ab"})
+            WorkDir.on_disk(directory),
+            Outcome(3, {"accuracy": 0.5}, [directory / "test.tsv"], {"test": "ab"}),
         ),
         read_outcome,
     ),
