@@ -53,7 +53,8 @@ def check_local(path: str | os.PathLike[str], name: str = "") -> None:
         return
     scheme = match[1].lower()
     setting = f"{name}={text}" if name else text
-    raise ValueError(f"{setting}: {scheme}:// is not supported. {_alternative(text, scheme)}")
+    here = " here" if scheme in SCHEMES else ""
+    raise ValueError(f"{setting}: {scheme}:// is not supported{here}. {_alternative(text, scheme)}")
 
 
 def check_path(path: str | os.PathLike[str], name: str = "") -> None:

@@ -36,6 +36,11 @@ fail() {
   exit "${2:-1}"
 }
 
+if [[ ${1-} == --help || ${1-} == -h ]]; then
+  sed -n '2,/^$/s/^#[ ]\{0,1\}//p' "$0"
+  exit 0
+fi
+
 type='' runtime='' setup='' restarts=20 delete='' spot=(--spot) create_flags=()
 while [[ ${1-} == --* ]]; do
   case $1 in
@@ -52,11 +57,11 @@ while [[ ${1-} == --* ]]; do
       esac
       shift
       ;;
-    *) fail "$1: unknown option; the comment at the top of the script lists them" 2 ;;
+    *) fail "$1: unknown option; --help lists them" 2 ;;
   esac
   shift
 done
-[[ $# -ge 3 ]] || fail "usage: launch/cloud_tpu.sh [options] NAME ZONE VERB [options]" 2
+[[ $# -ge 3 ]] || fail "usage: launch/cloud_tpu.sh [options] NAME ZONE VERB [options]; see --help" 2
 [[ $restarts =~ ^[0-9]+$ ]] || fail "--restarts $restarts: not a number" 2
 name=$1 zone=$2
 shift 2

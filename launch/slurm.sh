@@ -3,8 +3,9 @@
 #
 #   sbatch --nodes=4 launch/slurm.sh pretrain --config bert_base --config.work_dir=/shared/runs/base
 #
-# Submit the job from the repository. All nodes must have access to the repository, the corpora and
-# the work directory. Under Slurm, JAX uses one GPU per task, so request as many tasks as GPUs.
+# Submit the job from the repository, whose .venv must contain bert-jax with JAX for GPUs
+# (.venv/bin/pip install -e '.[cuda13]'). All nodes must have access to the repository, the corpora
+# and the work directory. Under Slurm, JAX uses one GPU per task, so request as many tasks as GPUs.
 # Options of sbatch override the #SBATCH lines below, which describe nodes with 8 GPUs and 64 cores.
 # Partitions, accounts and modules depend on the site.
 #

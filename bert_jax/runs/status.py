@@ -105,8 +105,9 @@ class RunStatus:
         process = f" (process {self.pid} on {self.host})" if self.pid else ""
         match self.state:
             case "not started":
-                missing = isinstance(self.work_dir, Path) and not self.work_dir.is_dir()
-                return f"not started{', there is no such directory' * missing}"
+                if isinstance(self.work_dir, Path) and not self.work_dir.is_dir():
+                    return "not started: there is no such directory"
+                return "not started: the directory contains no run"
             case "running":
                 doing = f", {self.activity}" * bool(self.activity)
                 return f"running{doing}{process}{self._seen('; last sign of life')}{self._stuck()}"

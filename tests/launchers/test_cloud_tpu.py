@@ -375,6 +375,8 @@ def test_mistakes_are_refused_before_anything_is_requested(cloud):
     for options in (("--restarts", "many"), ("--spot",)):
         code, output = cloud.run(options=options)
         assert code == 2, output
+    code, output = cloud.run(options=("--help",))
+    assert code == 0 and "--restarts N" in output and "set -uo" not in output
     assert not (cloud.root / "calls").exists()
     code, output = cloud.run(options=())
     assert code == 2 and "add --type" in output
