@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -163,8 +163,8 @@ def guarded(
 ) -> optax.GradientTransformation:
     """Return an optimizer whose state does not change in steps that are skipped.
 
-    Its `update` takes the step's loss and gradient norm as the additional argument `observed`. The
-    caller must apply the updates only if the new state's verdict permits it; see `unless_skipped`.
+    Its `update` takes the step's loss and gradient norm as the additional argument `observed`, and
+    returns the parameters after the step instead of updates.
 
     Args:
       optimizer: the optimizer.
@@ -178,12 +178,17 @@ def guarded(
         return GuardedState(inner.init(params), _new_guard(config.window_steps), _no_verdict())
 
     def update(
-        updates: Any, state: GuardedState, params: Any = None, *, observed: Observed, **others: Any
+        gradients: Any, state: GuardedState, params: Any, *, observed: Observed, **others: Any
     ) -> tuple[Any, GuardedState]:
         guard, verdict = judge(state.guard, observed, config)
-        updates, optimizer_state = inner.update(updates, state.optimizer, params, **others)
-        kept = unless_skipped(verdict, optimizer_state, state.optimizer)
-        return updates, GuardedState(kept, guard, verdict)
+
+        def take_step(params: Any, optimizer_state: Any) -> tuple[Any, Any]:
+            updates, optimizer_state = inner.update(gradients, optimizer_state, params, **others)
+            return optax.apply_updates(params, updates), optimizer_state
+
+        before = params, state.optimizer
+        params, optimizer_state = _unless(verdict.skipped, take_step, before)
+        return params, GuardedState(optimizer_state, guard, verdict)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -248,9 +253,33 @@ def _limit(window: jax.Array, steps: jax.Array, config: DivergenceConfig) -> jax
     return jnp.where(steps >= config.window_steps, limit, jnp.inf)
 
 
-def unless_skipped(verdict: Verdict, after: Any, before: Any) -> Any:
-    """Return the arrays after a step, or those before it if the step is skipped."""
-    return jax.tree.map(lambda new, old: jnp.where(verdict.skipped, old, new), after, before)
+def _unless(skipped: jax.Array, take_step: Callable[..., Any], before: Any) -> Any:
+    """Return the arrays after a step, or the arrays before it if the step is skipped.
+
+    Accelerators always take the step and then select the arrays, so that they never wait for the
+    decision. On CPUs, a selection would make XLA copy the state of the optimizer, so a loop takes
+    the step once or never, and updates the state in place.
+
+    Args:
+      skipped: whether the step is skipped.
+      take_step: takes the arrays before the step, and returns the arrays after it.
+      before: the arrays before the step.
+    """
+
+    def select() -> Any:
+        after = take_step(*before)
+        return jax.tree.map(lambda new, old: jnp.where(skipped, old, new), after, before)
+
+    def loop() -> Any:
+        def is_due(carry: tuple[jax.Array, Any]) -> jax.Array:
+            return carry[0]
+
+        def body(carry: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
+            return jnp.zeros((), bool), take_step(*carry[1])
+
+        return jax.lax.while_loop(is_due, body, (~skipped, before))[1]
+
+    return jax.lax.platform_dependent(cpu=loop, default=select)
 
 
 def unguarded(opt_state: Any) -> Any:

@@ -21,7 +21,7 @@ from bert_jax.tasks.task import (
     Teacher,
     total_loss,
 )
-from bert_jax.training.divergence import GuardedState, Observed, unless_skipped
+from bert_jax.training.divergence import GuardedState, Observed
 from bert_jax.training.gradients import BatchGradient
 from bert_jax.training.sharding import batch_sharding, layout, parameter_shardings
 from bert_jax.training.state import (
@@ -114,12 +114,14 @@ def make_train_step(
                 step=state.step,
                 **observed,
             )
-            learned = cast(Parameters, optax.apply_updates(learning, updates))
+            if isinstance(opt_state, GuardedState):
+                learned = updates
+            else:
+                learned = cast(Parameters, optax.apply_updates(learning, updates))
             one = jnp.ones(())
             metrics["loss"] = Metric(total_loss(task, metrics, weights), one)
             metrics["gradient_norm"] = Metric(global_norm(grads), one)
             if isinstance(opt_state, GuardedState):
-                learned = unless_skipped(opt_state.verdict, learned, learning)
                 metrics |= opt_state.verdict.metrics()
         return TrainState(state.step + 1, frozen | learned, opt_state), metrics
 

@@ -272,6 +272,24 @@ def test_a_guard_without_outliers_changes_nothing(bench: Bench) -> None:
     assert guarded(PLAIN, DivergenceConfig()) is PLAIN
 
 
+def test_a_guarded_step_needs_no_copies_of_the_state_on_a_cpu(make_task: Any) -> None:
+    features, mesh = 1 << 15, make_mesh(MeshConfig(), jax.devices()[:1])
+    task = make_task(features)
+    x = jax.ShapeDtypeStruct((ROWS, features), np.float32)
+    batch = {"x": x, "y": jax.ShapeDtypeStruct((ROWS, 4), np.float32)}
+    batch["weight"] = jax.ShapeDtypeStruct((ROWS,), np.float32)
+    inputs = StepInputs(np.uint32(SEED), np.float32(0.02))
+    temporary = {}
+    for config in (DivergenceConfig(), WINDOW):
+        optimizer = guarded(PLAIN, config)
+        step = make_train_step(task, optimizer, mesh)
+        state = abstract_state(task.definition, optimizer, mesh)
+        compiled = step.lower(state, batch, inputs).compile()
+        temporary[config] = compiled.memory_analysis().temp_size_in_bytes
+    kernel_bytes = 4 * 4 * features
+    assert temporary[WINDOW] < temporary[DivergenceConfig()] + kernel_bytes / 2
+
+
 def test_an_outlier_is_skipped(bench: Bench) -> None:
     state, recorder = bench.run(MemoryCheckpointer(), {20: SPIKE})
     (report,) = recorder.reports
