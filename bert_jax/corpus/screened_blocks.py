@@ -14,9 +14,10 @@ import numpy as np
 from bert_jax.corpus.document_stream import KeptDocument
 from bert_jax.files import temporary_beside, write_file, writing
 from bert_jax.filtering.document_filter import check_document, clean_document
-from bert_jax.filtering.minhash import MinHash
+from bert_jax.filtering.exact_similarity import pack_shingles
+from bert_jax.filtering.minhash import SHINGLE_WORDS, MinHash
 from bert_jax.filtering.options import FilterOptions
-from bert_jax.filtering.words import Hashes
+from bert_jax.filtering.words import Hashes, all_shingles
 from bert_jax.json_files import read_json_object
 from bert_jax.text.files import is_hub, is_tfds
 
@@ -86,8 +87,12 @@ class BlockScreener:
         result = read_block(self.directory, number)
         if result is None or result.digest != digest:
             return False
-        unsigned = self.options.near_duplicates is None
-        return unsigned or signatures_path(self.directory, number).is_file()
+        needed = []
+        if self.options.near_duplicates is not None:
+            needed.append(signatures_path(self.directory, number))
+        if self.options.verify_near_duplicates:
+            needed.append(shingles_path(self.directory, number))
+        return all(path.is_file() for path in needed)
 
     def screen(self, block: DocumentBlock) -> ScreenedBlock:
         """Screen a block and write the result.
@@ -109,8 +114,11 @@ class BlockScreener:
         if self.options.near_duplicates is not None:
             removed = {number for number, rule, _ in findings if self.options.removes(rule)}
             compared = ["" if number in removed else text for number, text in enumerate(texts)]
-            signatures = MinHash(self.options.near_duplicates).sign(compared)
+            hashes, counts = all_shingles(compared, SHINGLE_WORDS)
+            signatures = MinHash(self.options.near_duplicates).sign_shingles(hashes, counts)
             _save(signatures_path(self.directory, block.number), signatures)
+            if self.options.verify_near_duplicates:
+                _save(shingles_path(self.directory, block.number), pack_shingles(hashes, counts))
             shown.update(range(len(texts)))
         result = ScreenedBlock(
             block.digest,
@@ -127,14 +135,23 @@ def result_path(directory: Path, number: int) -> Path:
     return directory / f"block-{number:06d}.json"
 
 
-def block_files(number: int) -> tuple[str, str]:
-    """Return the names of the files of a block; the first one marks the block as finished."""
-    return result_path(Path(), number).name, signatures_path(Path(), number).name
+def block_files(number: int) -> list[str]:
+    """Return the names of the files of a block; the first one marks the block as finished.
+
+    The other files exist only if near-duplicates are compared.
+    """
+    paths = (path(Path(), number) for path in (result_path, signatures_path, shingles_path))
+    return [path.name for path in paths]
 
 
 def signatures_path(directory: Path, number: int) -> Path:
     """Return the path of a block's signatures."""
     return directory / f"block-{number:06d}.npy"
+
+
+def shingles_path(directory: Path, number: int) -> Path:
+    """Return the path of the shingles of a block's documents."""
+    return directory / f"shingles-{number:06d}.npy"
 
 
 def read_block(directory: Path, number: int) -> ScreenedBlock | None:

@@ -9,6 +9,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,22 @@ from bert_jax.corpus.screened_blocks import (
     BlockScreener,
     ScreenedBlock,
     read_block,
+    shingles_path,
     signatures_path,
 )
 from bert_jax.corpus.screening_report import ClusterWriter, write_page
 from bert_jax.files import file_sha256, writing
 from bert_jax.filtering.clusters import Clusters
 from bert_jax.filtering.contamination import CONTAMINATED, EvaluationNgrams, read_evaluation_ngrams
+from bert_jax.filtering.exact_similarity import ShingleFiles
 from bert_jax.filtering.language import check_language_library
 from bert_jax.filtering.minhash import MinHash
-from bert_jax.filtering.near_duplicates import SignatureFiles, find_near_duplicates
+from bert_jax.filtering.near_duplicates import (
+    SignatureFiles,
+    Similarities,
+    estimate,
+    find_near_duplicates,
+)
 from bert_jax.filtering.options import FilterOptions
 from bert_jax.filtering.page import NUM_EXAMPLES, FilterExample, FilterSummary
 
@@ -196,7 +204,13 @@ class _Combination:
         paths = [signatures_path(self._directory, number) for number in range(len(self._sizes))]
         signatures = SignatureFiles(paths, self._sizes)
         clusters = Clusters(self._output / _PARENTS, len(verdicts))
-        find_near_duplicates(signatures, settings, clusters, self._progress)
+        similarities: Similarities = partial(estimate, signatures)
+        shingles = None
+        if self._options.verify_near_duplicates:
+            paths = [shingles_path(self._directory, number) for number in range(len(self._sizes))]
+            shingles = ShingleFiles(paths, self._sizes)
+            similarities = shingles.similarities
+        find_near_duplicates(signatures, settings, clusters, self._progress, shingles)
         for _, position in clusters.removed():
             verdicts[position] = _NEAR_DUPLICATE
-        writer.write(clusters, signatures)
+        writer.write(clusters, similarities)

@@ -15,7 +15,7 @@ import numpy as np
 from bert_jax.corpus.screened_blocks import ScreenedBlock, read_block
 from bert_jax.files import temporary_beside, write_file, writing
 from bert_jax.filtering.clusters import Clusters
-from bert_jax.filtering.near_duplicates import PAIRS, SignatureFiles, estimate
+from bert_jax.filtering.near_duplicates import PAIRS, Similarities
 from bert_jax.filtering.page import (
     NUM_EXAMPLES,
     ClusterExample,
@@ -54,13 +54,16 @@ class ClusterWriter:
         self.examples: list[ClusterExample] = []
         self.files: tuple[Path, ...] = ()
 
-    def write(self, clusters: Clusters, signatures: SignatureFiles) -> None:
+    def write(self, clusters: Clusters, similarities: Similarities) -> None:
         """Write one JSON object per cluster, in the order of the kept documents.
 
         The object has the keys "kept", the source of the kept document, and "removed", a list of
-        objects with the "source" of a removed document and its estimated "similarity" to the kept
-        document. The similarity may be below the threshold if a chain of similar documents connects
-        the two.
+        objects with the "source" of a removed document and its "similarity" to the kept document.
+        The similarity may be below the threshold if a chain of similar documents connects the two.
+
+        Args:
+          clusters: the clusters.
+          similarities: returns the similarities of pairs of documents.
 
         Raises:
           NotWritten: a file cannot be written.
@@ -69,12 +72,12 @@ class ClusterWriter:
         with writing(path), temporary_beside(path) as temporary:
             with open(temporary, "w", encoding="utf-8") as file:
                 for first, members in clusters.by_first():
-                    self._write_cluster(file, first, members, signatures)
+                    self._write_cluster(file, first, members, similarities)
             os.replace(temporary, path)
         self.files = (path,)
 
     def _write_cluster(
-        self, file: IO[str], first: int, members: Iterator[int], signatures: SignatureFiles
+        self, file: IO[str], first: int, members: Iterator[int], similarities: Similarities
     ) -> None:
         """Write a line piece by piece, since a cluster may have millions of documents."""
         kept, beginning = self._document(first)
@@ -83,7 +86,7 @@ class ClusterWriter:
         count = 0
         while chunk := list(islice(members, PAIRS)):
             pairs = np.array([(first, member) for member in chunk], np.int64)
-            for member, similarity in zip(chunk, estimate(signatures, pairs).tolist(), strict=True):
+            for member, similarity in zip(chunk, similarities(pairs).tolist(), strict=True):
                 source, text = self._document(member)
                 removed = {"source": source, "similarity": round(similarity, 3)}
                 file.write(", " * bool(count) + _json(removed))

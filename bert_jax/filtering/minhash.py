@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.filtering.words import all_shingles
+from bert_jax.filtering.words import Hashes, all_shingles
 
 SHINGLE_WORDS = 5
 LOWEST_THRESHOLD, HIGHEST_THRESHOLD = 0.3, 0.99
@@ -75,7 +75,10 @@ class MinHash:
 
         A text without words has a signature whose values are all 0xFFFF; see `has_words`.
         """
-        hashes, counts = all_shingles(texts, SHINGLE_WORDS)
+        return self.sign_shingles(*all_shingles(texts, SHINGLE_WORDS))
+
+    def sign_shingles(self, hashes: Hashes, counts: NDArray[np.intp]) -> Signatures:
+        """Return the signatures of the texts whose shingles `all_shingles` has returned."""
         return _signatures(hashes.astype(np.uint32), counts, self.num_permutations)
 
 

@@ -2,7 +2,7 @@
 
 Documents whose signatures agree in all rows of a band are candidates. Candidates whose estimated
 similarity reaches the threshold are linked. Linked documents form a cluster, and the first document
-of each cluster is kept. The result depends only on the signatures and their order.
+of each cluster is kept. The result depends only on the documents and their order.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_jax.filtering.clusters import Clusters
+from bert_jax.filtering.exact_similarity import ShingleFiles
 from bert_jax.filtering.minhash import MinHash, Signatures, band_hashes, has_words, similarities
 
 Positions = NDArray[np.int64]
+# A function that returns the similarities of pairs of documents, given as (num_pairs, 2).
+Similarities = Callable[[Positions], NDArray[np.float64]]
 
 # Each document is compared only with the first documents in its bucket, so a bucket with n
 # documents takes time proportional to n.
@@ -25,6 +28,9 @@ MAX_COMPARED = 256
 _ENTRIES = 1 << 22  # documents that are sorted at a time, which takes 250 MiB
 PAIRS = 1 << 14  # pairs whose signatures are compared at a time, which takes 16 MiB
 _OPEN_FILES = 64
+# The exact similarity is not computed if the estimate is this far below the threshold, which is
+# four times its standard error.
+_MARGIN = 0.1
 
 
 class SignatureFiles:
@@ -83,6 +89,7 @@ def find_near_duplicates(
     settings: MinHash,
     clusters: Clusters,
     progress: Callable[[], None] | None = None,
+    shingles: ShingleFiles | None = None,
 ) -> None:
     """Join the clusters of documents that are near-duplicates.
 
@@ -91,15 +98,17 @@ def find_near_duplicates(
       settings: the threshold, permutations and bands.
       clusters: the clusters to update.
       progress: called after each band.
+      shingles: the shingles of the documents, to compare the exact similarity of each candidate
+        with the threshold; None to compare the estimated similarity.
     """
     for band in range(settings.bands):
-        for pairs in _candidates(signatures, band * settings.rows, settings.rows):
-            _join_similar(signatures, pairs, settings.threshold, clusters)
+        for pairs in candidates(signatures, band * settings.rows, settings.rows):
+            _join_similar(signatures, pairs, settings.threshold, clusters, shingles)
         if progress is not None:
             progress()
 
 
-def _candidates(signatures: SignatureFiles, first_row: int, num_rows: int) -> Iterator[Positions]:
+def candidates(signatures: SignatureFiles, first_row: int, num_rows: int) -> Iterator[Positions]:
     """Yield arrays of pairs of documents that agree in a band, of shape (num_pairs, 2)."""
     num_parts = max(1, -(-len(signatures) // _ENTRIES))
     for part in range(num_parts):
@@ -132,14 +141,23 @@ def _part_of_band(
 
 
 def _join_similar(
-    signatures: SignatureFiles, pairs: Positions, threshold: float, clusters: Clusters
+    signatures: SignatureFiles,
+    pairs: Positions,
+    threshold: float,
+    clusters: Clusters,
+    shingles: ShingleFiles | None,
 ) -> None:
     for start in range(0, len(pairs), PAIRS):
         chunk = pairs[start : start + PAIRS]
         chunk = chunk[clusters.firsts(chunk[:, 0]) != clusters.firsts(chunk[:, 1])]
         if not len(chunk):
             continue
-        similar = estimate(signatures, chunk) >= threshold
+        estimated = estimate(signatures, chunk)
+        if shingles is None:
+            similar = estimated >= threshold
+        else:
+            chunk = chunk[estimated >= threshold - _MARGIN]
+            similar = shingles.similarities(chunk) >= threshold
         for position, other in chunk[similar].tolist():
             clusters.join(position, other)
 

@@ -43,6 +43,7 @@ class FilterOptions:
       contaminated: whether contaminated documents are removed ("remove") or only counted ("count").
       near_duplicates: the Jaccard similarity, between 0.3 and 0.99, at or above which a document is
         removed as a near-duplicate of an earlier one.
+      verify_near_duplicates: whether the exact similarity decides, rather than the estimate.
       gopher_quality: the limits for "gopher-quality".
       gopher_repetition: the limits for "gopher-repetition".
       c4: the limits for "c4".
@@ -79,6 +80,11 @@ class FilterOptions:
         "similarity is estimated with MinHash from sequences of five words",
         metavar="SIMILARITY",
     )
+    verify_near_duplicates: bool = option(
+        False,
+        "with --near-duplicates, leave out a document only if its exact similarity to another one "
+        "is high enough; this needs scratch files of about the size of the text",
+    )
     gopher_quality: GopherQuality = field(default_factory=GopherQuality)
     gopher_repetition: GopherRepetition = field(default_factory=GopherRepetition)
     c4: C4 = field(default_factory=C4)
@@ -114,6 +120,11 @@ class FilterOptions:
             if not is_file(parse_location(path)):
                 raise ValueError(f"{path}: no such file to decontaminate against.")
         threshold = self.near_duplicates
+        if self.verify_near_duplicates and threshold is None:
+            raise ValueError(
+                "verify_near_duplicates=True: this has no effect without near_duplicates. Set "
+                "near_duplicates, such as to 0.8."
+            )
         if threshold is not None and not LOWEST_THRESHOLD <= threshold <= HIGHEST_THRESHOLD:
             raise ValueError(
                 f"near_duplicates={threshold}: expected a similarity from {LOWEST_THRESHOLD} to "
@@ -155,6 +166,7 @@ class FilterOptions:
             "c4": "c4" not in self.quality_rules,
             "min_language_probability": not self.keep_languages,
             "contaminated": not self.decontaminate,
+            "verify_near_duplicates": not self.verify_near_duplicates,
         }
         empty: tuple[Any, ...] = (None, [], {})
         return {

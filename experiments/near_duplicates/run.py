@@ -26,12 +26,14 @@ from datasketch import MinHashLSH
 from scipy import sparse
 
 from bert_jax.filtering.clusters import Clusters
-from bert_jax.filtering.minhash import MinHash
+from bert_jax.filtering.exact_similarity import ShingleFiles, pack_shingles
+from bert_jax.filtering.minhash import SHINGLE_WORDS, MinHash
 from bert_jax.filtering.near_duplicates import SignatureFiles, estimate, find_near_duplicates
+from bert_jax.filtering.words import all_shingles
 
 THRESHOLDS = (0.5, 0.7, 0.8, 0.9)
 COMPARED = 0.8  # the threshold at which datasketch is run, too
-PARTS = ("throughput", "planted", "real")
+PARTS = ("throughput", "planted", "real", "verified")
 EDITS = (0.01, 0.05, 0.10, 0.20)
 SCRATCH = tempfile.TemporaryDirectory(prefix="near_duplicates")  # removed at exit
 MARGIN = 0.05  # two standard errors of the estimate
@@ -105,19 +107,26 @@ class PairRecorder(Clusters):
         self.pairs.add((min(position, other), max(position, other)))
 
 
-def our_pairs(texts: Sequence[str], threshold: float) -> tuple[Pairs, SignatureFiles]:
+def our_pairs(
+    texts: Sequence[str], threshold: float, *, verify: bool = False
+) -> tuple[Pairs, SignatureFiles]:
     """Return the pairs that this package finds, and the signatures."""
     settings = MinHash(threshold)
     folder = Path(tempfile.mkdtemp(dir=SCRATCH.name))
-    paths, sizes = [], []
+    signatures, shingles, sizes = [], [], []
     for start in range(0, len(texts), 500):
-        paths.append(folder / f"{start}.npy")
         part = texts[start : start + 500]
-        np.save(paths[-1], settings.sign(part))
         sizes.append(len(part))
+        hashes, counts = all_shingles(part, SHINGLE_WORDS)
+        signatures.append(folder / f"signatures{start}.npy")
+        np.save(signatures[-1], settings.sign_shingles(hashes, counts))
+        if verify:
+            shingles.append(folder / f"shingles{start}.npy")
+            np.save(shingles[-1], pack_shingles(hashes, counts))
     recorder = PairRecorder(folder / "parents.bin", len(texts))
-    files = SignatureFiles(paths, sizes)
-    find_near_duplicates(files, settings, recorder)
+    files = SignatureFiles(signatures, sizes)
+    exact = ShingleFiles(shingles, sizes) if verify else None
+    find_near_duplicates(files, settings, recorder, shingles=exact)
     return recorder.pairs, files
 
 
@@ -197,6 +206,22 @@ def real_sample(texts: Sequence[str], results: dict) -> None:
             row |= compare_with_datasketch(texts, ours, files, exact)
         results["real"][str(threshold)] = row
         print(threshold, json.dumps(row, indent=1), flush=True)
+
+
+def verified_sample(texts: Sequence[str], results: dict) -> None:
+    """Compare the pairs among real paragraphs with and without exact similarities."""
+    exact = exact_similarities(sets_of(texts), min(THRESHOLDS) - MARGIN)
+    results["verified"] = {}
+    for threshold in THRESHOLDS:
+        rows = {}
+        for verify in (False, True):
+            start = time.process_time()
+            found, _ = our_pairs(texts, threshold, verify=verify)
+            seconds = time.process_time() - start
+            name = "verified" if verify else "estimated"
+            rows[name] = {"cpu_seconds": seconds, **score(found, exact, threshold)}
+        results["verified"][str(threshold)] = rows
+        print(threshold, json.dumps(rows), flush=True)
 
 
 def compare_with_datasketch(
@@ -330,6 +355,8 @@ def main() -> None:
         planted_copies([texts[number] for number in sorted(chosen)], results)
     if "real" in args.only:
         real_sample(paragraphs(texts), results)
+    if "verified" in args.only:
+        verified_sample(paragraphs(texts), results)
     path.write_text(json.dumps(results, indent=1) + "\n")
 
 

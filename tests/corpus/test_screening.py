@@ -25,7 +25,7 @@ from bert_jax.corpus.screened_blocks import (
 from bert_jax.corpus.workspace import Workspace
 from bert_jax.filtering.c4 import C4, clean_c4
 from bert_jax.filtering.clusters import Clusters
-from bert_jax.filtering.near_duplicates import SignatureFiles
+from bert_jax.filtering.near_duplicates import SignatureFiles, estimate
 from bert_jax.filtering.options import FilterOptions
 
 QUESTION = " ".join(f"q{number} the cat" for number in range(6))
@@ -159,6 +159,29 @@ def test_clusters_name_the_kept_document(screened: Path, folder: Path) -> None:
     assert all(
         0.8 < each["similarity"] < 1 for line in lines for each in json.loads(line)["removed"]
     )
+
+
+def test_exact_similarities_decide_if_near_duplicates_are_verified(
+    texts, screened, options, tokenizer, folder
+) -> None:
+    filters = replace(options.filters, verify_near_duplicates=True)
+    inputs = [str(folder / name) for name in ("a.jsonl", "b.jsonl")]
+    output = folder / "verified"
+    make_corpus(inputs, tokenizer, output, replace(options, filters=filters), num_workers=1)
+    assert shards(output) == shards(screened)
+
+    def shingles(source: str) -> set[tuple[str, ...]]:
+        path, line = source.rsplit(":", 1)
+        text = json.loads(Path(path).read_text().splitlines()[int(line) - 1])["text"]
+        words = re.findall(r"\w+", text.lower())
+        return {tuple(words[start : start + 5]) for start in range(len(words) - 4)}
+
+    clusters = (output / "near_duplicates.jsonl").read_text().splitlines()
+    for cluster in map(json.loads, clusters):
+        kept = shingles(cluster["kept"])
+        for removed in cluster["removed"]:
+            other = shingles(removed["source"])
+            assert removed["similarity"] == round(len(kept & other) / len(kept | other), 3)
 
 
 def test_the_page_shows_examples(screened: Path) -> None:
@@ -311,16 +334,16 @@ def test_a_large_cluster_is_written_in_pieces(
     clusters = Clusters(tmp_path / "parents.bin", 10)
     for position in (*range(1, 8), 9):
         clusters.join(position, 0)
-    sizes, estimate = [], screening_report.estimate
+    sizes = []
+    files = SignatureFiles([signatures_path(tmp_path, 0)], [10])
 
-    def recorded(signatures: SignatureFiles, pairs: np.ndarray) -> np.ndarray:
+    def similarities(pairs: np.ndarray) -> np.ndarray:
         sizes.append(len(pairs))
-        return estimate(signatures, pairs)
+        return estimate(files, pairs)
 
-    monkeypatch.setattr(screening_report, "estimate", recorded)
     monkeypatch.setattr(screening_report, "PAIRS", 3)
     writer = screening_report.ClusterWriter(tmp_path, [10], tmp_path)
-    writer.write(clusters, SignatureFiles([signatures_path(tmp_path, 0)], [10]))
+    writer.write(clusters, similarities)
     removed = [
         {"source": sources[position], "similarity": 0.75 if position == 7 else 1.0}
         for position in (*range(1, 8), 9)
