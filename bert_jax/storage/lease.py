@@ -36,7 +36,7 @@ class LeaseHeldError(ValueError):
 
 
 class LeaseLostError(OSError):
-    """An error for a lease that was not renewed in time, or that another process took over."""
+    """An error for a lease that another process took over."""
 
 
 class Lease:
@@ -56,6 +56,7 @@ class Lease:
         self._renewals = 0
         self._renewed_at = 0.0
         self._lost = ""
+        self._lock = threading.Lock()  # held while the lease is renewed
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep_renewing, name="lease", daemon=True)
 
@@ -93,7 +94,8 @@ class Lease:
     def _keep_renewing(self) -> None:
         while not self._stop.wait(RENEWAL_SECONDS):
             try:
-                self._write(self._version)
+                with self._lock:
+                    self._write(self._version)
             except ConflictError:
                 self._lost = "another process took over its lease"
                 return
@@ -103,17 +105,28 @@ class Lease:
     def check(self) -> None:
         """Check that this process still holds the lease; call this before a final write.
 
+        A lease that has expired is renewed first, which succeeds only if no other process has taken
+        it over. A store that did not answer for minutes therefore does not end a run.
+
         Raises:
-          LeaseLostError: the lease has expired or was taken over.
+          LeaseLostError: the lease was taken over.
+          StorageError: the lease has expired and cannot be renewed.
         """
-        age = time.monotonic() - self._renewed_at
-        if not self._lost and age > LEASE_SECONDS:
-            self._lost = f"its lease could not be renewed for {age:.0f} s"
+        if not self._lost and self._is_expired():
+            with self._lock:  # waits for the thread's renewal
+                try:
+                    if self._is_expired():
+                        self._write(self._version)
+                except ConflictError:
+                    self._lost = "another process took over its lease"
         if self._lost:
             raise LeaseLostError(
                 f"{self._setting}: this {self._holder} stopped writing, because {self._lost}. "
                 "Make sure that no other process writes there, and run the same command again"
             )
+
+    def _is_expired(self) -> bool:
+        return time.monotonic() - self._renewed_at > LEASE_SECONDS
 
     def __exit__(
         self,

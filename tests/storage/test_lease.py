@@ -57,6 +57,22 @@ def test_a_holder_notices_that_its_lease_was_taken(bucket: ObjectUrl) -> None:
     remove(bucket / "lease")
 
 
+def test_an_expired_lease_is_renewed_unless_it_was_taken(
+    bucket: ObjectUrl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "RENEWAL_SECONDS", 60.0)
+    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.2)
+    with make(bucket) as held:
+        before = read_bytes(bucket / "lease")
+        time.sleep(0.3)
+        held.check()
+        assert read_bytes(bucket / "lease") != before
+        time.sleep(0.3)
+        remove(bucket / "lease")  # by a process that took it over and has ended
+        with pytest.raises(LeaseLostError, match="another process took over its lease"):
+            held.check()
+
+
 @pytest.mark.slow
 def test_the_lease_of_a_killed_process_expires(bucket: ObjectUrl) -> None:
     command = [sys.executable, "-c", HOLD, f"{bucket}/lease"]

@@ -21,6 +21,7 @@ from bert_jax.runs.bucket_logs import read_log
 from bert_jax.runs.checkpoints import load_model
 from bert_jax.runs.locations import open_work_dir
 from bert_jax.runs.verification import verify_steps
+from bert_jax.runs.views import local_run, refresh
 from bert_jax.storage import lease as lease_module
 from bert_jax.storage.lease import Lease
 from bert_jax.storage.objects import (
@@ -139,6 +140,7 @@ def assert_same_run(url: ObjectUrl, on_disk: Path) -> None:
     assert set(read_layout(url).checkpoints) == {
         int(path.name) for path in (on_disk / "checkpoints").iterdir()
     }
+    refresh(local_run(url))
     ours, theirs = (load_model(os.fspath(path)).model for path in (url, on_disk))
     for one, other in zip(
         jax.tree.leaves(nnx.state(ours)), jax.tree.leaves(nnx.state(theirs)), strict=True
@@ -213,7 +215,7 @@ def test_fine_tuning_in_a_bucket_survives_a_kill(
     on_disk, url = tmp_path / "on_disk", bucket / "runs/table"
     run(*finetuning_words(on_disk, pretraining.on_disk, table))
     words = finetuning_words(url, bucket / "base", bucket / "table.csv")
-    run.kill(begun(url, 6), *words)
+    run.kill(begun(url, 7), *words)
     assert not read_layout(url).checkpoints
     output, _ = run(*words)
     assert f"work directory: {url}" in output
@@ -232,7 +234,8 @@ def test_a_run_that_cannot_be_copied_stops_and_is_resumed(
 ) -> None:
     url = bucket / "run"
     words = pretraining.words(url)
-    emulator.fail("status", 10_000, methods="PUT POST", path="checkpoints.*15", status=401)
+    path = "checkpoints(%2F|/)15(%2F|/)"
+    emulator.fail("status", 10_000, methods="PUT POST", path=path, status=401)
     _, errors = run(*words, code=2)
     (error,) = [line for line in errors.splitlines() if "error: " in line]
     assert f"{url}: the run cannot be copied to the bucket: there are no valid credentials" in error
