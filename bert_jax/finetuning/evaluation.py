@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from bert_jax.finetuning.config import EvaluationConfig
 from bert_jax.finetuning.open_evaluation import SetScores, open_evaluation
 from bert_jax.runs.model_location import local_model
 from bert_jax.runs.outputs import check_output
+from bert_jax.storage.uploads import new_files
+from bert_jax.storage.urls import ObjectUrl, parse_location
 from bert_jax.validation import check_config
 
 
@@ -67,26 +70,40 @@ def evaluate(
     if config is not None:
         fix = "Pass the `evaluation` of a FinetuneConfig, which `load_config` returns."
         check_config(config, EvaluationConfig, fix)
-    into = None if predictions is None else Path(predictions)
-    if into is not None:
-        if into.is_file():
-            raise ValueError(
-                f"--predictions {into} is a file. Specify a directory for the prediction files."
-            )
-        check_output(into, "--predictions")
-    opened = open_evaluation(
-        local_model(work_dir),
-        config,
-        data=None if data is None else os.fspath(data),
-        step=step,
-        labeled=labeled,
-        into=into,
-    )
+    with _directory(predictions) as into:
+        opened = open_evaluation(
+            local_model(work_dir),
+            config,
+            data=None if data is None else os.fspath(data),
+            step=step,
+            labeled=labeled,
+            into=into,
+        )
+        scores = opened.score(into)
     mesh = opened.scorer.mesh
     return EvaluationResult(
         opened.work_dir,
         opened.step,
-        opened.score(into),
+        scores,
         opened.notes,
         f"{mesh.size} x {mesh.devices.flat[0].device_kind}",
     )
+
+
+@contextmanager
+def _directory(predictions: str | os.PathLike[str] | None) -> Iterator[Path | None]:
+    """Yield the local directory for predictions, which are uploaded at the end if it is a URL."""
+    if predictions is None:
+        yield None
+        return
+    location = parse_location(predictions, "--predictions")
+    if isinstance(location, ObjectUrl):
+        with new_files(location, "--predictions") as directory:
+            yield directory
+        return
+    if location.is_file():
+        raise ValueError(
+            f"--predictions {location} is a file. Specify a directory for the prediction files."
+        )
+    check_output(location, "--predictions")
+    yield location

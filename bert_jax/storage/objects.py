@@ -64,15 +64,19 @@ def _request(
 
 
 def _problem(store: Store, url: ObjectUrl, error: BaseException) -> Problem | None:
-    """Classify an error, and find out whether the object or its bucket is missing."""
+    """Classify an error, and find out what is missing or why the store denies access."""
     problem = store.problem(error)
-    if problem != "missing":
+    unexplained = problem == "denied" and url.scheme == "s3"
+    if problem != "missing" and not unexplained:
         return problem
     try:
         store.list_page(ObjectUrl(url.scheme, url.bucket, "-"), recursive=False, token=None)
     except Exception as cause:
-        return "bucket" if store.problem(cause) in ("missing", "bucket") else "missing"
-    return "missing"
+        reason = store.problem(cause)
+        if problem == "denied":  # S3 gives no reason in its answers to HEAD requests
+            return "credentials" if reason == "credentials" else "denied"
+        return "bucket" if reason in ("missing", "bucket") else "missing"
+    return problem
 
 
 def stat(url: ObjectUrl) -> ObjectInfo:

@@ -124,6 +124,29 @@ def _local_path(url: ObjectUrl) -> Path:
     return cache_directory() / "uploads" / digest / url.name
 
 
+@contextmanager
+def new_files(url: ObjectUrl, name: str) -> Iterator[Path]:
+    """Yield an empty local directory, whose files are uploaded to a new one when the block ends.
+
+    Each file is complete by itself, so this uses no lease.
+
+    Args:
+      url: the URL of the new directory.
+      name: the option that specifies the URL.
+
+    Raises:
+      ValueError: see `check_new`.
+      StorageError: an object cannot be written.
+      NotWritten: the local disk is full.
+    """
+    check_new(url, name)
+    with _local_directory(url) as directory:
+        yield directory
+        for file in sorted(directory.rglob("*")):
+            if file.is_file():
+                upload(file, url / file.relative_to(directory).as_posix())
+
+
 def check_new_file(url: ObjectUrl, name: str) -> None:
     """Check that a file can be written to a URL, before any work is done.
 

@@ -69,8 +69,10 @@ class Emulator:
         path: str = "",
         seconds: float = 0,
         status: int = 503,
+        after: int = 0,
+        body: str = "an injected fault",
     ) -> None:
-        """Make the next `count` matching requests fail; see fault_proxy.py."""
+        """Make `count` matching requests after the next `after` ones fail; see fault_proxy.py."""
         fault = {
             "kind": kind,
             "count": count,
@@ -78,8 +80,18 @@ class Emulator:
             "path": path,
             "seconds": seconds,
             "status": status,
+            "after": after,
+            "body": body,
         }
         self._request("POST", self.proxy_port, "/-/faults", json.dumps(fault).encode())
+
+    def expire_credentials(self, after: int) -> None:
+        """Reject all requests after the next `after` ones, as if a token had expired."""
+        if self.scheme == "gs":
+            self.fail("status", 1 << 30, status=401, after=after)
+        else:
+            code = "<Error><Code>ExpiredToken</Code><Message>It has expired.</Message></Error>"
+            self.fail("status", 1 << 30, status=403, after=after, body=code)
 
     def faults_left(self) -> int:
         """Return the number of faults that have not been injected yet."""

@@ -1,10 +1,10 @@
 """Forward HTTP requests to an emulator, and inject faults. Usage: fault_proxy.py PORT EMULATOR_PORT
 
-A POST of {"kind", "count", "methods", "path", "seconds", "status"} to /-/faults makes the next
-`count` requests that match fail: "status" answers with an HTTP status, "stall" sends nothing for
-some seconds and then closes the connection, "cut" sends half of the answer, and "lost" forwards
-the request but closes the connection instead of answering. GET /-/faults returns the number of
-faults that are left, and DELETE removes them.
+A POST of {"kind", "count", "methods", "path", "seconds", "status", "after", "body"} to /-/faults
+makes the next `count` requests that match, except the first `after`, fail: "status" answers with an
+HTTP status and `body`, "stall" sends nothing for some seconds and then closes the connection, "cut"
+sends half of the answer, and "lost" forwards the request but closes the connection instead of
+answering. GET /-/faults returns the number of faults that are left, and DELETE removes them.
 """
 
 import http.client
@@ -44,10 +44,10 @@ class Handler(BaseHTTPRequestHandler):
         body = self.body()
         if self.path == "/-/faults":
             return self.control(body)
-        fault = self.matching_fault()
+        fault = self.matching_fault(body)
         kind = fault["kind"] if fault else None
         if kind == "status":
-            return self.answer(fault["status"], {}, b"an injected fault")
+            return self.answer(fault["status"], {}, fault["body"].encode())
         if kind == "stall":
             time.sleep(fault["seconds"])
             self.close_connection = True
@@ -80,10 +80,15 @@ class Handler(BaseHTTPRequestHandler):
         if cut:
             self.close_connection = True
 
-    def matching_fault(self) -> dict | None:
+    def matching_fault(self, body: bytes) -> dict | None:
+        # An upload to Google Cloud Storage names the object at the beginning of its body.
+        target = f"{self.path} {body[:300].decode(errors='replace')}"
         with LOCK:
             for fault in FAULTS:
-                if self.command in fault["methods"] and re.search(fault["path"], self.path):
+                if self.command in fault["methods"] and re.search(fault["path"], target):
+                    if fault["after"]:
+                        fault["after"] -= 1
+                        continue
                     fault["count"] -= 1
                     if fault["count"] == 0:
                         FAULTS.remove(fault)

@@ -172,7 +172,8 @@ def test_refused_requests_are_not_repeated(
     emulator.fail("status", 2, status=status)
     with pytest.raises(StorageError, match=message) as caught:
         write_bytes(bucket / "x", "text")
-    assert emulator.faults_left() == 1
+    asks_why = emulator.scheme == "s3" and status == 403
+    assert emulator.faults_left() == (0 if asks_why else 1)
     error = pickle.loads(pickle.dumps(caught.value))
     assert str(error) == str(caught.value) and error.problem == caught.value.problem
 
