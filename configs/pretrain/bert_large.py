@@ -23,11 +23,13 @@ Command:
     bert-jax pretrain --config configs/pretrain/bert_large.py
 Hardware: any, if the number of data-parallel devices divides 256. Published: 4 days on 64 TPU chips
 (appendix A.2).
-Planned for v5e:4x4 on 2026-11-21 (compiled by `plan`, not run; libtpu 0.0.42, JAX 0.10.2):
-    phase1  5.5 of 16 GiB per chip; each chip sends 1,313 MiB per step; at least 19.7 ms per step
-    phase2  14.7 of 16 GiB per chip; each chip sends 1,314 MiB per step; at least 83.9 ms per step
-    both    at least 7 h 16 min, if all matrix multiplications ran at peak FLOP/s; this is only a
-            lower bound, not a prediction
+Planned for v5e:4x4 on 2026-11-27 (compiled by `plan`, not run; libtpu 0.0.42, JAX 0.10.2):
+    phase1  5.0 of 16 GiB per chip; each chip sends 1,318 MiB per step; at least 19.8 ms per step,
+            estimated at 52.7 ms
+    phase2  8.2 of 16 GiB per chip; each chip sends 1,319 MiB per step; at least 84.5 ms per step,
+            estimated at 137.6 ms
+    both    an estimated 17 hours without evaluations and checkpoints; at least 7 h 17 min, if all
+            matrix multiplications ran at peak FLOP/s
 """
 
 from ml_collections import ConfigDict
