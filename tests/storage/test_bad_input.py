@@ -1,5 +1,6 @@
 """Test that each failure is named in a sentence, and that nothing unfinished looks finished."""
 
+import os
 import re
 import signal
 import subprocess
@@ -157,3 +158,31 @@ def test_missing_buckets_and_permissions_are_named(
     emulator.fail("status", 1, status=403)
     assert main(["predict", str(bucket / "model"), "--input", str(lines)]) == 2
     assert f"{bucket}/model: the store denies access." in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # Beam and its workers warn about optional packages
+def test_a_beam_worker_that_dies_is_named(
+    on_disk: OnDisk, bucket: ObjectUrl, tmp_path: Path
+) -> None:
+    pytest.importorskip("apache_beam", reason="needs the extra `beam`")
+    from ..corpus.test_beam import RUNNERS, workers_of
+
+    output = bucket / "corpus"
+    words = [sys.executable, "-W", "ignore", "-c", SHORT_LEASES, "prepare"]
+    words += ["--input", str(on_disk.text), "--tokenizer", str(on_disk.tokenizer)]
+    words += ["--output", str(output), "--workers", "1", "--max-length", "64", "--held-out", "0.1"]
+    words += ["--unit-bytes", str(32 << 10), "--runner", "DirectRunner"]
+    words += [f"--runner-args={RUNNERS['two processes'][1]}"]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while find(output / ".work/beam/units.json") is None or len(workers_of(process.pid)) < 2:
+        assert process.poll() is None
+        time.sleep(0.02)
+    os.kill(workers_of(process.pid)[0], signal.SIGKILL)
+    error = process.communicate(timeout=120)[1]
+    assert process.returncode == 2
+    assert "the Beam pipeline failed: a worker died" in error and f"{output}/.work" in error
+    assert find(output / "manifest.json") is None
+    run = subprocess.run(words, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert checksums(output) == checksums_on_disk(on_disk.corpus)
