@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from bert_jax.local_paths import check_local, check_path
+from bert_jax.local_paths import check_local, check_path, is_url
 from bert_jax.validation import nearest
 
 _OVERRIDE = "--config."
@@ -42,6 +42,11 @@ _URL_ARGUMENTS = {
     "train-tokenizer": "--input --output",
     "verify": "first second",
     "verify-checkpoint": "directory",
+}
+# Why the values of these arguments may not be such URLs.
+_WHY_LOCAL = {
+    "--config": "A config file is Python code, which is run only from a file system.",
+    "--tfds-data-dir": "TensorFlow Datasets reads this directory itself.",
 }
 URL_ARGUMENTS = frozenset(
     f"{verb} {argument}" for verb, text in _URL_ARGUMENTS.items() for argument in text.split()
@@ -294,7 +299,12 @@ def check_paths(parser: argparse.ArgumentParser, args: argparse.Namespace) -> No
         argument = (action.option_strings or [action.dest])[-1]
         check = check_path if f"{verb} {argument}" in URL_ARGUMENTS else check_local
         for value in _values(getattr(args, action.dest, None)):
-            check(value, _name(action))
+            try:
+                check(value, _name(action))
+            except ValueError as error:
+                if not is_url(value) or argument not in _WHY_LOCAL:
+                    raise
+                raise ValueError(f"{error} {_WHY_LOCAL[argument]}") from error
 
 
 def check_repeated(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:

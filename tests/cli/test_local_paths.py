@@ -138,6 +138,11 @@ def test_every_argument_of_every_verb_is_checked(
     assert f"={BUCKET}: {REFUSAL}" in error and "Traceback" not in error
 
 
+def test_a_refusal_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["finetune", "--config", f"{BUCKET}.py"]) == 2
+    assert "A config file is Python code, which is run only from a" in capsys.readouterr().err
+
+
 def test_every_output_file_is_checked_before_the_command_starts() -> None:
     unchecked = []
     for words, verb in verbs(VERBS):
