@@ -24,7 +24,7 @@ _CALLED = re.compile(
 )
 _OPERAND = re.compile(r"%([\w.-]+)")
 _TRIPS = re.compile(r'"known_trip_count":\s*\{"n":\s*"(\d+)"')
-# The operations whose computations the device schedules instruction by instruction.
+# Operations whose computations run as separate instructions on the device.
 _SCHEDULING = ("while", "conditional", "call", "async-start")
 
 

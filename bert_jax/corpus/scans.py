@@ -183,7 +183,7 @@ def _made_from(task: ScanTask) -> dict[str, Any]:
 
 
 def scan_files(number: int) -> tuple[str, str]:
-    """Return the names of the files of a scan relative to the directory for unfinished work.
+    """Return the paths of a scan's files, relative to the directory for unfinished work.
 
     The first one marks the scan as finished.
     """

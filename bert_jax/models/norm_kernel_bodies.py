@@ -63,7 +63,7 @@ def _write(ref: Any, rows: Any, part: Any, valid: jax.Array, value: jax.Array) -
 
 
 class _Dropout:
-    """Dropout for parts of the vectors of some tokens.
+    """Dropout for a block of tokens and a part of their vectors.
 
     Args:
       states: a reference to the hash states of all rows; None without dropout.

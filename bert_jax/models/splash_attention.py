@@ -22,7 +22,7 @@ from bert_jax.models.rematerialization import ATTENDED
 _LANES = 128
 # The kernel's usual block size for long rows. It has not been tuned for this package.
 _MAX_BLOCK = 512
-_OUTSIDE = -1  # document id of the positions after a row
+_OUTSIDE = -1  # document id of padding past the end of a row
 
 
 def splash_attention(

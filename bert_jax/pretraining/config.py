@@ -35,9 +35,9 @@ from bert_jax.validation import check_at_least, check_seed
 
 Vocabulary = Literal["any", "wordpiece", "byte_bpe", "sentencepiece"]
 
-# Increment this number with every change that makes the same seed sample different pairs, or makes
-# the loss weight pairs differently. Older runs then refuse to resume instead of training on a
-# mixture of old and new batches.
+# Increment this number whenever a change alters the pairs that a seed yields, or the weights of
+# pairs in the loss. Older runs then refuse to resume instead of training on a mixture of old and
+# new batches.
 _PAIRS_VERSION = 3
 
 

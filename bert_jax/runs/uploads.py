@@ -102,7 +102,7 @@ class Uploads:
             self._condition.notify_all()
 
     def settle(self) -> None:
-        """Copy the staging directory's changes, before the run has saved its first checkpoint.
+        """Upload changes to the staging directory until the run has saved its first checkpoint.
 
         Raises:
           RunNotUploaded: a file cannot be copied.

@@ -23,8 +23,8 @@ _SLICE_ROWS = 1024  # rows that are converted to Python at a time
 def read_arrow(path: Location, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
     """Yield the document in each row's text column.
 
-    The file can have Arrow's streaming format, in which `datasets` saves its data, or the file
-    format, which is also called Feather. Rows are numbered from 0 across the whole file. Individual
+    The file can be in Arrow's streaming format, which `datasets` uses, or in the file format, which
+    is also called Feather. Rows are numbered from 0 across the whole file. Individual
     rows that are null or not UTF-8 are skipped if `options.on_bad_line` says so. One record batch
     at a time is in memory, or, for a local file, in the page cache.
 

@@ -39,9 +39,10 @@ class DivergenceConfig:
     and skips all steps since then.
 
     Attributes:
-      window_steps: the number of steps in the window that a step's loss and gradient norm are
-        compared with. The window contains the last steps that were not skipped, and starts empty in
-        each phase; nothing is skipped until it is full. 0 to skip no outliers.
+      window_steps: the size of the window of recent steps. The loss and the gradient norm of each
+        step are compared with those in the window, which contains the last steps that were not
+        skipped and starts empty in each phase. No outliers are skipped until the window is full, or
+        if this is 0.
       max_deviations: a step is an outlier, and is skipped, if its loss or its gradient norm exceeds
         the median of the window by more than this many standard deviations. The standard deviation
         is estimated as 1.4826 times the median absolute deviation, and as at least 1% of the

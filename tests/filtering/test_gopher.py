@@ -1,4 +1,4 @@
-"""Check the rules of Gopher on texts whose values are easy to compute by hand."""
+"""Check the Gopher rules on texts whose values are easy to compute by hand."""
 
 from collections import Counter
 from dataclasses import replace

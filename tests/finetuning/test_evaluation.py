@@ -135,7 +135,7 @@ def test_the_loss_is_the_mean_of_single_examples(whole, toy):
 
 
 def test_another_file_or_directory_can_be_evaluated(whole, toy, evaluated, tmp_path):
-    """Evaluate a file with wrong labels and one text that is longer than all training texts."""
+    """Evaluate a file with wrong labels and one text that is longer than any training text."""
     from bert_jax.finetuning.open_evaluation import open_evaluation
 
     right = scores(whole)["scores"]["accuracy"]

@@ -45,7 +45,7 @@ def pull(
 
 
 def pulled(*arguments: Any) -> list[jax.Array]:
-    """Return the result of `pull`, compiled for this machine with kernels in the interpreter."""
+    """Compile `pull`, run its Pallas kernels in the interpreter, and return the result."""
     operands, ids, packed, window = arguments
     with interpreted():
         return jax.jit(lambda operands, ids: pull(operands, ids, packed, window))(operands, ids)

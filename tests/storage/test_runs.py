@@ -1,4 +1,4 @@
-"""Test that runs in a bucket equal runs on disk, even if they are killed."""
+"""Test that a run in a bucket gives the same results as a run on disk, even after being killed."""
 
 import json
 import os

@@ -174,6 +174,6 @@ def test_tensorboard_reads_the_event_files(tmp_path: Path) -> None:
     reader = EventAccumulator(str(tmp_path / "tensorboard"))
     reader.Reload()
     losses = [(event.step, event.value) for event in reader.Scalars("train/loss")]
-    # Events of step 3 from the first start are hidden, since the run resumed from step 2.
+    # Events for step 3 from the first start are hidden, since the run resumed from step 2.
     assert losses == [(1, 7.0), (2, 6.0), (3, 5.0), (4, 4.0)]
     assert len(reader.Scalars("held_out/mlm_loss")) == 4

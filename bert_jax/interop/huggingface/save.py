@@ -89,7 +89,9 @@ def write_directory(
         tensors[hf_name] = ordered[0] if len(ordered) == 1 else np.concatenate(ordered)
     assert not parameters, f"not exported: {sorted(parameters)}"
     for unused, used in family_of(config.encoder).unused_in(config.encoder).items():
-        if used in tensors:  # transformers warns if a tensor that its class has is missing
+        if (
+            used in tensors
+        ):  # transformers warns about tensors that its class expects but the file lacks
             tensors[unused] = tensors[used].copy()
     save_file(tensors, target / SAFETENSORS, metadata={"format": "pt"})
     # The tokenizer must return segment ids only if the model has more than one segment. BERT's
