@@ -29,6 +29,8 @@ from bert_jax.training.metrics_log import read_metrics
 
 from ..commands import Finished
 
+pytestmark = pytest.mark.slow  # these tests train complete runs
+
 TASK = """
 from ml_collections import ConfigDict
 
@@ -210,7 +212,6 @@ class StopAfter(StopRequest):
         return self._checks < 0
 
 
-@pytest.mark.slow
 def test_a_stopped_follower_resumes_in_the_middle_of_a_task(
     followed: Path, finished: Path, task: Path, tmp_path: Path
 ) -> None:

@@ -56,19 +56,20 @@ def check(old: Any, new: Any, exact: bool) -> None:
     assert not problems, "\n".join([f"{len(problems)} differences:", *problems[:40]])
 
 
-@pytest.mark.parametrize("name", (*TEXTS, *FAST))
+@pytest.mark.parametrize("name", TEXTS)
 def test_values_match_the_recorded_ones(name: str, measured: Measure, same_machine: bool) -> None:
     check(recorded(name), measured(name), same_machine)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SLOW)
+@pytest.mark.parametrize("name", (*FAST, *SLOW))
 def test_slow_values_match_the_recorded_ones(
     name: str, measured: Measure, same_machine: bool
 ) -> None:
     check(recorded(name), measured(name), same_machine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["recent", "pretrain"])
 def test_a_run_stopped_by_older_code_resumes_to_the_same_results(
     run: str, measured: Measure, same_machine: bool

@@ -96,6 +96,7 @@ def test_scanning_and_rematerialization_do_not_change_the_results(
         assert_allclose(gradient, expected_grads[name], rtol=0, atol=2e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_fp8_products_do_not_depend_on_scanning_and_rematerialization(
     params: Parameters, batch: Batch
 ) -> None:

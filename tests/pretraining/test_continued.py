@@ -66,6 +66,7 @@ def metrics_of(work_dir: Path, kind: str) -> dict[int, dict[str, Any]]:
     }
 
 
+@pytest.mark.slow
 def test_one_command_continues_a_model_and_resumes_exactly(
     tiny_config: Path, source: Path, bert_jax_here: Run, tmp_path: Path
 ) -> None:

@@ -67,6 +67,7 @@ def test_a_run_in_a_thread_is_silent_and_resumes(
     assert whole.metrics == resumed.metrics
 
 
+@pytest.mark.slow
 def test_a_run_resumes_exactly_while_its_batch_size_and_masking_rate_change(
     tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

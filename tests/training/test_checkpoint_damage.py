@@ -1,6 +1,7 @@
 """Test that damaged checkpoints are reported and never used, and that runs resume without them."""
 
 import gc
+import io
 import json
 import os
 import random
@@ -18,8 +19,8 @@ from jax.sharding import Mesh
 from bert_jax.cli.main import main
 from bert_jax.error_advice import library_message
 from bert_jax.runs.runtime import Compilations
+from bert_jax.storage.partial import RemoteFiles
 from bert_jax.tasks.task import Task
-from bert_jax.training import checkpoint_checksums
 from bert_jax.training.checkpoint import Checkpointer, CheckpointNotSaved, _Save
 from bert_jax.training.checkpoint_checksums import CHECKSUMS_NAME, verify
 from bert_jax.training.checkpoint_files import (
@@ -334,14 +335,14 @@ def test_a_checkpoint_removed_during_the_check_is_not_reported_as_damaged(
     checkpoints: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A run in progress removes all but its newest checkpoints."""
-    digest_of = checkpoint_checksums._digest
+    open_file = RemoteFiles.open
 
-    def digest(path: Path) -> str:
-        if path.is_relative_to(checkpoints / "20"):
-            shutil.rmtree(checkpoints / "20", ignore_errors=True)
-        return digest_of(path)
+    def remove_and_open(files: RemoteFiles, name: str) -> io.BufferedReader | io.FileIO:
+        if files.directory == checkpoints / "20":
+            shutil.rmtree(files.directory, ignore_errors=True)
+        return open_file(files, name)
 
-    monkeypatch.setattr(checkpoint_checksums, "_digest", digest)
+    monkeypatch.setattr(RemoteFiles, "open", remove_and_open)
     assert main(["verify-checkpoint", str(checkpoints)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ", 1)[1].split()[0] for line in lines] == ["intact", "removed", "intact"]
