@@ -19,6 +19,8 @@ from bert_jax.storage import retries
 from bert_jax.storage.urls import ObjectUrl
 
 HERE = Path(__file__).parent
+# The tests in these files run complete jobs, which takes minutes. By default, they use one store.
+JOBS = ("test_models.py", "test_parts.py", "test_runs.py", "test_tasks.py")
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,12 @@ def emulator(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[Emulator]:
     """Direct requests to each of the emulators in turn, and use an empty cache."""
+    if (
+        request.param == "s3"
+        and request.path.name in JOBS
+        and not os.environ.get("BERT_JAX_TEST_ALL_STORES")
+    ):
+        pytest.skip("runs complete jobs with S3 only if BERT_JAX_TEST_ALL_STORES=1 is set")
     name = "gcs_emulator" if request.param == "gs" else "s3_emulator"
     started: Emulator = request.getfixturevalue(name)
     for variable in [name for name in os.environ if name.startswith("AWS_")]:
