@@ -141,10 +141,12 @@ def test_a_removed_work_directory_stops_the_run(bert_jax, pretrain: Words, tmp_p
 # run cannot end before the test has closed the terminal. Output that the command discards is kept
 # in another file.
 PAUSING = """
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
 from bert_jax.cli import main, pretrain
 from bert_jax.training.reports import TrainReport
+
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup pytest` makes all processes ignore it
 
 file, discarded = Path(sys.argv.pop(1)), sys.argv.pop(1)
 show, open_file = pretrain.console_report, os.open

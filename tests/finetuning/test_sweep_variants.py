@@ -226,7 +226,7 @@ def test_values_can_be_added_but_not_mixed_with_another_sweep(toy, three, bert_j
         ),
         (["--vary", "init_from=a,b"], "--vary init_from=a,b and --init "),
         (["--vary", "glue.task=(a"], "--vary glue.task=(a: ) is missing."),
-        (["--vary", "glue.directory=gs://a/b"], "--vary glue.directory=gs://a/b: gs:// is not"),
+        (["--vary", "glue.directory=gs://a/b"], "'a' is not the name of a bucket."),
         (["--report-only", "x", "--vary", "dropout=0"], "--report-only does not train."),
         (["--vary", f"seed_{'x' * 9}=1"], f"--vary seed_{'x' * 9}=1: no such key"),
         (

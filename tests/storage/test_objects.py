@@ -24,6 +24,7 @@ from bert_jax.storage.objects import (
     upload,
     write_bytes,
 )
+from bert_jax.storage.store import MAX_SINGLE_WRITE
 from bert_jax.storage.urls import ObjectUrl
 from bert_jax.text.files import expand_inputs
 
@@ -92,7 +93,7 @@ def test_an_upload_that_the_store_forgets_begins_again(
     if emulator.scheme == "s3":
         pytest.skip("s3fs uploads files of this size in one request")
     file = tmp_path / "file"
-    file.write_bytes(random.Random(1).randbytes(6 << 20))
+    file.write_bytes(random.Random(1).randbytes(MAX_SINGLE_WRITE + 1))
     emulator.fail("status", path="upload_id", status=status)
     upload(file, bucket / "file")
     assert emulator.faults_left() == 0 and read_bytes(bucket / "file") == file.read_bytes()
