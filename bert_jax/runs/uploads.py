@@ -102,7 +102,7 @@ class Uploads:
             self._condition.notify_all()
 
     def settle(self) -> None:
-        """Upload changes to the staging directory until the run has saved its first checkpoint.
+        """Upload the changes made before training, and wait until they are copied.
 
         Raises:
           RunNotUploaded: a file cannot be copied.

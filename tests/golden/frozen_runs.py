@@ -209,11 +209,11 @@ CASES = {
 }
 # Cases that need no files of others.
 TEXTS = ("help", "keys")
-# Cases that only a slow test runs.
-SLOW = ("formats",)
-FAST = tuple(name for name in CASES if name not in (*TEXTS, *SLOW))
+# Cases that use none of the files of other groups, so that they can be recorded separately.
+FORMATS = ("formats",)
+RUNS = tuple(name for name in CASES if name not in (*TEXTS, *FORMATS))
 # The cases in each group run one after another, since later cases use files from earlier ones.
-GROUPS = (TEXTS, FAST, SLOW)
+GROUPS = (TEXTS, RUNS, FORMATS)
 
 
 def environment(cache: str | None) -> dict[str, str]:

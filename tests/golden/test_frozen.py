@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from .frozen_runs import CASES, FAST, GROUPS, SLOW, TEXTS, VALUES, measure
+from .frozen_runs import CASES, FORMATS, GROUPS, RUNS, TEXTS, VALUES, measure
 from .frozen_values import differences, fingerprint
 
 Measure = Callable[[str], dict[str, Any]]
@@ -62,7 +62,7 @@ def test_values_match_the_recorded_ones(name: str, measured: Measure, same_machi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", (*FAST, *SLOW))
+@pytest.mark.parametrize("name", (*RUNS, *FORMATS))
 def test_slow_values_match_the_recorded_ones(
     name: str, measured: Measure, same_machine: bool
 ) -> None:
