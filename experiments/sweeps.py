@@ -12,7 +12,8 @@ from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 def after_epochs(run: RunResult, output: Path) -> list[dict[str, float]]:
     """Return the scores from every evaluation in a run that did not diverge.
 
-    A sweep reports each run's best evaluation, which would favor models that do not learn.
+    A sweep itself reports only the best evaluation of each run, but comparing best evaluations
+    favors models that do not learn.
 
     Args:
       run: the run.

@@ -41,7 +41,7 @@ class Model:
     rows: tuple[int, int]
 
     def words(self, chip: str, num_layers: int) -> list[str]:
-        """Return the overrides of the recipe for a step with this number of layers."""
+        """Return the command-line overrides that give the recipe this number of layers."""
         words = [
             f"model.num_layers={num_layers}",
             f"phases.{self.phase}.batch_size={self.rows[chip in GPUS]}",

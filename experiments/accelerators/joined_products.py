@@ -2,9 +2,9 @@ r"""Compare three products with the same input to one product with joined kernel
 
     python experiments/accelerators/joined_products.py
 
-Query, key and value are three products of the same input. The script compiles both forms, with
-their gradients, for a TPU v5e that is not present, and prints the compiler's estimates. It needs
-libtpu (`pip install -e '.[tpu]'`) and takes a minute.
+Query, key and value are three products of the same input. The script compiles three separate
+products and one joined product, with their gradients, for a TPU v5e that is not present. It prints
+the compiler's estimates. It needs libtpu (`pip install -e '.[tpu]'`) and takes a minute.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def separate(inputs: Any, kernels: Any, biases: Any) -> Any:
 
 
 def joined(inputs: Any, kernels: Any, biases: Any) -> Any:
-    """Return the parts of one product with joined kernels."""
+    """Multiply the input by the joined kernels, and return the three parts of the product."""
     kernel, bias = jnp.concatenate(kernels, 1), jnp.concatenate(biases)
     return jnp.split(inputs @ kernel.astype(inputs.dtype) + bias.astype(inputs.dtype), 3, 1)
 

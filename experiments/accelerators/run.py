@@ -11,9 +11,9 @@ the whole step for comparison. Each result is written to results.json immediatel
 computed again, so a script that was stopped can simply be restarted.
 
 `--checkout DIR` compiles the steps of another checkout of this repository, such as a `git worktree`
-of an older commit, and records them under that commit. This checkout's code reads all compiled
-programs, so that the estimates of two commits can be compared. The table shows the commit that was
-measured last and, as "before", the one that was measured first.
+of an older commit, and records them under that commit. All compiled programs are read with the code
+of this checkout, so that the estimates of two commits can be compared. The table shows the commit
+that was measured last and, as "before", the one that was measured first.
 
 The script needs libtpu (`pip install -e '.[tpu]'`) for TPUs and JAX's CUDA plugin (`pip install -e
 '.[cuda13]'`) for GPUs, but neither a TPU nor a GPU.

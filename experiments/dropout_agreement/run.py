@@ -6,11 +6,11 @@ MODEL is a work directory written by `bert-jax pretrain` or `import`. DATA conta
 libraries start from MODEL's weights and train on the same sentences with the same hyperparameters
 and seeds 0, 1, ... Each library uses its own tokenizer, classifiers, dropout and example order. A
 run's result is its accuracy and loss on the development set after the last epoch. There are two
-more variants: the Trainer on bert_jax's batches, which differs from bert_jax only in its
-classifiers, dropout and code; and bert_jax without dropout, which shows how much the results
-would differ if dropout were not applied. If the command is killed, repeat it to resume; each model
-and each set of options needs its own --work folder. The script prints the table and writes
-results.json to its own folder. With --check, it uses fewer sentences and seeds, and writes
+more variants. In one of them, the Trainer uses bert_jax's batches, so only the classifiers, the
+dropout and the code differ from bert_jax's. In the other one, bert_jax runs without dropout, which
+shows how large an effect dropout has on the results. If the command is killed, repeat it to resume;
+each model and each set of options needs its own --work folder. The script prints the table and
+writes results.json to its own folder. With --check, it uses fewer sentences and seeds, and writes
 results.json to --work instead.
 """
 

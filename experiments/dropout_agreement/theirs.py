@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bert_jax.labeled_data.feature_batches import ByLength, choose_lengths  # noqa: E402
 
-SHAPES = 6  # maximum number of row lengths; the default of FinetuneConfig.max_shapes
+# The maximum number of row lengths, which is also the default of FinetuneConfig.max_shapes.
+SHAPES = 6
 
 
 class Sentences(torch.utils.data.Dataset):

@@ -82,7 +82,7 @@ def measure_runs(runs: Sequence[Path], treebank: Path, processes: int) -> dict[s
 def best_histories(steps: dict[str, Any]) -> dict[str, tuple[str, np.ndarray, float]]:
     """Return each relation's best head, its score at every step, and the best offset's score.
 
-    The best head and the best offset are those at the last step.
+    The best head and the best offset are chosen at the last step.
     """
     last = steps[max(steps, key=int)]["relations"]
     histories = {}
@@ -171,7 +171,8 @@ def main() -> None:
     if len(set(names)) < len(names):
         parser.error(f"{', '.join(names)}: the last parts of the runs' paths must differ")
     measured = measure_runs(arguments.runs, arguments.treebank, arguments.processes)
-    results = json.loads(json.dumps(measured))  # with strings as keys, as in the file
+    # Convert all keys to strings, so that the results are the same as those in the JSON file.
+    results = json.loads(json.dumps(measured))
     arguments.output.mkdir(parents=True, exist_ok=True)
     content = {
         "treebank": arguments.treebank.name,

@@ -85,7 +85,8 @@ def measure(size: str, directory: Path) -> dict:
     for form in FORMATS:
         out = directory / form
         commands[f"export {form}"] = run("export", ours, "--format", form, "--output", out)
-        if form != "savedmodel":  # `verify` does not support SavedModels; the tests compare them
+        # `verify` does not support SavedModels, so only the tests compare them with the original.
+        if form != "savedmodel":
             commands[f"verify {form}"] = run("verify", ours, out)
     same = (theirs / "model.safetensors").read_bytes() == (
         directory / "huggingface/model.safetensors"

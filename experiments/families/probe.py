@@ -21,7 +21,7 @@ from bert_jax.training.evaluation import evaluate
 from bert_jax.training.sharding import MeshConfig, local_rows, make_mesh, to_global
 from bert_jax.training.step import make_evaluation_step
 
-# Evaluate all models on single-segment rows with the same masks, no matter how they were trained.
+# Evaluate all models on single-segment rows with the same masks, regardless of their objectives.
 _ROWS, _EXAMPLES = 32, ExampleConfig(seed=0, sentence_pairs="none", masking=MaskingConfig(rate=0.3))
 
 

@@ -277,7 +277,8 @@ def main() -> None:
     corpora = prepare(args.data, args.work)
     output = args.work if args.fast else HERE
     file, measured_with = output / "results.json", settings(corpora, args)
-    read_rows(file, measured_with, recipes(args))  # reject other settings now, not after hours
+    # Reject results with other settings now rather than after hours of work.
+    read_rows(file, measured_with, recipes(args))
     for key, result, model, pretrained in measured(corpora, args):
         for task in EPOCHS:
             to = args.work / key / task

@@ -99,7 +99,7 @@ def command_case(
     Args:
         words: a function that takes the folder and returns the command-line arguments.
         write: a function that writes the files into the folder.
-        mentions: a regular expression that an error message must match, such as the file's name.
+        mentions: a regular expression, such as a file name, that an error message must match.
         check: a function that checks a successful command's output; returns a problem, or "".
         must_not_exist: a file in the folder that a failed command must not leave behind.
     """

@@ -15,7 +15,7 @@ from kills import leftovers
 # Disk sizes, as fractions of the size of a command's output.
 _SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 0.95)
 _ENOUGH = "size=256m"
-_LONGEST_ERROR = 3  # lines on standard error, not counting progress
+_LONGEST_ERROR = 3  # The maximum number of lines on standard error, not counting progress lines.
 
 
 def cannot_mount() -> str:
@@ -55,7 +55,7 @@ def _full(command: Writing, here: Path, disk: Path) -> Steps:
     words = command.words(disk / "out")
     ended = yield Job(words)
     problems = []
-    if ended.code:  # the output may have fit
+    if ended.code:  # The command succeeds if its output happens to fit on the disk.
         problems += problems_of(ended, "refused", r"disk/")
         sentence = sentence_of(ended)
         if len(sentence.splitlines()) > 1:

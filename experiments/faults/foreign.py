@@ -52,7 +52,7 @@ def write_tensorflow(source: Path, target: Path) -> None:
     variables = {}
     for name, values in tensors_of(source).items():
         if name == "cls.predictions.decoder.weight" or name.endswith("decoder.bias"):
-            continue  # a second copy of the token table
+            continue  # Skip the second copy of the token table and of the bias.
         for pattern, replacement in _NAMES:
             name = re.sub(pattern, replacement, name)
         name = name.replace(".", "/")

@@ -38,7 +38,8 @@ def _case(
             after = 0.05 + moment * command.seconds
             killed = yield Job(words, signal=number, after=after, to_group=to_group)
             problems += faults_of(killed)
-            if not command.resumes and (here / "out").exists():  # it finished before the signal
+            # The command had already finished when the signal was sent.
+            if not command.resumes and (here / "out").exists():
                 break
         else:
             problems += problems_of((yield Job(words)), "accepted")

@@ -29,7 +29,7 @@ _POLL_SECONDS = 0.02
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 # A process that uses more memory than this is killed before it can exhaust the machine's memory.
 _KILL_MEMORY = 4 << 30
-_KEPT_CHARACTERS = 20_000  # how much of a process's output is kept
+_KEPT_CHARACTERS = 20_000  # The number of characters that are kept from a process's output.
 # Modules that commands import on demand.
 _MODULES = (
     "bert_jax.cli.main",
@@ -109,7 +109,7 @@ def run_cases(cases: Iterator[Case], work: Path, lanes: int) -> Iterator[Outcome
                 shutil.rmtree(here, ignore_errors=True)
                 here.mkdir(parents=True)
                 begun = _begin(case, here, free.pop())
-                if isinstance(begun, Outcome):  # the case needed no process
+                if isinstance(begun, Outcome):  # The case finished without starting a process.
                     yield begun
                     free = set(range(lanes)) - {each.lane for each in active}
                 else:
@@ -195,7 +195,7 @@ def _become(active: _Active) -> None:
             code = 0
         else:
             main = importlib.import_module("bert_jax.cli.main")
-            sys.modules["__main__"] = main  # imported by spawned data workers
+            sys.modules["__main__"] = main  # Spawned data workers import the module `__main__`.
             sys.argv = ["bert-jax", *active.job.words]
             code = main.main()
     except SystemExit as end:
@@ -226,7 +226,7 @@ def _look(active: _Active) -> Ended | None:
             active.hung = seconds > job.seconds
             _kill_group(active.pid)
         return None
-    _kill_group(active.pid)  # processes it may have left behind
+    _kill_group(active.pid)  # Kill any child processes that the job has left behind.
     output, errors = (
         (active.here / f".{kind}{active.number}").read_text(errors="backslashreplace")
         for kind in ("out", "err")
@@ -265,5 +265,5 @@ def _kill_group(pid: int) -> None:
 
 def _kill(active: _Active) -> None:
     _kill_group(active.pid)
-    with suppress(ChildProcessError):  # it has ended and has been waited for
+    with suppress(ChildProcessError):  # The process may already have ended and been reaped.
         os.waitpid(active.pid, 0)

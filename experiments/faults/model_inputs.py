@@ -58,7 +58,8 @@ def _import_case(
 
     def steps(here: Path) -> Steps:
         shutil.copytree(assets / source, here / "given")
-        (here / "given/SHA256SUMS").unlink(missing_ok=True)  # the checksums would reveal any damage
+        # Remove the checksums, which would reveal any damage.
+        (here / "given/SHA256SUMS").unlink(missing_ok=True)
         damage(here / "given")
         ended = yield Job(imported(here), seconds=seconds)
         problems = problems_of(ended, expectation, "given")
@@ -128,7 +129,7 @@ def _config_json(assets: Assets, rng: random.Random) -> Iterator[tuple[str, byte
     for key in _RATES:
         for value in (-1, "0.1", None, True, [], float("nan"), float("inf"), 10**400):
             if value is None:
-                continue  # transformers has a default for it
+                continue  # A null value is valid, because transformers has a default for the key.
             yield f"{key} {str(value)[:9]}", _dumped(changed(config, (key,), value)), "refused"
     for key, value in (
         ("model_type", "gpt2"),

@@ -198,5 +198,7 @@ def _inputs(assets: Assets, rng: random.Random) -> Iterator[tuple[str, Words, st
     for verb, words in commands.items():
         for name in rng.sample(names, 14):
             if verb == "prepare --input" and name in ("/etc/passwd", ".", "..", "/", "*", "~"):
-                continue  # either readable text or different on every machine
+                # Skip names that are readable text, or whose content differs from machine to
+                # machine.
+                continue
             yield f"{verb} {name[:40]!r}", tuple(word.replace("{in}", name) for word in words), ""

@@ -56,7 +56,8 @@ def main() -> int:
         "--lanes", type=int, default=2, help="number of cases to run in parallel (default: 2)"
     )
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # to clean up processes and disks
+    # Exit normally on SIGTERM, so that processes and disks are cleaned up.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     work = args.work.resolve()
     warm_up(work / "programs")
     assets = make_assets(work / "assets", args.lanes)

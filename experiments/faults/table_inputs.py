@@ -63,7 +63,8 @@ def _evaluate(
 
 def _same_scores(assets: Assets, model: str, here: Path, _: Ended) -> str:
     """Compare the scores with the run's own scores on the same examples."""
-    if not any(here.glob("given*")):  # the file has additional rows
+    # Without a "given" file, the evaluated file has additional rows and cannot be compared.
+    if not any(here.glob("given*")):
         return ""
     expected = json.loads((assets / f"tuned-{model}/scores.json").read_text())
     found = json.loads((here / "scores.json").read_text())["sets"]

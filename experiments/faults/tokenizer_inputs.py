@@ -143,7 +143,8 @@ def _byte_bpe(assets: Assets, rng: random.Random) -> Iterator[tuple[str, Files, 
     )
     yield "merges.txt CRLF", files(merge=merges.replace(b"\n", b"\r\n")), "accepted"
     for name, content in not_a_file_of_its_kind(rng):
-        if name != "empty":  # a vocabulary of bytes has no merges
+        # An empty file is valid, since a vocabulary of single bytes has no merges.
+        if name != "empty":
             yield f"merges.txt {name}", files(merge=content), "refused"
     for broken in ("x", "a b c", " a", "zzq qqz", "\ta"):
         place = rng.randrange(2, len(lines))

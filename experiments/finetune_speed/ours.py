@@ -36,7 +36,7 @@ def first_state(run: FinetuneRun) -> TrainState:
 
 
 def compile_train_step(run: FinetuneRun, features: Features) -> dict[int, float]:
-    """Return the compilation time in seconds for each row length: first step minus second step."""
+    """Return the compilation time in seconds for each row length."""
     state, size = first_state(run), run.hyperparameters.batch_size
     rows, results = local_rows(run.mesh, size), {}
     for length in sorted({run.plan.planned_batch(step).length for step in range(run.total_steps)}):
@@ -79,7 +79,7 @@ def predict(run: FinetuneRun, features: Features) -> tuple[float, float]:
 
 def main() -> None:
     """Measure the run that `config.py` in a directory describes, with the given dtype."""
-    tune_malloc_for_training()  # as `bert-jax` does before training
+    tune_malloc_for_training()  # `bert-jax` uses the same malloc settings for training.
     directory, dtype = Path(sys.argv[1]), sys.argv[2]
     config = load_config(
         str(directory / "config.py"), [f"--config.compute.dtype={dtype}"], kind="finetune"

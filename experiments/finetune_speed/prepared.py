@@ -16,7 +16,7 @@ from bert_jax.labeled_data.features import Features
 from bert_jax.recipes.load import load_config
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
-# layers, hidden dimension, attention heads
+# The number of layers, the hidden dimension, and the number of attention heads of each model size.
 SIZES = {"tiny": (2, 128, 2), "mini": (4, 256, 4), "base": (12, 768, 12)}
 MAX_LENGTHS = {"sst2": 128, "squad": 384}
 

@@ -75,7 +75,8 @@ def theirs(directory: Path, work: Work, args: argparse.Namespace) -> Iterator[tu
 def measure(work: Work, directory: Path, number: int, args: argparse.Namespace) -> dict:
     """Measure every mode of both libraries once, and compute the ratios of the faster modes."""
     row: dict = {"task": work.task, "size": work.size, "round": number}
-    row["load"] = os.getloadavg()[0]  # above the number of cores if other programs are running
+    # A load above the number of cores means that other programs are running.
+    row["load"] = os.getloadavg()[0]
     if number % 2 == 0:
         row["ours"] = dict(ours(directory, args))
     row["theirs"] = dict(theirs(directory, work, args))

@@ -221,7 +221,7 @@ def _spans(sets: Sequence[Files], *, compared: bool) -> list[float]:
         stop = start + len(example.answer_texts[0])
         inside = [place for place, word in enumerate(words) if start <= word.start() < stop]
         if not inside:
-            continue  # no word begins in the answer
+            continue  # Skip answers in which no word begins.
         others = rng.integers(len(words), size=_NEGATIVES).tolist()
         places = sorted({inside[0], inside[-1], *others})
         features = _places(example, words, compared)

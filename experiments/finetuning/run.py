@@ -194,7 +194,7 @@ def main() -> None:
         *(args.output / "results.json", args.work / "results.lock"),
         *(model, args.fast, args.after_mnli),
     )
-    results.tasks()  # reject another model's results before hours of work
+    results.tasks()  # Reject results for another model now rather than after hours of work.
     for name in settings:
         if (test := TASKS[name].test) and not has_file(args.data / test):
             raise SystemExit(f"{args.data / test} does not exist, but {name} is also scored on it")

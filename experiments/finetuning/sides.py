@@ -32,7 +32,7 @@ def swept(
     words += [f"--config.spans.doc_stride={args.doc_stride}"] if args.doc_stride else []
     parts = (
         ("dropout",) if task.name == "SQuAD" else ("dropout", "head_dropout")
-    )  # its head has no dropout
+    )  # SQuAD's head has no dropout.
     words += [f"--config.{part}={args.dropout}" for part in parts]
     words += [f"--config.compute.dtype={args.dtype}", "--config.evaluations_per_epoch=1"]
     bert_jax("sweep", *words)
@@ -49,8 +49,8 @@ def _start(side: str, args: argparse.Namespace) -> list[str | Path]:
 def side_of(results: SweepResults, output: Path) -> dict:
     """Return all seeds' scores at the learning rate and epoch that are best on average.
 
-    As in `bert_jax.finetuning.sweep_results.summarize`, a learning rate at which any seed
-    diverged is chosen only if at least one seed diverged at every rate.
+    A learning rate at which any seed diverged is avoided: it is chosen only if at least one seed
+    diverged at every rate. `bert_jax.finetuning.sweep_results.summarize` has the same rule.
     """
     metric, learned = results.metric, {}
     for run in results.runs:

@@ -129,7 +129,7 @@ def files_of(task: Task, data: Path, work: Path, *, fast: bool) -> Files:
     cuts = {"train.tsv": FAST_TRAIN, "dev.tsv": FAST_VALIDATION, "test.tsv": FAST_VALIDATION}
     for name, count in cuts.items():
         if name == "test.tsv" and not has_file(directory / name):
-            continue  # many copies of GLUE have no test set
+            continue  # The test set is optional, since many copies of GLUE do not include it.
         lines = table_text(directory / name).split("\n")
         (work / name).write_text("\n".join(lines[: count + 1]) + "\n", encoding="utf-8")
     return Files(directory=str(work))

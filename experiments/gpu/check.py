@@ -1,4 +1,4 @@
-r"""Check on an NVIDIA GPU what the tests can only check on a CPU.
+r"""Check results on an NVIDIA GPU that the tests can check only on a CPU.
 
     python experiments/gpu/check.py --work runs/gpu
 
@@ -7,7 +7,7 @@ The script prints one line of JSON per check:
   Hugging Face Transformers on the CPU;
 - attention: outputs and gradients of attention by cuDNN, by this package's kernels and by XLA, all
   in bfloat16, compared with XLA's in float32;
-- local_attention: the same for attention over a sliding window;
+- local_attention: the same comparison for attention over a sliding window;
 - resume: a run that is stopped and resumed, compared bit for bit with an uninterrupted run.
 """
 

@@ -2,7 +2,7 @@
 
     python experiments/guard_cost/run.py tiny mini --output experiments/guard_cost
 
-The same step is compiled with and without the guard. Steps of both programs take turns, and both
+The same step is compiled with and without the guard. The two programs run alternately, and both
 read the metrics of every step, as the training loop does. The result is the median, over all pairs
 of steps, of the ratio of their times.
 """
@@ -78,7 +78,8 @@ def measure(name: str, steps: int, rows: int | None) -> dict[str, Any]:
     times = []
     for number in range(steps + 3):
         pair = {"plain": plain, "guarded": guarded}
-        order = sorted(pair, reverse=number % 2 == 0)  # neither program always comes first
+        # Alternate which of the two programs is timed first.
+        order = sorted(pair, reverse=number % 2 == 0)
         taken = {each: pair[each]() for each in order}
         if number >= 3:
             times.append(taken)

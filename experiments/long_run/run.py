@@ -55,7 +55,7 @@ LONGEST_WAIT = 900.0  # the maximum number of seconds until a start is ready to 
 
 
 def main() -> int:
-    """Make the missing starts, write the results, and return 1 if the two runs differ."""
+    """Perform the remaining starts, write the results, and return 1 if the two runs differ."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -175,7 +175,7 @@ def kill_repeatedly(
 def wait(
     process: int, work_dir: Path, mode: str, rng: random.Random, durations: list[float]
 ) -> float | None:
-    """Wait until it is time to kill a start; return when it reported its first step, if it has."""
+    """Wait until it is time to kill a start; return the time of its first step, or None."""
     began, first_step = time.monotonic(), None
     if mode == "while starting":
         time.sleep(rng.random() * sorted(durations)[len(durations) // 2])
@@ -186,7 +186,7 @@ def wait(
     saves = rng.randrange(1, 3)
     while time.monotonic() - began < LONGEST_WAIT:
         time.sleep(POLL_SECONDS)
-        if has_ended(process):  # an error, which the caller reports
+        if has_ended(process):  # The start has failed; the caller reports the error.
             return first_step
         steps = log.new_steps()
         if steps and first_step is None:
@@ -204,7 +204,7 @@ def wait(
 
 
 def has_ended(process: int) -> bool:
-    """Return whether a child has ended, and leave its exit status to be read later."""
+    """Return whether a child process has ended, without collecting its exit status."""
     return os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 

@@ -5,9 +5,9 @@ r"""Compute a run's goodput with Google's library, from the same ledger.
 
 The library usually reads its entries from Google Cloud Logging. Here, it reads them from the ledger
 of a run, converted to the entries that its recorder would have written: the start of every step,
-and the start and end of every other activity. The ledger has sums over several steps, so the steps
-between two of its entries are assumed to take equally long, and the other activities are assumed to
-follow them. The script needs no package other than the library, and prints both results as JSON.
+and the start and end of every other activity. An entry in the ledger covers several steps, so these
+steps are assumed to take equally long, and the other activities are assumed to follow them. The
+script needs no package other than the library, and prints both results as JSON.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CHECKPOINTS = {
 
 
 class Entries:
-    """Stands in for the library's connection to Google Cloud Logging."""
+    """A substitute for the library's connection to Google Cloud Logging."""
 
     def __init__(self, entries: list[dict[str, Any]]) -> None:
         self._entries = entries

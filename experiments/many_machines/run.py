@@ -1,4 +1,4 @@
-"""Prepare one corpus with several engines, and print a checksum of everything each of them wrote.
+"""Prepare one corpus with several engines, and print a checksum of each engine's files.
 
     python experiments/many_machines/run.py --input TEXT --tokenizer TOKENIZER --work DIR
 

@@ -2,9 +2,9 @@
 
     python experiments/near_duplicates/run.py --data DIR --output experiments/near_duplicates
 
-The directory must contain wiki_aa.jsonl.xz, with an article in the field "text" of each line.
-Separate code makes the shingles for the exact similarities and for datasketch: character
-categories, joined strings and xxhash.
+The directory must contain wiki_aa.jsonl.xz, with an article in the field "text" of each line. The
+shingles (word 5-grams) for the exact similarities and for datasketch are computed by separate code,
+using character categories, joined strings and xxhash.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ from bert_jax.filtering.near_duplicates import SignatureFiles, estimate, find_ne
 from bert_jax.filtering.words import all_shingles
 
 THRESHOLDS = (0.5, 0.7, 0.8, 0.9)
-COMPARED = 0.8  # the threshold at which datasketch is run, too
+COMPARED = 0.8  # At this threshold, the results are also compared with datasketch.
 PARTS = ("throughput", "planted", "real", "verified")
 EDITS = (0.01, 0.05, 0.10, 0.20)
-SCRATCH = tempfile.TemporaryDirectory(prefix="near_duplicates")  # removed at exit
-MARGIN = 0.05  # two standard errors of the estimate
+# This directory is removed at exit.
+SCRATCH = tempfile.TemporaryDirectory(prefix="near_duplicates")
+MARGIN = 0.05  # The margin is two standard errors of the estimated similarity.
 
 Pairs = set[tuple[int, int]]
 
@@ -94,7 +95,7 @@ def exact_similarities(sets: Sequence[np.ndarray], lowest: float) -> dict[tuple[
 
 
 class PairRecorder(Clusters):
-    """Clusters that record which pairs were joined, and never skip a pair as already joined."""
+    """Clusters that record every joined pair, even if a cluster already contains both."""
 
     def __init__(self, path: Path, num_documents: int):
         super().__init__(path, num_documents)
@@ -146,7 +147,7 @@ def score(found: Pairs, exact: dict[tuple[int, int], float], threshold: float) -
 
 
 def datasketch_pairs(signatures: Sequence[Datasketch], settings: MinHash) -> Pairs:
-    """Return the pairs that datasketch finds, after the same check of the estimates."""
+    """Return the pairs that datasketch finds and whose estimates reach the threshold."""
     index = MinHashLSH(num_perm=settings.num_permutations, params=(settings.bands, settings.rows))
     found = set()
     for number, signature in enumerate(signatures):
@@ -236,7 +237,8 @@ def compare_with_datasketch(
     signatures = []
     empty = Datasketch(num_perm=settings.num_permutations)
     for text in texts:
-        signature = empty.copy()  # faster than making the permutations again
+        # Copying an empty signature is faster than computing the permutations again.
+        signature = empty.copy()
         signature.update_batch([each.encode() for each in shingle_strings(text)])
         signatures.append(signature)
     theirs = datasketch_pairs(signatures, settings)
@@ -299,11 +301,11 @@ def planted_copies(texts: Sequence[str], results: dict) -> None:
 
 
 def throughput(texts: Sequence[str]) -> dict:
-    """Measure processor time from texts to signatures, in rounds that alternate."""
+    """Measure the processor time for computing signatures, alternating between the libraries."""
     settings = MinHash(0.8)
     num_words = sum(len(text.split()) for text in texts)
     num_bytes = sum(len(text.encode()) for text in texts)
-    settings.sign(texts[:1])  # builds the tables of characters
+    settings.sign(texts[:1])  # Warm up: the first call builds the character tables.
     empty = Datasketch(num_perm=settings.num_permutations)
     rounds = []
     for _ in range(5):

@@ -4,9 +4,9 @@
     python experiments/quality_rules/run.py FILE.jsonl.xz ...
 
 Each line of a file has a text in the field "text". In addition to each text, variants of it with
-typical faults are compared. In datatrove, words are split at white space and sentences are counted
-with the expression that this package uses, since its word and sentence tokenizers need other
-libraries.
+typical faults are compared. datatrove's word and sentence tokenizers need other libraries.
+Therefore, datatrove's words are split at white space here, and its sentences are counted with
+bert_jax's regular expression.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def variants(text: str, chance: random.Random) -> Iterator[str]:
 
 
 def named(result: object) -> str:
-    """Return the name of the rule in a result of datatrove, or "" if the text is kept."""
+    """Return the rule by which datatrove removes a text, or "" if it keeps the text."""
     if result is True:
         return ""
     name = result[1]
@@ -81,7 +81,7 @@ def named(result: object) -> str:
 
 
 def ours(kind: str, text: str) -> tuple[str, str]:
-    """Return the name of the rule that a text fails, or "", and the cleaned text."""
+    """Return the name of the rule that a text fails ("" if it is kept), and the cleaned text."""
     if kind == "gopher-quality":
         finding = gopher.check_gopher_quality(text, gopher.GopherQuality())
     elif kind == "gopher-repetition":

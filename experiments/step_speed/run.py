@@ -8,10 +8,10 @@ The peer is `yardsticks/peer_torch_bert.py` in the folder given by the environme
 BERT_JAX_SHARED (default: `shared` next to the repository). It trains `BertForPreTraining` with
 AdamW and gradient clipping, both in eager mode and compiled; the masked-LM head runs only at the
 masked positions. In every round, each program runs once in a separate process. A round's ratio is
-bert_jax's tokens/s divided by the peer's tokens/s in its faster mode in that round. The peer also
-applies dropout to attention probabilities; --without-attention-dropout measures bert_jax with and
-without this dropout. On a CPU, bert-jax configures malloc to keep freed buffers; --same-malloc also
-measures the peer with this setting. The script writes results.json, or results_cuda.json on a GPU.
+bert_jax's tokens/s divided by the tokens/s of the peer's faster mode. The peer also applies dropout
+to attention probabilities; --without-attention-dropout measures bert_jax with and without this
+dropout. On a CPU, bert-jax configures malloc to keep freed buffers; --same-malloc also measures the
+peer with this setting. The script writes results.json, or results_cuda.json on a GPU.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def ours(size: str, args: argparse.Namespace, *overrides: str) -> dict:
 
 
 def peer(size: str, compiled: int, args: argparse.Namespace, **variables: str) -> dict:
-    """Measure the peer with the same shapes and dropout."""
+    """Measure the PyTorch peer with the same shapes and dropout."""
     return last_json(
         [sys.executable, str(SHARED / "yardsticks/peer_torch_bert.py"), "--device", args.device]
         + [
