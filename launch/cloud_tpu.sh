@@ -17,7 +17,7 @@
 #   --on-demand         do not use Spot VMs
 #   --create-flag FLAG  another flag for `gcloud compute tpus queued-resources create`; may be repeated
 #   --setup COMMAND     run a command on each host after the installation
-#   --restarts N        give up after N restarts (default: 20)
+#   --restarts N        stop after N restarts (default: 20)
 #   --delete            delete the queued resource when the run ends or after Ctrl-C, and if this
 #                       script has created it but cannot start the run
 #
@@ -117,7 +117,7 @@ get_state() {
 
 used=0 requests=0
 count_restart() {
-  ((used++ < restarts)) || fail "$1; giving up after $restarts restarts"
+  ((used++ < restarts)) || fail "$1; stopping after $restarts restarts"
   say "$1; restart $used of at most $restarts"
 }
 
@@ -195,7 +195,7 @@ follow() {
     interruptible on_hosts "$(host_script follow "$id")"
     code=$?
     ((code != 0)) || return 0
-    # The state changes some time after the hosts of a preempted slice have stopped.
+    # A preempted slice changes its state some time after its hosts have stopped.
     for ((check = 0; check < 4; check++)); do
       get_state
       if [[ $state != ACTIVE ]]; then
@@ -215,7 +215,7 @@ follow() {
 
 work=$(mktemp -d)
 started=''
-# The script may end for many reasons while the queued resource exists.
+# Clean up at exit, since the script may end for many reasons while the queued resource exists.
 cleanup() {
   rm -rf "$work"
   [[ -n $state ]] || return

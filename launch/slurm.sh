@@ -40,7 +40,7 @@ if [[ $# -eq 0 || -z ${SLURM_JOB_ID-} ]]; then
 fi
 
 # After a checkpoint, the first task to exit must not terminate the others before they are done. If
-# a task fails, the others notice it and exit too; should they hang, srun ends them after 5 minutes.
+# a task fails, the others notice this and exit too. If they hang, srun ends them after 5 minutes.
 options=(--kill-on-bad-exit=0 --wait=300 --label)
 # Since Slurm 22.05, srun does not inherit this option from sbatch.
 [[ -z ${SLURM_CPUS_PER_TASK-} ]] || options+=("--cpus-per-task=$SLURM_CPUS_PER_TASK")

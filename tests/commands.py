@@ -37,7 +37,8 @@ def xla_flags(devices: int) -> str:
     takes 10% longer when every core runs its own test, so it is disabled here.
     """
     flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
-    if version("jaxlib").startswith("0.10."):  # XLA exits on unknown flags
+    # Set the flag only for this version, since XLA exits on unknown flags.
+    if version("jaxlib").startswith("0.10."):
         flags += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     return flags
 
@@ -162,7 +163,7 @@ def _processes_of_session(leader: int) -> Iterator[int]:
         try:
             session = int(stat.read_text().rpartition(")")[2].split()[3])
             words = (stat.parent / "cmdline").read_bytes()
-        except OSError:  # the process has just ended
+        except OSError:  # The process has just ended.
             continue
         if session == leader and b"bert_jax.cli.main" in words:
             yield int(stat.parent.name)

@@ -21,7 +21,8 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 # If a flag is repeated, its last value takes effect.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {xla_flags(devices=8)}".strip()
-os.environ.pop("BERT_JAX_TRACEBACK", None)  # if set, user errors would raise exceptions
+# If this variable were set, user errors would raise exceptions.
+os.environ.pop("BERT_JAX_TRACEBACK", None)
 if "JAX_COMPILATION_CACHE_DIR" in os.environ:
     # JAX writes cache entries in place, so concurrent processes must not share a cache.
     worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
@@ -298,7 +299,8 @@ def browser() -> Iterator[Any]:
     program = shutil.which("chromium") or shutil.which("google-chrome")
     if not program:
         pytest.skip("needs chromium or google-chrome on PATH")
-    options = ["--no-sandbox"] if os.geteuid() == 0 else []  # the sandbox does not work for root
+    # The browser's sandbox does not work for root.
+    options = ["--no-sandbox"] if os.geteuid() == 0 else []
     with playwright.sync_playwright() as driver:
         chromium = driver.chromium.launch(executable_path=program, args=options, timeout=120_000)
         yield chromium

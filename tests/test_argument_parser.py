@@ -16,7 +16,8 @@ def test_options_that_collect_values_may_be_repeated() -> None:
     parser.add_argument("--output")
     parser.add_argument("text", nargs="*")
     check_repeated(parser, ["--input", "a", "--input=b", "--flag", "--flag", "--output", "c"])
-    check_repeated(parser, ["--output", "c", "--", "--output"])  # the last argument is a text
+    # After "--", the last argument is a text, not an option.
+    check_repeated(parser, ["--output", "c", "--", "--output"])
     with pytest.raises(ValueError, match="--output is given 3 times"):
         check_repeated(parser, ["--output", "c", "--output", "c", "--output=c"])
 

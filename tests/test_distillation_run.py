@@ -135,7 +135,8 @@ def test_a_resumed_student_requires_its_original_teacher(student, teacher, bert_
     assert f"this run's teacher was the checkpoint at step {pinned}, but " in rejected.errors
     assert "Restore that checkpoint, or choose another --config.work_dir" in rejected.errors
     replaced = Path(shutil.copytree(later, teacher_dir / "checkpoints" / str(pinned)))
-    write_checksums(replaced, pinned, custom_metadata(replaced))  # as if saved at that step
+    # Record the checksums as if the checkpoint had been saved at this step.
+    write_checksums(replaced, pinned, custom_metadata(replaced))
     rejected = bert_jax_here(*words)
     assert rejected.code == 2 and "distillation.parameters: '" in rejected.errors
 

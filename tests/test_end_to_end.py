@@ -25,9 +25,9 @@ from bert_jax.training.metrics_log import read_metrics
 
 from .commands import TIMEOUT
 
-pytestmark = pytest.mark.slow  # these tests train complete runs in processes of their own
+pytestmark = pytest.mark.slow  # These tests train complete runs in separate processes.
 
-BOUNDARY, TOTAL = 20, 32  # the last step in each of the tiny config's two phases
+BOUNDARY, TOTAL = 20, 32  # These are the last steps of the tiny config's two phases.
 # Log entry fields that are not computed by the model.
 OTHER_FIELDS = {"kind", "tokens_per_second", "stall", "seconds", "compiling", "utilisation"}
 
@@ -105,7 +105,7 @@ def uninterrupted(bert_jax, pretrain, tmp_path_factory) -> Path:
 def interrupted(bert_jax, pretrain, uninterrupted, tmp_path_factory) -> Interrupted:
     """Kill a run during a save and during a step, stop it, kill it again, and let it finish."""
     seed = int.from_bytes(os.urandom(4))
-    print(f"interrupted at times drawn with seed {seed}")  # pytest shows this if a test fails
+    print(f"interrupted at times drawn with seed {seed}")  # pytest shows this seed if a test fails.
     rng = random.Random(seed)
     work_dir = tmp_path_factory.mktemp("runs") / "interrupted"
     starts = []
@@ -119,7 +119,8 @@ def interrupted(bert_jax, pretrain, uninterrupted, tmp_path_factory) -> Interrup
         assert process.returncode == -signal.SIGKILL
 
     saving = rng.choice(["5.", "10."])
-    for _ in range(5):  # a save takes only a tenth of a second, so this process may miss it
+    # Try several times, because a save takes only a tenth of a second and is easily missed.
+    for _ in range(5):
         shutil.rmtree(work_dir, ignore_errors=True)
         starts.clear()
         process = start()
@@ -162,7 +163,8 @@ def test_interruptions_do_not_change_results(uninterrupted, interrupted):
     for kind, steps in (("train", range(1, TOTAL + 1)), ("evaluation", (16, TOTAL))):
         metrics = history(interrupted.work_dir, kind)
         assert list(metrics) == list(steps)
-        assert metrics == history(uninterrupted, kind)  # down to the last bit
+        # The metrics are equal down to the last bit.
+        assert metrics == history(uninterrupted, kind)
     assert_equal(parameters(interrupted.work_dir), parameters(uninterrupted))
 
 
@@ -196,7 +198,8 @@ def test_ctrl_c_saves_a_checkpoint_and_exits(bert_jax, pretrain, interrupts_enab
     words = pretrain(tmp_path, *LONG, "model.vocab_size=1500")
     process = bert_jax.start(*words)
     bert_jax.wait_for(process, lambda: logged_step(tmp_path) >= 1)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does, which also signals workers
+    # Signal the whole process group, including the workers, as a terminal does.
+    os.killpg(process.pid, signal.SIGINT)
     finished = bert_jax.finish(process)
     output = finished.output
     assert finished.code == 130, finished.errors
@@ -239,7 +242,8 @@ def test_a_work_directory_is_self_contained(uninterrupted, tiny_config):
         manifest = (uninterrupted / f"manifest-phase{number}.json").read_bytes()
         assert manifest == (tiny_config.parent / length / "manifest.json").read_bytes()
     for file in (tiny_config.parent / "tokenizer").iterdir():
-        if file.name == checksums.CHECKSUMS_NAME:  # a run checks the fingerprint instead
+        # A run checks the fingerprint instead of this file.
+        if file.name == checksums.CHECKSUMS_NAME:
             continue
         assert (uninterrupted / "tokenizer" / file.name).read_bytes() == file.read_bytes()
     resolved = json.loads((uninterrupted / "config.json").read_text())

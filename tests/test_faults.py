@@ -19,7 +19,7 @@ CAMPAIGN = REPOSITORY / "experiments/faults"
 def cases() -> ModuleType:
     spec = importlib.util.spec_from_file_location("faults_cases", CAMPAIGN / "cases.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses need this to resolve annotations
+    sys.modules[spec.name] = module  # dataclasses look up the module here to resolve annotations.
     spec.loader.exec_module(module)
     return module
 

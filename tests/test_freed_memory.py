@@ -126,7 +126,8 @@ def test_an_old_glibc_is_logged_and_not_configured_further(
 
 def test_the_largest_kept_block_is_a_sixteenth_of_the_memory() -> None:
     assert processes.largest_block(16 * MIB) == MIB
-    assert processes.largest_block(2**40) == 2**31 - 1  # the largest argument mallopt accepts
+    # This is the largest argument that mallopt accepts.
+    assert processes.largest_block(2**40) == 2**31 - 1
 
 
 def test_an_accelerator_is_possible_if_a_plugin_is_installed(

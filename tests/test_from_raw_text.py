@@ -87,7 +87,8 @@ def test_losses_show_that_the_model_uses_context(trained):
     first, *_, last = evaluations.values()
     unigram = float(re.search(r"unigram cross-entropy.* (\S+) nats", trained.output).group(1))
     assert last["mlm_loss"] < first["mlm_loss"] - 0.5
-    assert last["mlm_loss"] < unigram - 1  # impossible for a model that ignores context
+    # A model that ignores context cannot reach a loss this low.
+    assert last["mlm_loss"] < unigram - 1
     assert last["nsp_accuracy"] > 0.7
     assert list((trained.work_dir / "tensorboard").glob("events.out.tfevents.*"))
 
@@ -226,7 +227,8 @@ def test_files_of_others_are_not_overwritten(bert_jax_here, trained, tmp_path):
     existing = tmp_path / "existing"
     shutil.copytree(trained.corpus / "tokenizer", existing / "tokenizer")
     (existing / "tokenizer/notes.txt").write_text("notes")
-    for _ in range(2):  # the second time, as if killed before the first checkpoint
+    # Start the run twice, as if the first one had been killed before its first checkpoint.
+    for _ in range(2):
         shutil.rmtree(existing / "checkpoints", ignore_errors=True)
         finished = run(existing)
         assert finished.code == 0, finished.errors

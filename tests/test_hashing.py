@@ -82,7 +82,7 @@ def test_seeds_purposes_and_epochs_are_independent(one, other):
 
 
 def test_one_round_is_splitmix64():
-    # the generator's first output for seed 0, as published
+    # This is the generator's published first output for seed 0.
     assert int(hash_of(0)[0]) == 0xE220A8397B1DCDAF
 
 

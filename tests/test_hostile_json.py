@@ -121,7 +121,8 @@ def read_huggingface(directory: Path) -> None:
     read_labels(content, 2)
     try:
         read_problem(content, 2)
-    except ValueError as error:  # `model_config`, its usual caller, names the directory
+    # The usual caller, `model_config`, adds the directory to the message.
+    except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
 
 
@@ -278,7 +279,8 @@ def modified_copies(content: Any) -> Iterator[Any]:
 def test_values_of_wrong_types_are_rejected(
     kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # half of the test's time
+    # Skip `fsync`, which would take half of the test's time.
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     kind.make(tmp_path)
     file = tmp_path / kind.name
     valid = json.loads(file.read_text())

@@ -151,11 +151,12 @@ def late():
 def test_there_are_no_import_cycles() -> None:
     """Imports inside functions and imports for type checkers also count."""
     graph = {module_of(path): modules_imported_by(path) for path in SOURCES}
-    TopologicalSorter(graph).prepare()  # raises a CycleError that contains the cycle
+    TopologicalSorter(graph).prepare()  # This raises a CycleError that contains the cycle.
 
 
 def test_packages_import_only_permitted_packages() -> None:
-    TopologicalSorter(MAY_IMPORT).prepare()  # raises CycleError if the rules contain a cycle
+    # This raises a CycleError if the rules contain a cycle.
+    TopologicalSorter(MAY_IMPORT).prepare()
     assert {package_of(path) for path in SOURCES} == {None, *MAY_IMPORT}
     wrong = []
     for path in SOURCES:

@@ -197,7 +197,7 @@ def check_configs(content: dict[str, Any], work: Path) -> None:
     bert, everything = configs["bert"], configs["all"]
     for section, values in content["variants"]["all"]["changes"].items():
         for name, value in values.items():
-            if name == "ffn_dim":  # --fast has its own size
+            if name == "ffn_dim":  # --fast uses its own size.
                 continue
             assert everything[section][name] == value != bert[section][name]
     changes = content["variants"]["all"]["changes"]

@@ -22,7 +22,7 @@ from bert_jax.tasks.replaced_token import ReplacedToken, ReplacedTokenConfig
 from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.metrics_log import read_metrics
 
-pytestmark = pytest.mark.slow  # these tests train complete runs
+pytestmark = pytest.mark.slow  # These tests train complete runs.
 
 CONFIG = """
 import importlib.util

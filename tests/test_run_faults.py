@@ -16,7 +16,7 @@ from bert_jax.cli.main import main
 from bert_jax.training.checkpoint_files import ASIDE_NAME
 from bert_jax.training.metrics_log import read_metrics
 
-pytestmark = pytest.mark.slow  # these tests train complete runs
+pytestmark = pytest.mark.slow  # These tests train complete runs.
 
 TOTAL = 32
 
@@ -119,7 +119,7 @@ def test_a_run_reports_a_full_disk_and_resumes_later(
     assert re.search(cause, error)
     assert "run the same command again to resume" in error and "Traceback" not in stopped.errors
     kept = [path.name for path in (work_dir / "checkpoints").iterdir()]
-    assert all(name.isdigit() for name in kept)  # the failed save left nothing behind
+    assert all(name.isdigit() for name in kept)  # The failed save left no temporary files behind.
     subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
     resumed = bert_jax_here(*pretrain(work_dir))
     assert resumed.code == 0, resumed.errors
@@ -188,7 +188,7 @@ def test_a_run_saves_a_checkpoint_when_its_terminal_closes(
     os.close(side)
     shown = b""
     while b"pausing" not in shown:
-        shown += os.read(terminal, 1 << 16)  # fails if the process ends
+        shown += os.read(terminal, 1 << 16)  # Reading fails if the process has ended.
     os.close(terminal)
     closed.touch()
     assert process.wait(300) == 129, shown.decode() + discarded.read_text()

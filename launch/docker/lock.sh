@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Write the lock files next to this script: the versions and hashes of all packages that bert-jax
-# needs on a TPU host and with CUDA, including those for Google Cloud Storage. Needs uv (pip install
-# uv).
+# needs on a TPU host and with CUDA, including those for Google Cloud Storage. The script needs uv
+# (pip install uv).
 #
 #   launch/docker/lock.sh
 #
-# The versions are those in .venv, with which the tests have passed. Packages that are not installed
-# there, such as those for CUDA, get the newest versions that the other packages allow. PYTHON is the
-# interpreter whose packages are used (default: the one in .venv).
+# The script locks the versions that are installed in .venv, with which the tests have passed. For
+# packages that are not installed there, such as those for CUDA, it locks the newest versions that
+# the other packages allow. PYTHON is the interpreter whose packages are used (default: the one in
+# .venv).
 
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -67,7 +67,7 @@ def test_instructions_without_an_estimate_are_counted(estimate: StepEstimate) ->
 
 
 def test_attributes_with_line_breaks_are_read() -> None:
-    """The attributes of a Pallas kernel look like the end of a computation."""
+    """Read attributes of a Pallas kernel that look like the end of a computation."""
     text = """HloModule jit_step
 
 ENTRY %main (x: bf16[4,8]) -> bf16[4,8] {
@@ -92,13 +92,15 @@ frontend_attributes={kernel_metadata={
 def test_only_arrays_in_main_memory_count_as_traffic(estimate: StepEstimate) -> None:
     by_name = {line.name: line for line in estimate.instructions}
     scores, hidden = 32 * 12 * 512 * 512 * 2, 32 * 512 * 3072 * 2
-    assert by_name["fusion.19"].bytes == 2 * scores  # two runs; the operands are in vector memory
+    # The loop runs twice, and the operands are in vector memory, which is not counted.
+    assert by_name["fusion.19"].bytes == 2 * scores
     assert by_name["fusion.21"].bytes == 2 * 2 * scores
     assert by_name["fusion.30"].bytes == 2 * (2 * hidden + 768 * 3072 * 4)
     assert by_name["copy.357"].bytes == 0
     assert by_name["copy-start.1"].bytes == 16_384 * 4
     assert by_name["slice-start.240"].bytes == 128 * 768 * 4
-    # Five kernels in each of two iterations, and six outside the loop.
+    # The loop runs five kernels in each of its two iterations, and six kernels are outside the
+    # loop.
     assert estimate.kernels == 2 * 5 + 6
     buffers = [(buffer.count, buffer.shape) for buffer in estimate.largest_buffers(2)]
     assert buffers == [(1, "bf16[32,12,512,512]")] * 2
@@ -156,8 +158,8 @@ def test_clock_rates_follow_from_published_figures() -> None:
     kinds = ("TPU v4", "TPU v5 lite", "TPU v5", "TPU v6 lite")
     assert [clock_rate(kind) for kind in kinds] == [1.05e9, 1.5e9, 1.75e9, 1.75e9]
     assert clock_rate("cpu") is None and clock_rate("NVIDIA H100") is None
-    # libtpu 0.0.42's cycles for a product of two bfloat16 4096 x 4096 matrices: close to the peak
-    # on all chips, but never above it.
+    # These are libtpu 0.0.42's cycles for a product of two bfloat16 4096 x 4096 matrices. They are
+    # close to the peak performance of each chip, but never above it.
     cycles = {"TPU v4": 596_564, "TPU v5 lite": 1_083_068, "TPU v5": 544_925}
     for kind, number in (cycles | {"TPU v6 lite": 301_616}).items():
         figures = chip(kind)
@@ -166,8 +168,8 @@ def test_clock_rates_follow_from_published_figures() -> None:
     assert array_bytes("bf16[4096,4096]") == 2 * 4096**2
 
 
-# A fusion that writes its result into an array that a loop collects, cut from a step with
-# compute.scan_layers=True.
+# This fusion writes its result into an array that collects the results of a loop. It was cut from a
+# step with compute.scan_layers=True.
 COLLECTING = """HloModule jit_step
 
 FileNames

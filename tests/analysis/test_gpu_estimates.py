@@ -69,7 +69,7 @@ def test_each_kernel_is_estimated_in_its_own_way(estimate: StepEstimate) -> None
         "loop_convert_fusion": 0.75e-6,
         "cublas-lt-matmul.1": product,
         "dot_product_attention_fwd.1": 2 * 2 * scores * 64 / (forward * 1e12),
-        # XLA's first estimate for a fusion that it compiles with Triton is useless.
+        # If XLA compiles a fusion with Triton, its first estimate for the fusion is useless.
         "fusion.1": 43e-6,
         "pallas_call.1": ATTENDED.flops / (PALLAS_GPU_TFLOPS[0] * 1e12),
         "cublas-gemm.1": max(vocabulary, vocabulary_flops),
@@ -166,7 +166,7 @@ def test_each_kind_of_device_has_its_own_estimates() -> None:
     assert peak_flops("NVIDIA H200", "bfloat16") == hopper.peak
 
 
-# Cut from what libtpu 0.0.42 wrote for a Pallas kernel.
+# This text was cut from libtpu 0.0.42's output for a Pallas kernel.
 ON_TPU = """HloModule jit_f
 
 ENTRY %main (x: f32[512,128]) -> f32[512,128] {
@@ -203,9 +203,9 @@ def test_a_pallas_kernel_on_a_tpu_takes_as_long_as_its_flops_or_bytes(flops: int
 
 
 def test_tpu_shares_follow_from_the_bundles_of_the_attention_kernels() -> None:
-    """The docstring of `models/flash_tpu.py` has the bundles for 32 rows of 512 tokens on v5e."""
+    """Use the bundles listed in the docstring of `models/flash_tpu.py` (32 x 512 tokens, v5e)."""
     product = 2 * 32 * 12 * 512 * 512 * 64
-    # A sixth of the programs compute the tables, in 790 bundles.
+    # A sixth of the kernel's programs compute the tables, which takes 790 bundles.
     for share, products, lines in zip(PALLAS_TPU_SHARES, (2, 5), (4046, 5513), strict=True):
         seconds = 192 * (lines - 790 * 5 / 6) / 1.5e9
         assert products * product / seconds / 197e12 == pytest.approx(share, abs=0.005)

@@ -37,7 +37,7 @@ def test_cost_estimates_are_read_from_the_traced_program() -> None:
 
 
 def splash_costs(length: int, *windows: int | None) -> dict[str, Work]:
-    """Return the work of the kernels of JAX's splash attention with each of these windows."""
+    """Return the work of JAX's splash attention kernels for each of these windows."""
     array = jax.ShapeDtypeStruct((ROWS, length, HEADS, DIM), jnp.bfloat16)
     ids = jax.ShapeDtypeStruct((ROWS, length), jnp.int32)
 
@@ -61,7 +61,8 @@ def test_the_products_of_a_kernel_without_a_cost_estimate_are_counted() -> None:
 
 
 def test_only_the_blocks_in_a_window_are_counted() -> None:
-    # A block of 128 queries sees its own keys, and those in the blocks before and after it.
+    # A block of 128 queries attends to the keys in the same block, the previous one and the next
+    # one.
     product = 2 * ROWS * HEADS * 2048 * (3 * 128) * DIM
     windowed = splash_costs(2048, 129)
     assert windowed["splash_mha_fwd_segmented_residuals"] == Work(2 * product)

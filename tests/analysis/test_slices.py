@@ -62,7 +62,7 @@ def test_names_may_begin_with_the_number_of_slices() -> None:
             topology_devices(name)
 
 
-# Cut from the text that libtpu 0.0.42 wrote for a gradient on 2 x 4 chips.
+# This text was cut from libtpu 0.0.42's output for a gradient on 2 x 4 chips.
 GRADIENT = """HloModule jit_f, is_scheduled=true
 
 ENTRY %main (g: f32[512,512]) -> f32[512,512] {

@@ -16,7 +16,7 @@ from bert_jax.analysis.topology import slice_topology, topology_devices
 GPU_TARGETS = Path(topology.__file__).parent / "gpu_targets"
 
 
-# Shapes in Google Cloud's documentation of TPU v4, v5e, v5p and v6e.
+# These shapes are listed in Google Cloud's documentation of TPU v4, v5e, v5p and v6e.
 @pytest.mark.parametrize(
     ("name", "shape", "chips"),
     [
@@ -52,7 +52,7 @@ def test_other_names_are_unchanged_or_rejected() -> None:
 def test_gpus_that_are_not_present_are_described(
     kind: str, bandwidth: float, gigabytes: int
 ) -> None:
-    """NVIDIA's datasheets state the bandwidth and the memory size."""
+    """Compare the bandwidth and the memory size with NVIDIA's datasheets."""
     text = (GPU_TARGETS / f"{kind}.txtpb").read_text(encoding="utf-8")
     assert "from openxla/xla (Apache License 2.0)" in text.splitlines()[0]
     fields = dict(re.findall(r'^ (\w+): "?([^"\n]+)"?$', text, re.MULTILINE))

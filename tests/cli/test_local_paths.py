@@ -43,13 +43,13 @@ REFUSAL = "gs:// is not supported"
 TEXTS = {
     "bench prepare --text-field",
     "fill-mask sentence",
-    "fill-mask work_dir",  # a sentence, or a path that is checked when it is opened
+    "fill-mask work_dir",  # This argument may be a sentence; a path is checked when it is opened.
     "import --labels",
     "look second",
     "look text",
     "prepare --runner-args",
     "prepare --text-field",
-    "sweep --vary",  # a path in a value is checked when the config is loaded
+    "sweep --vary",  # A path in a value is checked when the config is loaded.
     "tokenize second",
     "tokenize text",
     "train-tokenizer --text-field",
@@ -60,7 +60,7 @@ NOT_PATHS = {
     *("first", "second", "label", "separator", "index", "labels", "label_names"),
     "skip_labels",  # columns, labels
     *("context", "beginning", "endings", "tag", "word", "comment"),
-    "train_only",  # patterns that match parameter names
+    "train_only",  # The value consists of patterns that match parameter names.
     "notify",  # a shell command
 }
 
@@ -131,7 +131,7 @@ def test_every_argument_of_every_verb_is_checked(
         elif action.required or not action.option_strings:
             command += words_for(action)
     assert main(command) == 2
-    if chosen.type not in (None, Path):  # the type itself rejects a URL
+    if chosen.type not in (None, Path):  # Other types reject a URL themselves.
         assert f"error: {name}: " in capsys.readouterr().err
         return
     error = capsys.readouterr().err

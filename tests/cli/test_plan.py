@@ -149,7 +149,7 @@ def test_mistakes_are_reported(
 ) -> None:
     import jax
 
-    jax.devices()  # starts JAX, after which only existing devices can be used
+    jax.devices()  # Start JAX; from now on, it can use only devices that exist.
     assert main(["plan", "--config", str(config_file), *words]) == 2
     assert message in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""Test that the assignment from scans equals the assignment from the document stream."""
+"""Test that documents are assigned to the same units from scans as from the document stream."""
 
 import random
 
@@ -15,7 +15,7 @@ from bert_jax.text.documents import SourceCounts
 
 
 def write_inputs(directory, write_json_lines, heldout):
-    """Write five inputs with 900 short texts, many of which recur, some in a different case."""
+    """Write five inputs with 900 short texts, many of them repeated, some in upper case."""
     rng = random.Random(0)
     texts = [f"{rng.choice('ab')} number {rng.randrange(700)} " * 20 for _ in range(900)]
     texts = [text.upper() if rng.random() < 0.1 else text for text in texts]

@@ -33,7 +33,7 @@ class Tokens:
 def test_tokens_that_are_never_predicted_are_not_counted() -> None:
     train, held_out = Tokens([[5, 5, 6], [1, 1, 1, 1]]), Tokens([[5, 6, 1, 1]])
     smoothed = {5: 3, 6: 2}
-    total = sum(smoothed.values()) + 3  # one for each of the other possible ids: 0, 4 and 7
+    total = sum(smoothed.values()) + 3  # Add 1 for each of the other possible ids: 0, 4 and 7.
     expected = np.mean([-np.log(smoothed[token] / total) for token in (5, 6)])
     loss = unigram_cross_entropy(train, held_out, special_ids=(1, 2, 3))  # type: ignore[arg-type]
     assert loss == pytest.approx(expected)

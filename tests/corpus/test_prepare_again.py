@@ -93,7 +93,7 @@ def test_a_changed_input_of_the_same_size_is_refused(small, tmp_path):
     changed = r"built from different inputs: .*a\.txt has changed since the corpus was prepared"
     with pytest.raises(ValueError, match=f"{changed}, although its size has not"):
         run()
-    modified_later(files[0], before)  # the same text with a different modification time
+    modified_later(files[0], before)  # Keep the text, but change the modification time.
     assert run() == manifest
     assert run(tmp_path / "other").fingerprint == manifest.fingerprint
 
@@ -213,7 +213,8 @@ def test_shards_of_unknown_options_are_not_used(
 ):
     options = dataclasses.replace(prepare_options, max_documents_per_record=2)
     stopped(corpus, tokenizer, tmp_path, options)
-    (tmp_path / ".work" / "plan.json").unlink()  # as after an interrupted removal
+    # Remove one file, as if the removal of the directory had been interrupted.
+    (tmp_path / ".work" / "plan.json").unlink()
     make_corpus(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
     assert checksums(tmp_path) == checksums(finished)
 

@@ -66,7 +66,8 @@ def test_a_preparation_killed_at_any_time_is_continued(corpus, finished, tmp_pat
         process.wait()
         process.stderr.close()
         assert not (output / "manifest.json").exists()
-        deadline = time.monotonic() + 60  # workers end with their parent, but only after startup
+        # Wait, since workers end with their parent, but only once they have started up.
+        deadline = time.monotonic() + 60
         while any(Path(f"/proc/{worker}/exe").exists() for worker in workers):
             assert time.monotonic() < deadline
             time.sleep(0.01)

@@ -29,7 +29,8 @@ from bert_jax.filtering.near_duplicates import SignatureFiles, estimate
 from bert_jax.filtering.options import FilterOptions
 
 QUESTION = " ".join(f"q{number} the cat" for number in range(6))
-COPIES = {40: 3, 41: 3, 42: 8, 43: 41, 50: 40}  # edited copies of other texts, by position
+# Each key is the position of an edited copy, and its value is the position of the original.
+COPIES = {40: 3, 41: 3, 42: 8, 43: 41, 50: 40}
 EXACT = {51: 42, 52: 5}
 SHORT, CONTAMINATED, SPANISH = (20, 21), (22, 44), (23,)
 REMOVED = {*COPIES, *SHORT, *CONTAMINATED, *SPANISH}
@@ -106,7 +107,7 @@ def shards(directory: Path) -> dict[str, str]:
 def test_the_corpus_contains_all_other_documents(
     texts, screened, prepare_options, tokenizer, write_json_lines, folder
 ) -> None:
-    """The corpus must equal one prepared from only the texts that the filters should keep."""
+    """Compare the corpus with one prepared from only the texts that the filters should keep."""
     kept = [text for number, text in enumerate(texts) if number not in REMOVED | EXACT.keys()]
     plain = folder / "plain"
     make_corpus(
@@ -121,7 +122,8 @@ def test_the_manifest_counts_what_is_left_out(screened: Path) -> None:
     manifest = read_manifest(screened)
     assert manifest.filters is not None
     files = manifest.filters.pop("files")
-    assert manifest.duplicates_removed == len(EXACT) + 1  # the two short texts are equal
+    # The two short texts are equal, so one of them is removed too.
+    assert manifest.duplicates_removed == len(EXACT) + 1
     assert manifest.filters == {
         "num_documents": 50,
         "filtered": {
@@ -259,7 +261,7 @@ def test_merging_names_documents_that_have_not_been_screened(request_screened, t
 def test_bytes_do_not_depend_on_workers_or_blocks(
     texts, screened, request_screened, options, tokenizer, tmp_path, folder, checksums
 ) -> None:
-    """The preparation is also stopped midway, so that finished blocks are used again."""
+    """Also stop the preparation midway, so that finished blocks are reused."""
     request = request_screened(num_workers=3)
     work = tmp_path / "out" / ".work"
     with Workspace(request.output, request.plan) as workspace:
@@ -285,10 +287,11 @@ def test_held_out_inputs_are_not_filtered(
         inputs, tokenizer, tmp_path / "out", options, 1, heldout_inputs=[heldout]
     )
     assert manifest.heldout.num_documents == 2
-    assert manifest.heldout_repeats == 1  # the text at position 40 itself
+    # The training text at position 40 is the same as the held-out text.
+    assert manifest.heldout_repeats == 1
     cluster = json.loads((tmp_path / "out" / "near_duplicates.jsonl").read_text().splitlines()[0])
     assert cluster["kept"] == f"{heldout}:2"
-    assert len(cluster["removed"]) == 4  # the original and the other copies
+    assert len(cluster["removed"]) == 4  # The original and the other three copies are removed.
 
 
 @pytest.mark.slow
@@ -309,7 +312,7 @@ def test_contaminated_documents_may_be_counted_only(
 def test_lines_are_removed_from_documents(
     prepare_options, tokenizer, tmp_path, write_json_lines
 ) -> None:
-    """The corpus must have the same shards as one prepared from texts that are already clean."""
+    """Compare the shards with those of a corpus prepared from texts that are already clean."""
     lines = ["The cat saw the dog and ran.", "See more here", "The dog ran to the old house."]
     texts = ["\n".join([*lines, f"The cat ran to house {number} of the dogs."]) for number in "abc"]
     cleaned = [clean_c4(text, C4()) for text in texts]
@@ -361,7 +364,7 @@ def test_a_large_cluster_is_written_in_pieces(
 def test_an_input_that_changes_after_the_first_pass_is_noticed(
     prepare_options, tokenizer, tmp_path, write_json_lines, monkeypatch, replacement
 ) -> None:
-    """The number of documents stays the same, or there is one fewer at the end."""
+    """Change an input so that it has as many documents as before, or one fewer at the end."""
     texts = [f"The cat ran to house {number}." for number in range(10)]
     path = write_json_lines(tmp_path / "a.jsonl", texts)
     options = replace(prepare_options, filters=FilterOptions(min_words=2))

@@ -59,7 +59,7 @@ def test_long_paragraphs_are_split_like_short_ones():
 
 
 def test_a_long_block_takes_linear_time_and_is_not_split_inside_a_sentence():
-    unit = "“ hello there. "  # sentencex itself takes 20 s for the whole text
+    unit = "“ hello there. "  # For the whole text, sentencex itself takes 20 s.
     text = unit * 100_000
     start = time.perf_counter()
     sentences = split_sentences(text, "en")

@@ -42,7 +42,7 @@ def test_distributions_agree_with_numpy(largest: int) -> None:
 def test_a_small_corpus_is_measured_exactly(
     finished: Path, corpus: SmallCorpus, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lengths of documents must equal those found by tokenizing the texts again."""
+    """Compare the lengths of documents with those found by tokenizing the texts again."""
     monkeypatch.setattr(statistics, "_MAX_SHARDS", 1000)
     splits = [Corpus(finished, "train"), Corpus(finished, "heldout")]
     measured = [measure(split) for split in splits]

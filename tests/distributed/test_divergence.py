@@ -43,7 +43,7 @@ def kinds(work_dir: Path) -> dict[str, list[int]]:
 def test_eight_devices_skip_and_roll_back(
     bert_jax_here: Any, short_run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A learning rate that spikes in one step makes the following losses outliers."""
+    """Raise the learning rate in one step, which makes the following losses outliers."""
     rate_of = LearningRates.__getitem__
 
     def spiking(self: LearningRates, step: int) -> np.float32:
@@ -55,8 +55,8 @@ def test_eight_devices_skip_and_roll_back(
     words.append(f"reporting.notify=echo $BERT_JAX_EVENT $BERT_JAX_STEP >> {events}")
     finished = bert_jax_here(*short_run(tmp_path, *words))
     assert finished.code == 0, finished.errors
-    # The batches 21 and 22 are outliers. The newest checkpoint two steps earlier is that of step
-    # 18, which was evaluated.
+    # Batches 21 and 22 are outliers. The newest checkpoint that is at least two steps older is the
+    # one at step 18, which was evaluated.
     assert kinds(tmp_path) == {"skip": [22, 23], "rollback": [23]}
     assert "Rolled back to the checkpoint at step 18 and skipped batches 18 to 22" in (
         finished.errors

@@ -19,7 +19,7 @@ from ..commands import Finished
 
 # More processes or devices would spend most of their time waiting for each other on two cores.
 PROCESSES, DEVICES = 2, 2
-BEYOND = 2_000  # more steps than any run here reaches
+BEYOND = 2_000  # No run in this file reaches this many steps.
 
 
 def process_of(launcher: subprocess.Popen[str], index: int) -> int:
@@ -30,7 +30,7 @@ def process_of(launcher: subprocess.Popen[str], index: int) -> int:
             parent = int(stat.read_text().rpartition(")")[2].split()[1])
             if parent == launcher.pid and wanted in (stat.parent / "environ").read_bytes():
                 return int(stat.parent.name)
-        except OSError:  # the process has just ended
+        except OSError:  # The process has just ended.
             continue
     raise AssertionError(f"process {index} is not running")
 
@@ -277,7 +277,7 @@ def test_sigterm_to_one_process_saves_and_stops_all(stopped):
 
 @pytest.mark.slow
 def test_ctrl_c_saves_and_stops_all(bert_jax, short_run, interrupts_enabled, tmp_path):
-    # No checkpoint becomes due, no matter how many steps finish before the signal arrives.
+    # However many steps finish before the signal arrives, no checkpoint becomes due.
     rare = (f"{part}.every_steps={BEYOND}" for part in ("checkpoint", "evaluation"))
     words = short_run(tmp_path, f"phases.only.num_steps={BEYOND}", *rare)
     launcher = bert_jax.start(*words, launcher=PROCESSES, devices=DEVICES)

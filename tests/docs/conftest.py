@@ -27,21 +27,21 @@ class Setup:
 
 
 SETUPS = {
-    # books/tales.txt: 500 short documents, 120 KB
+    # The setup `books` creates books/tales.txt with 500 short documents (120 KB).
     "books": Setup((), 'mkdir books; cp "$TALES" books/tales.txt'),
-    # tokenizer/: a WordPiece vocabulary of 300 tokens, trained on these texts
+    # The setup `tokenizer` trains a WordPiece vocabulary of 300 tokens on books/tales.txt.
     "tokenizer": Setup(
         ("books",),
         "bert-jax train-tokenizer --input books --output tokenizer --vocab-size 300 --num-unused 0",
     ),
-    # corpora/mine/: these texts, prepared for sequences of 32 tokens
+    # The setup `corpus` prepares books/tales.txt for sequences of 32 tokens, in corpora/mine.
     "corpus": Setup(
         ("tokenizer",),
         "bert-jax prepare --input books --tokenizer tokenizer --output corpora/mine "
         "--max-length 32 --held-out 0.1 --workers 1",
     ),
-    # runs/mine/: a BERT with 2 layers and hidden dimension 16, pretrained on this corpus for 20
-    # steps
+    # The setup `run` pretrains a BERT with 2 layers and a hidden dimension of 16 on corpora/mine
+    # for 20 steps, in runs/mine.
     "run": Setup(
         ("corpus",),
         "bert-jax pretrain --config tiny --config.work_dir=runs/mine "
@@ -51,7 +51,8 @@ SETUPS = {
         "--config.model.max_positions=64 --config.evaluation.every_steps=20 "
         "--config.checkpoint.every_steps=20 --config.reporting.tensorboard=False",
     ),
-    # mini-bert/: this BERT, which takes precedence over the larger built-in model with that name
+    # The setup `mini-bert` copies runs/mine to mini-bert, which takes precedence over the larger
+    # built-in model with that name.
     "mini-bert": Setup(("run",), "cp -r runs/mine mini-bert"),
 }
 

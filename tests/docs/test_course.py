@@ -71,7 +71,8 @@ def test_a_notebook_runs_and_reproduces_its_exact_outputs(path: Path, tmp_path: 
     stored = nbformat.read(path, as_version=4)
     # Compile programs with the same flags as when a reader runs the notebook.
     environment = {key: os.environ[key] for key in os.environ if key != "XLA_FLAGS"}
-    environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")  # for the imported small models
+    # The notebooks import small models into this cache.
+    environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
     executed = execute(path, tmp_path, environment)
     for before, after in zip(code_cells(stored), code_cells(executed), strict=True):
         if is_exact(before):

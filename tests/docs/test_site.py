@@ -59,7 +59,8 @@ def test_pages_work_in_a_browser(site: Path, browser: Any, scheme: str, width: i
             problems.append(f"{tab.url}: requests {request.url}")
 
     def report_failure(request: Any) -> None:
-        if request.failure != "net::ERR_ABORTED":  # the next page was opened meanwhile
+        # A request is aborted if the next page is opened in the meantime.
+        if request.failure != "net::ERR_ABORTED":
             problems.append(f"{tab.url}: {request.url} {request.failure}")
 
     context = browser.new_context(

@@ -29,7 +29,7 @@ from bert_jax.training.metrics_log import read_metrics
 
 from ..commands import Finished
 
-pytestmark = pytest.mark.slow  # these tests train complete runs
+pytestmark = pytest.mark.slow  # These tests train complete runs.
 
 TASK = """
 from ml_collections import ConfigDict

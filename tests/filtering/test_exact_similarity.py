@@ -18,7 +18,7 @@ SETTINGS = MinHash(0.8)
 
 @pytest.fixture
 def texts() -> list[str]:
-    """Return texts and copies of each, most of which have similarities from 0.7 to 0.9."""
+    """Return texts and edited copies of them, most with a similarity between 0.7 and 0.9."""
     random = np.random.default_rng(0)
     originals = [random_text(random, 300) for _ in range(60)]
     return [*originals, *(edited(text, 0.023, random) for text in originals), "…", "a b c", "a b c"]

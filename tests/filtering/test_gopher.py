@@ -11,7 +11,8 @@ from bert_jax.filtering.repetition import GopherRepetition, check_gopher_repetit
 
 from .edited import random_text
 
-PROSE = "the quick brown fox and that lazy dog have to be with us "  # 13 words, 8 stop words
+# This text has 13 words, 8 of which are stop words.
+PROSE = "the quick brown fox and that lazy dog have to be with us "
 RULES = GopherQuality()
 
 
@@ -56,16 +57,16 @@ def repetition(text: str, **limits: object) -> str:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        # Two of five lines repeat "b".
+        # Two of the five lines are repetitions of "b".
         ("a1\nb\nb\nb\nc1", "gopher.duplicate_lines: 0.4, at most 0.3"),
-        # Three lines in two paragraphs, which are equal.
+        # This text has three lines in two paragraphs, which are equal.
         ("one\ntwo\n\nthree\n\nthree", "gopher.duplicate_paragraphs: 0.333, at most 0.3"),
-        # One of four lines is a duplicate, with 9 of 42 characters.
+        # One of the four lines is a duplicate; it has 9 of the 42 characters.
         (
             "long line\nlong line\nx 1 y\nanother one here",
             "gopher.duplicate_line_characters: 0.214, at most 0.2",
         ),
-        # "ab cd" occurs twice and has 8 of 30 characters, excluding white space.
+        # "ab cd" occurs twice and accounts for 8 of the 30 characters, excluding white space.
         ("ab cd efghijkl ab cd mnopqrstuvwxyz", "gopher.top_2_gram: 0.267, at most 0.2"),
     ],
 )

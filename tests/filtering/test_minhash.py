@@ -35,7 +35,7 @@ def test_bands_follow_from_the_threshold(
 
 
 def test_estimates_are_as_accurate_as_those_of_datasketch() -> None:
-    """Both must have the errors that are expected of independent permutations."""
+    """Check that both have the errors that are expected with independent permutations."""
     random = np.random.default_rng(0)
     settings = MinHash(0.8)
     errors: dict[str, list[float]] = {"here": [], "datasketch": []}
@@ -48,7 +48,8 @@ def test_estimates_are_as_accurate_as_those_of_datasketch() -> None:
         theirs = [datasketch_signature(each, settings.num_permutations) for each in texts]
         errors["here"].append((similarities(ours[:, :1].T, ours[:, 1:].T)[0] - exact) / deviation)
         errors["datasketch"].append((theirs[0].jaccard(theirs[1]) - exact) / deviation)
-    for scaled in errors.values():  # 60 values with a standard normal distribution
+    # The 60 scaled errors should have a standard normal distribution.
+    for scaled in errors.values():
         assert abs(np.mean(scaled)) < 3 / 60**0.5
         assert 0.5 < np.mean(np.square(scaled)) < 1.6
 

@@ -55,11 +55,12 @@ def test_slices_do_not_change_the_words(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_hash_of_a_word_is_a_polynomial() -> None:
-    """Compute it with whole numbers, for a word at the end of a text."""
+    """Compute the hash with Python integers, for a word at the end of a text."""
     word, modulus = "straße", 1 << 64
     values = [int(x) for x in words_module._coefficients()[[ord(each) for each in word]]]
     total = sum(x * pow(0x9E3779B97F4A7C15, power, modulus) for power, x in enumerate(values))
-    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):  # the final step of MurmurHash3
+    # This is the final step of MurmurHash3.
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
         total = (total % modulus ^ total % modulus >> 33) * factor % modulus
     assert word_hashes("…! one, two " * 9 + word)[-1] == total ^ total >> 33
 

@@ -110,7 +110,8 @@ def test_a_run_ends_early_and_its_best_checkpoint_is_kept_and_used(
     assert "start      the parameters of" in finished.output
     assert "randomly initialized" not in finished.output
     steps = sorted(int(path.name) for path in (work_dir / "checkpoints").iterdir())
-    assert steps == [2, 8]  # step 8 follows three evaluations without improvement
+    # Step 2 is the best, and the run ends at step 8, after three evaluations without improvement.
+    assert steps == [2, 8]
     best, last = steps
     assert scores(work_dir)["step"] == best
     assert json.loads((work_dir / "model.json").read_text())["best_step"] == best
@@ -182,10 +183,11 @@ def test_the_best_checkpoint_of_a_killed_run_is_used(worsening, disturbed, bert_
     disturbed(worsening, 5, kill=True)
     steps = sorted(int(path.name) for path in (work_dir / "checkpoints").iterdir())
     assert steps == [2, 4]
-    assert default_checkpoint_step(work_dir) == 2  # the newest checkpoint is worse
+    # The newest checkpoint has a worse score than this one.
+    assert default_checkpoint_step(work_dir) == 2
     finished = bert_jax_here("evaluate", work_dir)
     assert finished.code == 0 and "run, step 2\n" in finished.output, finished.errors
-    (work_dir / "metrics.jsonl").unlink()  # without the log, the best step is unknown
+    (work_dir / "metrics.jsonl").unlink()  # Without the log, the best step is unknown.
     assert default_checkpoint_step(work_dir) == 4
 
 

@@ -18,7 +18,7 @@ from .conftest import WHOLE, history, parameters
 pytestmark = pytest.mark.slow
 
 SETTINGS = ("divergence.max_rollbacks=2", "divergence.margin_steps=2")
-SPIKE = 19  # the index of the batch whose learning rate is infinite
+SPIKE = 19  # The learning rate is infinite for the batch with this index.
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def test_a_run_survives_infinite_parameters(
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     finished = bert_jax_here(*toy.words("glue", whole, *WHOLE, *SETTINGS))
     assert finished.code == 0, finished.errors
-    # The update with batch 19 makes the parameters infinite, which shows in the next step. The
-    # newest checkpoint two steps earlier is that of step 18.
+    # The update with batch 19 makes the parameters infinite, which is noticed in the next step. The
+    # newest checkpoint that is at least two steps older is the one at step 18.
     text = finished.errors
     assert "step 21 (batch 20): its loss is nan" in text
     assert "The first parameters that are not finite are encoder.embeddings" in text

@@ -48,7 +48,8 @@ def copy_with(work_dir: Path, target: Path, **changes: object) -> Path:
 def test_scores_do_not_depend_on_the_batch_size(whole, evaluated, tmp_path, size):
     result = evaluated(copy_with(whole, tmp_path / "copy", evaluation_batch_size=size))
     result = result["sets"]["validation"]
-    assert result["examples"] == 21  # not a multiple of either size
+    # The number of examples is not a multiple of either batch size.
+    assert result["examples"] == 21
     assert result["scores"] == pytest.approx(scores(whole)["scores"], rel=1e-5)
 
 
@@ -151,7 +152,8 @@ def test_another_file_or_directory_can_be_evaluated(whole, toy, evaluated, tmp_p
     scorer, features = evaluation.scorer, evaluation.sets["wrong"].features
     longer = scorer._lengths(features)
     assert max(longer) >= features.lengths.max() > max(scorer.row_lengths)
-    assert len(longer) == len(scorer.row_lengths)  # so that no additional program is compiled
+    # There are as many lengths as before, so no additional program is compiled.
+    assert len(longer) == len(scorer.row_lengths)
     result = evaluated(whole, "--data", toy.root / "reviews")
     assert result["sets"]["validation"]["scores"] == scores(whole)["scores"]
 

@@ -32,7 +32,8 @@ def test_files_with_one_stem_have_separate_predictions(toy, make_source, bert_ja
         words = ("--config", toy.root / "tags.py", "--data", data, "--predictions", out)
         return bert_jax_here("evaluate", model, *words)
 
-    for data in (first, second, first):  # evaluating a file again overwrites its own predictions
+    # Evaluate the first file twice, which overwrites its own predictions.
+    for data in (first, second, first):
         finished = evaluate(data)
         assert finished.code == 0, finished.errors
         assert f"predictions: {out}/{data.name}.txt" in finished.output

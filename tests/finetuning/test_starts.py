@@ -172,7 +172,7 @@ def test_the_reported_padding_is_that_of_the_training_batches(opened, task):
     masks = [batches[step]["attention_mask"] for step in range(len(batches))]
     assert (
         masks[0].ndim == (3 if task == "choices" else 2) and len(masks) == 5
-    )  # the last batch is not full
+    )  # The last batch is not full.
     share = 1 - sum(mask.sum() for mask in masks) / sum(mask.size for mask in masks)
     assert describe(run)[-1].endswith(f" {share:.1%} padding")
 
@@ -257,7 +257,8 @@ def test_a_run_resumes_without_its_source_and_with_a_moved_source(
         return toy.words("glue", into, f"num_epochs={epochs}", init=init)
 
     assert bert_jax_here(*words(1)).code == 0
-    (init / "checkpoints").rename(moved)  # as a user might do to free up disk space
+    # Move the checkpoints away, as a user might do to free up disk space.
+    (init / "checkpoints").rename(moved)
     emptied = bert_jax_here(*words(1))
     assert emptied.code == 0 and "(finished: nothing to do)" in emptied.output
     assert not (init / "checkpoints").exists()

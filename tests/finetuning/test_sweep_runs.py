@@ -129,7 +129,8 @@ def test_what_it_is_compared_with_is_the_majority(undisturbed, toy) -> None:
 
 def test_programs_are_compiled_once_for_all_runs(undisturbed) -> None:
     compiled, lengths = undisturbed[1].base.compiled, undisturbed[1].base.row_lengths
-    assert compiled.train_step._cache_size() <= 2 * len(lengths)  # for each of two batch sizes
+    # Each length has one program for each of the two batch sizes.
+    assert compiled.train_step._cache_size() <= 2 * len(lengths)
     # This includes the programs for the test set, which has no targets.
     assert compiled.prediction_step._cache_size() <= len(lengths)
 

@@ -107,7 +107,8 @@ def test_the_table_compares_the_best_rate_of_each_approach(three, bert_jax_here)
         assert float(row["learning rate"]) == best[layers]
         assert row["trainable"] == f"{TRAINABLE[layers]:,}"
         assert row["loss"] == f"{found[layers, best[layers]]['loss']:.3f}"
-    assert "parameters" not in head and "examples" not in head  # the same for all variants
+    # These numbers are the same for all variants, so the table has no columns for them.
+    assert "parameters" not in head and "examples" not in head
     report = (three / "report.html").read_text()
     assert report.count("<th>tuning.top_layers</th>") == 2
     assert "<h3>Each variant with its best hyperparameters</h3>" in report

@@ -101,7 +101,7 @@ def test_a_task_can_be_learned_and_evaluate_gives_the_runs_scores(
     assert {
         k: v for k, v in history(work_dir)["evaluation", result["step"]].items() if k != "step"
     } == result["scores"]
-    if task != "regression":  # regression has no test set
+    if task != "regression":  # The regression task has no test set.
         predicted, right = PREDICTIONS[task](toy.root, work_dir / "predictions")
         assert len(predicted) == len(right) > 4
         assert predicted == right
@@ -151,7 +151,8 @@ def test_entities_are_scored_in_every_scheme(toy, tmp_path: Path, letters: str) 
         assert [row[-2] for row in rows] == [row[-1] for row in rows[:-1]] + [rows[-1][-2]]
         assert rows[-1][-1] == "O"
         own = {row[-1][:1] for row in rows}
-        restated = letters == "IES" and learn_as == "IOB2"  # for conlleval, which reads BIOES
+        # These predictions are converted to IOB2 for conlleval.
+        restated = letters == "IES" and learn_as == "IOB2"
         assert own == ({"B", "I", "O"} if restated else {"B", *letters, "O"})
     assert result["as_written"] == result["IOB2"]
     assert result["IOB2"]["precision"] == 1.0 and result["IOB2"]["recall"] == pytest.approx(2 / 3)
@@ -231,4 +232,4 @@ def test_a_constant_regression_is_not_better_than_chance(toy, tmp_path: Path) ->
     assert chance == pytest.approx(1.645 / 499**0.5)
     samples = [2.5 + 1e-4 * rng.normal(size=(500, 1)).astype(np.float32) for _ in range(200)]
     above = sum(examples.scores(logits)["pearson"] > chance for logits in samples)
-    assert 1 <= above <= 20  # expected: 10, with a standard deviation of 3
+    assert 1 <= above <= 20  # The expected number is 10, with a standard deviation of 3.

@@ -259,12 +259,14 @@ def test_the_plot_has_a_line_for_each_variant_and_batch_size(count: int) -> None
         line = lines[label]
         assert list(line.get_ydata()) == [means[*pair, rate] for rate in (1e-4, 1e-3)]
         x = np.asarray(line.get_xdata())
-        assert np.abs(x - [0, 1]).max() < 0.4  # next to its learning rate
+        # Every point is close to the position of its learning rate.
+        assert np.abs(x - [0, 1]).max() < 0.4
         shifts.add(round(float(x[0]), 6))
         styles.add((to_hex(line.get_color()), line.get_linestyle()))
     assert len(styles) == len(shifts) == len(pairs)
     scattered = [tuple(each.get_offsets()[:, 1]) for each in panel.collections]
-    assert sorted(map(len, scattered)) == [6] * len(pairs)  # two learning rates and three seeds
+    # There is a point for each of two learning rates and three seeds.
+    assert sorted(map(len, scattered)) == [6] * len(pairs)
     scores = sorted(run.scores["accuracy"] for run in results.runs)
     assert sorted(y for points in scattered for y in points) == scores
     levels = {float(np.asarray(line.get_ydata())[0]) for line in panel.get_lines()}
@@ -292,7 +294,7 @@ def test_the_time_left_is_estimated_for_each_variant() -> None:
     durations.add(fast[0], 8.0)
     assert durations.seconds_left([*slow, *fast]) == 2 * 20.0 + 2 * 8.0
     other = Hyperparameters(8, 1.0, 3, 0, variant=LAYERS[2])
-    assert durations.seconds_left([other]) == 3 * 7.0  # (20 + 8) / 4 seconds per epoch
+    assert durations.seconds_left([other]) == 3 * 7.0  # An epoch takes (20 + 8) / 4 = 7 seconds.
     durations.add(fast[1], 4.0, fraction=0.25)  # half an epoch
     assert durations.seconds_per_epoch(LAYERS[1]) == 8.0
 

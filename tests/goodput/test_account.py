@@ -33,9 +33,9 @@ def total(*entries: Entry) -> Goodput:
 KILLED = (
     start(1010, 1000, tpu_initialization=6, training_prep=4),
     progress(1020, 5, tokens=50, program_startup=5, productive=5),
-    progress(1022, 5, unproductive_checkpoint_save_time=2),  # a checkpoint at step 5
+    progress(1022, 5, unproductive_checkpoint_save_time=2),  # The run saves a checkpoint at step 5.
     progress(1030, 9, tokens=40, productive=8),
-    progress(1031, 9, productive=1),  # it was killed during step 10
+    progress(1031, 9, productive=1),  # The run is killed during step 10.
     start(1045, 1041, step=5, tpu_initialization=4),
     progress(1061, 10, tokens=50, productive=10, data_stall=6),
     end(1061, 10),

@@ -215,4 +215,4 @@ def test_recording_a_step_takes_microseconds(tmp_path: Path) -> None:
             ledger.move(0.0, "data_stall", "productive")
             ledger.step = step
         seconds = (time.perf_counter() - began) / 10_000
-    assert seconds < 100e-6  # about 3 microseconds on an idle machine
+    assert seconds < 100e-6  # A call takes about 3 microseconds on an idle machine.

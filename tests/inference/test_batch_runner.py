@@ -55,7 +55,8 @@ def test_batches_of_long_rows_fit_into_the_caches_of_a_cpu():
 
 
 def test_a_batch_that_exceeds_memory_is_refused(monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")  # a CPU would split the batch
+    # On a CPU, the batch would be split instead.
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     with pytest.raises(ValueError, match="batch_size=1000000000000: a batch takes at least"):
         BatchRunner("model", 512, 10**12)(sums, features_of([20] * 9))
     assert len(BatchRunner("model", 512, 10**12)(sums, features_of([20] * 8))) == 8

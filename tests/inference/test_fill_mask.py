@@ -78,7 +78,7 @@ def test_few_shapes_are_compiled(model):
     fill = FillMask(model.ours)
     for count in (1, 1, 40, 60):
         fill(["a [MASK]" + " b" * (number % 37) for number in range(count)])
-    assert fill.num_shapes <= 1 + 3  # rows of 16, 32 and 40 tokens
+    assert fill.num_shapes <= 1 + 3  # The additional shapes are for rows of 16, 32 and 40 tokens.
 
 
 def test_the_end_of_a_text_is_truncated_but_never_a_mask(fill):

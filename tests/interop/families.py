@@ -21,7 +21,7 @@ SIZES = dict(
     initializer_range=0.1,
 )
 BYTES = ["<s>", "<pad>", "</s>", "<unk>", *sorted(ByteLevel.alphabet()), "<mask>"]
-# The suffix of Hugging Face's class name for each of our heads.
+# For each of our heads, the suffix of the Hugging Face class name.
 HEADS = {
     "encoder": "Model",
     "masked_lm": "ForMaskedLM",
@@ -91,7 +91,7 @@ def make(
         vocabulary = {piece: number for number, piece in enumerate(BYTES)}
         (directory / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
         (directory / "merges.txt").write_text("#version: 0.2\n")
-    elif family == "ModernBert":  # this class has no tokenizer of its own
+    elif family == "ModernBert":  # ModernBERT has no tokenizer class of its own.
         vocabulary = {word: number for number, word in enumerate(WORDS)}
         transformers.BertTokenizer(vocab=vocabulary).save_pretrained(directory)
     else:

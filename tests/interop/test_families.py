@@ -364,7 +364,8 @@ def test_the_kind_of_sentence_pairs_is_exported_and_imported(bert_jax_here, tmp_
     assert bert_jax_here("import", tmp_path / "theirs", "--output", tmp_path / "ours").code == 0
     content = json.loads((tmp_path / "ours/model.json").read_text())
     assert content["origin"]["sentence_pairs"] == "sentence_order"
-    content["origin"]["sentence_pairs"] = "next_sentence"  # unlike Hugging Face's ALBERT models
+    # Hugging Face's ALBERT models never have this objective.
+    content["origin"]["sentence_pairs"] = "next_sentence"
     (tmp_path / "ours/model.json").write_text(json.dumps(content))
     words = ("--format", "huggingface", "--output", tmp_path / "back")
     assert bert_jax_here("export", tmp_path / "ours", *words).code == 0
@@ -417,7 +418,8 @@ def test_an_untied_output_layer_is_kept(family, bert_jax_here, tmp_path):
     expected, found = tensors_of(theirs), tensors_of(back)
     assert found.keys() == expected.keys()
     for name, array in expected.items():
-        if name != "predictions.bias":  # unused, since the output layer has its own bias
+        # This tensor is not used, since the output layer has its own bias.
+        if name != "predictions.bias":
             np.testing.assert_array_equal(found[name], array, err_msg=name)
     for other in (ours, back):
         verified = bert_jax_here("verify", theirs, other)

@@ -123,7 +123,8 @@ def test_models_without_a_hugging_face_class(form, encoder, tmp_path, make_bert,
     words = ("export", ours, "--format", form, "--output", out, "--hidden-states")
     assert bert_jax_here(*words).code == 0
     assert "hidden_1" in agree(open_model(out), open_model(ours), 40, 9)
-    if not config.encoder.num_segments:  # segment ids are still an input
+    # Even a model without segments takes segment ids as an input.
+    if not config.encoder.num_segments:
         assert int(run_card(out, "print(len(outputs))")) > 3
 
 
@@ -200,14 +201,15 @@ def test_verify_between_formats_and_with_damage(exported, bert_jax_here):
     compared = bert_jax_here("verify", out / "model.onnx", other)
     assert compared.code == 0, compared.output + compared.errors
     assert "sentences: 8 x" in compared.output and "not compared" not in compared.output
-    for directory in (out, other):  # otherwise the checksums would reveal the changes below
+    # Remove the checksums, which would reveal the following changes.
+    for directory in (out, other):
         (directory / "SHA256SUMS").unlink()
     weights = dict(np.load(other / "weights.npz"))
     weights["masked_lm.norm.bias"] = weights["masked_lm.norm.bias"] + 0.01
     np.savez(other / "weights.npz", **weights)
     assert bert_jax_here("verify", out, other).code == 1
     data = bytearray((out / "model.onnx.data").read_bytes())
-    data[len(data) // 2 + 3] ^= 0x40  # flip a bit of an exponent
+    data[len(data) // 2 + 3] ^= 0x40  # Flip a bit in the exponent of a number.
     (out / "model.onnx.data").write_bytes(data)
     assert bert_jax_here("verify", out, ours).code == 1
     (out / "model.onnx.data").write_bytes(data[:100])

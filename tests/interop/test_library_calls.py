@@ -116,7 +116,7 @@ def test_verify_compares_and_reports_only_if_asked(directories, capsys, tmp_path
     assert equal.passed and equal.verdict.startswith(tuple("0123456789"))
     assert equal.differences.keys() == {"random", "sentences"}
     largest = max(each.relative for each in equal.differences["random"].values())
-    assert 0 < largest < 1e-4  # results differ only in float32 rounding
+    assert 0 < largest < 1e-4  # The results differ only by float32 rounding errors.
     assert not verify(theirs, imported.work_dir, tolerance=largest / 100).passed
     shutil.copytree(theirs, tmp_path / "changed")
 

@@ -27,7 +27,8 @@ def exported(make_bert, bert_jax_here, tmp_path):
 
         message = "TensorFlow .* cannot run a program exported by jax .*"
         unsupported = re.search(message, finished.errors)
-        if unsupported and tensorflow.__version__ < "2.22":  # TensorFlow 2.21 predates jax 0.11
+        # TensorFlow 2.21 was released before jax 0.11, and cannot run its programs.
+        if unsupported and tensorflow.__version__ < "2.22":
             assert not out.exists()
             pytest.skip(unsupported.group())
         assert finished.code == 0, finished.errors

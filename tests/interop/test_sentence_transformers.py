@@ -202,9 +202,10 @@ def test_a_model_without_settings_has_the_mean(build, imported, bert_jax_here):
     output, ours = imported(theirs)
     assert "sentence embedding" not in output and read_sentence_embedding(ours) is None
     embed = Embed(ours)
-    compare(load(theirs), embed)  # sentence-transformers also pools with the mean
+    # By default, sentence-transformers also averages the token vectors.
+    compare(load(theirs), embed)
     content = json.loads((ours / "model.json").read_text())
-    del content["sentence_embedding"]  # earlier versions did not write this key
+    del content["sentence_embedding"]  # Earlier versions did not write this key.
     write(ours / "model.json", content)
     found = Embed(ours)(TEXTS[0])
     np.testing.assert_allclose(found.vector, found.mean, atol=1e-6)

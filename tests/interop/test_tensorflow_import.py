@@ -100,7 +100,7 @@ def make_release(make_bert, tmp_path):
 
 
 def save(prefix, variables: dict[str, np.ndarray]) -> None:
-    import tensorflow  # imported here so that other tests run without TensorFlow
+    import tensorflow  # Import TensorFlow only here, so that the other tests run without it.
 
     tensorflow.raw_ops.SaveV2(
         prefix=str(prefix),
@@ -133,7 +133,8 @@ def test_a_release_is_compared_without_being_imported(path, make_release, bert_j
     compared = bert_jax_here("verify", release / path, theirs)
     assert compared.code == 0, compared.output + compared.errors
     assert "(TensorFlow checkpoint, pretraining)" in compared.output
-    assert "sentences: " in compared.output  # tokenized with the release's vocab.txt
+    # The sentences are tokenized with the release's vocab.txt.
+    assert "sentences: " in compared.output
 
     def change(tensors):
         tensors["bert.pooler.dense.bias"] = tensors["bert.pooler.dense.bias"] + 0.1

@@ -108,7 +108,7 @@ def test_a_tolerance_of_0_requires_bitwise_equality(ours, bert_jax_here, tmp_pat
     equal = bert_jax_here("verify", ours, same, "--tolerance", "0")
     assert equal.code == 0 and "PASS: A and B are bitwise equal" in equal.output
 
-    theirs = ours.parent / "theirs"  # the same weights in PyTorch, with different rounding
+    theirs = ours.parent / "theirs"  # PyTorch has the same weights, but rounds differently.
     close = bert_jax_here("verify", ours, theirs, "--tolerance", "1e-4")
     last = r"\nPASS: (\S+) is within 0.0001; the largest absolute difference is (\S+)\n$"
     relative, absolute = map(float, re.search(last, close.output).groups())
@@ -164,7 +164,8 @@ def test_a_different_tokenizer_is_detected(ours, bert_jax_here):
     (theirs / "vocab.txt").write_text("\n".join(words) + "\n")
     compared = bert_jax_here("verify", ours, theirs)
     assert compared.code == 1 and "different tokenizers" in compared.output
-    assert failing_rows(compared.output) == []  # the weights are still compared
+    # The weights are compared even if the tokenizers differ.
+    assert failing_rows(compared.output) == []
 
 
 def test_a_different_tokenization_by_transformers_is_reported(ours, bert_jax_here, tmp_path):
@@ -175,7 +176,8 @@ def test_a_different_tokenization_by_transformers_is_reported(ours, bert_jax_her
     file = back / "tokenizer.json"
     state = json.loads(file.read_text())
     state["normalizer"] |= {"lowercase": False, "strip_accents": False}
-    (back / "SHA256SUMS").unlink()  # otherwise the checksums would reveal the changes below
+    # Remove the checksums, which would reveal the following changes.
+    (back / "SHA256SUMS").unlink()
     file.write_text(json.dumps(state))
     (back / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
     compared = bert_jax_here("verify", back, back)

@@ -92,7 +92,8 @@ def test_attributions_sum_to_the_change_of_the_score(import_pair):
     assert_allclose(coarse.scores.sum(), difference, atol=coarse.error + 1e-6)
     assert_allclose(fine.word_scores.sum(), fine.scores.sum(), rtol=1e-5)
     assert len(fine.word_scores) == len(fine.words)
-    assert fine.scores[0] == fine.scores[-1] == 0  # the baseline keeps [CLS] and [SEP]
+    # The baseline keeps [CLS] and [SEP], so these tokens contribute nothing.
+    assert fine.scores[0] == fine.scores[-1] == 0
 
 
 def test_requests_that_make_no_sense_are_rejected(import_pair):

@@ -103,7 +103,7 @@ def test_nothing_is_pruned_at_first_and_everything_at_last(import_pair, config, 
 
 def test_shared_layers_are_pruned_together(import_pair, config):
     pruning = prune_heads(import_pair("Albert", "classification")[1], config=config)
-    assert pruning.importance.shape == (2, HEADS)  # two groups of one layer each
+    assert pruning.importance.shape == (2, HEADS)  # The model has two groups of one layer each.
 
 
 def test_progress_names_layers_as_the_table_does(import_pair, config, monkeypatch):

@@ -86,7 +86,8 @@ def test_best_answers_match_an_exhaustive_search(n_best: int, longest: int) -> N
     assert np.bincount(windows.examples).max() > 3
     for number, (example, answer) in enumerate(zip(examples, answers, strict=True)):
         spans = all_spans(windows, number, start, end, longest)
-        best = sorted(spans, key=lambda span: span[0])  # stable, so earlier, shorter spans win ties
+        # Sorting is stable, so earlier and shorter spans win ties.
+        best = sorted(spans, key=lambda span: span[0])
         expected: dict[str, tuple] = {}
         for span in best:
             marks = example.context[span[2] :]
@@ -97,7 +98,7 @@ def test_best_answers_match_an_exhaustive_search(n_best: int, longest: int) -> N
                 expected.setdefault(example.context[span[1] : stop], (span[1], stop, *span[3:]))
         actual = {c.text: (c.start, c.end, c.start_logit, c.end_logit) for c in answer.candidates}
         assert list(actual.items()) == list(expected.items()) and "" not in actual
-        if not spans:  # the tokenizer drops the entire line
+        if not spans:  # There are no spans if the tokenizer drops the entire line.
             continue
         probabilities = softmax([span[2] + span[3] for span in expected.values()])
         np.testing.assert_allclose([c.probability for c in answer.candidates], probabilities, 1e-12)
@@ -116,11 +117,12 @@ def test_only_the_best_span_with_a_text_is_kept() -> None:
 
 
 def test_repeated_texts_do_not_count_toward_n_best() -> None:
-    """The code released by Devlin et al. also keeps n_best distinct texts."""
+    """Check that n_best distinct texts are kept, as in the code released by Devlin et al."""
     example = SpanExample("q", "where?", "Paris. Paris. Paris. Paris. Paris. Paris. Lyon.", "")
     windows = span_windows([example], tokenizer_of([example]), labeled=False)
     start = np.zeros((1, int(windows.features.lengths.max())), np.float32)
-    start[0, windows.features.sequences.lengths[0] - 3 :] = -1  # ranks Lyon last of 27 spans
+    # These logits rank "Lyon" last of the 27 spans.
+    start[0, windows.features.sequences.lengths[0] - 3 :] = -1
     possible = {"Paris", "Paris.", ".", ". Paris", ". Lyon", "Lyon", "Lyon."}
     for n_best, count in ((20, 7), (7, 7), (5, 5), (1, 1)):
         (answer,) = best_answers(

@@ -146,7 +146,7 @@ def test_tfds_has_the_same_examples(
     tfds_sets = glue_files(name, f"tfds:glue/{config}")
     official_sets = glue_files(name, str(official / name))
     pairs = [("train", tfds_sets.train, official_sets.train)]
-    if name != "QQP":  # QQP's broken row is accepted only in training sets
+    if name != "QQP":  # QQP's broken row is accepted only in the training set.
         validation = zip(
             tfds_sets.validation.values(), official_sets.validation.values(), strict=True
         )
@@ -297,7 +297,7 @@ def test_unknown_names_are_rejected() -> None:
 
 
 def test_submissions_are_sorted_by_id(tmp_path: Path) -> None:
-    """TensorFlow Datasets orders rows differently from the official files."""
+    """Check the order, since TensorFlow Datasets and the official files order rows differently."""
     file = tmp_path / "SST-2.tsv"
     write_glue_submission(glue_task("SST-2"), [0, 0, 1, 0], ["2", "0", "10", "1"], file)
     assert file.read_text() == "index\tprediction\n0\t0\n1\t0\n2\t0\n10\t1\n"

@@ -50,13 +50,13 @@ def test_an_unexpected_header_is_rejected(tmp_path: Path, text: str, options: di
         ("text\nwhat a film\nugh\n", CLASS),  # no label column
         ("text,label\n", CLASS),
         ("fine,good\nugh,bad\n", CLASS),
-        ("fine,web\nugh,news\nso so,\n", CLASS),  # the second column is not the label
+        ("fine,web\nugh,news\nso so,\n", CLASS),  # The second column does not contain the label.
         ("fine,\nugh,unsure\n", CLASS),
         ("fine,7\nugh,8\n", CLASS),
         ("fine,1e3\nugh,2\n", NUMBER),
         ("fine,good|bad\nugh,[]\n", SETS),
         ("fine,True,0\nugh,0,0\n", BOOLEANS),
-        ("fine,label\nugh,\n", {"label": "label"}),  # a test set needs no label column
+        ("fine,label\nugh,\n", {"label": "label"}),  # A test set does not need a label column.
     ],
 )
 def test_a_possible_example_is_not_a_header(tmp_path: Path, text: str, options: dict) -> None:

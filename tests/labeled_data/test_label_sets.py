@@ -114,6 +114,6 @@ def test_labels_that_would_corrupt_predictions_are_rejected() -> None:
 @pytest.mark.parametrize("files", [SentenceFiles, ChoiceFiles, TagFiles])
 @pytest.mark.parametrize("labels", [("a", ""), (" ", "a")])
 def test_empty_labels_are_rejected(files, labels) -> None:
-    """If a model predicted an empty label, it would look as if the prediction were missing."""
+    """Reject empty labels, because a predicted empty label looks like a missing prediction."""
     with pytest.raises(ValueError, match=r"labels=\(.*\): contains an empty name"):
         files(train="x", labels=labels)

@@ -105,7 +105,7 @@ def test_classes_are_indices_of_labels(tmp_path: Path, tokenizer: Tokenizer) -> 
     assert features.targets["labels"].dtype == np.int32
     batch = features.batch(np.array([0, 1]), 3)
     assert batch["labels"].tolist() == [1, 0]
-    assert batch["token_ids"].tolist() == [[2, 5, 3], [2, 6, 3]]  # the first row is truncated
+    assert batch["token_ids"].tolist() == [[2, 5, 3], [2, 6, 3]]  # The first row is truncated.
 
 
 def test_numbers_are_float32(tmp_path: Path, tokenizer: Tokenizer) -> None:

@@ -165,7 +165,8 @@ def test_targets_are_set_in_windows_with_the_entire_answer(word_tokenizer, answe
     assert targets["start_positions"].dtype == np.int32
     for row in range(len(windows)):
         offsets = windows.character_offsets[sequences.starts[row] : sequences.starts[row + 1]]
-        words = range(6 * row, min(6 * row + 16, 40))  # the words in this window
+        # A window contains up to 16 words, starting at every sixth word.
+        words = range(6 * row, min(6 * row + 16, 40))
         first, last = (int(targets[f"{side}_positions"][row]) for side in ("start", "end"))
         if answer[0] in words and answer[1] in words:
             assert example.context[offsets[first, 0] : offsets[last, 1]] == example.answer_texts[0]

@@ -34,7 +34,7 @@ def test_train_and_validation_are_parts_of_one_file(tmp_path: Path) -> None:
     assert len(validation) == pytest.approx(300, abs=45)  # three standard deviations
     assert [texts[int(i)] for i in validation.ids] == validation.firsts
     assert validation.locations[0] == f"{path}:{int(validation.ids[0]) + 2}"
-    for share in (0.2, 0.1):  # a smaller fraction holds out a subset
+    for share in (0.2, 0.1):  # A smaller fraction holds out a subset of the same rows.
         smaller = split(path, "validation", validation_share=share)
         assert 0 < len(smaller) < len(validation) and set(smaller.firsts) < set(validation.firsts)
 
@@ -70,7 +70,7 @@ def test_pairs_are_held_out_by_both_texts() -> None:
 
 
 def test_the_hash_does_not_change() -> None:
-    """A run started with an earlier version must resume with the same rows held out."""
+    """Check that a run started with an earlier version resumes with the same held-out rows."""
 
     def blake(data: bytes) -> bytes:
         return hashlib.blake2b(data, digest_size=16).digest()

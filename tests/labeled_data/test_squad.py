@@ -164,7 +164,7 @@ def test_missing_files_are_rejected(tmp_path: Path) -> None:
 
 def test_the_official_dev_set_has_the_published_size(shared_data: Path) -> None:
     examples = read_squad(shared_data / "squad/dev-v1.1.json.xz", labeled=True)
-    assert len(examples) == 10_570  # Rajpurkar et al. 2016, table 1
+    assert len(examples) == 10_570  # This number is from Rajpurkar et al. 2016, table 1.
     assert len({example.title for example in examples}) == 48
     for example in examples:
         for text, start in zip(example.answer_texts, example.answer_starts, strict=True):

@@ -78,7 +78,7 @@ def test_compressed_files_are_found_without_their_suffix(tmp_path: Path, suffix,
 
 
 def test_texts_in_csv_may_be_long(tmp_path: Path) -> None:
-    """By default, Python's csv module limits cells to 131,072 characters."""
+    """Read cells above 131,072 characters, the default limit of Python's csv module."""
     path, text = tmp_path / "a.csv", "a, b " * 30_000
     path.write_text(f'text,label\n"{text}",1\n')
     assert read_table(str(path), CSV, ["text"]).columns["text"] == [text]
@@ -91,13 +91,13 @@ def test_csv_files_written_by_python_are_read_correctly(tmp_path: Path) -> None:
         csv.writer(file).writerows([["text", "label"], *rows])
     table = read_table(str(path), CSV, ["label", "text"])
     assert table.columns == columns_of(rows)
-    first = 2 + len(ROWS)  # a row's location is its first line
+    first = 2 + len(ROWS)  # The location of a row is its first line.
     assert table.locations[-2:] == [f"{path}:{first}", f"{path}:{first + 2}"]
 
 
 @pytest.mark.parametrize("delimiter", [";", "|", "\t"])
 def test_csv_can_have_another_delimiter(tmp_path: Path, delimiter: str) -> None:
-    """In locales with a decimal comma, spreadsheet programs use a different delimiter."""
+    """Read files as spreadsheet programs write them in locales with a decimal comma."""
     rows = [*ROWS, ["two\nlines", "1,5"], [f"a{delimiter}b", "0"]]
     path = tmp_path / "a.csv"
     with open(path, "w", newline="", encoding="utf-8") as file:

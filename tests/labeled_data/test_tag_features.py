@@ -55,7 +55,8 @@ def test_first_tokens_of_words_match_hugging_face(shared_data: Path, name: str) 
         document_context=False,
     )
     check_words_and_windows(features, sentences, 512)
-    assert len(features.features) == len(sentences)  # no sentence is longer than 512 tokens
+    # No sentence is longer than 512 tokens, so each one has a single window.
+    assert len(features.features) == len(sentences)
     hf_tokenizer = BertTokenizerFast(vocab=str(vocabulary))
     encoded = hf_tokenizer(sentences.words, is_split_into_words=True)
     weights = features.features.token_targets["label_weights"]
@@ -71,7 +72,7 @@ def test_first_tokens_of_words_match_hugging_face(shared_data: Path, name: str) 
             assert ids[tokens].tolist() == expected_ids
             scored = np.flatnonzero(weights[tokens]).tolist()
             assert scored == [firsts[word] for word in range(len(words))]
-        else:  # a word without tokens is scored at an [UNK]
+        else:  # A word without tokens is scored at an [UNK].
             without_tokens += len(words) - len(firsts)
             unknown = hf_tokenizer.unk_token_id
             kept = [token for token in ids[tokens].tolist() if token != unknown]

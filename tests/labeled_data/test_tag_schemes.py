@@ -8,8 +8,10 @@ import pytest
 
 from bert_jax.labeled_data.tag_schemes import recognize_scheme, to_closed, to_iob1, to_iob2
 
-CLOSED = {"BIOES": "IES", "BILOU": "ILU", "BMES": "MES"}  # the letters for inside, last and single
-Entities = list[tuple[int, int, str]]  # (first word, last word, type)
+# These are each scheme's letters for inside, last and single.
+CLOSED = {"BIOES": "IES", "BILOU": "ILU", "BMES": "MES"}
+# An entity consists of its first word, its last word and its type.
+Entities = list[tuple[int, int, str]]
 
 
 def random_sentence(rng: random.Random) -> tuple[int, Entities]:

@@ -155,7 +155,7 @@ BIOES = "a B-PER\nb E-PER\nc S-PER\n\nd O\ne S-LOC\n"
 def test_correct_tags_are_repeated_in_the_scheme_of_the_predictions(
     tmp_path: Path, text: str, labeled: bool
 ) -> None:
-    """To compute accuracy, conlleval compares tags one by one."""
+    """Check that both use one scheme, since conlleval's accuracy compares tags one by one."""
     sentences = tags_of_text(tmp_path, text, labeled=labeled)
     iob2 = [["B-PER", "I-PER", "B-PER"], ["O", "B-LOC"]]
     out = tmp_path / "out.txt"
@@ -205,7 +205,7 @@ def test_predictions_for_conllu_use_the_scheme_of_the_file(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("tag", "column"), [("", 3), ("XPOS", 4)])
 def test_predictions_for_conllu_replace_only_tags(tmp_path: Path, tag: str, column: int) -> None:
-    """Comments, multiword tokens, empty nodes and the other columns stay the same."""
+    """Check that comments, multiword tokens, empty nodes and all other columns are unchanged."""
     sentences = tags_of_text(tmp_path, CONLLU, kind="conllu", tag=tag)
     out = tmp_path / "out.conllu"
     files = TagFiles(test=str(out), kind="conllu", tag=tag)
@@ -289,7 +289,7 @@ def test_single_and_unknown_tags_are_rejected(tmp_path: Path) -> None:
 
 
 def test_words_in_the_tag_column_are_rejected(tmp_path: Path) -> None:
-    """Swapped columns (`TAG word`) are rejected, but large tag sets are not."""
+    """Check that swapped columns (`TAG word`) are rejected, but large tag sets are not."""
     kinds = [f"{prefix}-kind{number}" for number in range(300) for prefix in "BI"]
     rows = [f"word{number} {kinds[number % 600]}" for number in range(1200)]
     sentences = tags_of_text(tmp_path, "".join(f"{row}\n" for row in rows))

@@ -25,7 +25,7 @@ from bert_jax.text.sources import SourceOptions
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.sharding import MeshConfig, make_mesh
 
-POSITIONS = 517  # above 512 and not a multiple of 8
+POSITIONS = 517  # This number is above 512 and is not a multiple of 8.
 
 
 def test_batches_of_long_rows_have_fewer_tokens() -> None:
@@ -69,7 +69,7 @@ def test_attention_scores_stay_below_the_limit(
     )
     expected = text_metrics(own, model.tokenizer, rows, seed=0)
     heads = own.limits.num_heads
-    limit = 2 * heads * 40**2 * 4  # two rows of 40 tokens
+    limit = 2 * heads * 40**2 * 4  # This limit allows two rows of 40 tokens.
     monkeypatch.setattr(batch_limits, "MAX_ATTENTION_BYTES", limit)
     assert text_metrics(recording, model.tokenizer, rows, seed=0) == pytest.approx(expected)
     assert len(shapes) > 8
@@ -77,7 +77,8 @@ def test_attention_scores_stay_below_the_limit(
     threads.clear()
     shapes.clear()
     SentenceScorer(recording, model.tokenizer)([max(rows.sentences, key=lambda x: len(x[0]))])
-    assert max(shapes) == (2, 40) and len(threads) == 1  # two batches would exceed the limit
+    # Two batches at the same time would exceed the limit.
+    assert max(shapes) == (2, 40) and len(threads) == 1
 
 
 @pytest.mark.parametrize("data", ["text", "pairs"])

@@ -53,12 +53,13 @@ def test_whole_words_hide_the_rest_of_a_word(masked_lm):
 
 
 def test_equal_rows_are_computed_once(masked_lm):
-    """Sentences that differ in only one token share the row in which that token is masked."""
+    """Use sentences that differ in only one token: they share the row that masks this token."""
     tokenizer = Tokenizer.load(masked_lm("Bert").theirs)
     sentences = encode_sentences(tokenizer, ["a b c", "a x c", "a y c"])
     rows = masked_rows(sentences, 5, tokenizer)
     assert len(rows.row) == 9
-    assert len(rows.token_ids) == 6 + 2  # the shared row looks up three tokens, two at a time
+    # The shared row is computed twice, since it looks up three tokens, two at a time.
+    assert len(rows.token_ids) == 6 + 2
     labels = rows.labels[rows.row, rows.slot]
     assert labels.tolist() == np.concatenate([s.token_ids for s in sentences]).tolist()
 
@@ -117,8 +118,9 @@ def test_a_trained_model_matches_minicons(shared_data, tmp_path, monkeypatch, wh
     texts = blimp_sentences(shared_data, 200)
     ours = PseudoLikelihood(tmp_path / "ours", whole_words=whole_words)(texts)
     model = scorer.MaskedLMScorer(str(MINI), "cpu")
-    model.model.float()  # the file contains float16 parameters
-    if not hasattr(model.tokenizer, "batch_encode_plus"):  # transformers 5 has only __call__
+    model.model.float()  # Convert the parameters, which are stored in float16.
+    # In transformers 5, tokenizers have only __call__.
+    if not hasattr(model.tokenizer, "batch_encode_plus"):
         tokenizer = type(model.tokenizer)
         monkeypatch.setattr(tokenizer, "batch_encode_plus", tokenizer.__call__, raising=False)
     theirs = []

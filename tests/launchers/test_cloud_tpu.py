@@ -25,7 +25,8 @@ pytestmark = pytest.mark.slow
 TIMEOUT = 120
 
 FAKE = Path(__file__).with_name("fake_gcloud.py")
-# Imitates uv: it records its arguments, and "installs" a program that the test provides.
+# This script imitates uv: it records its arguments, and "installs" a program that the test
+# provides.
 FAKE_UV = """#!/bin/bash
 echo "$*" >> "$HOME/uv"
 [[ $1 == venv ]] || exit 0
@@ -34,8 +35,8 @@ cp "$FAKE_GCLOUD/program" .venv/bin/bert-jax
 touch .venv/bin/python
 chmod +x .venv/bin/*
 """
-# A fake bert-jax. A test ends its run by creating the file `end`, which contains the exit code.
-# After SIGTERM, it exits like a run that has saved a checkpoint.
+# This script is a fake bert-jax. A test ends the fake run by creating the file `end`, which
+# contains the exit code. After SIGTERM, the script exits like a run that has saved a checkpoint.
 PROGRAM = """#!/bin/bash
 echo "$*" >> "$FAKE_GCLOUD/runs"
 trap 'echo saved; exit 143' TERM
@@ -293,7 +294,7 @@ def test_a_new_slice_that_cannot_be_used_is_deleted_if_asked(cloud):
 
 
 def test_a_run_is_not_followed_after_a_restart_of_its_host(tmp_path):
-    """The number of its process may belong to another process, such as the one of this test."""
+    """After a restart, the run's process ID may belong to another process, such as this test."""
     run = tmp_path / "bert_jax_run"
     run.mkdir()
     for name, content in (("id", "1"), ("pid", os.getpid()), ("log", "step 3")):
@@ -312,7 +313,7 @@ def test_a_run_is_not_followed_after_a_restart_of_its_host(tmp_path):
 def test_the_number_of_failed_requests_is_limited(cloud):
     cloud.plan(states=[["PROVISIONING", "FAILED"]] * 9)
     code, output = cloud.run(options=("--type", "v5litepod-8", "--restarts", "2"))
-    assert code == 1 and "giving up after 2 restarts" in output
+    assert code == 1 and "stopping after 2 restarts" in output
     failed = ["create", "describe", "describe", "delete", "describe"]
     assert cloud.calls == ["describe", *failed * 3]
 
@@ -388,7 +389,7 @@ def test_mistakes_are_refused_before_anything_is_requested(cloud):
 
 
 class FakeApi(BaseHTTPRequestHandler):
-    """Answers the requests of the real gcloud as the Cloud TPU API does."""
+    """A server that handles the requests of the real gcloud as the Cloud TPU API does."""
 
     exists = False
 

@@ -109,7 +109,7 @@ def test_hadolint_finds_no_mistakes(target):
     assert (done.returncode, done.stdout) == (0, "")
 
 
-# Stands in for the interpreter whose packages lock.sh lists.
+# This script replaces the interpreter whose packages lock.sh lists.
 FREEZE = """#!/bin/sh
 [ "$*" = "-m pip freeze --exclude-editable" ] || exit 99
 cat "$0.txt"

@@ -106,8 +106,8 @@ def test_a_preempted_job_requeues_itself_and_ends_with_the_same_losses(
     assert losses(work_dir) == losses(tmp_path / "whole")
 
 
-# Stands in for a run of bert-jax: it ends by itself after a restart, and otherwise waits for
-# SIGTERM and takes two seconds to save a checkpoint.
+# This script replaces a run of bert-jax. At its first start, it waits for SIGTERM and takes two
+# seconds to save a checkpoint. After a restart, it ends by itself.
 WAITS = """#!/bin/bash
 [[ -z ${SLURM_RESTART_COUNT-} ]] || { echo "resumed"; exit 0; }
 trap 'sleep 2; echo "saved"; exit 143' TERM

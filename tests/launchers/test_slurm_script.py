@@ -10,7 +10,7 @@ import pytest
 
 from ..commands import REPOSITORY
 
-# Appends its name and arguments to a file, and exits with the code in a variable.
+# This script appends its name and arguments to a file, and exits with the code in a variable.
 RECORDER = """#!/bin/bash
 { printf '%s' "${0##*/}"; printf ' <%s>' "$@"; echo; } >> "$RECORD"
 code="${0##*/}_code"
@@ -61,7 +61,7 @@ def test_srun_starts_the_program_of_the_checkout(launch):
 
 
 def test_pyxis_gets_the_image_and_the_mounts(launch):
-    launch.program.unlink()  # the image contains the program
+    launch.program.unlink()  # The program is not needed here, since the image contains it.
     image = "registry.example#bert_jax:cuda"
     mounts = "/data:/data:ro,/runs:/runs"
     done, calls = launch("pretrain", BERT_JAX_IMAGE=image, BERT_JAX_MOUNTS=mounts)

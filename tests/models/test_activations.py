@@ -81,7 +81,7 @@ def test_values_and_gradients_match_pytorch(computed) -> None:
 
 def test_bfloat16_is_rounded_once(computed) -> None:
     name, results = computed
-    near = slice(4801)  # where the function is nonlinear
+    near = slice(4801)  # The function is nonlinear at these inputs.
     x = jnp.asarray(POINTS, jnp.bfloat16)[near]
     value, slope = expected(name, np.asarray(x, np.float64))
     # Rounding to 8 significant bits causes relative errors of up to 2^-9; in float32, the tails are

@@ -35,7 +35,7 @@ H200 = AbstractMesh((), (), abstract_device=AbstractDevice("NVIDIA H200", 132, "
 
 
 def draw(shape: tuple[int, ...], dtype: Any = jnp.float32) -> dict[str, jax.Array]:
-    """Return both inputs with a mean, cotangents of the sum and of its norm, and parameters."""
+    """Return inputs with a mean of 0.5, cotangents of their sum and its norm, and parameters."""
     rng = np.random.default_rng(0)
     x, update = (0.5 + rng.standard_normal((2, *shape))).astype(dtype)
     to_sum, to_norm = rng.standard_normal((2, *shape)).astype(dtype)
@@ -111,8 +111,8 @@ def in_pytorch(
 @pytest.mark.parametrize(
     ("shape", "kind", "rate", "with_sum"),
     [
-        # The dims have one, three and one parts. With 16, 4 and 4 vectors per block, the last block
-        # is not full.
+        # Vectors of 64, 768 and 1,024 elements consist of one, three and one parts. Blocks have 16,
+        # 4 and 4 of them, so the last block is not full.
         ((3, 7, 64), "layer", 0.1, False),
         ((3, 7, 64), "layer without bias", 0.5, True),
         ((1, 1, 64), "rms", 0.1, True),
@@ -177,7 +177,7 @@ def test_rows_are_split_over_the_devices_of_a_mesh() -> None:
         assert_allclose(found, exact, rtol=1e-5, atol=1e-5)
     for matrix in results[:4]:
         assert matrix.sharding.is_equivalent_to(place, 3)
-    # The devices only add up the gradients of the parameters.
+    # The only communication between the devices is to sum the gradients of the parameters.
     text = compiled.as_text()
     assert "all-reduce" in text
     assert not any(name in text for name in ("all-gather", "all-to-all", "collective-permute"))

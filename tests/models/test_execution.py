@@ -378,7 +378,8 @@ def test_the_loss_stays_exact_for_large_logits() -> None:
 def test_one_pass_over_the_logits_finds_the_same_maximum_and_sum(scale: float) -> None:
     logits = np.random.default_rng(0).normal(0, scale, (50, 3001)).astype(np.float32)
     logits[0, :2000] = -np.inf
-    logits[1] = np.sort(logits[1])  # the maximum changes with every logit
+    # Sort the logits in ascending order, so that each one changes the maximum.
+    logits[1] = np.sort(logits[1])
     highest, total = jax.jit(task._in_one_pass)(logits)
     assert_array_equal(highest, logits.max(axis=1))
     expected = torch.logsumexp(torch.from_numpy(logits).double(), dim=1)

@@ -145,7 +145,7 @@ def test_bfloat16_results_are_close_to_float32_results() -> None:
 def test_segments_need_not_increase() -> None:
     rng = np.random.default_rng(0)
     operands, ids = arrays(300, 16), jnp.asarray(rng.integers(0, 40, (ROWS, 300)), jnp.int32)
-    ids = ids.at[:, 128:].add(40)  # some blocks share no segment
+    ids = ids.at[:, 128:].add(40)  # Some blocks of queries and keys now have no segment in common.
     found = jax.jit(partial(fused, rate=0.0, window=None))(operands, (ids, ids))
     expected = dense(operands, visible_keys((ids, ids), 300, None), 0.0)
     for result, exact in zip(found, expected, strict=True):

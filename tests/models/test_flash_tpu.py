@@ -20,7 +20,7 @@ from bert_jax.training.sharding import MeshConfig, layout, make_mesh
 
 ROWS = 3
 DROPOUT_KEY = jax.random.key(7)
-Results = list[np.ndarray]  # the output and the three gradients
+Results = list[np.ndarray]  # These are the output and the three gradients.
 
 
 def operands_of(length: int, num_heads: int, head_dim: int) -> list[np.ndarray]:
@@ -44,14 +44,14 @@ def segments_of(kind: str, length: int) -> Segments | None:
             documents = 1 + positions // max(1, length // 3)
             ids = np.where(positions < tokens, documents, 0).astype(np.int32)
             return ids, ids
-        case "one":  # padding sees the tokens; the first row contains only padding
+        case "one":  # Padding sees the tokens, and the first row contains only padding.
             keys = (positions < np.array([[0], [1], [length - length // 8]])).astype(np.int32)
             return np.ones_like(keys), keys
     raise AssertionError(kind)
 
 
 def seen_by(segments: Segments) -> np.ndarray:
-    """Return which keys each query sees, [rows, 1, queries, keys]."""
+    """Return the mask of the keys that each query sees [rows, 1, queries, keys]."""
     queries, keys = segments
     return queries[:, None, :, None] == keys[:, None, None]
 
@@ -99,11 +99,12 @@ def interpreted(operands: list[jax.Array], segments: Segments | None, rate: floa
     [
         ("packed", 1, 2, 64, 0.1),
         ("packed", 5, 1, 128, 0.0),
-        ("one", 130, 3, 64, 0.1),  # half of the last block of heads is padding
+        ("one", 130, 3, 64, 0.1),  # Half of the last block of heads is padding.
         ("packed", 200, 2, 128, 0.1),
         ("none", 200, 2, 64, 0.1),
         ("packed", 128, 4, 64, 0.1),
-        ("packed", 640, 2, 64, 0.1),  # each program computes part of the queries
+        # Each program of the kernel computes only part of the queries.
+        ("packed", 640, 2, 64, 0.1),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (

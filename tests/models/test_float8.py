@@ -159,9 +159,10 @@ def test_only_nvidia_gpus_multiply_fp8_numbers() -> None:
 @pytest.mark.parametrize(
     ("x_spec", "kernel_spec", "maxima"),
     [
-        (("data",), (), 2),  # the maxima of `x` and of the cotangent
-        (("data",), ("data",), 3),  # also the kernel's maximum
-        (("data", None, None), (None, "tensor"), 4),  # two for the cotangent: rows, columns
+        (("data",), (), 2),  # The devices combine the maxima of `x` and of the cotangent.
+        (("data",), ("data",), 3),  # The devices also combine the maximum of the kernel.
+        # The cotangent has two maxima, one over the rows and one over the columns.
+        (("data", None, None), (None, "tensor"), 4),
     ],
     ids=["data", "fsdp", "tensor"],
 )
@@ -178,7 +179,8 @@ def test_eight_devices_round_to_the_same_numbers_as_one(
     found = divided(*map(jax.device_put, (x, kernel, bias, cotangent), shardings))
     expected = jax.jit(pulled)(x, kernel, bias, cotangent)
     for one, other in zip(found, expected, strict=True):
-        # The sums are equal up to the order of their terms, and may be rounded to bfloat16 after.
+        # The sums may differ in the order of their terms, and may be rounded to bfloat16
+        # afterwards.
         scale = float(jnp.abs(other.astype(jnp.float32)).max())
         assert_allclose(
             np.asarray(one, np.float32),

@@ -230,7 +230,8 @@ def test_states_logits_and_gradients_agree(name: str) -> None:
         # PyTorch's embedding lookup passes no gradient to the padding token's row, but ours does.
         rows = np.arange(len(wanted)) != case.pad if name.endswith(".token") else slice(None)
         if family.model_type == "roberta" and name.endswith(".position"):
-            rows = slice(2, None)  # our model reserves no positions for padding
+            # Skip the positions that RoBERTa reserves for padding, which our model does not have.
+            rows = slice(2, None)
         assert_allclose(
             np.asarray(gradient)[rows], wanted[rows], rtol=0, atol=1e-4 * scale, err_msg=name
         )

@@ -25,7 +25,9 @@ from bert_jax.training.sharding import make_mesh
 pytest.importorskip("accelerate", reason="Hugging Face's Trainer needs accelerate")
 
 EXAMPLES, BATCH, EPOCHS, PEAK = 204, 16, 4, 1e-3
-STEPS, WARMUP = 52, 6  # 13 steps per epoch, the last with 12 rows; 6 is a tenth of 52, rounded up
+# An epoch has 13 steps, the last of them with 12 rows. The warm-up takes a tenth of the 52 steps,
+# rounded up.
+STEPS, WARMUP = 52, 6
 CONFIG = """
 from ml_collections import ConfigDict
 

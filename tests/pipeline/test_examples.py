@@ -138,7 +138,8 @@ def test_rows_have_the_documented_layout(source, epochs, unmasked):
     for row in range(len(documents)):
         present = documents[row][documents[row] > 0]
         edges = np.flatnonzero(np.diff(present, prepend=0))
-        assert (np.diff(present, prepend=0)[edges] == 1).all()  # one run of 1s, one of 2s, ...
+        # The values form one run of 1s, one run of 2s, and so on.
+        assert (np.diff(present, prepend=0)[edges] == 1).all()
         count = len(edges)
         np.testing.assert_array_equal(batch["cls_positions"][row][:count], edges)
         assert (batch["cls_positions"][row][count:] == 0).all()
@@ -277,7 +278,7 @@ def test_static_maskings_are_repeated_and_dynamic_ones_are_not(
     assert np.mean(same_position) < 0.03
     same = [text for text in dynamic[0] if dynamic[1].get(text) == dynamic[0][text]]
     assert len(same) < 0.01 * len(dynamic[0])
-    first, second = masks(2)  # epochs 1 and 4 use the masks of epochs 1 and 0
+    first, second = masks(2)  # With two maskings, epochs 1 and 4 use the masks of epochs 1 and 0.
     assert first != second
 
 

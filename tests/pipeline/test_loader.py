@@ -77,7 +77,7 @@ def test_steps_run_through_consecutive_epochs(examples, expected):
     size = len(examples)
     all_rows = stacked([examples.examples(epoch, np.arange(size)) for epoch in range(5)])
     num_rows = 40 * BATCH_SIZE
-    assert size < num_rows < 5 * size  # several batches straddle two epochs
+    assert size < num_rows < 5 * size  # Several batches contain rows from two epochs.
     assert_equal(stacked(expected), {name: array[:num_rows] for name, array in all_rows.items()})
 
 
@@ -232,7 +232,7 @@ def stop() -> None:
 def test_a_wait_for_a_hanging_worker_can_be_ended(source, monkeypatch):
     monkeypatch.setattr(loaders, "_OVERDUE_SECONDS", 0.1)
     with Loader(source, num_workers=2, while_waiting=stop) as loader:
-        loader._while_waiting = lambda: None  # do not stop while the processes start
+        loader._while_waiting = lambda: None  # Do not stop while the processes are starting.
         next(loader)
         next(loader)
         loader._while_waiting = stop

@@ -183,7 +183,8 @@ def test_a_million_replacements_have_the_published_distribution(unit):
         kind = np.where(replacements == VOCABULARY.mask_id, 0, np.where(unchanged, 2, 1))
         counts += np.bincount(kind, minlength=3)
     assert counts.sum() > 1_000_000
-    same = 0.1 / len(VOCABULARY.random_ids)  # random tokens that equal the original
+    # This is the fraction of random tokens that equal the original.
+    same = 0.1 / len(VOCABULARY.random_ids)
     expected = counts.sum() * np.array([0.8, 0.1 - same, 0.1 + same])
     assert chisquare(counts, expected).pvalue > 1e-4
 
@@ -214,7 +215,7 @@ def test_runs_are_complete_words_and_labels_restore_the_row(unit, rate):
     cut = np.count_nonzero((shares > 0) & (shares < 1))
     if unit == "span":
         np.testing.assert_array_equal(count, budget)
-        assert cut <= 300  # at most the last word of each row
+        assert cut <= 300  # At most the last word of each row is cut off.
     else:
         assert cut == 0
         # The unused budget is smaller than the shortest word that was not chosen.

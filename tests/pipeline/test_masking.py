@@ -43,7 +43,8 @@ def test_a_million_predictions_have_the_published_proportions():
         per_position += np.bincount(predictions.positions[used], minlength=512)
         per_token += np.bincount(replacements[~masked & ~kept], minlength=VOCAB_SIZE)
     total = kinds.sum()
-    assert total == 16_384 * 77 > 1_000_000  # floor(0.15 * 512 + 0.5) = 77
+    # Each row has floor(0.15 * 512 + 0.5) = 77 predictions.
+    assert total == 16_384 * 77 > 1_000_000
     # A random token equals the original in 1 of 4,995 cases.
     expected = np.array([0.8, 0.1 * (1 - 1 / 4995), 0.1 + 0.1 / 4995])
     sigma = np.sqrt(expected * (1 - expected) / total)

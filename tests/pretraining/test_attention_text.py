@@ -78,7 +78,8 @@ def test_the_time_that_cudnn_would_save_is_estimated() -> None:
     forward, backward = CUDNN_TFLOPS[512]
     product = 2 * 128 * 512 * 512 * 768
     cudnn = 12 * CALIBRATION * product * (2 / forward + 5 / backward) / 1e12
-    assert cudnn == pytest.approx(17.3e-3, rel=0.01)  # as in the estimate of the whole step
+    # The estimate of the whole step contains the same time.
+    assert cudnn == pytest.approx(17.3e-3, rel=0.01)
     assert line == (
         f"attention           100.00 ms of the step; with cuDNN, an estimated "
         f"{100 - cudnn * 1e3:.2f} ms less (needs model.attention_dropout=0)"

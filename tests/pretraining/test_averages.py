@@ -112,7 +112,8 @@ def test_another_run_starts_from_the_average(
     words = [f"init_from={tmp_path / 'ema'}", "optimizer.peak_learning_rate=0.0"]
     words += ["optimizer.weight_decay=0.0"]
     pretrain(config_of(tiny_config, tmp_path / "next", *words))
-    for part in (PARAMETERS, AVERAGE):  # with a learning rate of 0, both stay the same
+    # With a learning rate of 0, the parameters and their average stay the same.
+    for part in (PARAMETERS, AVERAGE):
         loaded = parameters(tmp_path / "next", part=part)
         for name, value in parameters(tmp_path / "ema").items():
             assert_allclose(loaded[name], value, rtol=1e-6, err_msg=name)

@@ -59,9 +59,12 @@ def test_a_small_recipe_differs_from_its_large_one_only_in_sizes(recipe: Path) -
     large, small = (load_config(path, kind="pretrain") for path in (CONFIGS / recipe.name, recipe))
     sizes = ("vocab_size", "hidden_dim", "num_layers", "num_heads", "ffn_dim", "max_positions")
     sizes += ("embedding_dim", "initializer_range", "attention_window")
-    if recipe.stem == "domain":  # continues a model, and keeps that model's dropout
+    # This recipe continues the pretraining of a model, and keeps the model's dropout rates.
+    if recipe.stem == "domain":
         sizes += ("hidden_dropout", "attention_dropout")
-    if recipe.stem == "electra_small":  # learns something in minutes only with other rates
+    # In a few minutes, this small ELECTRA learns something only with other dropout and masking
+    # rates.
+    if recipe.stem == "electra_small":
         sizes += ("hidden_dropout", "attention_dropout")
         small = replace(small, masking=replace(small.masking, rate=large.masking.rate))
     same_model = {name: getattr(large.model, name) for name in sizes}
@@ -268,7 +271,7 @@ def test_evaluation_settings_without_their_data_are_refused(settings: dict, mess
 
 
 def test_an_evaluation_batch_has_as_many_rows_as_a_micro_batch() -> None:
-    """If training must split a batch to fit it in memory, evaluation must split it too."""
+    """Check that evaluation splits batches if training must split them to save memory."""
     run = config(accumulation_steps=4)
     (phase,) = run.phases.values()
     assert run.evaluation_batch_size(phase) == phase.batch_size // 4

@@ -132,7 +132,8 @@ def test_the_scores_are_logged_and_compiled_once(made: Any) -> None:
     (text,) = (line for line in lines[0].splitlines() if line.startswith("text       novel: "))
     assert " tokens, pseudo-perplexity of 5 of " in text
     assert "pairs      8 minimal pairs, 2 paradigms" in lines[0].splitlines()
-    (held_out, others) = lines[-3].splitlines()  # followed by the goodput and the conclusion
+    # The last two reports are the goodput and the conclusion.
+    (held_out, others) = lines[-3].splitlines()
     assert "text_" not in held_out and "average_mlm_loss" in held_out
     assert others.startswith("  text_novel_mlm_loss ") and "pairs_accuracy" in others
 

@@ -32,7 +32,7 @@ def command(config: Path, work_dir: Path) -> list[str | Path]:
 def test_sizes_and_parameters_come_from_the_source(
     tiny_config: Path, source: Path, bert_jax_here: Run, tmp_path: Path
 ) -> None:
-    other = tmp_path / "other.py"  # a config with mismatched sizes
+    other = tmp_path / "other.py"  # The sizes in this config differ from the model's.
     text = tiny_config.read_text(encoding="utf-8")
     for size in OTHER_SIZES:
         name = size.partition("=")[0]
@@ -60,7 +60,7 @@ def test_sizes_and_parameters_come_from_the_source(
                                "--config.model.num_layers=1")  # fmt: skip
     assert overridden.code == 2 and "num_layers: 2 -> 1" in overridden.errors
 
-    shutil.rmtree(source)  # a run that has begun no longer needs its source
+    shutil.rmtree(source)  # A run that has already started no longer needs its source.
     again = bert_jax_here(*words, dropout)
     assert again.code == 0 and "(finished: nothing to do)" in again.output, again.errors
     missing = bert_jax_here(*command(other, tmp_path / "c"), "--init", source)

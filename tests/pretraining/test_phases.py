@@ -69,7 +69,8 @@ def test_a_batch_size_warm_up_uses_the_same_examples_in_the_same_order(tiny_conf
     np.testing.assert_array_equal(np.concatenate(batches), np.concatenate(rows))
     mesh = make_mesh(config.mesh)
     settings = (config.examples, config.loader, config.evaluation, config.total_steps, mesh)
-    with pytest.raises(ValueError, match="not divisible"):  # 4 sequences on 8 devices
+    # A batch of 4 sequences cannot be split over 8 devices.
+    with pytest.raises(ValueError, match="not divisible"):
         PhaseBatches(*settings).phases(first, None, None, 1600, lambda: None)
     identity = phases_identity([first, second], config.model)
     assert identity["phase1"]["warmup_batch_sizes"] == [4, 8]

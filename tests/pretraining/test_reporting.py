@@ -52,7 +52,7 @@ def test_steps_are_traced_on_request(tiny_config, bert_jax_here, tmp_path):
         for event in line.events
         if event.name == "step"
     ]
-    assert sorted(traced) == [11, 12, 13]  # across the end of a phase
+    assert sorted(traced) == [11, 12, 13]  # The traced steps extend across the end of a phase.
 
 
 def test_a_run_without_evaluation_needs_no_held_out_text(

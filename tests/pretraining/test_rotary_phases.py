@@ -51,7 +51,7 @@ MODERN = {
     "sentence_pairs": "none",
 }
 THETA = "phases.phase2.rotary_theta"
-LEFT_OUT = "left out"  # the value of keys that `config_of` does not set
+LEFT_OUT = "left out"  # With this value, `config_of` does not set the key.
 
 
 @pytest.fixture(autouse=True, scope="module")

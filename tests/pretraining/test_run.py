@@ -46,7 +46,7 @@ def test_a_run_in_a_thread_is_silent_and_resumes(
         if isinstance(report, TrainReport) and report.step == 4:
             stop.request()
 
-    with ThreadPoolExecutor(1) as pool:  # a run need not be in the main thread
+    with ThreadPoolExecutor(1) as pool:  # Runs work in any thread, not just the main thread.
         stopped = pool.submit(pretrain, config, on_report=stop_at_step_4, stop=stop).result()
         assert not stopped.finished and 4 <= stopped.step < 6
         num_threads = threading.active_count()
@@ -102,7 +102,8 @@ def test_a_run_resumes_exactly_while_its_batch_size_and_masking_rate_change(
             stop.request()
 
     stopped = pretrain(config("split"), on_report=stop_at_step_3, stop=stop)
-    assert not stopped.finished and stopped.step < 6  # while batches have 16 rows, or just after
+    # The run stops while batches have 16 rows, or just after.
+    assert not stopped.finished and stopped.step < 6
     resumed = pretrain(config("split"))
     assert resumed.metrics == whole.metrics
     logs = [read_metrics(tmp_path / name / "metrics.jsonl") for name in ("whole", "split")]

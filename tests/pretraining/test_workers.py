@@ -15,7 +15,7 @@ import pytest
 
 from ..commands import TIMEOUT, Finished
 
-BEYOND = 100_000  # more steps than any run here reaches
+BEYOND = 100_000  # No run in this file reaches this many steps.
 
 
 def disturb(work_dir: Path, done: threading.Event, *, kill: bool) -> None:

@@ -45,7 +45,7 @@ class Regression(CustomTask):
 
 
 class Numbers:
-    """Batches of random numbers, whose targets are multiplied by a planted factor."""
+    """Batches of random numbers; `factors` maps a step to a factor for the targets of its batch."""
 
     batch_size = ROWS
 
@@ -69,7 +69,7 @@ def make(divergence: DivergenceConfig = NO_CHECKS) -> Trainer:
 
 
 def without_batches(left_out: set[int]) -> dict[str, Any]:
-    """Return the parameters after training with plain optax on all other batches."""
+    """Return the parameters after training with plain optax on all batches but `left_out`."""
     params: Any = {name: np.asarray(x) for name, x in make().init().params.items()}
     opt_state = OPTIMIZER.init(params)
 

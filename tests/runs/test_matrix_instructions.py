@@ -27,7 +27,8 @@ def test_matrix_instructions_are_read_from_the_flags(
     file = tmp_path / "cpuinfo"
     file.write_text(content, encoding="utf-8")
     assert multiplies_bfloat16(file) is expected
-    assert not multiplies_bfloat16(tmp_path / "absent")  # as on systems other than Linux
+    # On systems other than Linux, this file does not exist.
+    assert not multiplies_bfloat16(tmp_path / "absent")
 
 
 def test_the_hint_appears_only_if_the_dtype_was_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

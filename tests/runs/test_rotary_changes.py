@@ -52,7 +52,8 @@ def test_the_model_of_a_step_is_read_from_its_description(tmp_path: Path) -> Non
 
     described(RotaryChange(6, 160_000.0))
     assert [read(step) for step in (6, 7)] == [(1e4, 1e4), (1.6e5, 1.6e5)]
-    assert read(None) == (1e4, 1e4)  # the run has no checkpoint yet
+    # A run without a checkpoint uses the angles of its first phase.
+    assert read(None) == (1e4, 1e4)
     for step, theta in ((6, 1e4), (9, 1.6e5)):
         (tmp_path / "checkpoints" / str(step)).mkdir(parents=True)
         assert read(None) == (theta, theta)

@@ -124,7 +124,8 @@ def test_a_heartbeat_shows_what_a_run_is_doing(
     assert (status.state, status.activity) == ("killed", "")
     assert "killed (process 4711 on node1), last seen 35s ago" in str(status)
     write_heartbeat(run, "finished", age=3, since=3)
-    assert status_of(run).state == "killed"  # the ledger decides how the run ended
+    # The ledger, not the heartbeat, determines how the run ended.
+    assert status_of(run).state == "killed"
     (run / "heartbeat.json").write_text("{}")
     with pytest.raises(ValueError, match=r"heartbeat\.json"):
         read_status(run)

@@ -74,7 +74,7 @@ class Emulator:
         after: int = 0,
         body: str = "an injected fault",
     ) -> None:
-        """Make `count` matching requests after the next `after` ones fail; see fault_proxy.py."""
+        """Let `after` matching requests pass and the next `count` fail; see fault_proxy.py."""
         fault = {
             "kind": kind,
             "count": count,
@@ -88,7 +88,7 @@ class Emulator:
         self._request("POST", self.proxy_port, "/-/faults", json.dumps(fault).encode())
 
     def expire_credentials(self, after: int) -> None:
-        """Reject all requests after the next `after` ones, as if a token had expired."""
+        """Let `after` requests pass, and reject all later ones, as if a token had expired."""
         if self.scheme == "gs":
             self.fail("status", 1 << 30, status=401, after=after)
         else:

@@ -1,10 +1,15 @@
 """Forward HTTP requests to an emulator, and inject faults. Usage: fault_proxy.py PORT EMULATOR_PORT
 
 A POST of {"kind", "count", "methods", "path", "seconds", "status", "after", "body"} to /-/faults
-makes the next `count` requests that match, except the first `after`, fail: "status" answers with an
-HTTP status and `body`, "stall" sends nothing for some seconds and then closes the connection, "cut"
-sends half of the answer, and "lost" forwards the request but closes the connection instead of
-answering. GET /-/faults returns the number of faults that are left, and DELETE removes them.
+defines faults: of the requests that match, the first `after` pass, and the next `count` fail. There
+are four kinds:
+
+- "status" answers with an HTTP status and `body`.
+- "stall" sends nothing for some seconds and then closes the connection.
+- "cut" sends only half of the response.
+- "lost" forwards the request, but then closes the connection instead of responding.
+
+GET /-/faults returns the number of faults that are left, and DELETE removes them.
 """
 
 import http.client

@@ -89,7 +89,8 @@ def test_an_export_whose_credentials_expire_leaves_nothing_that_looks_finished(
     with pytest.raises(ValueError, match="config.json: missing"):
         bj.import_model(output, bucket / "imported")
     assert find(bucket / "imported" / LEASE) is None
-    bj.export(ours, output, format="huggingface")  # after the lease has expired
+    # The next export succeeds once the lease has expired.
+    bj.export(ours, output, format="huggingface")
     assert bj.verify(output, ours).passed
     assert find(output / LEASE) is None
 
@@ -161,7 +162,7 @@ def test_missing_buckets_and_permissions_are_named(
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default")  # Beam and its workers warn about optional packages
+@pytest.mark.filterwarnings("default")  # Beam and its workers warn about optional packages.
 def test_a_beam_worker_that_dies_is_named(
     on_disk: OnDisk, bucket: ObjectUrl, tmp_path: Path
 ) -> None:

@@ -50,7 +50,7 @@ def test_a_holder_notices_that_its_lease_was_taken(bucket: ObjectUrl) -> None:
     with make(bucket) as held:
         write_bytes(bucket / "lease", "{}")
         with pytest.raises(LeaseLostError, match="another process took over its lease"):
-            for _ in range(100):  # until the next renewal has failed
+            for _ in range(100):  # Wait until the next renewal has failed.
                 time.sleep(0.1)
                 held.check()
     assert read_bytes(bucket / "lease") == b"{}"
@@ -68,7 +68,8 @@ def test_an_expired_lease_is_renewed_unless_it_was_taken(
         held.check()
         assert read_bytes(bucket / "lease") != before
         time.sleep(0.3)
-        remove(bucket / "lease")  # by a process that took it over and has ended
+        # Another process has taken over the lease and ended, which removed the object.
+        remove(bucket / "lease")
         with pytest.raises(LeaseLostError, match="another process took over its lease"):
             held.check()
 

@@ -102,7 +102,8 @@ def test_an_upload_that_the_store_forgets_begins_again(
 def test_conditional_writes(bucket: ObjectUrl) -> None:
     url = bucket / "x"
     create(url, "1")
-    create(url, "1")  # looks like a retry after the first response was lost
+    # A second request with the same content looks like a retry after the first response was lost.
+    create(url, "1")
     with pytest.raises(ConflictError, match="another process wrote this object"):
         create(url, "2")
     first = stat(url)

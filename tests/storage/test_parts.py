@@ -72,7 +72,7 @@ def test_merged_parts_in_a_bucket_equal_a_corpus_on_disk(
     with pytest.raises(ValueError, match=f"1 of .* shards are missing.*: {lost.url.name[:11]}"):
         prepare(on_disk.text, on_disk.tokenizer, output, **merging)
     for index in range(3):
-        make(on_disk, output, f"{index}/3")  # only the lost shard is made again
+        make(on_disk, output, f"{index}/3")  # Only the lost shard is made again.
     prepare(on_disk.text, on_disk.tokenizer, output, **merging)
     assert checksums(output) == checksums_on_disk(on_disk.corpus)
     make(on_disk, output, "0/3")  # the corpus is finished
@@ -117,7 +117,7 @@ def test_parts_killed_at_random_moments_are_continued(
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default")  # Beam and its workers warn about optional packages
+@pytest.mark.filterwarnings("default")  # Beam and its workers warn about optional packages.
 @pytest.mark.parametrize(
     "arguments", ["", "--direct_running_mode=multi_processing --direct_num_workers=2"]
 )

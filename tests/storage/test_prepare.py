@@ -38,7 +38,7 @@ from .conftest import Emulator
 
 WORDS = "the a of cat dog house sea tree run ran see saw old new red blue and or not".split()
 OPTIONS = {"max_length": 64, "held_out": 0.1, "unit_bytes": 32 << 10}
-# Leases that expire soon, so that a killed preparation can be continued without a long wait.
+# Use leases that expire soon, so that a killed preparation can be continued without a long wait.
 SHORT_LEASES = """
 import sys
 from bert_jax.storage import lease, retries
@@ -169,7 +169,7 @@ def test_only_complete_shards_are_kept(
     keeper = BucketShards(bucket, lambda: None)
     kept = [name for name in names if keeper.kept(tmp_path, name) is not None]
     assert kept == [name for name in names if name[-2:] not in ("03", "04", "05", "06")]
-    assert not list((tmp_path / "cache").rglob("lock"))  # nothing was read through the cache
+    assert not list((tmp_path / "cache").rglob("lock"))  # Nothing was read through the cache.
 
     # A preparation that is killed while it replaces a shard leaves no result for the old one.
     def fail(*_: object) -> None:
@@ -228,7 +228,8 @@ def test_a_preparation_killed_at_random_moments_is_continued(
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert find(output / "manifest.json") is None
-    emulator.fail("status", 5, methods="GET POST PUT")  # more faults would only cause longer delays
+    # More than five faults would only cause longer delays.
+    emulator.fail("status", 5, methods="GET POST PUT")
     emulator.fail("stall", 1, seconds=25, path="arrayrecord")
     run = subprocess.run(words, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
@@ -236,7 +237,8 @@ def test_a_preparation_killed_at_random_moments_is_continued(
     here = {name: digest for name, digest in checksums(output).items() if name != "manifest.json"}
     there = checksums_on_disk(on_disk.corpus)
     del there["manifest.json"]
-    assert here == there  # the manifests differ in the names of the sources
+    # The manifests are not compared, since they contain different names of the sources.
+    assert here == there
     before, now = (
         json.loads(text)
         for text in (

@@ -37,7 +37,7 @@ from bert_jax.storage.urls import ObjectUrl
 from ..commands import Command, Finished
 from .conftest import Emulator
 
-# A program in which leases expire soon, files are copied often, and curves are not drawn.
+# In this program, leases expire soon, files are copied often, and curves are not drawn.
 PROGRAM = """
 import sys
 from bert_jax.runs import uploads
@@ -55,7 +55,7 @@ Here = Callable[..., Finished]
 
 
 class Runner:
-    """Runs `bert-jax` in subprocesses, each on a machine with an empty disk."""
+    """An object that runs `bert-jax` in subprocesses, each with an empty disk of its own."""
 
     def __init__(self, command: Command, root: Path):
         self._command, self._root, self._count = command, root, 0
@@ -98,7 +98,7 @@ def run(bert_jax: Command, tmp_path: Path) -> Runner:
 
 @dataclass(frozen=True)
 class Pretraining:
-    """A finished run on disk, and the corpora and the config of another one in a bucket."""
+    """A finished run on disk, and the corpora and config of a second run in a bucket."""
 
     config: Path
     on_disk: Path
@@ -168,7 +168,7 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(
     url = bucket / "runs/one"
     words = pretraining.words(url, corpora)
     rng = random.Random(3)
-    # in an upload, in a save, and at a random moment
+    # Kill the run during an upload, during a save, and at a random moment.
     run.kill(begun(url, 10), *words)
     assert set(read_layout(url).checkpoints) <= {5}
     saving = "bert_jax/runs/*/one/checkpoints/*orbax-checkpoint-tmp*"

@@ -315,7 +315,9 @@ def test_mesh_and_accumulation_do_not_change_training(
         assert_allclose(metrics[name].sum, single[1][name].sum, rtol=2e-5, err_msg=name)
     for name, value in single[0].items():
         if name.endswith(".key.bias"):
-            continue  # no effect on a softmax: the gradient is rounding error that Adam amplifies
+            # A key bias does not affect a softmax, so its gradient consists only of rounding
+            # errors, which Adam amplifies.
+            continue
         assert_allclose(params[name], value, rtol=0, atol=2e-5, err_msg=name)
 
 

@@ -50,7 +50,7 @@ def test_scores_of_random_sequences_match_seqeval(scheme: Scheme) -> None:
             gold.append(tags)
             predicted.append([rng.choice(alphabet) if rng.random() < wrong else t for t in tags])
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # seqeval warns about sequences without entities
+            warnings.simplefilter("ignore")  # seqeval warns about sequences without entities.
             expected = {
                 name: getattr(seqeval, f"{name}_score")(gold, predicted)
                 for name in ("precision", "recall", "f1")
@@ -80,7 +80,7 @@ def test_bilou_and_bmes_are_bioes_with_other_letters(scheme: Scheme) -> None:
 
 @pytest.mark.parametrize("scheme", ["BILOU", "BMES"])
 def test_scores_of_valid_sequences_match_the_strict_mode_of_seqeval(scheme: Scheme) -> None:
-    """Test BILOU, which seqeval supports, and BMES, which is IOBES with M in place of I."""
+    """Test BILOU, which seqeval supports, and BMES, which is IOBES with M instead of I."""
     rng = random.Random(0)
     inside, last, single = {"BILOU": "ILU", "BMES": "MES"}[scheme]
 
@@ -117,8 +117,8 @@ def test_scores_of_valid_sequences_match_the_strict_mode_of_seqeval(scheme: Sche
         ("O B-A L-A U-A I-A", "BILOU"),
         ("O U-A", "BILOU"),
         ("O B-A M-A E-A S-A", "BMES"),
-        ("B M E S", "BMES"),  # Chinese words have no type
-        ("O B-A E-A S-A", "BIOES"),  # also valid in BMES, with the same meaning
+        ("B M E S", "BMES"),  # The tags for Chinese word segmentation have no type.
+        ("O B-A E-A S-A", "BIOES"),  # This sequence is also valid in BMES, with the same meaning.
         ("O B-A I-A M-A", None),
         ("O B-A U-A S-A", None),
         ("M-1 N-2", None),

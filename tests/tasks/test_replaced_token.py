@@ -215,7 +215,7 @@ def test_samples_have_the_softmax_distribution() -> None:
     drawn = sample(jnp.tile(logits, (20_000, 1)), jax.random.key(4))
     counts = np.bincount(np.array(drawn), minlength=5)
     expected = np.exp(np.array(logits[:4], np.float64))
-    assert counts[4] == 0  # its probability is below 1e-13
+    assert counts[4] == 0  # The probability of this token is below 1e-13.
     assert chisquare(counts[:4], 20_000 * expected / expected.sum()).pvalue > 0.01
 
 
@@ -303,7 +303,7 @@ def test_training_changes_every_parameter(on_one_device: Result) -> None:
     task = ReplacedToken(CONFIG, COMPUTE, SETTINGS)
     fresh = jax.device_get(jax.jit(task.definition.init)(jax.random.key(3)))
     for name, value in on_one_device[0].items():
-        if not name.endswith(".key.bias"):  # key biases do not affect the softmax
+        if not name.endswith(".key.bias"):  # Key biases do not affect the softmax.
             assert np.abs(value - fresh[name]).max() > 1e-4, name
 
 

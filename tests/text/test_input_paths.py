@@ -51,7 +51,7 @@ def test_a_directory_that_cannot_be_listed_is_not_skipped(tmp_path, monkeypatch)
     (tmp_path / "closed").mkdir()
     scandir = os.scandir
 
-    def refuse(path):  # simulates a directory without read permission, even for root
+    def refuse(path):  # Simulate a directory without read permission, which even root cannot list.
         if str(path).endswith("closed"):
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return scandir(path)

@@ -105,7 +105,7 @@ def test_errors_name_the_line_and_position_of_undecodable_bytes(tmp_path):
 
 
 def test_an_undecodable_byte_in_a_line_longer_than_the_buffer_is_found(tmp_path):
-    line = "é" * 2_000_001  # the buffer ends inside a character
+    line = "é" * 2_000_001  # The read buffer ends in the middle of a character.
     path = tmp_path / "a.txt"
     path.write_bytes(b"x" + line.encode() + b"\xff" + line.encode() + b"\nafter\n")
     position = 1 + 2 * len(line)

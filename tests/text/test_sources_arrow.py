@@ -42,7 +42,8 @@ def test_a_saved_dataset_has_the_rows_that_its_library_loads(saved: Path) -> Non
         str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files
     }
     assert counts.bytes_read == sum(file.stat().st_size for file in files)
-    assert texts_of(saved.parent) == TEXTS[::-1]  # even if it is inside the input directory
+    # The dataset is found even if it is in a subdirectory of the input directory.
+    assert texts_of(saved.parent) == TEXTS[::-1]
     ids = read_documents([str(saved)], SourceOptions(), SourceCounts())
     assert next(ids).source == f"{files[0]}:row 0"
 

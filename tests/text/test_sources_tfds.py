@@ -43,7 +43,8 @@ def data_dir(tmp_path_factory):
     (package / "__init__.py").write_text("")
     (package / "tiny_text.py").write_text(BUILDER)
     directory = tmp_path_factory.mktemp("tfds")
-    before = "tensorflow" in sys.modules  # other tests in this process may have imported it
+    # Other tests in this process may already have imported TensorFlow.
+    before = "tensorflow" in sys.modules
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(package.parent)
         module = importlib.import_module("tiny_builders.tiny_text")

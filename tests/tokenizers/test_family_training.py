@@ -22,7 +22,7 @@ def test_byte_bpe_has_robertas_special_tokens_and_all_bytes():
     specials = [tokenizer.id_to_token(number) for number in range(5)]
     assert specials == ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     assert "Ġcats" in tokenizer.vocabulary and "Ġthe" in tokenizer.vocabulary
-    for line in torture_lines():  # no token is unknown, and no character is lost
+    for line in torture_lines():  # No token is unknown, and no character is lost.
         ids = tokenizer.encode_batch([line], specials_as_text=True)[0]
         assert tokenizer.unk_id not in ids and tokenizer.decode(ids) == line
 

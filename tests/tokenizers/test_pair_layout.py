@@ -92,7 +92,7 @@ def test_pairs_follow_the_layout_in_the_file(make, specials, pair, separators, t
 
 def test_saving_adds_a_missing_layout(tmp_path) -> None:
     tokenizer = loaded(byte_bpe(BERT), tmp_path)
-    assert tokenizer.separators_between == 2  # the default for byte-level BPE
+    assert tokenizer.separators_between == 2  # Byte-level BPE has two separators by default.
     tokenizer.save(tmp_path / "out")
     saved = tokenizers.Tokenizer.from_file(str(tmp_path / "out/tokenizer.json"))
     rows = truncate_texts(tokenizer, [("ab", "c")], 40).features.sequences

@@ -32,7 +32,8 @@ def tokenizer(request, tiny_text: Path, tmp_path_factory: pytest.TempPathFactory
 
 def test_text_never_becomes_a_special_token(tokenizer: Tokenizer) -> None:
     assert tokenizer.kind == "sentencepiece"
-    special = set(tokenizer.special_ids) - {tokenizer.unk_id}  # no piece may cover a character
+    # These tokens must not cover any character of the text.
+    special = set(tokenizer.special_ids) - {tokenizer.unk_id}
     for text, ids in zip(TEXTS, tokenizer.encode_batch(TEXTS, specials_as_text=True), strict=True):
         assert ids and not special & set(ids), text
     (with_mask,) = tokenizer.encode_batch(["the [MASK]"])

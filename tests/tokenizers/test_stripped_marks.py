@@ -113,7 +113,7 @@ def test_a_warning_is_given_if_more_than_a_tenth_of_the_words_lose_marks():
     assert warning is not None
     assert "2 of 10 distinct words (20.0%) lose accents" in warning
     assert "'été' becomes 'ete', 'मेरे' becomes 'मर'" in warning
-    hindi = ["पत्नी"]  # BERT's normalizer keeps only the last mark
+    hindi = ["पत्नी"]  # BERT's normalizer keeps only the last mark of this word.
     assert "'पत्नी' becomes 'पतनी'" in str(marks_warning("wordpiece", hindi))
     assert "'पत्नी' becomes 'पतन'" in str(marks_warning("sentencepiece", hindi))
     assert marks_warning("wordpiece", ["한국 " * 9]) is None  # Hangul loses no marks

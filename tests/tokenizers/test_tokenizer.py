@@ -18,7 +18,8 @@ CASES = pytest.mark.parametrize("lowercase", [True, False], ids=["uncased", "cas
 
 
 def torture_lines() -> list[str]:
-    with open(TORTURE, encoding="utf-8", newline="\n") as file:  # "\r" and U+2028 are not line ends
+    # Do not split lines at "\r" and U+2028.
+    with open(TORTURE, encoding="utf-8", newline="\n") as file:
         return [line.removesuffix("\n") for line in file]
 
 

@@ -27,7 +27,7 @@ OPTIONS = PrepareOptions(
     max_length=64, max_documents_per_record=4, heldout_fraction=0, unit_bytes=64 << 10
 )
 KNOWN = "new cat saw old dog " * 50
-UNKNOWN = "мир 是 new cat saw " * 50  # two of five words are unknown
+UNKNOWN = "мир 是 new cat saw " * 50  # Two of the five words are unknown.
 
 
 def write_texts(path: Path, texts: Sequence[str]) -> str:
@@ -64,7 +64,8 @@ def test_a_corpus_is_refused_early(mostly_unknown, tokenizer, tmp_path):
         with pytest.raises(ValueError, match="--allow-unknown") as error:
             make_corpus([mostly_unknown], tokenizer, output, OPTIONS, workers, reported.append)
         messages.append(str(error.value))
-        if workers == 1:  # another worker may finish any number of units in the meantime
+        # With several workers, any number of other units may finish in the meantime.
+        if workers == 1:
             assert reported[-1].text_bytes < Path(mostly_unknown).stat().st_size / 2
         assert not list(output.iterdir())
     assert messages[0] == messages[1]
@@ -130,7 +131,7 @@ def test_allowed_parts_are_kept_if_the_permission_is_forgotten(mostly_unknown, t
 
 def test_work_of_an_earlier_version_counts_as_a_check():
     counts = UnknownCounts(allowed=False)
-    counts.add(1_000_000, None)  # from a version that did not count unknown tokens
+    counts.add(1_000_000, None)  # Records from old versions have no count of unknown tokens.
     with pytest.raises(TooManyUnknownError) as error:
         counts.add(20_000, 20_000)
     assert not error.value.first

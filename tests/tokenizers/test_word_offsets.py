@@ -150,7 +150,8 @@ def check_tokens(tokenizer: Tokenizer) -> None:
         covered = {place for start, end in located.offsets.tolist() for place in range(start, end)}
         for place, character in enumerate(text):
             if not character.isspace() and unicodedata.category(character)[0] != "M":
-                jamo = "\u1160" <= character <= "\u11ff"  # NFC merges them into one syllable
+                # NFC merges these characters into one syllable.
+                jamo = "\u1160" <= character <= "\u11ff"
                 assert place in covered or jamo, (text, place)
         for start, end in located.offsets.tolist():
             assert text[start:end] == text[start:end].strip()

@@ -31,7 +31,8 @@ def test_words_match_hugging_face(trained):
             encoding.word_to_chars(number)
             for number in sorted({i for i in encoding.word_ids() if i is not None})
         ]
-        if "[" in line:  # may spell out a special token, which is one word for Hugging Face
+        # The line may spell out a special token, which Hugging Face treats as one word.
+        if "[" in line:
             continue
         assert [word.start for word in words] == [span.start for span in expected], line
         for word, span in zip(words, expected, strict=True):

@@ -122,14 +122,14 @@ def records(file: Path) -> Iterator[Any]:
     place, parts = 7, []
     while place + header.size <= len(content):
         rest = block_size - place % block_size
-        if rest < header.size:  # the end of a block is padded
+        if rest < header.size:  # The end of a block is padded.
             place += rest
             continue
         _, length, kind = header.unpack_from(content, place)
         place += header.size
         parts.append(content[place : place + length])
         place += length
-        if kind in (1, 4):  # a whole record, or the last part of one
+        if kind in (1, 4):  # This is a whole record, or the last part of one.
             record = wandb_internal_pb2.Record()
             record.ParseFromString(b"".join(parts))
             parts = []
@@ -170,7 +170,7 @@ def test_tensorboard_reads_the_event_files(tmp_path: Path) -> None:
             board(train(step))
             board(EvaluationReport(step, {"mlm_loss": 9.0 - step}))
         board.close()
-        time.sleep(1)  # the name of an event file contains the second in which it was created
+        time.sleep(1)  # Event files are named after the second in which they are created.
     reader = EventAccumulator(str(tmp_path / "tensorboard"))
     reader.Reload()
     losses = [(event.step, event.value) for event in reader.Scalars("train/loss")]

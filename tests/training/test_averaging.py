@@ -121,7 +121,8 @@ def test_a_checkpoint_without_an_average_starts_one(training: Training, tmp_path
         state = checkpointer.restore(training.abstract())
     for name, value in average(state).items():
         assert_array_equal(value, state.params[name])
-    training.advance(state)  # the parameters and their average have separate buffers
+    # This step would fail if the parameters and their average shared a buffer.
+    training.advance(state)
     with pytest.raises(ValueError, match="the checkpoint has no moving average of the parameters"):
         load_parameters(tmp_path, definition, shardings_of(training.abstract()).params, 0, AVERAGE)
 

@@ -54,11 +54,11 @@ class RunningStep:
 
 
 class Loop:
-    """Makes the training loop's calls for steps and batches with given durations."""
+    """A loop that calls `BatchWaits` like the training loop, with given durations."""
 
     def __init__(self, clock: Clock, ledger: Ledger) -> None:
         self.clock, self.ledger = clock, ledger
-        self.free_at = 0.0  # when the device has finished all steps
+        self.free_at = 0.0  # This is the time at which the device will have finished all steps.
 
     def run(self, waits: BatchWaits, steps: int, step_seconds: float, batch_seconds: float) -> Any:
         """Return the measured waiting time of the device before each step."""
@@ -76,7 +76,8 @@ class Loop:
             self.free_at = running.ends
             self.clock.steps.append(running)
             waits.dispatched()
-            if former is not None and not former.is_ready():  # the loop reads its metrics
+            # The loop reads the metrics of the previous step, which waits for that step.
+            if former is not None and not former.is_ready():
                 self.clock.advance(former.ends - self.clock.now)
         return stalls
 
@@ -102,7 +103,7 @@ def seconds(loop: Loop) -> dict[str, float]:
 def test_batches_that_are_ready_in_time_cause_no_stalls(loop: Loop) -> None:
     with BatchWaits(loop.ledger) as waits:
         stalls = loop.run(waits, steps=5, step_seconds=1.0, batch_seconds=0.25)
-    # Only the first batch is waited for.
+    # The loop waits only for the first batch.
     assert stalls == [0.25, 0, 0, 0, 0]
     found = seconds(loop)
     assert found["data_loading_sync"] == 0.25 and "data_stall" not in found

@@ -85,7 +85,7 @@ def flip_bit(path: Path, rng: random.Random) -> None:
 
 
 def test_every_flipped_bit_of_the_data_is_detected(checkpoints: Path) -> None:
-    """Without checksums, 40 out of 40 checkpoints with a flipped bit loaded without an error."""
+    """Flip bits; without checksums, 40 of 40 checkpoints with a flipped bit loaded normally."""
     rng = random.Random(0)
     for part in ("params", "optimizer", "metrics"):
         files = [path for path in files_of(checkpoints / "30" / part) if path.stat().st_size]
@@ -334,7 +334,7 @@ def test_an_intact_checkpoint_that_fails_to_load_is_not_reported_as_damaged(
 def test_a_checkpoint_removed_during_the_check_is_not_reported_as_damaged(
     checkpoints: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A run in progress removes all but its newest checkpoints."""
+    """Remove a checkpoint during the check, as a run in progress may do."""
     open_file = RemoteFiles.open
 
     def remove_and_open(files: RemoteFiles, name: str) -> io.BufferedReader | io.FileIO:
@@ -385,7 +385,7 @@ def test_a_failed_save_is_reported_at_the_next_step(
 
 
 def test_a_save_that_times_out_is_a_failure(checkpoints: Path) -> None:
-    """A future that is still running raises the same error, but without a message."""
+    """Distinguish a timeout from a future that is still running, whose error has no message."""
 
     class Response:
         def result(self, timeout: float | None) -> None:

@@ -88,7 +88,7 @@ def diagnosed(task: Pretraining) -> Callable[..., str]:
     return diagnosed
 
 
-@pytest.mark.slow  # it compiles a whole step
+@pytest.mark.slow  # This test compiles a whole step.
 def test_planted_values_are_found(diagnosed: Callable[..., str]) -> None:
     assert "all values were finite" in diagnosed()
     text = diagnosed(encoder_layers_1_ffn_up_kernel=lambda x: x * np.float32("nan"))

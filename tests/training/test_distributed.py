@@ -99,7 +99,8 @@ def test_the_end_of_another_process_is_reported(
     monkeypatch: pytest.MonkeyPatch, message: str, lost: bool, kind: type[Exception]
 ) -> None:
     error = kind(message)
-    assert lost_process(error) is None  # the run has only this process
+    # The run has only this process, so no other process can be lost.
+    assert lost_process(error) is None
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     sentence = lost_process(error)

@@ -86,7 +86,7 @@ class Recorder:
 
 
 class MemoryCheckpointer:
-    """The checkpointer of a test that does not test files."""
+    """A checkpointer that keeps states in memory, for tests that do not test files."""
 
     def __init__(self) -> None:
         self.states: dict[int, TrainState] = {}
@@ -362,7 +362,7 @@ def test_a_resumed_run_is_identical(
 def test_a_resumed_run_with_files_is_identical(
     bench: Bench, tmp_path: Path, whole: tuple[TrainState, Recorder], stop: int
 ) -> None:
-    """Only the newest checkpoint and those needed to roll back are kept."""
+    """Check that only the newest checkpoint and those needed for a rollback are kept."""
     _, first = bench.run(tmp_path, PLANTED, stop=stopping_after(stop))
     before = steps_in(tmp_path)
     assert before == {16: [10, 15, 16], 22: [15, 20, 22], 23: [15, 23]}[stop]
@@ -402,7 +402,7 @@ def test_a_killed_run_is_identical(
 
 
 def test_a_rollback_never_returns_to_a_discarded_state(bench: Bench) -> None:
-    """The checkpoint at step 20 is discarded, although it is old enough for the second rollback."""
+    """Check that the discarded checkpoint at step 20 is not used for the second rollback."""
     nan = float("nan")
     state, recorder = bench.run(MemoryCheckpointer(), {22: nan, 25: nan})
     rollbacks = [x.values for x in recorder.reports if x.kind == "rollback"]

@@ -114,7 +114,7 @@ def test_a_run_must_fit_into_the_memory_of_one_accelerator() -> None:
         return Accelerators(np.array([Accelerator(limit)] * 4))
 
     check_fits(parts, mesh(1_000))
-    check_fits(parts, mesh(None))  # a device that does not report its memory
+    check_fits(parts, mesh(None))  # This device does not report how much memory it has.
     with pytest.raises(ValueError, match="each NVIDIA H100 has 999 bytes.*or shard the state with"):
         check_fits(parts, mesh(999))
 

@@ -216,7 +216,8 @@ def test_muon_is_the_same_on_any_mesh(
     many = Training("muon", mesh, devices, parts)
     result = many.train(many.start(), batches)
     for name, value in expected.items():
-        if name.endswith(".key.bias"):  # updated by Adam with a gradient of only rounding errors
+        # Adam updates a key bias with a gradient that consists only of rounding errors.
+        if name.endswith(".key.bias"):
             continue
         error = np.linalg.norm(jax.device_get(result.params[name]) - value)
         assert error <= 1e-5 * np.linalg.norm(value), name

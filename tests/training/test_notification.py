@@ -1,4 +1,4 @@
-"""Test that a user's command gets the facts of a run, and can never harm it."""
+"""Test that a notification command receives data about the run, and can never harm the run."""
 
 from __future__ import annotations
 

@@ -34,7 +34,9 @@ def test_figures_are_per_device(make_task: Callable[[int], Task]) -> None:
     state = 3 * 4 * (DIM * 4 // 4 + 4 // 2) + 4 + 4
     rows = ROWS // 4 * (DIM + 4 + 1) * 4
     assert state_bytes(task.definition, optimizer, mesh) == state
-    seed = 4  # bytes; the learning rate is not an input, since it is a constant in Optax's Adam
+    # The seed has 4 bytes. The learning rate is not an input, since it is a constant in Optax's
+    # Adam.
+    seed = 4
     assert step.arguments == state + rows + seed
     assert step.memory == step.arguments + step.outputs + step.temporaries
     # The state is updated in place; the other outputs are a few scalar metrics.

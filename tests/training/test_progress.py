@@ -7,11 +7,11 @@ from bert_jax.training.reports import TrainReport, format_count, format_duration
 def test_eta_leaves_out_the_first_interval_and_keeps_pauses() -> None:
     now = 0.0
     progress = Progress([(1000, 1.0)], clock=lambda: now)
-    now += 90.0  # 80 s of compilation and 100 steps of 0.1 s
+    now += 90.0  # Compilation takes 80 s, and each of 100 steps takes 0.1 s.
     assert progress.seconds_left(100) is None
     now += 10.0
     assert progress.seconds_left(200) == pytest.approx(80.0)
-    now += 10.0 + 6.0  # an evaluation of 6 s between the reports
+    now += 10.0 + 6.0  # An evaluation between the two reports takes 6 s.
     assert progress.seconds_left(300) == pytest.approx(26.0 / 200 * 700)
     now += 10.0
     assert progress.seconds_left(1000) == 0.0
@@ -25,7 +25,8 @@ def test_eta_follows_a_change_of_pace() -> None:
         now += 1.0
         left = progress.seconds_left(step)
     assert left == pytest.approx(940.0)
-    for step in range(6100, 12_001, 100):  # eight times slower because of other work
+    # Because of other work on the machine, these steps are eight times slower.
+    for step in range(6100, 12_001, 100):
         now += 8.0
         left = progress.seconds_left(step)
     assert left == pytest.approx(880 * 8.0)

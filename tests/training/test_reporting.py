@@ -55,7 +55,8 @@ def test_a_run_is_reported_to_the_callback_the_log_and_tensorboard(tmp_path: Pat
     first, second, held_out = stream.getvalue().splitlines()
     assert first.endswith("ETA -  (with compilation)")
     assert "step  20/100  loss 6.000  mlm 25.0%  nsp 50.0%  lr 1.00e-03  2k tok/s" in second
-    assert "MFU 10.0%  stall 5.0%" in second  # 2e10 FLOPs / 2 s of 1e11 FLOP/s
+    # The run computes 2e10 FLOPs in 2 s, which is 10% of the device's 1e11 FLOP/s.
+    assert "MFU 10.0%  stall 5.0%" in second
     assert held_out == "held out, after step 20:  mlm_loss 5.250  mlm_accuracy 12.5%"
 
     entries = read_metrics(tmp_path / "metrics.jsonl")
@@ -180,7 +181,7 @@ def test_curves_draw_every_metric_in_its_panel(
     assert held_out == [0.5]
     assert panels["Real tokens per second"] == [
         [1e4] * 198
-    ]  # excluding the interval that includes the compilation
+    ]  # The interval that includes the compilation is left out.
 
 
 def test_the_console_shows_messages_on_stdout_and_progress_on_stderr(

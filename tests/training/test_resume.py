@@ -98,7 +98,8 @@ def test_a_missed_evaluation_is_made_up_for(
     with pytest.raises(ended) if ended else nullcontext():
         bench.run(tmp_path, recorder, intervals=both, stop=stop)
     assert list(recorder.held_out) == ([] if 4 in evaluated else [4])
-    if 4 in evaluated:  # asked to stop again while catching up on the evaluation
+    # The run was asked to stop again during the evaluation that it had to catch up on.
+    if 4 in evaluated:
         _, finished = bench.run(tmp_path, recorder, intervals=both, stop=StopAt(1))
         assert not finished and not recorder.held_out and max(recorder.losses) == 4
     again = bench.recorder()
@@ -167,7 +168,8 @@ def test_a_second_interrupt_ends_the_run_at_once(
     bench: Any, tmp_path: Path, interrupts_enabled: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     class Twice(StopRequest):
-        def stop_now(self) -> bool:  # a step that never ends
+        # Simulate a step that never ends, so that the run cannot stop by itself.
+        def stop_now(self) -> bool:
             return False
 
     with pytest.raises(KeyboardInterrupt), Twice() as stop:

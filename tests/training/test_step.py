@@ -110,7 +110,7 @@ def test_training_changes_every_parameter(with_dropout: Result) -> None:
     task = Pretraining(CONFIG, COMPUTE)
     fresh = jax.device_get(jax.jit(task.definition.init)(jax.random.key(3)))
     for name, value in with_dropout[0].items():
-        if not name.endswith(".key.bias"):  # key biases do not affect the softmax
+        if not name.endswith(".key.bias"):  # Key biases do not affect the softmax.
             assert np.abs(value - fresh[name]).max() > 1e-3, name
 
 

@@ -124,7 +124,7 @@ def test_frozen_parameters_are_not_differentiated(
     counted = ("no embeddings", "two layers", "head")
     flops = [whole.flops, *(tuned(CASES[case][0]).flops for case in counted)]
     assert flops == sorted(set(flops), reverse=True)
-    forward = 2 * flops[-1] - whole.flops  # only a forward pass of the encoder remains
+    forward = 2 * flops[-1] - whole.flops  # Only a forward pass of the encoder remains.
     assert flops[-1] < 0.6 * whole.flops and forward < flops[-1]
 
 

@@ -127,7 +127,8 @@ def test_an_unusable_line_keeps_the_partial_output(models, refused, tmp_path):
     assert "to predict with [MASK]: this model fills masks (--unusable report writes the" in errors
     assert not target.exists()
     partial = (tmp_path / "out.jsonl.partial").read_text().splitlines()
-    assert len(partial) == 2  # the first chunk has 2 lines; the second one failed
+    # The first chunk of 2 lines was written before the second chunk failed.
+    assert len(partial) == 2
 
 
 def test_a_dash_is_standard_output(models, predicted, monkeypatch, tmp_path):
@@ -245,7 +246,7 @@ def conversation(bert_jax, *words):
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        bufsize=0,  # otherwise, closing the pipe would retry a failed write
+        bufsize=0,  # With a buffer, closing the pipe would retry a failed write.
     )
     hangs = threading.Timer(TIMEOUT, process.kill)
     hangs.start()

@@ -241,7 +241,7 @@ def test_report_puts_errors_in_the_output(models, bert_jax_here, monkeypatch, tm
 
 
 def test_unusable_lines_cost_no_more_than_usable_lines(models, monkeypatch):
-    """Check that each text is encoded at most twice, no matter how many lines are unusable."""
+    """Check that each text is encoded at most twice, even if many lines are unusable."""
     model, encoded = FillMask(models["pretraining"]), []
     encode = Tokenizer.encode_batch
 
