@@ -2,13 +2,14 @@ r"""Compare the loss curves of pretraining with products in FP8 and in bfloat16.
 
     python experiments/fp8/run.py --data DATA --work runs/fp8
 
-DATA contains the folder corpus_small. The script trains a vocabulary of 4,000 tokens on it,
-prepares a corpus with records of 128 tokens, and pretrains a small BERT with each kind of products
-and with each seed, so that the difference between the two kinds can be compared with the difference
-between two seeds. Products in FP8 are emulated: the operands are rounded to FP8 and multiplied in
-bfloat16. GPUs with FP8 units compute the same products, except for the rounding of sums. If the
-command is killed, repeat it to resume. It prints a table, and writes results.json and fp8.png to
-its own folder. With --check, it trains for a few steps only, and writes both files to --work.
+DATA contains the folder corpus_small. The script trains a vocabulary of 4,000 tokens on it and
+prepares a corpus with records of 128 tokens. It then pretrains a small BERT with each kind of
+products and with each seed. This allows comparing the difference between the two kinds with the
+difference between two seeds. Products in FP8 are emulated: the operands are rounded to FP8 and
+multiplied in bfloat16. GPUs with FP8 units compute the same products, except for the rounding of
+sums. If the command is killed, repeat it to resume. It prints a table, and writes results.json and
+fp8.png to its own folder. With --check, it trains for a few steps only, and writes both files to
+--work.
 """
 
 from __future__ import annotations

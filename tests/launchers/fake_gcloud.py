@@ -1,6 +1,6 @@
 """Imitate the gcloud commands that launch/cloud_tpu.sh uses, with a directory for each host.
 
-The directory in FAKE_GCLOUD contains everything:
+The directory in the environment variable FAKE_GCLOUD contains these files:
   script.json    the planned events: `states` is a list with the states of each queued resource that
                  is created; `ssh` and `scp` are lists with the event of each call, such as "ok"
   calls          the arguments of every call, one JSON list per line
