@@ -17,7 +17,7 @@ release = version = __version__
 # myst_nb reads both the Markdown pages (using myst_parser) and the notebooks of the course.
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build", "course/work", "**/.ipynb_checkpoints"]
-nb_execution_mode = "off"  # the outputs are stored in the notebooks
+nb_execution_mode = "off"  # Do not execute the notebooks, since their outputs are stored in them.
 nb_merge_streams = True
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # make an uninstalled checkout importable
+sys.path.insert(0, str(ROOT))  # Make an uninstalled checkout importable.
 
 from bert_jax.files import write_file  # noqa: E402
 

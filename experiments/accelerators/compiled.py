@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*")
     args = parser.parse_args()
     devices = topology_devices(args.topology)
-    # Imported only now, because `topology_devices` sets variables that JAX reads on import.
+    # Import JAX only now, because `topology_devices` sets variables that JAX reads on import.
     from bert_jax.pretraining.plan import plan
     from bert_jax.recipes.load import load_config
 

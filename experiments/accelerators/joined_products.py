@@ -22,12 +22,14 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2])]  # make an uninstalled checkout importable
+# Make an uninstalled checkout importable.
+sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
 from bert_jax.analysis.kernel_times import clock_rate  # noqa: E402
 from bert_jax.analysis.topology import topology_devices  # noqa: E402
 
-# The number of tokens in a batch, and the hidden dim: BERT-base and -large at 512 tokens.
+# The number of tokens in a batch and the hidden dim, for BERT-base and BERT-large with rows of 512
+# tokens.
 SIZES = ((32 * 512, 768), (16 * 512, 1024))
 
 

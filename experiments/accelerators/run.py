@@ -36,7 +36,7 @@ from cases import CHIPS, GPUS, MODELS, Model
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "experiments")]  # make an uninstalled checkout importable
+sys.path[:0] = [str(ROOT), str(ROOT / "experiments")]  # Make an uninstalled checkout importable.
 
 from commands import locked  # noqa: E402
 

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))  # make an uninstalled checkout importable
-os.environ["JAX_PLATFORMS"] = "cpu"  # before JAX is imported, here and in the worker processes
+sys.path.insert(0, str(ROOT))  # Make an uninstalled checkout importable.
+# Set this before JAX is imported, in this process and in the worker processes.
+os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402

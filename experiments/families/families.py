@@ -124,7 +124,7 @@ def config_of(
             "num_steps": count,
         }
     if teacher is not None:
-        # As in DistilBERT's released code; see configs/pretrain/distilbert.py.
+        # This follows DistilBERT's released code; see configs/pretrain/distilbert.py.
         config["distillation"] = {
             "teacher": str(teacher),
             "soft_targets": "all",

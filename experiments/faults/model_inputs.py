@@ -269,7 +269,7 @@ def _manifest(assets: Assets, rng: random.Random) -> Iterator[tuple[str, bytes, 
         yield name, data, "refused"
     for key in content:
         if key in ("options", "sources", "empty_files_skipped", "heldout_repeats") or (
-            key == "tokenizer_files"  # read only by commands that read text
+            key == "tokenizer_files"  # Only commands that read text use this key.
         ):
             continue
         yield f"without {key}", _dumped(without(content, (key,))), "refused"

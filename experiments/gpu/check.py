@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))  # make an uninstalled checkout importable
+sys.path.insert(0, str(ROOT))  # Make an uninstalled checkout importable.
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402

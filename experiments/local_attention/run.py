@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path.insert(0, str(ROOT))  # make an uninstalled checkout importable
+sys.path.insert(0, str(ROOT))  # Make an uninstalled checkout importable.
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402

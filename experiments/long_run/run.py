@@ -51,7 +51,7 @@ from bert_jax.processes import command_begins  # noqa: E402
 STEPS, SAVE_EVERY, REPORT_EVERY = 5_000, 50, 10
 MODES = {"while starting": 0.2, "while training": 0.4, "while saving": 0.4}
 POLL_SECONDS = 0.004
-LONGEST_WAIT = 900.0  # the maximum number of seconds until a start is ready to be killed
+LONGEST_WAIT = 900.0  # This is the maximum number of seconds until a start is ready to be killed.
 
 
 def main() -> int:

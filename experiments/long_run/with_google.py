@@ -60,7 +60,7 @@ def converted(entries: list[Entry]) -> Iterator[dict[str, Any]]:
         if entry.event == "start":
             assert entry.began is not None
             now, step = entry.began, entry.step
-            first, newest = step, step - 1  # `newest` is the newest step that has begun
+            first, newest = step, step - 1  # `newest` is the newest step that has begun.
             yield JOB | {"job_start_time": now}
         number += 1
         seconds = dict(entry.seconds)
@@ -70,8 +70,8 @@ def converted(entries: list[Entry]) -> Iterator[dict[str, Any]]:
                 now += duration
                 yield JOB | {f"{key}_end_time": now}
         # Compilation is part of the first step. The library finds it by comparing this step with
-        # the other ones.
-        # Later compilations, such as that of the evaluation, become custom events.
+        # the other ones. Later compilations, such as the one for the evaluation, become custom
+        # events.
         compiling = seconds.pop("program_startup", 0.0) if step == first else 0.0
         each = seconds.pop("productive", 0.0) / max(entry.step - step, 1)
         for current in range(step, max(entry.step, step + 1)) if compiling or each else ():

@@ -61,7 +61,7 @@ NOT_PATHS = {
     "skip_labels",  # columns, labels
     *("context", "beginning", "endings", "tag", "word", "comment"),
     "train_only",  # The value consists of patterns that match parameter names.
-    "notify",  # a shell command
+    "notify",  # The value is a shell command.
 }
 
 

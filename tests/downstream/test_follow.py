@@ -64,7 +64,7 @@ def no_curves() -> Any:
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a config file for a small task: which of two places is a sentence about?"""
+    """Return a config file for a small task: classify which of two places a sentence is about."""
     directory = tmp_path_factory.mktemp("task")
     nouns = {
         "harbour": "boat sailor anchor wave".split(),

@@ -31,7 +31,7 @@ def find(texts: Sequence[str], folder: Path, sizes: Sequence[int]) -> list[tuple
 
 @pytest.fixture
 def texts() -> list[str]:
-    """Return a cluster of three (1, 4, 8), a pair (2, 6), and texts that are not similar."""
+    """Return texts with a cluster of three (1, 4, 8), a pair (2, 6), and no other similar texts."""
     random = np.random.default_rng(0)
     texts = [random_text(random, 300) for _ in range(10)]
     texts[4], texts[8] = (edited(texts[1], 0.01, random) for _ in range(2))

@@ -109,8 +109,8 @@ def test_defaults_are_bert_base() -> None:
 
 
 def test_variants_have_the_published_shapes() -> None:
-    # (layers, hidden, heads, FFN) from Turc et al. 2019, table 1, and Devlin et al. 2019, section
-    # 3.
+    # The number of layers, the hidden dim, the number of heads and the FFN dim are from Turc et al.
+    # 2019, table 1, and Devlin et al. 2019, section 3.
     published = {
         "tiny": (2, 128, 2, 512),
         "mini": (4, 256, 4, 1024),
@@ -118,7 +118,8 @@ def test_variants_have_the_published_shapes() -> None:
         "medium": (8, 512, 8, 2048),
         "base": (12, 768, 12, 3072),
         "large": (24, 1024, 16, 4096),
-        # From Liu et al. 2019, table 9; Lan et al. 2020, table 1; and Sanh et al. 2019, section 3.
+        # These are from Liu et al. 2019, table 9; Lan et al. 2020, table 1; and Sanh et al. 2019,
+        # section 3.
         "roberta-base": (12, 768, 12, 3072),
         "roberta-large": (24, 1024, 16, 4096),
         "albert-base-v1": (12, 768, 12, 3072),
@@ -130,14 +131,15 @@ def test_variants_have_the_published_shapes() -> None:
         "albert-xlarge-v2": (24, 2048, 16, 8192),
         "albert-xxlarge-v2": (12, 4096, 64, 16384),
         "distilbert": (6, 768, 12, 3072),
-        # From Clark et al. 2020, table 6; the small generator is as large as its discriminator.
+        # These are from Clark et al. 2020, table 6. The small generator is as large as its
+        # discriminator.
         "electra-small": (12, 256, 4, 1024),
         "electra-base": (12, 768, 12, 3072),
         "electra-large": (24, 1024, 16, 4096),
         "electra-small-generator": (12, 256, 4, 1024),
         "electra-base-generator": (12, 256, 4, 1024),
         "electra-large-generator": (24, 256, 4, 1024),
-        # From Warner et al. 2024, table 4, and Le Breton et al. 2025, table 1.
+        # These are from Warner et al. 2024, table 4, and Le Breton et al. 2025, table 1.
         "modernbert-base": (22, 768, 12, 1152),
         "modernbert-large": (28, 1024, 16, 2624),
         "neobert": (28, 768, 12, 2048),
@@ -201,9 +203,9 @@ def device(name: str) -> Any:
         ("gpu 8.6", {"dtype": "float32"}, 0.0, "float32", "xla"),
         ("gpu 8.6", {"attention": "xla"}, 0.0, "bfloat16", "xla"),
         ("gpu 8.9", {"attention": "cudnn"}, 0.0, "bfloat16", "cudnn"),
-        ("gpu 7.5", {}, 0.0, "float32", "xla"),  # T4
-        ("gpu 7.0", {"dtype": "bfloat16"}, 0.0, "bfloat16", "xla"),  # V100
-        ("gpu gfx90a", {}, 0.0, "bfloat16", "xla"),  # an AMD GPU
+        ("gpu 7.5", {}, 0.0, "float32", "xla"),  # This GPU is a T4.
+        ("gpu 7.0", {"dtype": "bfloat16"}, 0.0, "bfloat16", "xla"),  # This GPU is a V100.
+        ("gpu gfx90a", {}, 0.0, "bfloat16", "xla"),  # This is an AMD GPU.
         ("tpu", {}, 0.0, "bfloat16", "flash_tpu"),
         ("tpu", {}, 0.1, "bfloat16", "flash_tpu"),
         ("tpu", {"dtype": "float32"}, 0.1, "float32", "xla"),

@@ -47,7 +47,7 @@ def segments_of(kind: str, length: int) -> Segments | None:
 
 
 def visible_keys(segments: Segments | None, length: int, window: int | None) -> np.ndarray:
-    """Return the mask [rows, 1, from, to]."""
+    """Return the mask of the keys that each query sees [rows, 1, queries, keys]."""
     positions = np.arange(length)
     near = np.abs(positions[:, None] - positions) <= (length if window is None else window // 2)
     if segments is None:

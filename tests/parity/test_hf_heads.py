@@ -38,7 +38,7 @@ Parameters = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Case:
-    """A head, what its scores mean, and whether rows end in padding."""
+    """A head, the meaning of its scores, and whether rows end in padding."""
 
     head: str
     labels: tuple[str, ...] = ()

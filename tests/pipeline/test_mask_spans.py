@@ -107,9 +107,11 @@ def draw_runs(unit: str, num_rows: int, length: int, budget: int, seed: int) -> 
 
 
 PAPERS = {
-    # Lan et al. 2020, section 4.1: p(n) = (1 / n) / sum of 1 / k for k up to N = 3.
+    # In Lan et al. 2020, section 4.1, p(n) is (1 / n) divided by the sum of 1 / k for k up to N,
+    # with N = 3.
     "ngram": [6 / 11, 3 / 11, 2 / 11],
-    # Joshi et al. 2020, section 3.1: Geo(0.2), at most 10 words, "mean(l) = 3.8".
+    # In Joshi et al. 2020, section 3.1, the distribution is Geo(0.2) with at most 10 words; its
+    # mean is given as 3.8.
     "span": [0.2 * 0.8**n / (1 - 0.8**10) for n in range(10)],
 }
 

@@ -103,7 +103,7 @@ def test_the_original_recipe_has_a_million_steps_in_two_phases(name: str) -> Non
 
 
 def test_the_recipe_of_electra_matches_its_paper() -> None:
-    # Clark et al. 2020, table 6 ("Small") and section 3.3.
+    # These values are from Clark et al. 2020, table 6 ("Small") and section 3.3.
     (path,) = (path for path in RECIPES if path.stem == "electra_small")
     config = load_config(path, kind="pretrain")
     (_, _, phase), optimizer, masking = *config.ordered_phases(), config.optimizer, config.masking
@@ -164,7 +164,8 @@ def test_the_recipes_of_other_families_match_their_papers() -> None:
         for path in RECIPES
         if path.stem in ("roberta_base", "albert_base", "distilbert")
     }
-    # Liu et al. 2019, table 9; Lan et al. 2020, section 4.1; Sanh et al. 2019, section 3.
+    # These values are from Liu et al. 2019 (table 9), Lan et al. 2020 (section 4.1) and Sanh et al.
+    # 2019 (section 3).
     published = {
         "roberta_base": (500_000, 8_192, "adamw", 6e-4, 24_000, "none", "token"),
         "albert_base": (125_000, 4_096, "lamb", 0.00176, 3_125, "sentence_order", "ngram"),

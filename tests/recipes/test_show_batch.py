@@ -1,4 +1,4 @@
-"""Test that a shown batch matches the arrays that the run trains on."""
+"""Test that `show-batch` displays the same batches that the run trains on."""
 
 from __future__ import annotations
 

@@ -84,7 +84,8 @@ def plain(draw_document: Callable, lay_out: Callable) -> Batch:
     ("name", "size"), [("small", 0.25), ("base", 1 / 3), ("large", 0.25)], ids=str
 )
 def test_generators_have_the_published_sizes(name: str, size: float) -> None:
-    # Clark et al. 2020, table 6, and the released generators of the base and large models.
+    # These sizes are from Clark et al. 2020, table 6, and from the released generators of the base
+    # and large models.
     generator = generator_of(variant(f"electra-{name}"), size)
     if name == "small":
         sizes = (generator.hidden_dim, generator.ffn_dim, generator.num_heads)

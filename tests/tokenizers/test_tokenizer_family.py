@@ -71,7 +71,7 @@ def test_byte_bpe_gives_robertas_ids(roberta):
 
 @pytest.mark.parametrize("form", ["vocab.json", "tokenizer.json"])
 def test_add_prefix_space_is_read_from_tokenizer_config(roberta, form, tmp_path):
-    """Follow tokenizer_config.json, regardless of what tokenizer.json says."""
+    """Check that tokenizer_config.json takes precedence over tokenizer.json."""
     if form == "vocab.json":
         for name in ("vocab.json", "merges.txt"):
             (tmp_path / name).write_bytes(roberta.with_name(name).read_bytes())

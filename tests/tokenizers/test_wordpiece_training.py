@@ -136,9 +136,10 @@ def word_limit(total: int) -> WordLimit:
 
 def test_new_words_pass_only_until_the_limit():
     limit = word_limit(20)
-    assert limit("aaaaa bbbbb, aaaaa") == "aaaaa bbbbb, aaaaa"  # 10 of 20
-    assert limit("aaaaa é😀é bbbbb") == "aaaaa é😀é bbbbb"  # 13
-    assert limit("seventh!") == "seventh!"  # 20: full
+    # These words have 10 of the 20 characters.
+    assert limit("aaaaa bbbbb, aaaaa") == "aaaaa bbbbb, aaaaa"
+    assert limit("aaaaa é😀é bbbbb") == "aaaaa é😀é bbbbb"  # The total is now 13.
+    assert limit("seventh!") == "seventh!"  # The total reaches the limit of 20.
     assert limit("new,aaaaa other é😀é-seventh x") == "   ,aaaaa       é😀é-seventh  "
 
 

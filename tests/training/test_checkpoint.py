@@ -195,7 +195,7 @@ def test_the_configured_checkpoints_are_kept(
 
 
 def test_a_checkpoint_whose_evaluation_is_due_is_kept(tmp_path: Path, state: TrainState) -> None:
-    """A checkpoint without metrics is kept if and only if its evaluation is due."""
+    """Keep a checkpoint without metrics if its evaluation is due, but not otherwise."""
     saved = {3: None, 7: None, 10: {"score": 1.0}, 15: None, 20: {"score": 3.0}, 30: {"score": 2.0}}
     config = CheckpointConfig(best_metric="score", lower_is_better=False, keep_last=1)
     due = (10, 15, 20, 30).__contains__

@@ -52,7 +52,8 @@ def test_linear_decay_reaches_its_end() -> None:
 
 
 def test_the_schedule_of_the_original_recipe() -> None:
-    # Devlin et al. 2019, appendix A.2: 1e-4, 10,000 warm-up steps, 1,000,000 steps in total.
+    # Devlin et al. 2019, appendix A.2, used a rate of 1e-4, 10,000 warm-up steps and 1,000,000
+    # steps in total.
     schedule = make_schedule(OptimizerConfig(), 1_000_000)
     assert float(schedule(10_000)) == pytest.approx(1e-4)
     assert float(schedule(505_000)) == pytest.approx(5e-5)
