@@ -1,7 +1,7 @@
 """Run the commands whose results are frozen, and collect the files and lines that they write.
 
 Only the command line is used, so that the recorded values do not depend on how the code is
-organized. The commands run in a process of their own, since compiler flags and additional devices
+organized. The commands run in a separate process, since compiler flags and additional devices
 change the last bits of a loss. The command
 
     python -m tests.golden.frozen_runs RESULTS DIRECTORY CASE ...
@@ -207,9 +207,9 @@ CASES = {
         weights=("exported/half/model.safetensors",),
     ),
 }
-# Cases that need no files of others.
+# These cases do not need files from other cases.
 TEXTS = ("help", "keys")
-# Cases that use none of the files of other groups, so that they can be recorded separately.
+# These cases do not use files from other groups, so they can be recorded separately.
 FORMATS = ("formats",)
 RUNS = tuple(name for name in CASES if name not in (*TEXTS, *FORMATS))
 # The cases in each group run one after another, since later cases use files from earlier ones.
@@ -222,13 +222,14 @@ def environment(cache: str | None) -> dict[str, str]:
     cache: the directory for the compilation cache, or None to use no cache.
     """
     flags = "--xla_force_host_platform_device_count=1 --xla_backend_optimization_level=0"
-    if version("jaxlib").startswith("0.10."):  # XLA exits on unknown flags
+    # Set the flag only for this version, since XLA exits on unknown flags.
+    if version("jaxlib").startswith("0.10."):
         flags += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     chosen = {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": flags,
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.05",
-        "COLUMNS": "100",  # the width of help texts
+        "COLUMNS": "100",  # This is the width of help texts.
     }
     if cache is not None:
         chosen["JAX_COMPILATION_CACHE_DIR"] = cache
@@ -294,7 +295,7 @@ def run_command(command: str, root: Path) -> dict[str, Any]:
     try:
         with contextlib.redirect_stdout(output):
             code = main(words)
-    except SystemExit as left:  # argparse raises this after --help
+    except SystemExit as left:  # argparse raises this exception after --help.
         code = int(left.code or 0)
     output.flush()
     return {"exit": code, "lines": normalized_lines(printed.getvalue().decode(), root)}

@@ -79,7 +79,7 @@ def test_a_run_stopped_by_older_code_resumes_to_the_same_results(
     The run "recent" was stopped by code that rounds like the current code, so its results are the
     same to the last bit. The run "pretrain" was stopped by the oldest code whose files can still be
     read. That code rounded the gradients of attention and norms differently, so the results differ
-    as between two machines.
+    as much as the results of two machines.
     """
     uninterrupted, resumed = measured("pretrain"), measured("kept")
     for kind, name in (
