@@ -61,11 +61,12 @@ class Attention(Predictor):
 
         Args:
           work_dir: the work directory of a run or of `bert-jax import`.
-          max_length: the maximum number of tokens in a sequence, including special tokens. Defaults
-            to the maximum in the fine-tuning run; other models use all their positions (for
-            questions, at most 384).
+          max_length: the maximum number of tokens in a sequence, including special tokens. For a
+            fine-tuned model, the default is the maximum that was used in fine-tuning. For other
+            models, it is the number of positions, but at most 384 for question answering.
           dtype: the dtype to compute in; see `ComputeConfig`.
-          step: the step of the checkpoint; if None, the best one, or else the newest.
+          step: the step of the checkpoint. If None, the best checkpoint of a fine-tuning run is
+            loaded, or the newest checkpoint of any other model.
         """
         (self.checkpoint,) = name_checkpoints([work_dir], [step])
         step = self.checkpoint.step
@@ -139,8 +140,8 @@ class Attention(Predictor):
             and "zero" with zero vectors.
 
         Raises:
-          ValueError: the model has neither a sequence classifier nor a masked-LM head, or does not
-            know the label or token; the text has no mask; or an argument is out of range.
+          ValueError: the model has neither a sequence classifier nor a masked-LM head; the label or
+            token does not exist; the text has no mask; or an argument is out of range.
           UnusableText: a text or a word is not a string or is not valid Unicode.
         """
         check_choice("baseline", baseline, get_args(Baseline))
@@ -203,7 +204,7 @@ class Attention(Predictor):
     def _attribution_program(
         self, read: TokenizedText, target: str | None, steps: int
     ) -> tuple[Program, int, str]:
-        """Return the program, and the index and name of the label or token to explain."""
+        """Return the attribution program, and the index and name of the label or token."""
         match self.config.head_kind:
             case ClassifierHead(scored="sequence"):
                 return self._label_program(read, target, steps)
@@ -219,7 +220,7 @@ class Attention(Predictor):
     def _label_program(
         self, read: TokenizedText, target: str | None, steps: int
     ) -> tuple[Program, int, str]:
-        """Return the program for a sequence classifier, and the index and name of the label."""
+        """Return the program that attributes a label's score, and the label's index and name."""
         labels = self.config.labels
         if target is None:
             scores = self._run_once(head_outputs, read)["logits"]
@@ -231,7 +232,7 @@ class Attention(Predictor):
     def _token_program(
         self, read: TokenizedText, target: str | None, steps: int
     ) -> tuple[Program, int, str]:
-        """Return the program for the first mask in a text, and the id and name of the token."""
+        """Return the program that attributes a token's probability, and the token's id and name."""
         masks = self._masks(read)
         if not masks:
             raise ValueError(
@@ -274,7 +275,7 @@ class Attention(Predictor):
         """Run a program on one input and return its outputs.
 
         Args:
-          program: the program.
+          program: a function of a model and a batch, which returns a dict of arrays.
           read: the tokenized text.
           token_inputs: additional inputs with one value per token.
           **inputs: all other inputs.

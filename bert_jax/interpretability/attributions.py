@@ -38,11 +38,11 @@ class Attribution:
       baseline_score: the score of the baseline, which hides every word.
       tokens: all tokens, including `[CLS]` and `[SEP]`.
       words: the words and special tokens.
-      scores: float32 [tokens]; a token with a positive score raises `score`. Their sum is
-        `score - baseline_score`, give or take `error`. Special tokens score 0, because the baseline
+      scores: float32 [tokens]; a token with a positive score raises `score`. The sum of all scores
+        is about `score - baseline_score`. Special tokens have the score 0, because the baseline
         keeps them.
-      error: the absolute difference between that sum and `score - baseline_score`; increase `steps`
-        to reduce it.
+      error: the absolute difference between the sum of `scores` and `score - baseline_score`.
+        Increase `steps` to reduce it.
     """
 
     target: str
@@ -99,7 +99,7 @@ def attribute_label(model: Model, batch: Batch, *, problem: Problem, steps: int)
       model: a model with a sequence classifier.
       batch: `token_ids`, `segment_ids` and `attention_mask` of one row; `label` [1], the index of
         the label; and `kept` and `baseline_ids`, as described in `_integrate`.
-      problem: what the classifier predicts, which determines how logits become scores.
+      problem: the kind of prediction, which determines how logits become scores.
       steps: the number of points on the path.
 
     Returns:
@@ -159,9 +159,9 @@ def _integrate(
     Args:
       encoder: the encoder.
       score: a function from the encoder's output [1, length, hidden_dim] to the score to explain.
-      batch: one row, with `kept` [1, length], 1 for tokens that the baseline keeps, and
-        `baseline_ids` [1], the id of the token that replaces all other tokens. If the id is -1,
-        their embeddings are replaced with zeros instead.
+      batch: one row, which includes `kept` and `baseline_ids`. `kept` [1, length] is 1 for tokens
+        that the baseline keeps. `baseline_ids` [1] is the id of the token that replaces all other
+        tokens, or -1 to replace their embeddings with zeros.
       steps: the number of points on the path.
 
     Returns:

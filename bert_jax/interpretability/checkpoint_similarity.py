@@ -79,7 +79,7 @@ class CheckpointSimilarity:
         return shaded_table(header, self._step_names, self.cka.tolist()) + paragraph(self._note)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all results as plain JSON values, with a list of layer names in order."""
+        """Return all results as plain JSON values, including the layer names in order."""
         return {
             "work_dir": absolute_name(self.work_dir),
             "treebank": absolute(self.treebank),

@@ -1,4 +1,4 @@
-"""Compare either two models or all checkpoints of a run, depending on the arguments."""
+"""Compare the layers of two models, or of all checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -28,10 +28,12 @@ def compare(
 
     Args:
       first: the work directory of a run or of `bert-jax import`.
-      other: the other model; None for the first model itself.
+      other: the work directory of the other model; if None, the first model is compared with
+        itself.
       treebank: a CoNLL-U file, or a directory with the files of a treebank, whose test set is used.
-      step: the step of the first model's checkpoint; if None, the best or newest one.
-      other_step: the step of the other model's checkpoint; if None, the best or newest one.
+      step: the step of the first model's checkpoint; if None, the best one of a fine-tuning run, or
+        the newest one of any other model.
+      other_step: the step of the other model's checkpoint; None has the same meaning as for `step`.
       every_checkpoint: whether to compare every checkpoint of a run with its last one.
       max_sentences: the maximum number of sentences to read, from the beginning of the treebank.
       on_progress: called with progress messages.

@@ -174,14 +174,17 @@ def checkpoint_steps(work_dir: Path) -> list[int]:
     steps = sorted(steps_in(work_dir / CHECKPOINTS_NAME))
     if len(steps) < 2:
         raise ValueError(
-            f"{work_dir}: has kept {len(steps)} checkpoints, but at least two are needed. Train "
-            "with checkpoint.keep_every, which keeps a checkpoint at regular intervals."
+            f"{work_dir}: at least two checkpoints are needed, but the run has kept {len(steps)}. "
+            "Train with checkpoint.keep_every, which keeps a checkpoint at regular intervals."
         )
     return steps
 
 
 def held_out_losses(work_dir: Path) -> dict[int, float]:
-    """Return a run's held-out masked-LM loss, or else its total loss, at each evaluated step."""
+    """Return a run's held-out loss at each evaluated step.
+
+    This is the masked-LM loss or, if the run does not log it, the total loss.
+    """
     log = work_dir / LOG_NAME
     entries = read_metrics(log) if log.is_file() else []
     evaluations = [entry for entry in entries if entry["kind"] == "evaluation"]

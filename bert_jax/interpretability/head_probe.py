@@ -34,7 +34,7 @@ class BestHead(NamedTuple):
     """The attention head and the fixed offset that predict a relation best.
 
     Attributes:
-      relation: the relation.
+      relation: the name of the dependency relation.
       occurrences: the number of times the relation occurs.
       layer: the layer, counted from 0.
       head: the attention head, counted from 0.
@@ -207,7 +207,8 @@ def probe_heads(
     Args:
       model: the work directory of a run or of `bert-jax import`.
       treebank: the sentences.
-      step: the step of the checkpoint; if None, the best or newest one.
+      step: the step of the checkpoint; if None, the best one of a fine-tuning run, or the newest
+        one of any other model.
       batch_size: the number of sentences to compute at once.
       dtype: the dtype to compute in; see `ComputeConfig`.
       on_progress: called with a progress message after each sentence.
@@ -276,8 +277,8 @@ _MARKERS = ("'s", "\u2019s", "'", "\u2019")
 def _predictors(sentence: ParsedSentence) -> NDArray[np.int64]:
     """Return the index of the word whose attention predicts each word's head.
 
-    This is the word itself, except for a possessor such as "dog" in "dog 's tail": as in Clark et
-    al., the attention of the marker "'s" predicts the possessor's head.
+    This is usually the word itself. For a possessor such as "dog" in "dog 's tail", it is the
+    marker "'s", whose attention predicts the possessor's head, as in Clark et al.
     """
     indices = np.arange(len(sentence.words))
     for index, (relation, marker) in enumerate(

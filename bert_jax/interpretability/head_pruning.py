@@ -1,9 +1,9 @@
 """Measure how important each attention head is to a task, and prune heads one by one.
 
-A head is pruned by zeroing the rows of the output projection that read it, so a pruned model is an
-ordinary set of parameters. The importance of a head is the expected absolute gradient of the loss
-with respect to a factor by which the head's output is multiplied (Michel et al. 2019, "Are Sixteen
-Heads Really Better than One?", equation 2).
+A head is pruned by setting the rows of the output projection that multiply its output to zero, so a
+pruned model differs only in the values of its parameters. The importance of a head is the expected
+absolute gradient of the loss with respect to a factor that multiplies the head's output (Michel et
+al. 2019, "Are Sixteen Heads Really Better than One?", equation 2).
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class HeadPruning:
     Printing this object shows two tables; Jupyter displays them in color, with a plot.
 
     Attributes:
-      checkpoint: the checkpoint.
-      data: the input that was scored: an absolute path or "tfds:...".
+      checkpoint: the checkpoint of the fine-tuned model.
+      data: the data that was scored: an absolute path or "tfds:...".
       set_name: the name of the set.
       num_examples: the number of examples in the set.
       metric: the name of the score.
@@ -75,7 +75,7 @@ class HeadPruning:
     scores: tuple[float, ...] = field(repr=False)
 
     def lines(self) -> Iterator[str]:
-        """Yield a table of single heads and one of pruned heads, with heads numbered from 1."""
+        """Yield two tables, one of single heads and one of pruned heads, numbered from 1."""
         heads = range(1, self.without.shape[1] + 1)
         yield self._title
         yield f"{'layer':>5}  " + "  ".join(f"{head:>7}" for head in heads)
@@ -230,7 +230,7 @@ def prune_heads(
 
 
 def _chosen_set(opened: Evaluation, name: str | None) -> str:
-    """Return the name of the set to score, which must be given if there are several sets."""
+    """Return the name of the set to score; `name` may be None only if there is a single set."""
     names = list(opened.sets)
     if name is not None:
         check_choice("set_name", name, names)
@@ -259,7 +259,7 @@ def with_heads(params: Parameters, encoder: EncoderConfig, mask: Any) -> Paramet
 
 
 def head_importance(opened: Evaluation, examples: ExampleSet) -> NDArray[np.float64]:
-    """Return the mean absolute gradient of the loss with respect to each head's factor.
+    """Return the mean absolute gradient of the loss with respect to a factor on each head's output.
 
     Args:
       opened: the model.
@@ -286,7 +286,7 @@ def head_importance(opened: Evaluation, examples: ExampleSet) -> NDArray[np.floa
 
 @partial(jax.jit, static_argnames="task")
 def _mask_gradients(params: Parameters, batch: Batch, *, task: ClassifierTask) -> jax.Array:
-    """Return each example's gradients with respect to the factors, [rows, layers, heads]."""
+    """Return the gradients of `head_importance` for each example, [rows, layers, heads]."""
     encoder = task.config.encoder
     ones = jnp.ones((len(output_kernels(encoder)), encoder.num_heads))
 

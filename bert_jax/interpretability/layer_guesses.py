@@ -39,7 +39,7 @@ class MaskGuesses:
 
     @property
     def title(self) -> str:
-        """A title that names the mask by its position, counted from 1."""
+        """The title of the mask's table, which includes the mask's position, counted from 1."""
         return f"guesses for the mask at token {self.position + 1}"
 
     def lines(self) -> Iterator[str]:

@@ -1,10 +1,11 @@
 """Train linear probes on every layer, and compare them with controls.
 
 A probe is a linear classifier that predicts a property of a word, such as its part of speech, from
-the word's vector. The accuracy of a probe alone says little, because even wide random vectors
-identify many words. Two controls show how much of the accuracy comes from the model's training and
-how much from the probe: the same model with random weights, and labels that are shuffled among word
-types (Hewitt and Liang 2019, "Designing and Interpreting Probes with Control Tasks").
+the word's vector. The accuracy of a probe by itself is not conclusive, because even wide random
+vectors identify many words. Two controls show how much of the accuracy comes from the model's
+training and how much from the probe. They are the same model with random weights, and labels that
+are shuffled among word types (Hewitt and Liang 2019, "Designing and Interpreting Probes with
+Control Tasks").
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class LayerProbe:
     Printing this object shows a table, which Jupyter displays in color.
 
     Attributes:
-      target: what the probes predict.
+      target: the property that the probes predict.
       labels: the labels, starting with the most frequent one in the training set.
       accuracies: float64 [conditions, layers + 1, seeds]; the first axis is `CONDITIONS`, and layer
         0 is the embeddings.
@@ -95,7 +96,7 @@ class LayerProbe:
         return table(["layer", *CONDITIONS], rows) + paragraph(self._note)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all results as plain JSON values, with a list of layer names in order."""
+        """Return all results as plain JSON values, including the layer names in order."""
         return {
             "target": self.target,
             "layers": layer_names(self.accuracies.shape[1]),
@@ -142,7 +143,8 @@ def probe_layers(
       max_sentences: the maximum number of sentences to use, from the beginning of each treebank.
       num_seeds: the number of probes for every layer and condition, which differ in the order of
         their batches, in the random weights and in the shuffled labels.
-      step: the step of the checkpoint; if None, the best or newest one.
+      step: the step of the checkpoint; if None, the best one of a fine-tuning run, or the newest
+        one of any other model.
       on_progress: called with a description of each part before it starts.
 
     Raises:
@@ -218,7 +220,10 @@ def _words(states: WordStates, sentences: Sequence[ParsedSentence], target: Prob
 
 
 def _indices(labels: Sequence[str], index: dict[str, int]) -> NDArray[np.int32]:
-    """Return label indices, or -1 (never predicted) for labels that are not in the training set."""
+    """Return label indices.
+
+    Labels that are not in the training set have the index -1, which is never predicted.
+    """
     return np.array([index.get(label, -1) for label in labels], np.int32)
 
 

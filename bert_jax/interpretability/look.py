@@ -27,7 +27,8 @@ def look(
       second: the second text of a pair.
       max_length: the maximum number of tokens; longer texts are truncated. None for the model's own
         maximum.
-      step: the step of the checkpoint; if None, the best one, or else the newest.
+      step: the step of the checkpoint. If None, the best checkpoint of a fine-tuning run is loaded,
+        or the newest checkpoint of any other model.
 
     Returns:
       A `Page`, which Jupyter displays and `save` writes to a file.

@@ -1,4 +1,4 @@
-"""Build the HTML with which notebooks show results: tables, shaded words and plots.
+"""Build the HTML that notebooks display: tables, shaded words and plots.
 
 The HTML needs no scripts, style sheets or network access. It uses the notebook's own text color,
 and its backgrounds are translucent, so that it is readable in light and dark themes.
@@ -18,7 +18,7 @@ _CELL = "padding: .15em .6em; white-space: nowrap; text-align: "
 
 
 class Shaded(NamedTuple):
-    """A text with a colored background.
+    """Text with a colored background.
 
     Attributes:
       text: the text, without HTML escapes.

@@ -29,7 +29,7 @@ class Page:
 
     Attributes:
       html: the source of the page.
-      notes: sentences that say what the page leaves out and why.
+      notes: sentences that explain which parts the page leaves out and why.
     """
 
     html: str = field(repr=False)
@@ -52,7 +52,7 @@ def render_page(trace: TracedText, views: Views, title: str, separator: str = "[
 
     Args:
       trace: the traced text.
-      views: what the page shows besides attention.
+      views: the content of the page besides attention.
       title: the title of the page, such as the name of the model.
       separator: the tokenizer's separator token.
 

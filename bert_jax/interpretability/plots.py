@@ -33,7 +33,7 @@ def heat_map(
       columns: the names of the columns.
       row_title: the title of the vertical axis.
       column_title: the title of the horizontal axis.
-      value_title: the label of the color bar, which says what the values mean.
+      value_title: the label of the color bar, which explains the values.
     """
     size = (2.6 + 0.42 * len(columns), 1.6 + 0.36 * len(rows))
     figure = Figure(

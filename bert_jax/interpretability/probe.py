@@ -1,4 +1,4 @@
-"""Run the kind of probe that the user asks for."""
+"""Run the requested kind of probe on a model."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def probe(
       model: the work directory of a run or of `bert-jax import`.
       treebank: a CoNLL-U file, or a directory with the files of a treebank.
       target: "heads" for `probe_heads`; "tags" or "relations" for `probe_layers`.
-      step: the step of the checkpoint; if None, the best or newest one.
+      step: the step of the checkpoint; if None, the best one of a fine-tuning run, or the newest
+        one of any other model.
       every_checkpoint: whether to probe the heads at every checkpoint of a run.
       plot: where to save a PNG plot of the accuracies at every checkpoint; None for no plot.
       min_count: the minimum number of times that a relation must occur to be listed (100 by

@@ -120,8 +120,10 @@ def compare_layers(
       first: the work directory of a run or of `bert-jax import`.
       second: another work directory, or the same one to compare layers or checkpoints of one model.
       treebank: the treebank whose sentences both models read.
-      first_step: the step of the first model's checkpoint; if None, the best or newest one.
-      second_step: the step of the second model's checkpoint.
+      first_step: the step of the first model's checkpoint; if None, the best one of a fine-tuning
+        run, or the newest one of any other model.
+      second_step: the step of the second model's checkpoint; None has the same meaning as for
+        `first_step`.
       max_sentences: the maximum number of sentences to read, from the beginning of the treebank.
       on_progress: called with a progress message, a line of text, before each model is read.
 
@@ -158,7 +160,7 @@ def compare_layers(
 
 
 def describe_words(treebank: Location, num_sentences: int, num_words: int) -> str:
-    """Return a phrase that says where the compared word vectors come from."""
+    """Return a phrase that describes the source of the compared word vectors."""
     return f"{num_words:,} word vectors in {num_sentences:,} sentences of {treebank}"
 
 
@@ -176,7 +178,8 @@ def vectors_by_sentence(
     Args:
       model: the work directory of a run or of `bert-jax import`.
       treebank: the sentences.
-      step: the step of the checkpoint; if None, the best or newest one.
+      step: the step of the checkpoint; if None, the best one of a fine-tuning run, or the newest
+        one of any other model.
       max_sentences: the maximum number of sentences to read, from the beginning of the treebank.
 
     Returns:

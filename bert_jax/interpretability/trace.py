@@ -1,7 +1,7 @@
 """Run an encoder on a batch and record its intermediate results.
 
-Attention probabilities are computed from the recorded queries and keys, so they do not depend on
-the attention backend, which may be a fused kernel that never stores the probabilities.
+Attention probabilities are computed from the recorded queries and keys, because the attention
+backend may be a fused kernel that never stores the probabilities.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ class TracedText(TokenizedText):
         """The attention probabilities between words, float32 [layers, heads, from, to].
 
         Attention to a word is the sum over its tokens, and attention from a word is the mean over
-        its tokens, so the attention from each word still sums to 1 (Clark et al. 2019, "What Does
-        BERT Look At?", section 4.1).
+        its tokens. The attention from each word therefore still sums to 1 (Clark et al. 2019, "What
+        Does BERT Look At?", section 4.1).
         """
         return between_words(self.attention, self.words)
 

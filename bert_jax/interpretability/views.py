@@ -1,4 +1,4 @@
-"""Collect what a page shows besides attention, such as predictions and attributions."""
+"""Collect the content of a page besides attention, such as predictions and attributions."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Occurrences(NamedTuple):
     """A word that occurs more than once in a text.
 
     Attributes:
-      word: the word.
-      similarity: the cosine similarity of two occurrences at each layer [layers + 1], keyed by a
-        description such as "1st and 2nd occurrence".
+      word: the repeated word.
+      similarity: a dict from a description such as "1st and 2nd occurrence" to the cosine
+        similarity of these two occurrences at each layer, [layers + 1].
     """
 
     word: str
@@ -55,7 +55,7 @@ class WordTag(NamedTuple):
 
 @dataclass(frozen=True)
 class Views:
-    """What a page shows besides attention; anything that does not apply is None or empty.
+    """The content of a page besides attention; parts that do not apply are None or empty.
 
     Attributes:
       guesses: the most probable tokens for every mask, as predicted at every layer.
@@ -65,7 +65,7 @@ class Views:
       attribution: how much each word contributes to a classifier's prediction.
       answer: the answer of a question-answering model, with its scores.
       tags: the tags that a tagger predicts.
-      notes: sentences that say what is left out and why.
+      notes: sentences that explain which parts are left out and why.
     """
 
     guesses: Sequence[MaskGuesses] = ()
@@ -81,7 +81,7 @@ class Views:
 def collect_views(
     attention: Attention, trace: TracedText, text: Text, second: Text | None
 ) -> Views:
-    """Return what the model's head predicts for a text that `attention` has traced."""
+    """Return all views of a traced text, such as the predictions of the model's head."""
     notes = []
     if trace.truncated:
         notes.append(f"The text was truncated to {attention.max_length} tokens.")

@@ -45,8 +45,9 @@ class WordReader(Predictor):
         Args:
           work_dir: the work directory of a run or of `bert-jax import`.
           batch_size: the number of sentences to process at once.
-          dtype: the type to compute in; see `ComputeConfig`.
-          step: the step of the checkpoint; if None, the best or newest one.
+          dtype: the dtype to compute in; see `ComputeConfig`.
+          step: the step of the checkpoint; if None, the best one of a fine-tuning run, or the
+            newest one of any other model.
         """
         super().__init__(work_dir, batch_size=batch_size, dtype=dtype, step=step)
         self.skipped: Counter[str] = Counter()

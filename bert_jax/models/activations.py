@@ -83,8 +83,8 @@ def _gelu_tanh_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 def _gelu_tanh_backward(x: jax.Array, cotangent: jax.Array) -> tuple[jax.Array]:
     _, pull = jax.vjp(_gelu_tanh_float32, x.astype(jnp.float32))
     to_x = pull(cotangent.astype(jnp.float32))[0].astype(x.dtype)
-    # Without the barrier, XLA's GPU compiler would write this gradient in float32, and read it
-    # again to round and sum it.
+    # Without the barrier, XLA's GPU compiler would write this gradient to memory in float32, and
+    # then read it again to round and sum it.
     return (gpu_barrier(to_x),)
 
 

@@ -90,10 +90,10 @@ def visible_tokens(view: View, length: int) -> jax.Array | None:
 
 
 def masked_scores(scores: jax.Array, view: View) -> jax.Array:
-    """Replace the scores of pairs of tokens that do not attend to each other by the lowest number.
+    """Replace the scores of tokens that do not attend to each other with the lowest number.
 
-    If padding is too far from its row's tokens to attend to any of them, all its scores are equal,
-    so it attends equally to all positions.
+    A padding position may be too far from its row's tokens to attend to any of them. All its scores
+    are then equal, so it attends equally to all positions.
 
     Args:
       scores: see `scaled_scores`.
@@ -139,8 +139,8 @@ def cudnn_attention(query: jax.Array, key: jax.Array, value: jax.Array, view: Vi
     """Compute attention with cuDNN's fused kernel, without dropout.
 
     For a row with one document, the kernel needs only the row's length; for a packed row, it needs
-    the full mask. For the shapes, see `xla_attention`; `query` and `key` have the same shape as
-    `value`.
+    the full mask. The shapes are the same as in `xla_attention`, and `query` and `key` have the
+    same shape as `value`.
     """
     ids = view.document_ids
     if view.window is not None:
@@ -178,7 +178,8 @@ class SelfAttention(nnx.Module):
         dim = config.hidden_dim
 
         def projection() -> Dense:
-            # The cotangents of queries, keys and values come from the backward kernel.
+            # With these backends, the cotangents of queries, keys and values come from a kernel, so
+            # XLA cannot sum the bias gradient while it computes them.
             in_kernel = compute.attention in ("flash_tpu", "splash")
             axes = ("embed", "heads")
             return layer_dense(dim, dim, axes, config, compute, rngs, multiply_ones=in_kernel)
@@ -206,8 +207,8 @@ class SelfAttention(nnx.Module):
             None for all.
 
         Returns:
-          The output, which has the shape of `x` or, with `positions`, [batch, count, hidden_dim],
-          and the `scaled_scores` of all positions (None unless requested).
+          The output, and the `scaled_scores` of all positions (None unless requested). The output
+          has the shape of `x` or, with `positions`, [batch, count, hidden_dim].
         """
         # In an exported program, the row length may be unknown, so rows cannot be cut into blocks.
         in_blocks = view.window is not None and isinstance(x.shape[1], int)
@@ -259,8 +260,8 @@ class SelfAttention(nnx.Module):
                 )
             case "auto":
                 raise ValueError(
-                    "compute.attention='auto': the backend depends on the device. Set one of "
-                    "the others, or pass ComputeConfig.resolve(jax.devices()[0], config)"
+                    "compute.attention='auto': the backend depends on the device. Set another "
+                    "value, or pass ComputeConfig.resolve(jax.devices()[0], config)"
                 )
             case _:
                 assert_never(self.backend)

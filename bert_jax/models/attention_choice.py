@@ -19,8 +19,8 @@ class AttentionChoice(NamedTuple):
 
     Attributes:
       backend: the implementation.
-      reason: why a faster implementation cannot be used, and the setting that would allow it, as a
-        clause; empty if no other implementation is faster.
+      reason: a clause that explains why a faster implementation cannot be used, and which setting
+        would allow it; empty if no other implementation is faster.
     """
 
     backend: AttentionBackend
@@ -29,8 +29,7 @@ class AttentionChoice(NamedTuple):
 
 def flash_kernels(backend: FlashBackend) -> FlashKernels:
     """Return the module with this package's fused kernels for a kind of device."""
-    # The imports are here because these modules import Pallas, which is slow to import and which
-    # configs do not need.
+    # Import these modules only when they are needed, since importing Pallas takes long.
     match backend:
         case "flash_gpu":
             from bert_jax.models import flash_gpu
@@ -91,7 +90,7 @@ def choose_attention(
     window: int | None,
     attention_dropout: float,
 ) -> AttentionChoice:
-    """Return the implementation that "auto" selects: a fused one, if the arguments allow it.
+    """Return the implementation that "auto" selects, a fused one if the arguments allow it.
 
     Args:
       device: the device that runs the encoder.

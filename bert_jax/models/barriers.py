@@ -17,11 +17,11 @@ def gpu_barrier(arrays: _Arrays) -> _Arrays:
     the compiler merges the two computations and keeps the result between the passes. For BERT-base
     on 128 x 512 tokens, the merged attention scores, weights and dropout masks took 2.1 GB per
     layer more than the arrays that attention keeps. A barrier around those arrays, at the start of
-    the backward pass, prevents this. If it includes the cotangent, nothing is recomputed before the
-    cotangent is known.
+    the backward pass, prevents this. If the barrier also covers the cotangent, nothing is
+    recomputed before the cotangent is known.
 
-    On other devices, this function does nothing, since the compilers for TPUs and CPUs do
-    recompute. There, a barrier would only prevent fusions.
+    On TPUs and CPUs, this function does nothing: their compilers do recompute, so a barrier would
+    only prevent fusions.
 
     Args:
       arrays: a pytree of arrays.
@@ -32,9 +32,9 @@ def gpu_barrier(arrays: _Arrays) -> _Arrays:
 def tpu_barrier(arrays: _Arrays) -> _Arrays:
     """Return the same arrays, but make them look like new arrays to XLA's TPU compiler.
 
-    Use this only for arrays that are kept between the passes anyway, and only where the compiler
-    would also keep a result that is faster to recompute than to write and read back. See
-    `gpu_barrier`.
+    Use this function only for arrays that are kept between the passes anyway, if the compiler would
+    also keep a result that was computed from them. Recomputing this result must be faster than
+    writing it and reading it back. See also `gpu_barrier`.
 
     Args:
       arrays: a pytree of arrays.

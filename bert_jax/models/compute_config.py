@@ -1,4 +1,4 @@
-"""Describe how to compute an encoder."""
+"""Define the options for computing an encoder."""
 
 from __future__ import annotations
 
@@ -62,16 +62,16 @@ class ComputeConfig:
         They can only be combined with `attention="xla"` or `"auto"`.
       norms: implementation of dropout, the residual connection and the norm that follow a block.
         "triton" computes them in one kernel during training, and their gradients in another. It
-        needs an NVIDIA GPU since Ampere, ops="fast", and a `hidden_dim` that is a power of two (64
-        or more) times a number from 1 to 8. "auto" selects it where it is supported, and otherwise
-        XLA.
+        needs an NVIDIA GPU of the Ampere generation or later, ops="fast", and a `hidden_dim` that
+        is a power of two (64 or more) times a number from 1 to 8. "xla" leaves the operations to
+        the compiler. "auto" selects "triton" where it is supported, and otherwise "xla".
       products: number format in which the dense layers of attention and of the feed-forward blocks
         multiply: "dtype" for the format set by `dtype`, or "fp8" for 8-bit floating-point numbers
         (Micikevicius et al. 2022) with a scale for each tensor, E4M3 for activations and kernels
         and E5M2 for gradients. "fp8" needs bfloat16 and an NVIDIA GPU of the Ada or Hopper
         generation or later, and affects training and its evaluations. "fp8_emulated" rounds to the
-        same numbers on any device, which multiplies them in bfloat16 if it has no FP8 units; this
-        is slow, and meant for experiments and tests. Neither supports ops="plain".
+        same numbers on any device. A device without FP8 units multiplies them in bfloat16, which is
+        slow and meant for experiments and tests. Neither FP8 setting supports ops="plain".
     """
 
     dtype: DTypeName = "auto"

@@ -29,7 +29,7 @@ from bert_jax.models.options import (
 )
 from bert_jax.validation import differences
 
-# The number of fields in version 0.1.0; see `EncoderConfig.identity`.
+# The number of fields that `EncoderConfig` had in version 0.1.0; see `EncoderConfig.identity`.
 _FIELDS_OF_0_1 = 20
 
 
@@ -54,14 +54,15 @@ class EncoderConfig:
       activation: activation function in the feed-forward blocks and the masked-LM head: "gelu", its
         approximation "gelu_tanh", "relu", "silu", "tanh" or "quick_gelu" (x times the sigmoid of
         1.702 x).
-      layer_norm_epsilon: constant that a norm adds to the variance, or to the mean square.
+      layer_norm_epsilon: constant that LayerNorm adds to the variance, and RMSNorm to the mean
+        square.
       initializer_range: standard deviation of the truncated normal initializer, before truncation.
       positions: "learned" or "sinusoidal" position vectors, or "rotary" to rotate queries and keys
         by angles that grow with the position (Su et al. 2021, section 3.4).
       norm: "post" for a norm after each residual addition (BERT), or "pre" for a norm before each
         block in a layer and one after the last layer.
-      embedding_dim: dimension of the three embedding tables and of the masked-LM head's transform;
-        a dense layer projects the embeddings to `hidden_dim` (Lan et al. 2020, section 3.1,
+      embedding_dim: dimension of the three embedding tables and of the masked-LM head's transform.
+        A dense layer projects the embeddings to `hidden_dim` (Lan et al. 2020, section 3.1,
         "factorized embedding parameterization"). If None, it is `hidden_dim` and there is no
         projection.
       position_offset: number of unused rows at the start of the position table (2 in RoBERTa's
@@ -80,16 +81,17 @@ class EncoderConfig:
       local_rotary_theta: base of the rotary angles in layers with local attention; None for
         `rotary_theta`.
       attention_window: number of tokens, including itself, to which a token attends in a layer with
-        local attention (Beltagy et al. 2020, "Longformer", section 3.1). It is odd, since a token
-        sees equally many tokens on both sides. None for global attention in all layers.
-      global_every: distance between layers with global attention; the first layer is one of them.
+        local attention (Beltagy et al. 2020, "Longformer", section 3.1). It must be odd, since a
+        token attends to the same number of tokens on both sides. None for global attention in all
+        layers.
+      global_every: distance between layers with global attention, starting with the first layer.
         All other layers have local attention.
       norm_kind: "layer" for LayerNorm (Ba et al. 2016), or "rms" for RMSNorm, which only divides by
         the root mean square (Zhang and Sennrich 2019).
       norm_bias: whether norms have a bias.
-      first_norm: whether the first layer's attention has a norm; norm="post" requires it. Without
-        it, the norm of the embeddings takes its place (Warner et al. 2024, "ModernBERT", section
-        2.1.1).
+      first_norm: whether the attention block of the first layer has a norm, which norm="post"
+        requires. If it has none, the norm of the embeddings replaces it (Warner et al. 2024,
+        "ModernBERT", section 2.1.1).
       embedding_norm: whether the embeddings have a norm.
       dense_bias: whether the dense layers in the encoder and in the transforms of the heads have a
         bias.
@@ -233,8 +235,8 @@ class EncoderConfig:
     def identity(self) -> dict[str, Any]:
         """The values that identify the architecture in checkpoints.
 
-        Fields that earlier versions did not have are left out while they have their defaults, so
-        that earlier runs can be resumed.
+        Fields that were added after version 0.1.0 are left out if they have their default values,
+        so that runs of earlier versions can be resumed.
         """
         values = dataclasses.asdict(self)
         for field in dataclasses.fields(self)[_FIELDS_OF_0_1:]:

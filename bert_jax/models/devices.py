@@ -6,9 +6,10 @@ from typing import Protocol
 
 from bert_jax.models.config_checks import require
 
-# NVIDIA GPUs since Ampere support bfloat16 matmuls, cuDNN's fused attention and Triton kernels.
+# NVIDIA GPUs of the Ampere generation and later support bfloat16 matmuls, cuDNN's fused attention
+# and Triton kernels.
 _AMPERE = (8, 0)
-# NVIDIA GPUs since Ada multiply FP8 matrices.
+# NVIDIA GPUs of the Ada generation and later can multiply FP8 matrices.
 _ADA = (8, 9)
 
 
@@ -101,7 +102,7 @@ def check_fp8(device: Device) -> None:
     """Check that the device multiplies matrices in FP8.
 
     Raises:
-      ValueError: it does not; the message suggests a fix.
+      ValueError: the device has no FP8 units; the message suggests a fix.
     """
     capability = _nvidia_capability(device)
     advice = (
@@ -128,7 +129,7 @@ def check_splash(device: Device, *, attention_dropout: float) -> None:
       attention_dropout: see `EncoderConfig`.
 
     Raises:
-      ValueError: it cannot; the message suggests a fix.
+      ValueError: the kernel cannot be used; the message suggests a fix.
     """
     require(
         device.platform == "tpu",
@@ -150,7 +151,8 @@ def check_splash_dropout(attention_dropout: float) -> None:
 def fits_norm_kernels(dim: int) -> bool:
     """Return whether the kernels in `norm_kernels` support vectors of this size.
 
-    They divide a vector into at most 8 equal parts, whose size is a power of two (64 or more).
+    The kernels divide a vector into at most 8 equal parts. The size of a part must be a power of
+    two and at least 64.
     """
     part = dim & -dim
     return part >= 64 and dim // part <= 8 and dim <= 8192
@@ -164,7 +166,7 @@ def check_norm_kernels(device: Device, hidden_dim: int) -> None:
       hidden_dim: see `EncoderConfig`.
 
     Raises:
-      ValueError: they cannot; the message suggests a fix.
+      ValueError: the kernels cannot be used; the message suggests a fix.
     """
     require(
         has_fused_kernels(device),

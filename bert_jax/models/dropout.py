@@ -42,10 +42,10 @@ def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
     """Return a mask whose elements are independently True with probability 1 - rate.
 
     The probability is accurate to within 2^-32. Each element depends only on the key and the
-    element's *global* index, so the mask is the same under any sharding. The index over the last
-    two dims has 32 bits. Each index over the leading dims is hashed into 64 bits of state. Its two
-    halves are mixed in at different points of the hash, so that no matrix's mask is a shifted copy
-    of another's.
+    element's *global* index, so the mask is the same under any sharding. The hash of an element is
+    computed from a 32-bit index within the last two dims and from a 64-bit state, which is a hash
+    of the key and of the index within the leading dims. The two halves of the state are mixed in at
+    different points, so that no matrix's mask is a shifted copy of another's.
 
     Args:
       key: a typed JAX key (`jax.random.key`).
@@ -93,7 +93,7 @@ def keep_elements(index: jax.Array, first: jax.Array, second: jax.Array, rate: f
 def hash_counters(index: jax.Array) -> jax.Array:
     """Return the part of the hash of `keep_elements` that depends only on the index.
 
-    A kernel that computes multiple matrices of a mask needs it only once.
+    A kernel that computes multiple matrices of a mask needs to call this function only once.
     """
     bits = index * jnp.uint32(_GOLDEN)
     return bits ^ (bits >> 16)
@@ -110,9 +110,9 @@ def keep_counters(
       second: see `keep_elements`.
       rate: see `keep_mask`.
     """
-    # A state is mixed in before the bits are shifted. Since (x ^ s) ^ ((x ^ s) >> n) equals
-    # (x ^ (x >> n)) ^ (s ^ (s >> n)), the state is shifted here once per matrix instead of once per
-    # element, and a GPU combines an element's three terms in one instruction.
+    # Each state s is mixed in before the bits are shifted. Since (x ^ s) ^ ((x ^ s) >> n) equals
+    # (x ^ (x >> n)) ^ (s ^ (s >> n)), the state can be shifted here, once per matrix instead of
+    # once per element. A GPU then combines the three terms of each element in one instruction.
     first, second = first ^ (first >> 16), second ^ (second >> 15)
     bits = (counters ^ first) * jnp.uint32(_MULTIPLIER_1)
     bits = (bits ^ (bits >> 15) ^ second) * jnp.uint32(_MULTIPLIER_2)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bert_jax.models.norm_kernels import Statistics
 
 _MATRICES: Axes = ("batch", None, None)
-_NUMBERS: Axes = ("batch", None)  # a few numbers for each row or each token
+_NUMBERS: Axes = ("batch", None)  # for a few numbers per row or per token
 _PARAMETER: Axes = ("norm",)
 
 
@@ -34,15 +34,15 @@ def dropout_add_norm(
     """Return the norm of x + dropout(update).
 
     With the "triton" backend, one kernel computes the norm during training, and another computes
-    the gradients. They drop the same elements as `dropout` and round at the same points. The sum
-    and one or two numbers per vector are kept for the backward pass.
+    the gradients. The kernels drop the same elements as `dropout` and round at the same points.
+    Only the sum and one or two numbers per vector are kept for the backward pass.
 
     Args:
       x: [batch, length, dim].
       update: same shape and dtype as `x`.
-      rate: the dropout rate.
+      rate: the dropout rate for `update`.
       key: the key for dropout; None during evaluation.
-      norm: the norm.
+      norm: the norm that is applied to the sum.
       backend: see `ComputeConfig.norms`; "auto" means "xla" if it has not been resolved for a
         device.
     """
@@ -98,7 +98,8 @@ def _kernel(
     )
 
 
-# The sum, the hash states, the scale, the bias and the statistics.
+# The arrays kept for the backward pass: the sum, the hash states, the scale, the bias and the
+# statistics.
 _Saved = tuple[jax.Array, jax.Array | None, jax.Array, jax.Array | None, "Statistics"]
 
 

@@ -214,11 +214,11 @@ class Encoder(nnx.Module):
                 assert_never(self.compute.remat)
 
     def _next_norm(self, number: int) -> Norm | None:
-        """Return the norm that layer `number` applies to its output; None for none.
+        """Return the norm that layer `number` applies to its output, or None.
 
-        With norm="pre", this may be the norm that comes next, so that one kernel computes both.
-        This would not help with remat, which would then have to keep both the layer's input and its
-        norm.
+        With norm="pre", a layer may also compute the norm that follows it, so that one kernel
+        computes both the layer's output and this norm. With remat, this would not help, since both
+        arrays would have to be kept for the backward pass.
         """
         norms, remat = self.compute.norms, self.compute.remat
         if (self.config.norm, norms, remat) != ("pre", "triton", "none"):

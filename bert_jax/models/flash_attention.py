@@ -23,9 +23,9 @@ from bert_jax.models.layout import Axes, on_every_device
 from bert_jax.models.rematerialization import ATTENDED
 
 _HEADS: Axes = ("batch", None, "heads", None)
-_NUMBERS: Axes = ("batch", "heads", None)  # some numbers for each head of each row
+_NUMBERS: Axes = ("batch", "heads", None)  # for a few numbers per head and row
 _ROW: Axes = ("batch", None)
-_EVERY_KEY = (None, None)  # in place of segments, if every query sees every key
+_EVERY_KEY = (None, None)  # replaces the segments if every query sees every key
 
 
 def flash_attention(
@@ -166,7 +166,8 @@ def _forward(
         (_HEADS, _HEADS, _HEADS, _NUMBERS, _ROW, _ROW),
         [_HEADS, _NUMBERS],
     )
-    # With remat="dots", the backward pass uses these instead of running the kernel again.
+    # Name these results, so that with remat="dots", the backward pass uses them instead of running
+    # the kernel again.
     attended = checkpoint_name(attended, ATTENDED)
     log_sum_exp = checkpoint_name(log_sum_exp, ATTENDED)
     return attended, (query, key, value, segments, states, attended, log_sum_exp)

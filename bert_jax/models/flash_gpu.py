@@ -1,7 +1,7 @@
 """Compute fused attention on NVIDIA GPUs, without storing scores, probabilities or masks.
 
 This module calls the kernels in `flash_gpu_kernels`, which read and write arrays [batch, length,
-num_heads, head_dim] in place.
+num_heads, head_dim] without transposing them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from bert_jax.models.flash_types import Dropout, Segments
 # In Triton, the number of columns of an array is a power of 2, and matrix products need at least 16
 # columns. The gradients of larger heads would not fit into a GPU's registers.
 _HEAD_DIMS = (16, 32, 64, 128)
-# The index of an element of a dropout mask has 32 bits.
+# The index of an element in a dropout mask must fit in 32 bits.
 _MAX_LENGTH = 2**16 - 1
 
 _BlocksOf = Literal["query", "key"]  # whether each program owns a block of queries or keys
@@ -206,7 +206,7 @@ class _Call:
         return first, second
 
     def _cost(self, arrays: list[Any], products: int) -> pl.CostEstimate:
-        """Count the work in the visited blocks, as if all tokens had the same segment.
+        """Return the cost of the visited blocks, as if all tokens were in the same segment.
 
         Programs that run at the same time visit the same blocks of other tokens, so they find them
         in the L2 cache. Each array is therefore counted as read or written once.

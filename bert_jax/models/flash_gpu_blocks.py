@@ -33,17 +33,17 @@ class Tiles:
 class Choices(NamedTuple):
     """The tiles of a kernel, by the size and dtype of the heads.
 
-    With these tiles, the compiler (jax 0.10.2, ptxas 13.5) spills no register for compute
-    capability 9.0 and at most 8 bytes for 8.0. At least two programs fit into a multiprocessor, and
-    no kernel needs more shared memory than any GPU since 8.0 has (99 KiB). No timings were
-    compared.
+    With these tiles, the compiler (jax 0.10.2, ptxas 13.5) spills no registers for compute
+    capability 9.0 and at most 8 bytes for 8.0. At least two programs fit into a multiprocessor.
+    Every kernel needs at most 99 KiB of shared memory, which all GPUs since compute capability 8.0
+    have. Timings were not compared.
 
     Attributes:
-      narrow: for heads of up to 64 dims, in 16 bits.
-      local: for such heads with a window. With larger blocks, each program would visit many keys
-        outside the windows of its queries.
-      wide: for larger heads, in 16 bits.
-      float32: for float32.
+      narrow: for heads of up to 64 dims in a 16-bit dtype.
+      local: like `narrow`, but for attention within a window. With larger blocks, each program
+        would visit many keys outside the windows of its queries.
+      wide: for larger heads in a 16-bit dtype.
+      float32: for all heads in float32.
     """
 
     narrow: Tiles
@@ -113,10 +113,10 @@ class Rows:
 
 
 def visited_blocks(start: Any, size: int, other: int, rows: Rows) -> tuple[Any, Any]:
-    """Return which blocks of `other` tokens are within reach of the block at `start`.
+    """Return the range of blocks of `other` tokens that are within reach of the block at `start`.
 
-    The result is the first block and the one after the last. `start` is an int or a traced int32
-    scalar.
+    The range is returned as its first block and the block after its last. `start` is an int or a
+    traced int32 scalar.
     """
     count = -(-rows.length // other)
     if rows.reach is None:
@@ -132,7 +132,7 @@ def shared_blocks(own: jax.Array, size: int, other: jax.Array, other_size: int) 
     """Return the range of blocks of `other` that share a segment with each block of `own`.
 
     Only the lowest and the highest segment of a block are compared. In a packed row, where segments
-    increase, this skips every block that has no token of the same documents.
+    increase, every block without tokens of the same documents is skipped.
 
     Args:
       own: int32 [batch, length].
@@ -141,7 +141,7 @@ def shared_blocks(own: jax.Array, size: int, other: jax.Array, other_size: int) 
       other_size: the number of tokens in a block of `other`.
 
     Returns:
-      int32 [batch, blocks of `own`, 2], the first block and the one after the last.
+      int32 [batch, blocks of `own`, 2], the first block of each range and the block after its last.
     """
     lowest, highest = _ranges(own, size)
     other_lowest, other_highest = _ranges(other, other_size)

@@ -23,9 +23,9 @@ from bert_jax.models.dropout import keep_elements
 from bert_jax.models.flash_gpu_blocks import Rows, visited_blocks
 
 _LOG2_E = math.log2(math.e)
-# The dot product assigned to a query and a hidden key, and the initial maximum of a query's dot
-# products. The first is so much lower that a hidden key's probability is exactly 0, even while the
-# query has not yet seen any other key.
+# `_HIDDEN` is the dot product assigned to a query and a hidden key, and `_LOWEST` is the initial
+# maximum of a query's dot products. `_HIDDEN` is so much lower that the probability of a hidden key
+# is exactly 0, even if the query has not seen any other key yet.
 _HIDDEN = -1e30
 _LOWEST = -1e20
 
@@ -64,7 +64,7 @@ def _loop(
 
 
 def _load(ref: Any, start: Any, size: int, rows: Rows) -> jax.Array:
-    """Load `size` tokens; those after the end of the row are 0."""
+    """Load the values of `size` tokens, with 0 for tokens after the end of the row."""
     index = (pl.ds(start, size), *[slice(None)] * (len(ref.shape) - 1))
     if rows.length % size == 0:
         return triton.load(ref.at[index])
@@ -113,7 +113,7 @@ class _Pairs:
         self.key = _along(key_start + jnp.arange(rows.key_block), self.key_dim)
 
     def masked(self, products: jax.Array) -> jax.Array:
-        """Replace the dot products of queries and hidden keys by a very low number."""
+        """Replace the dot products of queries and hidden keys with a very low number."""
         rows, visible = self.rows, []
         if rows.length % rows.key_block:
             visible.append(self.key < rows.length)
@@ -128,14 +128,14 @@ class _Pairs:
         return jnp.where(functools.reduce(jnp.logical_and, visible), products, _HIDDEN)
 
     def dropped(self, x: jax.Array) -> jax.Array:
-        """Replace the elements that dropout does not keep by 0."""
+        """Set the elements that dropout does not keep to 0."""
         if self.states is None:
             return x
         index = self.query.astype(jnp.uint32) * jnp.uint32(self.rows.length)
         index = index + self.key.astype(jnp.uint32)
         kept = keep_elements(index, self.states[0], self.states[1], self.rows.rate)
-        # If this 0 were a constant, LLVM would round `x` to bfloat16 before it selects, and could
-        # no longer round two elements with one instruction.
+        # Compute the 0 as a difference. If it were a constant, LLVM would round `x` to bfloat16
+        # before selecting elements, and could no longer round two elements with one instruction.
         state = self.states[0].astype(jnp.float32)
         return jnp.where(kept, x, state - state)
 
@@ -145,8 +145,9 @@ def _exp(products: jax.Array, shift: jax.Array, rows: Rows) -> jax.Array:
     factor = rows.scale * _LOG2_E
     if rows.interpret:
         return jnp.exp2(products * factor + shift)
-    # XLA's Triton compiler neither fuses the product and the sum nor flushes results below 2^-126
-    # to 0. Computing these results exactly takes three more instructions per element.
+    # Use inline PTX, because XLA's Triton compiler neither fuses the product and the sum nor
+    # flushes results below 2^-126 to 0. Computing these results exactly would take three more
+    # instructions per element.
     [result] = triton.elementwise_inline_asm(
         f"{{ .reg .f32 x; fma.rn.f32 x, $1, {_ptx(factor)}, $2; ex2.approx.ftz.f32 $0, x; }}",
         args=[products, jnp.broadcast_to(shift, products.shape)],

@@ -1,9 +1,9 @@
 """Compute attention on TPUs with a kernel that drops probabilities as `keep_mask` does.
 
 Neither pass stores scores, probabilities or a dropout mask (Dao et al. 2022, "FlashAttention"). The
-kernel works on arrays [batch, length, num_heads * head_dim], the layout in which the dense layers
-produce them, in blocks of 128 lanes, which are two heads if `head_dim` is 64. To multiply one head
-of a block, it zeroes the other lanes of an operand.
+kernel works on arrays [batch, length, num_heads * head_dim], which is the layout that the dense
+layers produce. A block has 128 lanes, which hold two heads if `head_dim` is 64. To multiply one
+head of a block, the kernel zeroes the other lanes of an operand.
 
 XLA does not estimate the time of a kernel. But libtpu writes the kernel's schedule to files, even
 without a TPU, if this variable is set in the environment before JAX starts:
@@ -33,13 +33,13 @@ from bert_jax.models.flash_tpu_kernels import backward_kernel, forward_kernel
 from bert_jax.models.flash_tpu_tiles import TILE, Plan, Ref
 from bert_jax.models.flash_types import Dropout, Segments
 
-# The number of tiles that a program computes, unless a row has more keys. The loops of a program
-# are unrolled, so this number bounds the size of its code.
+# The maximum number of tiles that a program computes, unless the keys of a row need more. The loops
+# of a program are unrolled, so this number bounds the size of its code.
 _MAX_TILES = 32
 # In float32, the keys and values of a block of heads and their gradients must fit into 16 MiB.
-_MAX_LENGTH = {32: 1024, 64: 1024, 128: 1024, 256: 512}  # by head_dim
-# The segments of padding queries and keys, which no token uses. They differ from each other so that
-# no padding query sees a padding key.
+_MAX_LENGTH = {32: 1024, 64: 1024, 128: 1024, 256: 512}  # keyed by head_dim
+# The segment ids of padding queries and of padding keys. Tokens never have these ids, and the two
+# ids differ, so that no padding query sees a padding key.
 _QUERY_PADDING, _KEY_PADDING = -(2**31), -(2**31) + 1
 
 
@@ -48,7 +48,7 @@ def _plan(shape: tuple[int, ...], segments: Segments | None, dropout: Dropout | 
     padded = length + -length % TILE
     lanes = max(TILE, head_dim)
     heads, blocks = lanes // head_dim, math.ceil(num_heads * head_dim / lanes)
-    column = heads * (padded // TILE)  # a block's tiles for 128 queries
+    column = heads * (padded // TILE)  # the number of tiles in a block for 128 queries
     return Plan(
         length=length,
         padded=padded,
@@ -193,7 +193,7 @@ def _call_backward(
 
 
 def _tables(plan: Plan) -> list[Ref]:
-    """Return the memory for the tables of `Shared`."""
+    """Return the scratch buffers for the tables of `Shared`."""
     shape = (plan.padded, plan.queries)
     counters = [pltpu.VMEM(shape, jnp.uint32)] if plan.rate else []
     return [*counters, *([pltpu.VMEM(shape, jnp.float32)] if plan.masked else [])]

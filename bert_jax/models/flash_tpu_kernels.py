@@ -2,12 +2,12 @@
 
 A program receives blocks [1, tokens, lanes] of a row, in which the heads are next to each other. It
 works on tiles of 128 keys and 128 queries of a head, and keeps scores transposed, [keys, queries].
-Then whatever belongs to a query (the maximum, the sum, the log-sum-exp) is a row vector, and sums
-over keys add whole registers.
+All values that belong to a query (the maximum, the sum, the log-sum-exp) are therefore row vectors,
+and sums over keys add whole registers.
 
-A product with a head of 64 dims fills half of a matrix unit if these dims are contracted or are the
-columns of the result, but not if they are its rows. So the sums over keys or queries are computed
-transposed too, [head_dim, tokens].
+A product with a head of 64 dims fills only half of a matrix unit if these dims are contracted or
+form the columns of the result. If they form its rows, the product fills the whole unit. Sums over
+keys or queries are therefore also computed transposed, [head_dim, tokens].
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from bert_jax.models.flash_tpu_tiles import (
 )
 
 _FLOAT32 = jnp.float32
-# The number of tiles by which each stage of a kernel lags behind the stage before it. The backward
-# kernel's schedule for 512 tokens is a third shorter with 6 than with 1.
+# The number of tiles by which each stage of a kernel lags behind the stage before it. With a lag of
+# 6 instead of 1, the backward kernel's schedule for 512 tokens is a third shorter.
 _LAG = 6
 
 
@@ -57,8 +57,8 @@ def forward_kernel(plan: Plan, *refs: Ref) -> None:
         peaks[unit] = jnp.maximum(peaks[unit], peak) if unit in peaks else peak
         if tile.keys.stop == plan.padded:
             peak = jnp.max(peaks[unit], axis=0, keepdims=True)
-            # With a peak of 0, the exponentials of a query that sees no key are zero instead of
-            # one.
+            # Use a peak of 0 for a query that sees no key, so that its exponentials are zero
+            # instead of one.
             peaks[unit] = jnp.where(peak > UNSEEN / 2, peak, 0.0) if plan.masked else peak
         return scores
 
@@ -188,11 +188,11 @@ def _dot(left: jax.Array, right: jax.Array, left_dim: int, right_dim: int) -> ja
 
 
 def _only(plan: Plan, head: int, x: jax.Array) -> jax.Array:
-    """Zero the other heads of `x` [tokens, lanes]."""
+    """Set the lanes of `x` [tokens, lanes] that belong to other heads to zero."""
     if plan.heads == 1:
         return x
     lane = jax.lax.broadcasted_iota(jnp.int32, (1, plan.lanes), 1)
-    # jnp's `//` cannot be lowered for a TPU unless one is present.
+    # Use `jax.lax.div`, since jnp's `//` cannot be lowered for a TPU on a machine without one.
     own = jax.lax.div(lane, jnp.int32(plan.head_dim)) == head
     return jnp.where(own, x, jnp.zeros((), x.dtype))
 

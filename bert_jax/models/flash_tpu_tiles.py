@@ -17,7 +17,7 @@ TILE = 128  # the number of keys and of queries in a tile
 # itself.
 UNSEEN = -1e30
 
-Ref = Any  # a reference to memory, which Pallas does not type
+Ref = Any  # a reference to memory, for which Pallas has no type
 
 
 class Plan(NamedTuple):
@@ -90,13 +90,13 @@ def interleave(
 ) -> None:
     """Pass each tile through all stages, so that different stages work on different tiles.
 
-    The compiler schedules instructions close to where they are in the program. The matrix units
-    and the vector units would therefore take turns if a tile passed through all stages at once.
+    The compiler keeps instructions close to their place in the program. If a tile passed through
+    all stages at once, the matrix units and the vector units would therefore take turns.
 
     Args:
-      tiles: the tiles.
-      stages: functions of a tile and of the result of the stage before, or None.
-      delays: the number of tiles by which each stage is behind, in ascending order.
+      tiles: the tiles in the order in which the first stage processes them.
+      stages: functions of a tile and the result of the previous stage (None for the first stage).
+      delays: the number of tiles by which each stage lags behind the first, in ascending order.
     """
     results: dict[int, Any] = {}
     for step in range(len(tiles) + delays[-1]):

@@ -6,8 +6,8 @@ from typing import NamedTuple, Protocol
 
 import jax
 
-# The segments of the queries and of the keys, int32 [batch, length]. A query sees the keys with its
-# segment.
+# The segments of the queries and of the keys, int32 [batch, length]. A query sees only the keys in
+# the same segment.
 Segments = tuple[jax.Array, jax.Array]
 
 
@@ -38,7 +38,7 @@ class FlashKernels(Protocol):
     SCALES_SCORES: bool
 
     def supported(self, length: int, head_dim: int, window: int | None) -> str | None:
-        """Return None if the kernels support these sizes; otherwise the reason, as a clause.
+        """Return the reason why these sizes are not supported, as a clause; None if they are.
 
         Args:
           length: the number of tokens in a row.

@@ -15,9 +15,9 @@ import numpy as np
 
 from bert_jax.models.products import product, sum_of_rows
 
-# Hopper's tensor cores keep fewer bits of a sum of FP8 products than float32 has, unless HIGHEST
-# makes cuBLASLt add partial sums in float32. Like Transformer Engine, this module does that only
-# for gradients.
+# On Hopper, tensor cores sum FP8 products with less precision than float32. With HIGHEST, cuBLASLt
+# adds partial sums in float32. Like Transformer Engine, this module uses HIGHEST only for
+# gradients.
 _FLOAT32_SUMS = jax.lax.Precision.HIGHEST
 _MANTISSA_BITS, _BIAS = 23, 127  # of float32
 
@@ -43,12 +43,12 @@ def quantize(x: jax.Array, largest: jax.Array, dtype: jnp.dtype) -> Scaled:
     Args:
       x: the tensor, in float32 or bfloat16.
       largest: the largest magnitude in the tensor, a scalar.
-      dtype: the FP8 dtype.
+      dtype: the FP8 dtype to round to.
     """
-    # Positive floating-point numbers have the same order as the integers with the same bits.
-    # Subtract two such integers and drop the bits of the mantissa: the result is the exponent of
-    # the largest power of two by which the smaller number can be multiplied without exceeding the
-    # larger one.
+    # Positive floating-point numbers are ordered like the integers with the same bits. The
+    # difference of two such integers, without the mantissa's bits, is therefore an exponent: the
+    # smaller number, multiplied by this power of two, does not exceed the larger one. This is the
+    # largest such power.
     limit = np.float32(jnp.finfo(dtype).max).view(np.int32)
     largest = largest.astype(jnp.float32)
     difference = limit - jax.lax.bitcast_convert_type(largest, jnp.int32)
@@ -80,8 +80,8 @@ def scaled_product(
     """Compute the `jnp.einsum` of two scaled tensors; see `product` for `subscripts`.
 
     NVIDIA GPUs multiply the FP8 numbers, and cuBLAS applies the scales to the sums. All other
-    devices multiply the same numbers in `dtype`, after a barrier: without it, XLA may leave out a
-    conversion to FP8 and back.
+    devices multiply the same numbers in `dtype`, after a barrier. Without the barrier, XLA may
+    leave out a conversion to FP8 and back.
 
     Args:
       subscripts: the dims, as for `jnp.einsum`.
@@ -117,9 +117,9 @@ def affine_float8(x: jax.Array, kernel: jax.Array, bias: jax.Array | None) -> ja
     If `bias` is None, nothing is added. The result has the dtype of `x`.
 
     `x` and the kernel are rounded to E4M3. In the backward pass, the gradient of the result is
-    rounded to E5M2 before it is multiplied by the rounded kernel and by the rounded `x`; the bias
-    gradient is the float32 sum of the gradient without this rounding. Each tensor is scaled by its
-    own largest element in the same step, so no state is kept between steps. Between the passes, a
+    rounded to E5M2 before it is multiplied by the rounded kernel and by the rounded `x`. The bias
+    gradient is the float32 sum of the unrounded gradient. The scale of each tensor depends only on
+    its largest element in the same step, so no state is kept between steps. Between the passes, a
     layer keeps `x` in FP8.
 
     The sums are rounded to the dtype of `x`; see `scaled_product`.
@@ -146,9 +146,10 @@ def _affine_backward(
 ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
     rounded_x, rounded_kernel, dtype_of_kernel, bias = residuals
     dtype = cotangent.dtype
-    # The barriers keep XLA's GPU compiler from computing the cotangent several times or storing it
-    # in float32, and from reading it twice for its maximum and its sum over the rows. They reduce
-    # the traffic of elementwise kernels in the feed-forward block of BERT-base by 15% (H200).
+    # Without the barriers, XLA's GPU compiler may compute the cotangent several times or store it
+    # in float32, and reads it twice, for its maximum and for its sum over the rows. The barriers
+    # reduce the memory traffic of elementwise kernels in the feed-forward block of BERT-base by 15%
+    # (H200).
     cotangent = jax.lax.optimization_barrier(cotangent)
     largest = jax.lax.optimization_barrier(
         jnp.max(jnp.abs(cotangent).astype(jnp.float32), axis=range(cotangent.ndim - 1))

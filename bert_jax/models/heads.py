@@ -24,11 +24,12 @@ TRAINING_ONLY = ("to_teacher.", GENERATOR)
 
 
 class MaskedLMHead(nnx.Module):
-    """A transform, followed by dot products with the token embeddings, plus a bias.
+    """A head that predicts masked tokens from dot products with the token embeddings.
 
-    As in the code released with Devlin et al. 2019, the transform consists of a dense layer that
-    maps to the dimension of the token table, an activation and a norm. The config can leave out the
-    transform (`head_transform`), and give the output layer a table of its own (`tied_output`).
+    A transform precedes the dot products, and a bias is added to them. As in the code released with
+    Devlin et al. 2019, the transform consists of a dense layer that maps to the dimension of the
+    token table, an activation and a norm. With `head_transform=False`, there is no transform. With
+    `tied_output=False`, the output layer has a table of its own.
     """
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):

@@ -99,8 +99,8 @@ def dense(
 ) -> Dense:
     """Return a dense layer with a kernel [in_dim, out_dim] whose logical axes are `axes`.
 
-    For `products`, see `ComputeConfig`. Only dense layers made by `layer_dense` follow its setting.
-    For `multiply_ones`, see `AffineOptions`.
+    `products` is described in `ComputeConfig`; only dense layers made by `layer_dense` use the
+    config's setting. `multiply_ones` is described in `AffineOptions`.
     """
     return Dense(
         in_dim,
@@ -168,8 +168,8 @@ def embedding_table(
 def select_rows(x: jax.Array, positions: jax.Array) -> jax.Array:
     """Select rows [batch, count, dim] of `x` [batch, length, dim] at `positions` [batch, count].
 
-    The implementation multiplies `x` by a one-hot matrix, which is exact and whose gradient is a
-    matmul too. The gradient of a gather is a scatter, which is slow on accelerators and
+    The implementation multiplies `x` by a one-hot matrix, which is exact. The gradient is then a
+    matmul too. The gradient of a gather would be a scatter, which is slow on accelerators and
     nondeterministic on GPUs.
     """
     one_hot = jax.nn.one_hot(positions, x.shape[1], dtype=x.dtype)

@@ -84,8 +84,8 @@ def on_every_device(
       result_axes: the logical axes of the result, or a list of them for a tuple of results. Each
         result is an array or a tuple of arrays with these axes; the devices' parts are
         concatenated.
-      sum_over: a logical axis of the arguments over which the function sums, so that the devices
-        must add up their results; None if there is none.
+      sum_over: a logical axis of the arguments over which the function sums. The devices then add
+        up their results. None if the function does not sum over a logical axis.
     """
     layout = _LAYOUT.get()
     if layout is None:
@@ -96,13 +96,13 @@ def on_every_device(
 def gather(parameter: jax.Array, dtype: jnp.dtype, axes: Axes) -> jax.Array:
     """Round a parameter to `dtype`, and gather the dims that are sharded only for storage.
 
-    If XLA itself decides how to multiply by a sharded kernel, its TPU compiler computes the product
-    in parts, one for the features of each device, while it exchanges these parts. For BERT-base and
-    16 devices, a part has only 48 of 768 features, and by the compiler's own estimate, the products
-    take several times as long as the gather and the whole product.
+    If XLA decides how to multiply by a sharded kernel, its TPU compiler computes the product in
+    parts, one for the features on each device, while it exchanges these features. For BERT-base on
+    16 devices, a part has only 48 of 768 features. By the compiler's own estimate, the small
+    products take several times as long as gathering the kernel and computing the whole product.
 
     Args:
-      parameter: the parameter.
+      parameter: the parameter to gather.
       dtype: the dtype of the result.
       axes: the parameter's logical axes.
     """

@@ -1,9 +1,10 @@
 """Compute attention over a sliding window, with memory and FLOPs linear in the length.
 
-A row is cut into blocks of queries. Each block is multiplied only by its band of keys: its own
-tokens and those within reach on either side, which lie in the two neighboring blocks (Beltagy et
-al. 2020, "Longformer", section 3.1, has the same pattern). Blocks are stacked along the batch dim,
-so the products and the softmax are the same as in dense attention over shorter rows.
+A row is cut into blocks of queries. Each block is multiplied only by its band of keys. The band
+consists of the block's own tokens and those within reach on either side, which lie in the two
+neighboring blocks (Beltagy et al. 2020, "Longformer", section 3.1, use the same pattern). Blocks
+are stacked along the batch dim, so the products and the softmax are the same as in dense attention
+over shorter rows.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Blocks:
       length: the number of tokens in a row.
       count: the number of blocks.
       size: the number of queries in a block. The last block may extend past the end of the row.
-      overlap: the number of keys on each side of a block that its band also contains; 0 if the
-        only block contains the whole row.
+      overlap: the number of keys on each side of a block that its band includes; 0 if a single
+        block contains the whole row.
     """
 
     length: int
@@ -80,10 +81,10 @@ def _padded(x: jax.Array, blocks: Blocks, overlap: int, fill: int) -> jax.Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def key_bands(x: jax.Array, blocks: Blocks, fill: int = 0) -> jax.Array:
-    """Return each block's band of `x` [batch, length, ...], padded with `fill`.
+    """Return the band of keys of each block, from `x` [batch, length, ...], padded with `fill`.
 
     The result has the shape [batch * count, size + 2 * overlap, ...]. A token is in up to three
-    bands; the backward pass sums its cotangents in float32.
+    bands, so the backward pass sums its cotangents in float32.
     """
     overlap, size, whole = blocks.overlap, blocks.size, blocks.count * blocks.size
     padded = _padded(x, blocks, overlap, fill)
@@ -96,7 +97,8 @@ def key_bands(x: jax.Array, blocks: Blocks, fill: int = 0) -> jax.Array:
 
 
 def _bands_forward(x: jax.Array, blocks: Blocks, fill: int) -> tuple[jax.Array, jax.Array]:
-    # The backward pass needs only the dtype and the number of rows.
+    # Keep an empty slice of `x`, since the backward pass needs only its dtype and its number of
+    # rows.
     return key_bands(x, blocks, fill), x[:, :0]
 
 
@@ -157,8 +159,8 @@ def band_keep_mask(
     places = (blocks.count, 1, *pairs)
     start = jax.lax.broadcasted_iota(jnp.uint32, places, 0) * jnp.uint32(blocks.size)
     query = start + jax.lax.broadcasted_iota(jnp.uint32, places, 2)
-    # The unsigned numbers wrap around before the start of the row, and in rows of more than 65,536
-    # tokens.
+    # The unsigned indices wrap around for tokens before the start of the row, and in rows of more
+    # than 65,536 tokens.
     token = start + jax.lax.broadcasted_iota(jnp.uint32, places, 3) - jnp.uint32(blocks.overlap)
     index = query * jnp.uint32(blocks.length) + token
     states = matrix_states(key, (rows // blocks.count, 1, num_heads))
@@ -179,9 +181,10 @@ def local_attention(
 ) -> jax.Array:
     """Let each token attend to the `window` tokens around it that are in its document.
 
-    The result is that of dense attention with a mask, up to rounding, and the same probabilities
-    are dropped. In a row with one document, a padding query may be so far from the last token that
-    it sees no key. The result is then zero, as in PyTorch's `scaled_dot_product_attention`.
+    Up to rounding, the result is the same as for dense attention with a mask, and the same
+    probabilities are dropped. In a row with one document, a padding query may be so far from the
+    last token that it sees no key. Its result is then zero, as in PyTorch's
+    `scaled_dot_product_attention`.
 
     Args:
       query: [batch, length, num_heads, head_dim].
@@ -190,8 +193,8 @@ def local_attention(
       document_ids: [batch, length], or None if all tokens of a row are in one document.
       packed: whether a row may contain multiple documents. If so, padding attends to padding;
         otherwise it attends to the document's tokens. See `SelfAttention.__call__`.
-      window: the number of tokens that each token sees, itself included; odd, with half of the
-        others on either side.
+      window: the number of tokens that each token sees, an odd number that includes the token
+        itself. Half of the other tokens are on either side.
       dropout_rate: dropout rate for the attention probabilities.
       dropout_key: None during evaluation.
       ops: see `ComputeConfig`.

@@ -33,8 +33,8 @@ class ClassifierHead:
 
     Attributes:
       name: the head's name in `model.json`.
-      scored: what the head scores: a "sequence", using its pooled `[CLS]` vector; "choices", each
-        of which is a sequence with one score; or all "tokens" of a sequence.
+      scored: the unit that is scored: a "sequence" (by its pooled `[CLS]` vector), "choices" (each
+        choice is a sequence with one score), or all "tokens" of a sequence.
       labels: the names of the scores, in order; None if every task has its own.
       dropout: whether the head applies dropout to the vectors that it scores.
       problems: the ways in which the scores can be interpreted.
@@ -127,10 +127,11 @@ class ModelConfig:
         every label for each token, "multiple_choice" computes one score per sequence, and "span"
         scores each token as the start and as the end of an answer (Devlin et al. 2019, figure 4).
       labels: names of the scores, in order, for heads whose labels depend on the task.
-      pooler: whether "encoder" has a pooler; all other heads determine this themselves.
+      pooler: whether a model with head="encoder" has a pooler. With any other head, the head
+        determines this.
       head_dropout: dropout rate during training for the vectors that the head scores (0.1 in the
         paper); must be 0 for heads without dropout.
-      problem: what the scores mean: exactly one label applies ("single_label"), any number of
+      problem: the meaning of the scores: exactly one label applies ("single_label"), any number of
         labels may apply ("multi_label"), or the scores are the predicted numbers ("regression").
 
     Raises:
@@ -244,7 +245,7 @@ def _classifier_class(head: ClassifierHead) -> type[Classifier]:
             assert_never(head.scored)
 
 
-@lru_cache(maxsize=32)  # a command defines the same model up to seven times
+@lru_cache(maxsize=32)  # a single command defines the same model up to seven times
 def define_model(config: ModelConfig, compute: ComputeConfig) -> ModelDefinition[Model]:
     """Return the definition of the model that `build_model` returns."""
     return define(lambda rngs: build_model(config, compute, rngs))
@@ -295,9 +296,10 @@ def infer(
 
     Returns:
       A dict with `hidden` [batch, length, hidden_dim], which is the last layer's output, and the
-      head's outputs, which are a subset of `pooled` [batch, hidden_dim], `token_logits` [batch,
-      length, vocab_size], `next_sentence_logits` [batch, 2], `replaced_token_logits` [batch,
-      length], and `logits` [batch, labels], [batch, choices] or [batch, length, labels].
+      outputs of the head. Depending on the head, these are some of the following: `pooled` [batch,
+      hidden_dim], `token_logits` [batch, length, vocab_size], `next_sentence_logits` [batch, 2],
+      `replaced_token_logits` [batch, length], and `logits` [batch, labels], [batch, choices] or
+      [batch, length, labels].
     """
     choices = token_ids.shape[:-1] if token_ids.ndim == 3 else None
     if choices:

@@ -1,8 +1,8 @@
 """Define the Triton kernels that `norm_kernels` calls.
 
-A block of threads processes a few whole vectors at once. Each vector is divided into parts whose
-size is a power of two, the only sizes of arrays that Triton supports. The mask of dropout is
-computed from its hash states, and sums are held in registers.
+A block of threads processes a few whole vectors at once. Each vector is divided into parts, because
+Triton supports only arrays whose size is a power of two. The dropout mask is computed from its hash
+states, and sums are held in registers.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class _Dropout:
     Args:
       states: a reference to the hash states of all rows; None without dropout.
       token: the tokens' indices, int32.
-      valid: whether each token exists.
+      valid: whether each index belongs to an existing token, since the last block may extend past
+        the end.
       length: the number of tokens in a row.
       dim: the size of a vector.
       rate: the dropout rate.
@@ -86,7 +87,7 @@ class _Dropout:
         self.states = [triton.load(states.at[row, i], mask=valid, other=0) for i in (0, 1)]
 
     def __call__(self, x: jax.Array, part: Any, dtype: jnp.dtype) -> jax.Array:
-        """Apply dropout to float32 `x`, which holds numbers of `dtype`, as `dropout` does."""
+        """Apply dropout to `x`, float32 numbers that `dtype` can represent, as `dropout` does."""
         if self.states is None:
             return x
         column = jax.lax.broadcasted_iota(jnp.uint32, x.shape, 1) + jnp.uint32(part.start)

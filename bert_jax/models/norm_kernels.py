@@ -1,6 +1,6 @@
 """Compute dropout, a residual connection and a norm in one kernel, and their gradients in another.
 
-Both kernels are limited by the bandwidth of memory, so they read and write every array only once.
+Both kernels are limited by memory bandwidth, so they read or write every array only once.
 """
 
 from __future__ import annotations

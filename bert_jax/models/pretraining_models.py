@@ -20,9 +20,10 @@ class PretrainingOutput(NamedTuple):
     Attributes:
       token_logits: float32 [batch, count, vocab_size] at the masked positions.
       next_sentence_logits: float32 [batch, fragments, 2], one pair of logits per fragment (a
-        fragment is the part of a document that lies in one row). Class 0 means that the second
-        sentence comes next or the sentences are in order; class 1 means that the second sentence is
-        random or the sentences are swapped. None without a sentence-pair head.
+        fragment is the part of a document that lies in one row). In next-sentence prediction, class
+        0 means that the second sentence comes next, and class 1 that it is random. In
+        sentence-order prediction, class 0 means that the sentences are in order, and class 1 that
+        they are swapped. None without a sentence-pair head.
       encoder: the encoder's outputs.
     """
 

@@ -19,13 +19,13 @@ def product(
 
     The result has the operands' dtype, or `dtype` if given. If `dtype` is wider, accelerators still
     round to the operands' dtype first, which halves the data that devices exchange to sum the
-    result. CPUs do not, since rounding would take two more passes over the result.
+    result. CPUs skip this rounding, which would take two more passes over the result.
 
     Do not differentiate `product`; the functions that use it define their own gradients.
 
-    In `subscripts`, the result's dims from `left` must come before those from `right`. Otherwise
-    the result has to be transposed, so XLA's CPU compiler (jax 0.10 and 0.11) swaps the operands
-    after choosing a matmul kernel and may fail with "Unsupported element type for DotThunk".
+    In `subscripts`, the result's dims from `left` must come before those from `right`. Otherwise,
+    the result has to be transposed. XLA's CPU compiler (jax 0.10 and 0.11) then swaps the operands
+    after choosing a matmul kernel, and may fail with "Unsupported element type for DotThunk".
     """
     assert left.dtype == right.dtype, (left.dtype, right.dtype)
     if left.dtype != jnp.bfloat16:
@@ -81,10 +81,10 @@ _LEADING = {2: "r", 3: "bl"}
 def _rows(x: jax.Array) -> jax.Array:
     """Reshape `x` [..., dim] to the shape that makes the kernel's gradient fastest to compute.
 
-    In float32, XLA's CPU compiler contracts one dim without copying an operand, but to contract two
+    In float32, XLA's CPU compiler contracts one dim without copying an operand. To contract two
     dims, it first makes a transposed copy of the larger operand. For 32 x 128 tokens with 256
-    features and a [256, 1024] kernel, this takes 30 ms instead of 9 ms. In bfloat16, only
-    contracting two dims is fast: 7 ms instead of 27 ms for 64 x 128 tokens.
+    features and a [256, 1024] kernel, this takes 30 ms instead of 9 ms. In bfloat16, contracting
+    two dims is faster: 7 ms instead of 27 ms for 64 x 128 tokens.
     """
     return x if x.dtype == jnp.bfloat16 else x.reshape(-1, x.shape[-1])
 
@@ -141,13 +141,14 @@ def sum_of_rows(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
 def multiplied_sum_of_rows(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
     """Compute the sums of `sum_of_rows`, for bfloat16 rows, as a product with ones.
 
-    TPUs add up the rows of an array at no cost while they compute it. If a kernel has computed the
-    array, XLA makes another pass over it in vector units. By the compiler's estimate for a v5e, the
-    sum of 16,384 rows of 768 numbers then takes 118 us, and the product at most 42 us. XLA would
-    turn a product with a single row of ones back into a sum.
+    If XLA computes an array itself, it can add up the rows at no cost at the same time. If a custom
+    kernel computes the array, summing takes another pass over it in vector units. By the compiler's
+    estimate for a v5e, this sum takes 118 us for 16,384 rows of 768 numbers, and the product at
+    most 42 us. The product has several rows of ones, since XLA would turn a single row back into a
+    sum.
     """
     leading = _LEADING[x.ndim]
-    sublanes = 8  # of a TPU's vector registers
+    sublanes = 8  # the number of sublanes in a TPU's vector registers
     ones = jnp.ones((*x.shape[:-1], sublanes), x.dtype)
     subscripts = f"{leading}i,{leading}o->io"
     return jnp.einsum(subscripts, ones, x, preferred_element_type=jnp.float32)[0].astype(dtype)
@@ -259,8 +260,8 @@ def _gradients_with_product(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the gradients of `x`, `table` and the bias, multiplying by ones to sum the rows.
 
-    Summing 640 x 30,522 logits over the rows took longer on a CPU (48 ms) than either of the other
-    two matmuls (20 and 27 ms).
+    On a CPU, summing 640 x 30,522 logits over the rows took longer (48 ms) than either of the two
+    matmuls (20 and 27 ms).
     """
     ones = jnp.ones(len(cotangent), cotangent.dtype)
     # HIGHEST keeps float32 numbers from being rounded to TF32 or bfloat16 before they are summed.
@@ -283,10 +284,11 @@ def _gradients_with_sum(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the same as `_gradients_with_product`, but pad the classes to a multiple of 8.
 
-    Otherwise, XLA's GPU compiler pads the cotangent, and computes it twice: in a kernel that writes
-    the padded cotangent and in a kernel that sums it. Since the sum here is over the padded
-    cotangent, one kernel does both. For 9,856 rows of 30,522 logits, it reads 1.2 GB less. If the
-    classes are sharded, nothing is padded, since the devices would have to exchange the padding.
+    Without this padding, XLA's GPU compiler pads the cotangent itself and computes it twice, once
+    in a kernel that writes the padded cotangent and once in a kernel that sums it. Here, the sum is
+    over the padded cotangent, so one kernel does both. For 9,856 rows of 30,522 logits, this reads
+    1.2 GB less. If the classes are sharded, nothing is padded, since the devices would have to
+    exchange the padding.
     """
     classes = len(table)
     padding = 0 if is_divided("vocab") else -classes % _ALIGNMENT

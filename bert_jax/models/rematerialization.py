@@ -10,7 +10,8 @@ from jax.extend.core import Primitive
 # The names of the outputs of dense layers and of attention (`jax.ad_checkpoint.checkpoint_name`).
 DENSE = "dense"
 ATTENDED = "attended"
-# JAX does not name the results of cuDNN's fused attention. Their operation identifies them.
+# JAX does not name the results of cuDNN's fused attention, so they are identified by their
+# operation.
 _CUDNN_ATTENTION = "dot_product_attention_fwd_wrapper"
 _is_named = jax.checkpoint_policies.save_only_these_names(DENSE, ATTENDED)
 

@@ -44,7 +44,7 @@ def generator_of(encoder: EncoderConfig, size: float) -> EncoderConfig:
 def generator_compute(generator: EncoderConfig, compute: ComputeConfig) -> ComputeConfig:
     """Return the compute options for a generator, given those for its discriminator.
 
-    The kernels for norms may not support the generator's `hidden_dim`.
+    The norms use XLA if the fused norm kernels do not support the generator's `hidden_dim`.
     """
     return compute if fits_norm_kernels(generator.hidden_dim) else replace(compute, norms="xla")
 

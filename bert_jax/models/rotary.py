@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 def frequencies(head_dim: int, theta: float) -> NDArray[np.float32]:
     """Return the angle between consecutive positions for each pair of features, [head_dim / 2].
 
-    These frequencies are computed in float32, since released models were trained with rounded
-    frequencies: at position 8,192, the last bit of a frequency changes the angle by 5e-4.
+    The frequencies are computed in float32, because released models were trained with frequencies
+    in this precision. At position 8,192, the last bit of a frequency changes the angle by 5e-4.
 
     Args:
       head_dim: the dimension of an attention head, which is even.

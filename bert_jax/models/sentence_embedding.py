@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from bert_jax.validation import nearest
 
-# These are the names that sentence-transformers uses. If its config sets the flags of several
+# sentence-transformers uses the same names. If a config of sentence-transformers enables several
 # modes, their results are concatenated in this order.
 PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]

@@ -24,10 +24,10 @@ _Kernels = tuple[jax.Array, ...]
 def apply_each(layers: Sequence[Dense], x: jax.Array) -> list[jax.Array]:
     """Apply each of several dense layers to `x` [batch, length, in_features].
 
-    If the layers' outputs are sharded, every layer's gradient of `x` is a sum over devices. If each
-    layer were differentiated by itself, the devices would exchange these sums one by one, so this
-    function adds up the gradients on each device first. For BERT with `mesh.tensor`, the devices
-    then exchange two arrays like `x` in the backward pass of a layer instead of four.
+    If the layers' outputs are sharded, each layer's gradient of `x` is a sum over devices. This
+    function first adds up the gradients of all layers on each device, so that the devices exchange
+    only one sum. For BERT with `mesh.tensor`, they then exchange two arrays like `x` instead of
+    four in the backward pass of an encoder layer.
 
     Args:
       layers: layers with the same options, logical axes and number of outputs.
@@ -43,7 +43,8 @@ def apply_each(layers: Sequence[Dense], x: jax.Array) -> list[jax.Array]:
         for layer in layers
     )
     axis = first.affine_options.axes[1]
-    # On a single device, this would only change the order in which the gradients are added.
+    # If the outputs are not split over devices, a common sum would only change the order in which
+    # the gradients are added.
     if first.ops != "fast" or first.products != "dtype" or not (axis and is_divided(axis)):
         return [layer(x) for layer in layers]
     kernels = tuple(layer.kernel[...] for layer in layers)

@@ -118,7 +118,7 @@ def _attend(
     return attended.swapaxes(1, 2)[:, :length]
 
 
-@functools.lru_cache(maxsize=32)  # equal layers share a kernel, so that it is traced only once
+@functools.lru_cache(maxsize=32)  # equal layers share a kernel, which is traced only once
 def _kernel(num_heads: int, length: int, window: int | None, interpret: bool) -> Any:
     """Return the kernel, which maps arrays [num_heads, length, head_dim] of a row to the output."""
     from jax.experimental.pallas.ops.tpu.splash_attention import (

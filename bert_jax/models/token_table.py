@@ -52,7 +52,7 @@ def token_logits(x: jax.Array, table: jax.Array, bias: jax.Array, tied: bool) ->
       x: [rows, dim], in the compute dtype.
       table: [vocab, dim], which is rounded to the compute dtype.
       bias: float32 [vocab].
-      tied: whether `look_up` uses the table, too.
+      tied: whether `look_up` also uses the table.
 
     Returns:
       float32 [rows, vocab].
@@ -61,8 +61,8 @@ def token_logits(x: jax.Array, table: jax.Array, bias: jax.Array, tied: bool) ->
 
 
 def _used(table: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    # Every device needs whole rows: if the table were split by feature, every lookup would move
-    # the embedded batch, which is larger than the table, between devices.
+    # Every device needs whole rows. If the table were split by feature, every lookup would move the
+    # embedded batch between devices, and this batch is larger than the table.
     return constrain(table.astype(dtype), *_USED)
 
 
@@ -78,10 +78,11 @@ def _token_logits_backward(
     tied: bool, operands: tuple[jax.Array, jax.Array], cotangent: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     def table_gradient(cotangent: jax.Array, x: jax.Array) -> jax.Array:
-        # If the batch is split over devices but each of them holds whole rows, they also sum the
-        # gradient of `look_up`, in float32. XLA sums both gradients at once if they have the same
-        # dtype. For BERT-base, the devices then exchange 94 MB instead of 141 MB. On a single GPU,
-        # a float32 result would move 94 MB more through memory.
+        # If the batch is split over devices that hold whole rows of the table, the devices also sum
+        # the float32 gradient of `look_up`. XLA sums both gradients at once if they have the same
+        # dtype, so this one is computed in float32 too. For BERT-base, the devices then exchange 94
+        # MB instead of 141 MB. On a single GPU, a float32 result would only move 94 MB more through
+        # memory.
         if tied and is_divided("batch") and not is_divided("embed"):
             return jnp.einsum("nv,nd->vd", cotangent, x, preferred_element_type=jnp.float32)
         return product("nv,nd->vd", cotangent, x, jnp.dtype(jnp.float32))

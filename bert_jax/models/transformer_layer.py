@@ -24,8 +24,9 @@ from bert_jax.models.shared_input import apply_each
 class FeedForward(nnx.Module):
     """Two dense layers with an activation between them (Vaswani et al. 2017, section 3.3).
 
-    If the config sets `gated_ffn`, the activation is applied to a third dense layer, which
-    multiplies the output of the first (Shazeer 2020, equation 5, without biases).
+    If the config sets `gated_ffn`, the activation is applied to the output of a third dense layer
+    instead, and the result is multiplied by the output of the first layer (Shazeer 2020, equation
+    5, without biases).
     """
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):

@@ -1,9 +1,9 @@
 """Make requested batches in the background, in a thread or in processes.
 
 A worker process sends its batches through a pipe, which closes when the process ends. The
-alternatives, shared memory and semaphores (as in `multiprocessing.Queue` and Grain's
-`mp_prefetch`), have names that outlive a killed process group, and a process waits on them forever
-if its peer is killed in the middle of a message.
+alternatives are shared memory and semaphores, as in `multiprocessing.Queue` and Grain's
+`mp_prefetch`. Their names outlive a killed process group, and a process waits on them forever if
+its peer is killed in the middle of a message.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from bert_jax.processes import STOP_SIGNALS, cause_of_death, end_with_parent, ig
 
 # How long a thread may take to finish its current batch before it is abandoned.
 _CLOSING_SECONDS = 5.0
-# Users can fix errors of these types, so the type is kept. Any other error is a bug.
+# Users can fix errors of these types, so a worker passes them on with their type. Any other error
+# is a bug.
 _KEPT_TYPES = (ValueError, OSError, MemoryError)
 
 
@@ -128,8 +129,8 @@ class ProcessWorker:
             daemon=True,
         )
         self._receiver.start()
-        # This runs before multiprocessing's exit handler, which would send the workers a SIGTERM
-        # that they ignore, and then wait for them to end.
+        # Close the worker before multiprocessing's exit handler runs: that handler would send it a
+        # SIGTERM, which it ignores, and then wait for it to end.
         atexit.register(self.close)
 
     def request(self, step: int) -> None:
@@ -148,11 +149,11 @@ class ProcessWorker:
         return made
 
     def close(self) -> None:
-        """Stop, as in `BatchWorker`."""
+        """Stop immediately; see `BatchWorker`."""
         atexit.unregister(self.close)
         self._closing.set()
         if self._process.pid is not None:
-            self._process.kill()  # safe, since the process only reads
+            self._process.kill()  # killing is safe, since the process only reads
         self._receiver.join()
         if self._process.pid is not None:
             self._process.join()
@@ -167,8 +168,8 @@ def _receive(
     closing: threading.Event,
 ) -> None:
     """Start the process, then forward its messages until it ends."""
-    # Let the process inherit this signal mask, because it spends about a second importing modules
-    # before it can ignore the signals itself.
+    # Block these signals now, so that the process inherits the signal mask: it spends about a
+    # second importing modules before it can ignore the signals itself.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         process.start()

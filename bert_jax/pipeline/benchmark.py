@@ -37,7 +37,9 @@ class LoadingSpeed:
 
 @dataclass(frozen=True)
 class InlineSpeed(LoadingSpeed):
-    """The speed at which one core makes batches, and how full the rows are; `str()` returns a line.
+    """The speed at which one core makes batches, and how full their rows are.
+
+    `str()` formats both as one line.
 
     Attributes:
       filled: the fraction of positions that are not padding.
@@ -101,7 +103,7 @@ def measure_inline(examples: ExampleSource, batch_size: int, seconds: float) -> 
             batch = examples.examples(epoch, number * batch_size + rows, stage_done=clock)
             filled += float((batch["document_ids"] > 0).mean())
             step += 1
-            clock("filled")  # the time that the measurement itself takes; it is subtracted below
+            clock("filled")  # the measurement's own time, which is subtracted below
         elapsed = time.perf_counter() - begin - clock.seconds.pop("filled")
         processor = time.process_time() - processor
     return InlineSpeed(

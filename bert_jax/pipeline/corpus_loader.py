@@ -51,8 +51,8 @@ class CorpusLoader:
         Args:
           corpus: a directory written by `prepare`, or the opened training split.
           batch_size: the number of rows in a batch, across all processes.
-          num_steps: the total number of batches; None for no limit. It is required if the
-            masking rate changes, because the rate then depends on the progress of the run.
+          num_steps: the total number of batches; None for no limit. A changing masking rate
+            requires this number, because the rate then depends on the progress of the run.
           seed: the random seed for the order of records, the masks and the sentence pairs.
           sentence_pairs: "next_sentence", "sentence_order" or "none".
           masking: how tokens are masked; defaults to masking 15% of them, as in BERT.

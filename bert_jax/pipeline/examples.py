@@ -26,8 +26,8 @@ from bert_jax.tokenizers.special_tokens import Vocabulary
 Batch = dict[str, NDArray]
 
 # The number of records in a group. The second segment of a pair comes from the same group as the
-# first, so making a single example means reading a whole group, but making a batch of whole groups
-# means reading each record only once.
+# first. Making a single example therefore requires reading a whole group, but a batch of whole
+# groups requires reading each record only once.
 GROUP_SIZE = 32
 
 
@@ -147,11 +147,14 @@ class ExampleSource:
         return batch
 
     def _records(self, slots: NDArray[np.int64], epoch: int, drawn_epoch: int) -> NDArray[np.int64]:
-        """Return the records at `slots` of `epoch`, using the random draws of `drawn_epoch`."""
+        """Return the records at `slots`, which are positions in the order of `epoch`.
+
+        The random draws are those of `drawn_epoch`.
+        """
         order = epoch
         if self.config.sentence_pairs == "next_sentence":
-            # Partners come from the same group of records, so an epoch that reuses draws must keep
-            # the groups, but it visits the groups in a different order.
+            # Partners come from the same group of records. An epoch that reuses draws must
+            # therefore keep the groups, but it visits them in a different order.
             order = drawn_epoch
             group, within = np.divmod(slots, GROUP_SIZE)
             # The last group also contains the leftover records, so it stays in place.
@@ -167,9 +170,10 @@ class ExampleSource:
         return hash_of(self.config.seed, purpose, epoch)
 
     def _pool(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the slots whose records are needed, in ascending order, and each slot's group.
+        """Return the slots of the records to read, in ascending order, and the group of each slot.
 
-        Groups are aligned runs of GROUP_SIZE slots; the last group includes any leftover slots.
+        A slot is a position in the order of an epoch. Every group consists of GROUP_SIZE
+        consecutive slots, and the last group also includes any leftover slots.
         """
         if self.config.sentence_pairs != "next_sentence":
             slots = np.unique(indices)
@@ -203,7 +207,7 @@ class ExampleSource:
         segments: Segments,
         slot: NDArray[np.int64],
     ) -> Rows:
-        """Lay out the records at these positions of the pool, one per row."""
+        """Lay out the records at these positions in the pool, one per row."""
         first = np.searchsorted(pool.fragment_record, slot)
         count = np.searchsorted(pool.fragment_record, slot, side="right") - first
         row = np.repeat(np.arange(len(slot)), count)

@@ -28,8 +28,8 @@ class BatchSource:
     """The batches of a run, indexed by step and restricted to one process's rows of a global batch.
 
     Row r of step s is example (first_example + s * batch_size + r) in the endless sequence of
-    epochs that starts with `first_epoch`. A step therefore does not depend on earlier steps, and a
-    process makes only the rows that its devices need, regardless of the mesh's layout.
+    epochs that starts with `first_epoch`. A step therefore does not depend on earlier steps, and
+    with any mesh, a process makes only the rows that its devices need.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class BatchSource:
           first_step: the step of the whole run at which these batches begin.
           run_steps: the number of steps in the whole run; None if these are all of its steps.
           first_epoch: the first epoch; greater than 0 if earlier epochs have already been used.
-          first_example: the number of examples, from the start of `first_epoch`, that have already
-            been used in batches of another size.
+          first_example: the number of examples, counted from the start of `first_epoch`, that have
+            already been used in batches of another size.
 
         Raises:
           ValueError: `local_rows` does not contain ascending numbers from 0 to batch_size - 1.

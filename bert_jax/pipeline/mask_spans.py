@@ -4,11 +4,11 @@ Whole-word masking follows BERT's May 2019 release. Runs of words follow ALBERT 
 section 4.1) and SpanBERT (Joshi et al. 2020, section 3.1). Random draws depend only on a row's key
 and tokens.
 
-A run is placed only where all of it fits. This preserves the published length distribution, but
+A run is placed only where it fits completely. This preserves the published length distribution, but
 words near [CLS] and [SEP] are chosen less often. When 15% of a row of 126 words is masked, the
-first and last words are each chosen 5% of the time with spans and 9% with n-grams; words in the
-middle are chosen 16% and 15% of the time, respectively. In the released implementations, runs that
-reach the end of a row are truncated, so only words near the start are chosen less often.
+first and last words are each chosen 5% of the time with spans and 9% of the time with n-grams. For
+words in the middle, these figures are 16% and 15%. In the released implementations, runs that reach
+the end of a row are truncated, so only words near the start are chosen less often.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def choose_spans(
 
 
 def _free_words_from(free: NDArray[np.bool_], follows: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return [B, W], the length of the run of adjacent free words that starts at each word."""
+    """Return the number of adjacent free words that start at each word, [B, W]."""
     width = free.shape[1]
     columns = np.arange(width)
     stop = np.where(free & follows, width, columns)

@@ -32,9 +32,9 @@ class MaskingConfig:
 
     Attributes:
       rate: the fraction of non-special tokens to predict.
-      final_rate: the rate at the last step of the run; the rate changes linearly from the first
-        step on. 0 for a constant rate. Held-out text is masked as at the last step, unless
-        `evaluation.masking_rate` is set.
+      final_rate: the rate at the last step of the run. The rate changes linearly from `rate` to
+        this value. 0 for a constant rate. Held-out text is masked at the rate of the last step,
+        unless `evaluation.masking_rate` is set.
       mask_fraction: the fraction of predicted tokens that are replaced by [MASK].
       random_fraction: the fraction of predicted tokens that are replaced by a random token. The
         rest are left unchanged.
@@ -47,8 +47,8 @@ class MaskingConfig:
       span_probability: the parameter of the geometric distribution of span lengths.
       max_span: the maximum number of words in a span.
       num_maskings: 0 to mask every epoch differently (dynamic masking, Liu et al. 2019, section
-        4.1); n to reuse the masks and pairs of the first n epochs, in a different order (static
-        masking; BERT's release has a duplication factor of 10).
+        4.1). Any other number n makes later epochs reuse the masks and pairs of the first n epochs,
+        in a different order (static masking; BERT's release has a duplication factor of 10).
       later_rates: the rates after `rate`, for a rate that changes in steps. Each rate applies to an
         equal part of the run: rate=0.3 with later_rates=(0.15, 0.05) changes twice (Ankner et al.
         2024, "Dynamic Masking Rate Schedules for MLM Pretraining"). Set either this or
@@ -287,7 +287,10 @@ class Masker:
         count: NDArray[np.int64],
         row_key: NDArray[np.uint64],
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return [B, K] ascending positions, 0 where unused, and a mask of the used entries."""
+        """Return the positions to mask, and which entries are used, both [B, K].
+
+        The positions are in ascending order, and 0 in unused entries.
+        """
         num_rows, length = maskable.shape
         assert length <= 1 << _POSITION_BITS, "a position has 16 bits in its sort key"
         num_predictions = self.config.max_predictions(length)
@@ -310,9 +313,10 @@ class Masker:
     def _lay_out(
         self, choice: Choice, shape: tuple[int, ...]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
-        """Return the result of `_choose_tokens`, plus an array of the starts of runs.
+        """Return the result of `_choose_tokens` and the start of each position's run.
 
-        This array gives, for each used position, the start of the run that contains it.
+        The starts are a one-dimensional array with one element per used position: the first
+        position of the run that contains it.
         """
         num_rows, length = shape
         num_predictions = self.config.max_predictions(length)

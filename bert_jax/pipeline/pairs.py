@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from bert_jax.corpus.records import RecordBatch, ranges
 from bert_jax.hashing import Purpose, below, hash_of, low_half
 
-# The number of random splits per fragment that become candidate partners. With more draws,
-# lengths match more closely, so less text is cut off, but long fragments become partners more
-# often, because they have more sentence starts. The fraction of tokens that are cut off is 0.6% in
-# rows of 128 and 0.8% in rows of 512 with 2 draws; 0.4% and 0.6% with 3; and 0.4% and 0.5% with 4.
-# Boosted trees cannot predict the label from segment lengths and endings any better than chance.
+# The number of random splits per fragment that become candidate partners. With more draws, lengths
+# match more closely, so less text is cut off. But long fragments, which have more sentence starts,
+# then become partners more often. With 2 draws, 0.6% of the tokens are cut off in rows of 128
+# tokens, and 0.8% in rows of 512. With 3 draws, these are 0.4% and 0.6%; with 4 draws, 0.4% and
+# 0.5%. Boosted trees cannot predict the label from the lengths and endings of the segments any
+# better than chance.
 DRAWS_PER_FRAGMENT = 4
 
 IS_NEXT = 0
@@ -136,9 +137,10 @@ def _nearest_partner(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the token offset and length of each fragment's partner; both are 0 if it has none.
 
-    Candidates are sorted by (group, length, hash), so the closest lengths are next to the place
-    where the fragment itself would be inserted. If a neighbor there is from the same document, the
-    whole run of candidates from that document is skipped in one step.
+    Candidates are sorted by (group, length, hash), so the candidates with the closest lengths are
+    next to the place where the fragment itself would be inserted. If a neighbor of this place is
+    from the fragment's own document, all adjacent candidates from that document are skipped in one
+    step.
     """
     if not len(fragment):
         return fragment, fragment
@@ -190,7 +192,7 @@ def _sort_key(
 
 
 def _runs(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where the run of equal values around each position begins and ends."""
+    """Return the start and the end of the run of equal values around each position."""
     border = np.flatnonzero(values[1:] != values[:-1]) + 1
     edges = np.concatenate([[0], border, [len(values)]])
     run = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
@@ -263,7 +265,7 @@ def draw_orders(
 def _whole_sentences(
     pool: RecordBatch, capacity: int, *, spaces_are_text: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where each fragment's first complete sentence starts and its last one ends."""
+    """Return the start of each fragment's first complete sentence and the end of its last one."""
     has_start = pool.starts_length > 0
     begin, end = pool.fragment_length.copy(), pool.fragment_length.copy()
     begin[has_start] = pool.starts[pool.starts_offset[has_start]]
@@ -286,7 +288,7 @@ def _nearest_splits(
 
     Both the starts and the positions are strictly between `begin` and `end`.
     """
-    # All sentence starts as combined keys (fragment, start), which are already sorted.
+    # Combine fragment and start into one key for each sentence start. The keys are already sorted.
     owner = np.repeat(np.arange(len(pool.starts_length)), pool.starts_length)
     listed = (owner << 16) | pool.starts
     fragments = np.arange(len(pool.starts_length)) << 16

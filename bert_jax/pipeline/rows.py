@@ -48,8 +48,8 @@ def assemble_rows(
       segments: the segments of all fragments.
       row: [num_fragments] the row of each fragment, in ascending order; every row has at least one
         fragment.
-      shape: (B, L, P), the shape of the rows. The fragments must fit; preparation guarantees
-        this, and the caller checks it.
+      shape: (B, L, P), the shape of the rows. The fragments must fit into it, which preparation
+        guarantees and the caller checks.
       vocabulary: provides the ids of the special tokens.
     """
     num_rows, length, max_fragments = shape

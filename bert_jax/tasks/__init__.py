@@ -1,1 +1,1 @@
-"""Define tasks, which put a model, its loss and its metrics behind one small protocol."""
+"""Define tasks, each of which provides a model, its loss and its metrics through one protocol."""

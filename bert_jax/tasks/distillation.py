@@ -46,8 +46,8 @@ class DistillationConfig:
         the teacher's entropy, times temperature^2 (Hinton et al. 2015, section 2). This loss is 0
         if the models agree.
       mlm_weight: weight of the masked-LM loss.
-      pairs_weight: weight of the sentence-pair loss, if the student has one. With 0, the student
-        still reads sentence pairs, but without a loss for them.
+      pairs_weight: weight of the sentence-pair loss, if the student has one. If it is 0, the
+        student still reads sentence pairs, but they do not contribute to the loss.
       cosine_weight: weight of the cosine loss: 1 minus the cosine of the angle between the models'
         last hidden vectors, averaged over all tokens. Must be 0 if the models differ in
         `hidden_dim`.
@@ -59,10 +59,12 @@ class DistillationConfig:
         softmax, summed over the layers, which match as for `hidden_weight`. Both models must have
         the same number of heads. In a layer with local attention, only pairs of tokens that attend
         to each other in both models are compared.
-      soft_targets: where to compare token logits: at the "masked" positions, for which the head is
-        computed anyway, or for "all" tokens, which is the default in DistilBERT's code.
-      init_layers: whether to initialize the student with the teacher's parameters. The layers are
-        evenly spaced; for example, 6 of 12 layers are every second layer, starting with the first.
+      soft_targets: "masked" to compare token logits at the masked positions, where the head is
+        computed anyway, or "all" to compare them for all tokens, as DistilBERT's code does by
+        default.
+      init_layers: whether to initialize the student with the teacher's parameters. The student's
+        layers are copied from evenly spaced layers of the teacher. For example, a student with 6
+        layers gets every second layer of a teacher with 12, starting with the first.
       dtype: the dtype in which the teacher computes; "auto" means the student's.
     """
 
@@ -202,8 +204,8 @@ class Distillation:
     ) -> Metrics:
         """Return the metrics of `Pretraining` and the distillation losses.
 
-        The losses are measured in nats (soft_loss), as 1 - cosine (cosine_loss), and in squared
-        units (hidden_loss and attention_loss).
+        `soft_loss` is measured in nats, and `cosine_loss` is 1 minus the cosine. `hidden_loss` and
+        `attention_loss` are squared errors.
         """
         positions = soft_positions(batch, self.config.soft_targets)
         output = run(model, batch, positions, dropout_key, **_requested_outputs(self.config))
@@ -220,8 +222,9 @@ class Distillation:
             loss = 1 - cosine(output.encoder.hidden, batch["teacher_hidden"])
             losses["cosine_loss"] = weighted_mean(loss, _real_tokens(batch))
         if self.config.soft_targets == "all":
-            # Apply the head again at the masked positions. If their logits were selected from all
-            # logits, the gradient would be a scatter into an array as large as all logits.
+            # Apply the head again at the masked positions. If these logits were selected from the
+            # logits of all tokens, the gradient would be a scatter into an array as large as all
+            # logits.
             at_masks = select_rows(output.encoder.hidden, batch["masked_positions"])
             logits = model.masked_lm(at_masks, model.encoder.embeddings)
             output = output._replace(token_logits=logits)

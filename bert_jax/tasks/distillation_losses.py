@@ -70,9 +70,9 @@ def pair_weights(document_ids: jax.Array, window: int | None = None) -> jax.Arra
     """Return the weight of each pair of tokens in `attention_loss`, float32 [batch, from, to].
 
     Without a window, the weight is 1.0 if both tokens belong to one document, else 0.0. With a
-    window, pairs that are too far apart have weight 0, and the token's other weights are scaled up
-    so that their sum stays the same. Every layer therefore has the same weight in the loss,
-    regardless of its window.
+    window, pairs that are too far apart have the weight 0, and the other weights of a token are
+    scaled up so that their sum stays the same. Every layer therefore has the same weight in the
+    loss, regardless of its window.
 
     Args:
       document_ids: [batch, length]; see `Encoder.__call__`.

@@ -24,10 +24,10 @@ INPUTS = ("token_ids", "segment_ids", "attention_mask")
 class ClassifierTask(abc.ABC):
     """The base class for tasks whose loss and metrics are functions of a classifier's logits.
 
-    `bert_jax.labeled_data.features.Features.batch` returns the batches, which contain int32
+    The batches are made by `bert_jax.labeled_data.features.Features.batch`. They contain int32
     `token_ids`, `segment_ids` and `attention_mask` (1 for tokens, 0 for padding), each [batch,
-    length]; float32 `example_weights` [batch], which are 0 for padding rows, so that these rows are
-    ignored; and the targets that the subclass documents.
+    length], and the targets that the subclass documents. They also contain float32
+    `example_weights` [batch]; a weight of 0 marks a padding row, which is ignored.
     """
 
     definition: ModelDefinition[Classifier]
@@ -101,7 +101,8 @@ class Classification(ClassifierTask):
         averaged over the labels. With one label, this is a binary task with a single logit.
       regression: float32 [batch], or [batch, labels] for multiple labels; squared error, averaged
         over the labels.
-    `accuracy` counts examples (single_label) or every label of every example (multi_label).
+    `accuracy` is the fraction of correct examples (single_label) or of correct labels over all
+    examples (multi_label).
     """
 
     def __init__(self, config: ModelConfig, compute: ComputeConfig):
@@ -164,7 +165,8 @@ class Span(ClassifierTask):
     which both ends are correct.
     """
 
-    # Use two terms, since a truncated answer may have only one end in the row.
+    # Use separate terms for starts and ends, since a truncated answer may have only one end in the
+    # row.
     loss_terms = {"start_cross_entropy": 0.5, "end_cross_entropy": 0.5}
 
     def weights(self, batch: Batch) -> Arrays:

@@ -8,8 +8,9 @@ from bert_jax.models.config import EncoderConfig
 def matched_layers(student: int, teacher: int) -> list[int]:
     """Return the teacher layer, counted from 1, that each student layer is trained to match.
 
-    The layers are evenly spaced, and the last layers match each other. For example, 4 student
-    layers match layers 3, 6, 9 and 12 of a 12-layer teacher (Jiao et al. 2020, section 4.2).
+    The teacher's layers are evenly spaced, and the last layers of both models match each other. For
+    example, 4 student layers match layers 3, 6, 9 and 12 of a 12-layer teacher (Jiao et al. 2020,
+    section 4.2).
 
     Args:
       student: the number of layers in the student.
@@ -29,7 +30,7 @@ def matched_layers(student: int, teacher: int) -> list[int]:
 def chosen_layers(student: int, teacher: int) -> list[int]:
     """Return the teacher layer, counted from 0, from which each student layer is initialized.
 
-    The layers are evenly spaced, and the first layers match each other.
+    The teacher's layers are evenly spaced, and the first layers of both models match each other.
 
     Args:
       student: the number of layers in the student.

@@ -55,12 +55,11 @@ def run(
 class Pretraining:
     """Pretraining on the sum of the mean masked-LM loss and the mean sentence-pair loss.
 
-    The sentence-pair loss is a mean over all fragments (a fragment is the part of a document that
-    lies in one row), and fragments without a pair contribute 0. A pair therefore has the same
-    weight in every batch. If the mean were over pairs only, the pair loss would keep its full
-    weight even if only one in fifty fragments had a pair. In one run with that
-    mean, three pairs weighed as much as 1,200 masked tokens, and for hundreds of steps, a small
-    ALBERT did not learn to use context.
+    The sentence-pair loss is a mean over all fragments, where a fragment is the part of a document
+    that lies in one row. Fragments without a pair contribute 0, so a pair has the same weight in
+    every batch. With a mean over pairs only, the pair loss would keep its full weight even if only
+    one in fifty fragments had a pair. In a run with such a mean, three pairs weighed as much as
+    1,200 masked tokens, and a small ALBERT did not learn to use context for hundreds of steps.
 
     Source: Devlin et al. 2019, appendix A.2.
 

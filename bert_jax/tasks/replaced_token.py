@@ -35,9 +35,9 @@ class ReplacedTokenConfig:
     whether it was replaced. The defaults are those of ELECTRA-Small (Clark et al. 2020, table 6).
 
     Attributes:
-      generator_size: the generator's width as a fraction of the model's: of its hidden features,
-        feed-forward features and heads. It is rounded to whole heads. The generator has as many
-        layers as the model and shares its embeddings.
+      generator_size: the generator's width as a fraction of the model's width. It applies to the
+        hidden features, the feed-forward features and the heads, and is rounded to whole heads. The
+        generator has the same number of layers as the model and shares its embeddings.
       weight: the weight of the discriminator's loss; the generator's masked-LM loss has weight 1.
     """
 
@@ -57,8 +57,8 @@ class ReplacedTokenConfig:
 class ReplacedToken:
     """Pretraining on the generator's masked-LM loss plus the weighted loss of the discriminator.
 
-    The discriminator's loss is the mean over all tokens except padding of the binary cross-entropy
-    with the label "replaced". A sampled token that equals the original counts as original. No
+    The discriminator's loss is the binary cross-entropy with the label "replaced", averaged over
+    all tokens except padding. A sampled token that equals the original counts as original. No
     gradient flows through the sampling, so the generator learns only from the masked-LM loss.
 
     The samples depend only on the dropout key. In an evaluation, which has no such key, they depend
@@ -104,7 +104,7 @@ class ReplacedToken:
     def metrics(
         self, model: ReplacedTokenPair, batch: Batch, dropout_key: jax.Array | None
     ) -> Metrics:
-        """Return `REPLACED_TOKEN_METRICS`, with losses in nats, and `tokens`.
+        """Return the metrics in `REPLACED_TOKEN_METRICS`, with losses in nats, and `tokens`.
 
         Precision is the fraction of the tokens classified as replaced that were replaced. Recall is
         the fraction of the replaced tokens that were classified as replaced.
@@ -168,7 +168,7 @@ def replace_tokens(batch: Batch, sampled: jax.Array) -> tuple[jax.Array, jax.Arr
 
 def _detection(logits: jax.Array, replaced: jax.Array, real: jax.Array) -> Metrics:
     """Return the discriminator's metrics for `logits` [batch, length]; `real` is 0 for padding."""
-    # The cross-entropy -log sigmoid(x) for replaced tokens and -log sigmoid(-x) for the others.
+    # The cross-entropy is -log sigmoid(x) for replaced tokens, and -log sigmoid(-x) for all others.
     losses = jnp.logaddexp(0.0, logits) - logits * replaced
     detected = (logits > 0).astype(jnp.float32)
     correct = (detected == replaced).astype(jnp.float32)

@@ -50,10 +50,10 @@ def sentence_scores(
     """Return a dict from metric name to the predictions' score, as a fraction.
 
     `f1` is the F1 score for class 1, with class 0 as the negative class; `macro_f1` is the mean F1
-    over all classes that occur in predictions or labels. If a score's denominator is 0, the
-    score is 0: `f1` if class 1 never occurs; `matthews` if all predictions or all labels are the
-    same class; `pearson` and `spearman` if all predictions or all labels are the same number (SciPy
-    would return NaN, which makes it impossible to compare runs).
+    over all classes that occur in predictions or labels. If the denominator of a score is 0, the
+    score is 0, because SciPy's NaN would make it impossible to compare runs. This affects `f1` if
+    class 1 never occurs, `matthews` if all predictions or all labels are the same class, and
+    `pearson` and `spearman` if all predictions or all labels are the same number.
 
     Args:
       metrics: names in `METRICS`.

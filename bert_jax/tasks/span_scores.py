@@ -33,8 +33,9 @@ Tags = Sequence[str]
 def scheme_of(labels: Sequence[str]) -> Scheme | None:
     """Return the scheme that these labels follow, or None if they do not mark entities.
 
-    If multiple schemes have all the prefixes, they all yield the same entities. The result is IOB2
-    even for IOB1 (see `entities_of`), and BIOES for labels with B, E and S but without I or M.
+    If the prefixes occur in several schemes, all of these schemes yield the same entities. The
+    result is IOB2 even for IOB1 (see `entities_of`), and BIOES for labels with B, E and S but
+    without I or M.
     """
     parts = [label.partition("-") for label in labels if label != "O"]
     if any(bool(hyphen) != bool(kind) for _, hyphen, kind in parts):
@@ -55,10 +56,10 @@ class Entity(NamedTuple):
 def entities_of(tags: Tags, scheme: Scheme) -> list[Entity]:
     """Return the entities in a sequence, in order.
 
-    For a sequence that violates its scheme, the result is the same as in conlleval: a token
-    continues the previous entity if its prefix is I or E, it has the same type, and no E or S has
-    ended that entity; any other tag except O begins an entity. This rule also covers IOB1, in which
-    I begins an entity and B is used only to separate an entity from the previous one, so schemes
+    For a sequence that violates its scheme, the result is the same as in conlleval. A token
+    continues the previous entity if its prefix is I or E, its type is the same, and no E or S has
+    ended that entity. Any other tag except O begins an entity. This rule also covers IOB1, in which
+    I begins an entity and B only separates an entity from the previous one. Schemes therefore
     differ only in their prefixes.
 
     Args:

@@ -57,11 +57,12 @@ class Task(Protocol):
     def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
         """Return the number by which each loss term's sum is divided.
 
-        The divisor is normally the metric's weight; for an exception, see `Pretraining`.
+        The divisor is normally the metric's weight; the sentence-pair loss of `Pretraining` is an
+        exception.
 
         Divisors depend only on the batch, not on the forward pass. If a batch is processed in
-        parts, each part can therefore be divided by the whole batch's divisor, so that the parts'
-        gradients add up to the batch's gradient.
+        parts, each part can therefore be divided by the divisor of the whole batch. The gradients
+        of the parts then add up to the gradient of the batch.
         """
         ...
 
@@ -201,12 +202,12 @@ def _in_two_passes(logits: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _in_one_pass(logits: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the same as `_in_two_passes`, but read the logits only once.
+    """Compute the result of `_in_two_passes`, but read the logits only once.
 
     Whenever the highest logit so far changes, the sum so far is rescaled (Milakov and Gimelshein
-    2018, "Online normalizer calculation for softmax", section 3.1). On a GPU, a pass over the
-    logits takes as long as reading them. On a TPU, two passes also read the logits only once, since
-    XLA finds the highest ones while it computes the logits.
+    2018, "Online normalizer calculation for softmax", section 3.1). This is used on GPUs, where a
+    pass over the logits takes as long as reading them. On TPUs, the two passes also read the logits
+    only once, since XLA finds the highest logits while it computes all of them.
     """
 
     def combine(

@@ -1,4 +1,4 @@
-"""Set up a run's ledger, heartbeat and notifications."""
+"""Set up the accounting of a run's time, its heartbeat and its notifications."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ def open_ledger(
     peak_flops: float | None,
     notify: str,
 ) -> OnReport:
-    """Write a ledger and a heartbeat to the work directory until `closing` ends.
+    """Keep a run's ledger and heartbeat and send its notifications until `closing` ends.
 
-    This applies to the first process only.
+    The ledger accounts for the run's time. The first process writes both files to the work
+    directory; other processes do nothing.
 
     Args:
-      ledger: the ledger.
+      ledger: accounts for the run's time.
       work_dir: the run's work directory.
       closing: the exit stack that closes the ledger.
       step: the step that the run resumes from; 0 if it starts from scratch.
@@ -47,7 +48,7 @@ def open_ledger(
       notify: the command to run when the run starts, ends, diverges or fails; "" for none.
 
     Returns:
-      A function to call with every report, which notifies of divergences.
+      A function to call with every report, which sends a notification if the run has diverged.
     """
     if jax.process_index() != 0:
         return discard

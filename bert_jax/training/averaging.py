@@ -19,13 +19,13 @@ _FIRST_STEPS = 10
 
 @dataclass(frozen=True)
 class AveragingConfig:
-    """The average of the parameters over the steps of the run.
+    """Settings for averaging the parameters over the steps of a run.
 
     Attributes:
       ema_decay: the decay rate of an exponential moving average of the parameters (Polyak and
-        Juditsky 1992), such as 0.999, which averages over about the last 1,000 steps; 0 for no
-        average. In step n, counted from 0, the rate is at most (1 + n) / (10 + n). The average has
-        its own held-out metrics, whose names begin with "average_", and `bert-jax extract
+        Juditsky 1992); 0 for no average. A rate of 0.999, for example, averages over about the last
+        1,000 steps. In step n, counted from 0, the rate is at most (1 + n) / (10 + n). The average
+        has its own held-out metrics, whose names begin with "average_", and `bert-jax extract
         --ema` extracts it.
     """
 
@@ -88,6 +88,7 @@ def with_new_average(state: TrainState) -> TrainState:
     opt_state = unguarded(state.opt_state)
     if not isinstance(opt_state, AveragedState):
         return state
-    # Make copies, because the train step donates the buffers of both.
+    # Make copies, because the train step donates the buffers of both the parameters and the
+    # average.
     average = jax.tree.map(jnp.copy, state.params)
     return with_optimizer_state(state, opt_state._replace(average=average))

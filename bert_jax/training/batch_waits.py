@@ -19,9 +19,10 @@ class BatchWaits:
     """Divides the training loop's time into waiting for batches, compiling, and computing steps.
 
     While the loop waits for a batch, the devices are usually still computing the previous step.
-    Only the time after that step is a stall. To measure it, a thread waits for the step to finish,
-    but only if the loop stalled at the previous batch too: otherwise, waking the thread would slow
-    down short steps. For the first stall in a series, the end of the step is estimated.
+    Only the time after that step is a stall. To measure a stall, a thread waits for the step to
+    finish. It does this only if the loop also stalled at the previous batch, since waking the
+    thread slows down short steps. For the first stall in a series, the end of the step is
+    estimated.
 
     Use it as a context manager, which ends the thread.
     """
@@ -37,7 +38,7 @@ class BatchWaits:
         self._watch: _Watch | None = None
 
     def new_program(self) -> None:
-        """Count the dispatch of the next step as compilation."""
+        """Count the time until the next step is dispatched as compilation."""
         self._compiles = True
 
     def begin(self, running: Metrics | None) -> None:
@@ -113,8 +114,8 @@ class _Watch:
         self._arrays.put(array)
 
     def finished(self) -> float:
-        """Return the time at which the newest array was computed, which must be in the past."""
-        # Drop the times of arrays that were computed after the loop had stopped waiting.
+        """Return the time at which the newest array, which must be complete, was computed."""
+        # Drop the times of arrays that were computed after the loop had stopped waiting for them.
         while self._started > 1:
             self._started -= 1
             self._times.get()

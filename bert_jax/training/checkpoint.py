@@ -32,8 +32,8 @@ from bert_jax.training.checkpoint_state import load_state, parts_of, restored
 from bert_jax.training.distributed import agreed
 from bert_jax.training.state import TrainState
 
-# When multiple devices hold the same array, each of them writes a part of it. Parts are at least
-# this large, because splitting every bias and scale would take longer than writing them whole. A
+# If multiple devices hold the same array, each of them writes a part of it. Parts have at least
+# this size, because splitting every bias and scale would take longer than writing it as a whole. A
 # square kernel in BERT-base is split into 256 parts.
 _PART_BYTES = 1 << 12
 
@@ -64,8 +64,8 @@ class Checkpointer:
         values that may be nested. They are stored with every checkpoint and compared when it is
         restored.
       evaluated_later: returns whether to keep the checkpoint at a given step even if it was saved
-        without metrics. This is needed because a run that was stopped when an evaluation was due
-        may have stopped at its best checkpoint.
+        without metrics. If a run was stopped when an evaluation was due, its last checkpoint may
+        turn out to be the best.
       verified: the step whose files `recover` has just verified, so that `restore` does not verify
         them again.
       mirror: copies checkpoints when they are complete, on the first process only; None for no
@@ -101,9 +101,9 @@ class Checkpointer:
             # directory is never read.
             cleanup_tmp_directories=True,
         )
-        # Orbax calls this only for logging, in its own thread and only on the first process.
-        # The default implementation asks JAX, which would mistake the step being saved for the step
-        # that this process has reached.
+        # Orbax calls this only for logging, in its own thread and only on the first process. The
+        # default implementation passes the step being saved to JAX, which would mistake it for the
+        # step that this process has reached.
         self._checkpointer._manager.reached_preemption = lambda step: False
 
     def __enter__(self) -> Checkpointer:
@@ -126,7 +126,7 @@ class Checkpointer:
         try:
             self._checkpointer.close()
         except Exception as error:
-            if self._failed is None:  # otherwise Orbax repeats an error that was already raised
+            if self._failed is None:  # otherwise, Orbax repeats an error that was already raised
                 raise self._not_saved(error) from error
         # Remove the unfinished checkpoint again, since other Orbax threads may have kept writing
         # until now.
@@ -159,10 +159,11 @@ class Checkpointer:
         Args:
           state: the state to save.
           metrics: the state's held-out metrics, for `keep_best`; None if it was not evaluated.
-          rollback_targets: the checkpoints to which the run might roll back, which are kept (see
-            `NeededToRollBack`); None if it would not roll back.
-          interim: whether an uninterrupted run would not save this checkpoint. If so, the run never
-            rolls back to it, so that it does not depend on interruptions.
+          rollback_targets: the checkpoints to which the run might roll back; None if it would not
+            roll back. They are kept (see `NeededToRollBack`).
+          interim: whether the checkpoint is saved only because the run is interrupted. The run
+            never rolls back to such a checkpoint, so that its result does not depend on
+            interruptions.
 
         Raises:
           ValueError: `best_metric` is not among `metrics`.
@@ -290,8 +291,8 @@ class Checkpointer:
     def step_to_roll_back_to(self, targets: RollbackTargets, last: int) -> int | None:
         """Return the step of the newest checkpoint to which the run may roll back.
 
-        If there is none, this is the step of the oldest permitted checkpoint that is not after
-        `last`, or None if there is none either. Checkpoints that were saved because of an
+        If there is none, return the step of the oldest permitted checkpoint, provided that it is
+        not after `last`; otherwise, return None. Checkpoints that were saved because of an
         interruption are not considered. All processes must call this together.
         """
         steps = [step for step in steps_in(self._directory) if not self._is_interim(step)]
@@ -308,7 +309,7 @@ class Checkpointer:
         """Check that the newest checkpoint belongs to this run.
 
         Raises:
-          ValueError: it belongs to another run; the message lists the differences.
+          ValueError: the checkpoint belongs to another run; the message lists the differences.
         """
         newest = self.latest_step()
         assert newest is not None, "no checkpoint yet"
@@ -344,7 +345,7 @@ def _preservation(
         best, sign = config.best_metric, -1.0 if config.lower_is_better else 1.0
         kept.append(
             policies.BestN(
-                # Checkpoints that were saved before the metric was added to the run lack it.
+                # Checkpoints that were saved before the metric was added to the run do not have it.
                 get_metric_fn=lambda metrics: (
                     sign * metrics[best] if best in metrics else -math.inf
                 ),

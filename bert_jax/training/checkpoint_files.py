@@ -28,9 +28,9 @@ class CheckpointConfig:
       every_steps: the number of steps between checkpoints. A run also saves its state after the
         last step and when it is stopped.
       keep_last: the number of most recent checkpoints to keep.
-      keep_every: also keep checkpoints whose step is a multiple of this number; 0 for none.
-      keep_best: also keep this many checkpoints with the best held-out `best_metric`, and save
-        every evaluated state for that purpose; 0 for none.
+      keep_every: checkpoints are also kept if their step is a multiple of this number; 0 for none.
+      keep_best: the number of checkpoints with the best held-out `best_metric` that are also kept;
+        0 for none. To find them, every evaluated state is saved.
       best_metric: the held-out metric by which checkpoints are compared.
       lower_is_better: whether a lower `best_metric` is better.
     """
@@ -74,7 +74,7 @@ class RollbackTargets:
     """The checkpoints to which a run may roll back.
 
     Attributes:
-      bound: the newest step to which the run would roll back.
+      bound: the newest step to which the run would roll back if it diverged now.
       discarded: the steps whose states an earlier rollback has discarded.
     """
 
@@ -82,11 +82,11 @@ class RollbackTargets:
     discarded: range = range(0)
 
     def newest(self, steps: Iterable[int]) -> int | None:
-        """Return the newest of the steps to which the run would roll back, or None."""
+        """Return the newest of `steps` to which the run would roll back now, or None."""
         return max((step for step in self.permitted(steps) if step <= self.bound), default=None)
 
     def permitted(self, steps: Iterable[int]) -> list[int]:
-        """Return the steps to which the run may ever roll back, in ascending order."""
+        """Return the steps in `steps` that have not been discarded, in ascending order."""
         return sorted(step for step in steps if step not in self.discarded)
 
 
@@ -95,10 +95,11 @@ class NeededToRollBack:
     """An Orbax preservation policy that keeps the checkpoints to which a run may roll back.
 
     Attributes:
-      interim: returns whether the checkpoint at a given step is one to which a run never rolls
-        back; see `Checkpointer.save`.
-      targets: returns the checkpoints to which a rollback at this time could return. The newest of
-        them is kept, and so are all later ones. If it returns None, none is kept for this purpose.
+      interim: returns whether the checkpoint at a given step was saved only because of an
+        interruption. A run never rolls back to such a checkpoint; see `Checkpointer.save`.
+      targets: returns the checkpoints to which the run could roll back now. The newest of them and
+        all later checkpoints are kept. If the result is None, no checkpoint is kept for this
+        purpose.
     """
 
     interim: Callable[[int], bool]
@@ -278,8 +279,8 @@ def recover(directory: Path, identity: Mapping[str, Any], from_step: int | None 
 
     Args:
       directory: the directory that holds the checkpoints.
-      identity: the run's identity, or the part of it that is known so far. The checkpoint at
-        `from_step` must have the same identity, which is checked before any checkpoint is moved.
+      identity: the run's identity, or the part of it that is known so far. The identity of the
+        checkpoint at `from_step` must match it, which is checked before any checkpoint is moved.
       from_step: the step to go back to. This happens only once: if the same command is repeated
         after an interruption, the run resumes from its newest checkpoint.
 

@@ -111,9 +111,9 @@ def save_parameters(
       identity: an identity that no run has, so that no run resumes from the checkpoint.
       step: the checkpoint's step.
     """
-    # The arrays do not change during the save, so they need not be copied. Limit how many bytes are
-    # written at a time, but allow for the largest array, which is written in one piece. Compression
-    # would save 7% of BERT-large's size on disk, but take 0.8 GB more memory.
+    # The arrays do not change during the save, so they need not be copied. Limit the number of
+    # bytes that are written at a time, but allow for the largest array, which is written in one
+    # piece. Compression would save 7% of BERT-large's size on disk, but need 0.8 GB more memory.
     largest = max(array.nbytes for array in params.values())
     metadata = {"identity": dict(identity), CHECKSUMS_MARK: True}
     context = saving_context(directory, step, metadata)

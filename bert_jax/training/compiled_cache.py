@@ -22,7 +22,7 @@ from bert_jax.json_files import expecting_fields, read_json_object
 from bert_jax.local_paths import cache_directory, make_directory
 from bert_jax.training.compiled_step import CompiledStep
 
-# The compilers, and the variables that change what they do.
+# The packages that contain compilers, and the environment variables that affect them.
 _COMPILERS = ("jaxlib", "libtpu", "jax-cuda12-pjrt", "jax-cuda13-pjrt")
 _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 

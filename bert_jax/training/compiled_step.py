@@ -15,11 +15,11 @@ class CompiledStep:
       outputs: the size in bytes of the outputs that do not reuse an argument's memory.
       temporaries: the size of the temporary buffers in bytes.
       flops: the FLOPs per step as counted by the compiler, which counts a loop body only once; None
-        if the compiler counts nothing.
+        if the compiler does not count them.
       bytes_accessed: the bytes read and written per step, counted in the same way.
       text: the partitioned program as HLO.
-      pallas: a dict from the name of each Pallas kernel whose work is known to the FLOPs and bytes
-        of one call; 0 bytes if only the FLOPs are known.
+      pallas: maps the name of each Pallas kernel with a known cost to the FLOPs and the bytes of
+        one call. The bytes are 0 if only the FLOPs are known.
       cached: whether an earlier call compiled the step (see `compiled_cache`).
     """
 

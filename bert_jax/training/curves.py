@@ -95,7 +95,8 @@ def _downstream_entries(work_dir: Path) -> list[dict[str, Any]]:
     """Return the main score of each fine-tuned checkpoint, in the form of an evaluation."""
     try:
         scores = read_downstream_scores(work_dir)
-    except ValueError as error:  # another process may have written the log; training needs no score
+    except ValueError as error:
+        # Another process may have written the log, and training does not need the scores.
         text = str(error).rstrip(".")
         _warn_once(f"{text}. The curves do not show the scores of fine-tuned checkpoints.")
         return []

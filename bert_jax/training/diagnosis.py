@@ -34,12 +34,13 @@ def make_diagnosis(
     is_trainable: IsTrainable = all_trainable,
     teacher: Teacher | None = None,
 ) -> Diagnose:
-    """Return a function that says where a batch's values are not finite.
+    """Return a function that finds where the values of a step first become NaN or infinite.
 
-    It takes the parameters, the batch, the number of steps before it and the step's inputs, and
-    returns a sentence without its full stop. All processes must call it together. Its program is
-    compiled on its first call, and needs about as much memory as a train step: it computes the same
-    forward pass with the same dropout masks, and the gradient, but no update.
+    The function takes the parameters, the batch, the number of steps before the batch and the
+    step's inputs. It returns a sentence without its full stop. All processes must call it together.
+    Its program is compiled on the first call and needs about as much memory as a train step,
+    because it computes the same forward pass with the same dropout masks, and the gradient, but no
+    update.
 
     Args:
       task: see `make_train_step`.
@@ -144,7 +145,7 @@ def _record(encoder: Encoder, name: str, outputs: list[tuple[str, Sequence[jax.A
 def describe(
     parameters: Mapping[str, bool], stages: Mapping[str, bool], gradients: Mapping[str, bool]
 ) -> str:
-    """Say in a sentence where the first value is not finite.
+    """Return a sentence that describes where the values first become NaN or infinite.
 
     Args:
       parameters: whether each parameter is finite.

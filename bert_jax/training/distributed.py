@@ -40,7 +40,7 @@ _USER_MISTAKE = 2
 
 
 def lost_process(error: BaseException) -> str | None:
-    """Return a message if an error was caused by losing another process, or None otherwise."""
+    """Return a message if an error was caused by losing another process; otherwise, return None."""
     # JAX raises some of these errors as ValueError.
     if not isinstance(error, jax.errors.JaxRuntimeError | ValueError):
         return None
@@ -110,16 +110,15 @@ def join(force: bool = False) -> None:
 def leave(code: int, *, lost: bool = False) -> None:
     """Exit this failed process if other processes of the run are still running.
 
-    The function returns if this is the only process or if the other processes exit too. JAX itself
-    would wait up to 5 minutes. During that time, the other processes would make no progress, since
-    they wait for data from this process, and the launcher could not notice the failure and stop
-    them.
+    If this is the only process or if the other processes exit too, the function returns. JAX itself
+    would wait up to 5 minutes. During that time, the other processes would wait in vain for data
+    from this process, and the launcher could not notice the failure and stop them.
 
     Args:
       code: the exit code.
       lost: whether this process failed because another process was lost. If so, only process 0, the
-        coordinator, waits for the others: if process 0 itself was lost, JAX would abort any process
-        that waits.
+        coordinator, waits for the other processes. If process 0 itself was lost, JAX would abort
+        any process that waits.
     """
     if not jax.distributed.is_initialized():
         return
@@ -303,9 +302,9 @@ class StopRequest:
     def while_waiting(self) -> None:
         """Raise StopRequested if this is the run's only process and it has received a signal.
 
-        Call this repeatedly during any wait that may never end. If there are multiple processes,
-        one of them cannot stop while it waits for a batch: the others have already begun the step
-        that uses this batch, so the processes' states would differ.
+        Call this repeatedly during any wait that may never end. With multiple processes, a process
+        cannot stop while it waits for a batch. The other processes have already begun the step that
+        uses this batch, so their states would differ from its state.
         """
         if self._signalled:
             raise StopRequested

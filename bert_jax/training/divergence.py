@@ -1,7 +1,7 @@
 """Skip training steps whose loss or gradient norm is an outlier, inside the compiled step.
 
-The decision is made on the devices, from values that are replicated on all of them, so the loop
-still never waits for a step before it dispatches the next one, and all processes agree.
+The decision is made on the devices, from values that are replicated on all of them. The loop can
+therefore still dispatch a step without waiting for the previous one, and all processes agree.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bert_jax.validation import check_at_least
 _MAD_SCALE = 1.4826
 # The metrics that a guarded train step adds, with the values of a `Verdict`.
 VERDICT_METRICS = ("skipped", "outliers", "loss_limit", "gradient_norm_limit")
-# Deviations below this fraction of the median never count as large, even if the values in the
+# Deviations below this fraction of the median never count as large, even if all values in the
 # window are almost the same.
 _LEAST_SPREAD = 0.01
 _LEAST_WINDOW = 8
@@ -40,22 +40,23 @@ class DivergenceConfig:
 
     Attributes:
       window_steps: the size of the window of recent steps. The loss and the gradient norm of each
-        step are compared with those in the window, which contains the last steps that were not
-        skipped and starts empty in each phase. No outliers are skipped until the window is full, or
-        if this is 0.
+        step are compared with those in the window. The window contains the last steps that were not
+        skipped, and is empty at the start of each phase. No outliers are skipped until the window
+        is full, or if this is 0.
       max_deviations: a step is an outlier, and is skipped, if its loss or its gradient norm exceeds
         the median of the window by more than this many standard deviations. The standard deviation
-        is estimated as 1.4826 times the median absolute deviation, and as at least 1% of the
+        is estimated as 1.4826 times the median absolute deviation, but as at least 1% of the
         median. (OLMo et al. 2024, "2 OLMo 2 Furious", and its library use the mean and the standard
         deviation of 128 steps, and a factor of 6.)
-      max_outliers: the number of consecutive outliers that are skipped; one more is a divergence.
-      max_rollbacks: the number of times that the run rolls back after a divergence, which is more
-        than `max_outliers` outliers or a value that is NaN or infinite. Any further divergence ends
-        the run. 0 to end the run at the first one.
+      max_outliers: the number of consecutive outliers that are skipped. One more outlier is a
+        divergence.
+      max_rollbacks: the maximum number of rollbacks. A run diverges, and rolls back, if more than
+        `max_outliers` consecutive steps are outliers, or if a value is NaN or infinite. Any further
+        divergence ends the run. If 0, the first divergence ends the run.
       margin_steps: a rollback restores the newest checkpoint that is at least this many steps older
         than the divergence (Chowdhery et al. 2022, "PaLM", section 5.1: about 100 steps before the
         spike). If there is none, it restores the oldest checkpoint from before the divergence, or
-        else the initial state. Checkpoints that may be needed are kept.
+        the initial state if there is no checkpoint. Checkpoints that may be needed are kept.
     """
 
     window_steps: int = 0
@@ -75,8 +76,8 @@ class DivergenceConfig:
         )
         if 0 < self.window_steps < _LEAST_WINDOW:
             raise ValueError(
-                f"divergence.window_steps={self.window_steps}: the median of so few steps says "
-                f"little. Set it to at least {_LEAST_WINDOW}, or to 0 to skip no outliers."
+                f"divergence.window_steps={self.window_steps}: the median of so few steps is not "
+                f"meaningful. Set it to at least {_LEAST_WINDOW}, or to 0 to skip no outliers."
             )
         if not 0 < self.max_deviations < math.inf:
             raise ValueError(
@@ -93,7 +94,7 @@ NO_CHECKS = DivergenceConfig()
 
 
 class Guard(NamedTuple):
-    """The basis of the decision to skip a step; it is saved with every checkpoint.
+    """The data from which to decide whether a step is skipped; it is saved with every checkpoint.
 
     Attributes:
       losses: float32 [window], the losses of the last steps that were not skipped.
@@ -103,8 +104,8 @@ class Guard(NamedTuple):
       outliers: the number of consecutive outliers so far, including values that are not finite.
       halted: whether the run has diverged, so that no more updates are applied.
       rollbacks: the number of rollbacks so far.
-      discarded: int32 [2], the first of the steps whose states the last rollback has discarded, and
-        the step after the last of them.
+      discarded: int32 [2], the range of steps whose states the last rollback has discarded: the
+        first step of the range, and the step after its last.
     """
 
     losses: jax.Array
@@ -117,7 +118,7 @@ class Guard(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """A step's loss and gradient norm, by which `guarded` decides whether to skip it."""
+    """A step's loss and gradient norm, from which `guarded` decides whether to skip the step."""
 
     loss: jax.Array
     gradient_norm: jax.Array
@@ -150,7 +151,7 @@ class GuardedState(NamedTuple):
 
     Attributes:
       optimizer: the state of the optimizer, which may include an average of the parameters.
-      guard: the basis of the decision on the next step.
+      guard: the data from which the decision on the next step is made.
       verdict: the decision on the last step.
     """
 
@@ -223,7 +224,7 @@ def with_guard_state(
 
 
 def judge(guard: Guard, observed: Observed, config: DivergenceConfig) -> tuple[Guard, Verdict]:
-    """Decide whether to skip a step, and return the guard after this step as well."""
+    """Decide whether to skip a step, and return the updated guard with the decision."""
     loss, norm = observed
     finite = jnp.isfinite(loss) & jnp.isfinite(norm)
     loss_limit, norm_limit = (
@@ -258,8 +259,8 @@ def _unless(skipped: jax.Array, take_step: Callable[..., Any], before: Any) -> A
     """Return the arrays after a step, or the arrays before it if the step is skipped.
 
     Accelerators always take the step and then select the arrays, so that they never wait for the
-    decision. On CPUs, a selection would make XLA copy the state of the optimizer, so a loop takes
-    the step once or never, and updates the state in place.
+    decision. On CPUs, a selection would make XLA copy the state of the optimizer. There, the step
+    is the body of a loop, which runs once or not at all and updates the state in place.
 
     Args:
       skipped: whether the step is skipped.
@@ -289,7 +290,7 @@ def unguarded(opt_state: Any) -> Any:
 
 
 def guard_of(state: TrainState) -> Guard | None:
-    """Return the basis of the decision on the next step, or None if no steps are skipped."""
+    """Return the guard that decides on the next step, or None if the run has no guard."""
     opt_state = state.opt_state
     return opt_state.guard if isinstance(opt_state, GuardedState) else None
 

@@ -90,8 +90,8 @@ class DownstreamLog:
 def read_downstream_scores(work_dir: str | os.PathLike[str]) -> list[DownstreamScore]:
     """Read the scores of a run's fine-tuned checkpoints, in the order of their steps.
 
-    If a checkpoint was scored more than once on the same task, because the run went back to an
-    earlier step or the task's config changed, only the newest score is included. Scores for
+    A checkpoint may have been scored more than once on the same task, because the run went back to
+    an earlier step or the task's config changed. Only its newest score is included. Scores for
     steps that the run has yet to repeat are left out.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Compute exact metrics over a split or a reporting interval, and decide when to end a run.
+"""Compute exact metrics over a split or a reporting interval, and decide when a run ends.
 
 A run stops early when it no longer improves, and fails when it has diverged.
 """
@@ -30,7 +30,7 @@ class EarlyStopping:
     """Counts evaluations since the best one.
 
     Attributes:
-      metric: the metric to compare.
+      metric: the metric by which evaluations are compared.
       patience: the number of consecutive evaluations without improvement after which the run ends;
         0 disables early stopping.
       lower_is_better: whether a lower metric is better.
@@ -85,8 +85,8 @@ class TrainingDiverged(ValueError):
     """A metric or the state after an update is no longer finite.
 
     Args:
-      problem: a sentence without its full stop that says what happened.
-      advice: sentences that say what to do.
+      problem: a description of the problem, as a sentence without its full stop.
+      advice: sentences that suggest a fix.
     """
 
     def __init__(self, problem: str, advice: str = ADVICE) -> None:

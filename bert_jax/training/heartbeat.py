@@ -44,8 +44,8 @@ class Heartbeat:
     The file is replaced atomically. It is one JSON object:
       time: when the file was written, in seconds since 1970. A file that is older than half a
         minute means that the process has ended or its machine is unreachable.
-      progress_time: when the step or the state last changed. If it is old and `time` is not, the
-        run is stuck or a step is taking a long time.
+      progress_time: when the step or the state last changed. If this time is old but `time` is
+        recent, the run is stuck or a step is taking a long time.
       step, total_steps: the number of completed steps, and the number in the whole run.
       state: "starting", "compiling", "training", "evaluating", "saving", "restoring", "waiting for
         data" or "fine-tuning a checkpoint"; at the end "finished", "stopped" or "failed".
@@ -54,7 +54,7 @@ class Heartbeat:
     A file that cannot be written is reported once, and does not stop the run.
 
     Args:
-      ledger: knows the run's step and activity.
+      ledger: provides the run's step and activity.
       work_dir: the run's work directory.
       total_steps: the number of steps in the whole run.
       clock: returns the time in seconds since 1970.

@@ -166,7 +166,7 @@ class Trainer:
     def _train(
         self, state: TrainState, phases: Sequence[Phase], *, restored: bool
     ) -> tuple[TrainState, bool]:
-        """Train as `run` does, but raise Diverged instead of rolling back.
+        """Train like `run`, but raise Diverged instead of rolling back.
 
         Args:
           state: see `run`.
@@ -206,7 +206,8 @@ class Trainer:
             if step >= phase.end:
                 continue
             if step == phase.first_step:
-                # Other batches have other losses.
+                # Start a new window, since losses on the batches of another phase are not
+                # comparable.
                 state = with_guard(state, steps=0)
             rows = local_rows(self.mesh, phase.batch_size)
             waits.new_program()
@@ -259,7 +260,7 @@ class Trainer:
         return state if from_this_phase else with_guard(state, steps=0)
 
     def _diagnosed(self, phase: Phase, step: int) -> str:
-        """Repeat the step on the batch with index `step`, and say where values are not finite.
+        """Repeat the step on the batch with index `step`, and return where values are not finite.
 
         The guard has not applied any update since this batch, so the parameters are the same.
         """
@@ -280,8 +281,8 @@ class Trainer:
     ) -> HostBatch | None:
         """Return the next batch, or None if the run was asked to stop while waiting for it.
 
-        The state is saved before this returns None or raises an error, since a data error does not
-        affect it.
+        Before the method returns None or raises an error, it saves the state, which an error in the
+        data does not affect.
         """
         try:
             return next(batches)
@@ -293,7 +294,7 @@ class Trainer:
 
     def _save(self, state: TrainState, step: int, *, interim: bool) -> None:
         """Save the state; `interim` means that an uninterrupted run would not save it."""
-        self.ledger.flush()  # in a run that resumes from here, only steps up to this entry count
+        self.ledger.flush()  # a run that resumes from here counts only the steps up to this entry
         with self.ledger.during(SAVE):
             with self._rolling_back(step):
                 require_finite_state(state, self.mesh)
@@ -308,7 +309,7 @@ class Trainer:
 
     @contextmanager
     def _rolling_back(self, step: int) -> Iterator[None]:
-        """Make a state that is not finite, or whose held-out metrics are not, a divergence."""
+        """Treat a state as diverged if its values or its held-out metrics are not finite."""
         try:
             yield
         except TrainingDiverged as error:
@@ -338,9 +339,10 @@ class Trainer:
     def _begins_with_evaluation(self, step: int, total: int) -> bool:
         """Return whether the first state should be evaluated before the next step.
 
-        This is the case for the initial parameters with `evaluate_first`, and for a checkpoint that
-        should have been evaluated but was not, because the run was stopped when an evaluation was
-        due or because its number of steps has been lowered so that it now ends at this step.
+        This is the case for the initial parameters with `evaluate_first`. It is also the case for a
+        checkpoint that should have been evaluated but was not. This happens if the run was stopped
+        when an evaluation was due, or if its number of steps was later lowered to the checkpoint's
+        step.
         """
         if step == 0:
             return self.evaluate_first and self.intervals.evaluate > 0

@@ -39,7 +39,7 @@ class Notifier:
 
     Args:
       command: the shell command; "" for none.
-      ledger: knows the run's step.
+      ledger: provides the run's step.
       work_dir: the run's work directory.
       total_steps: the number of steps in the whole run.
       timeout: the number of seconds after which the command is killed.
@@ -96,7 +96,7 @@ class Notifier:
         """Start the command, after those for earlier events have ended.
 
         Args:
-          event: the event.
+          event: the name of the event.
           message: a sentence that describes it.
           step: the number of completed steps; None for the ledger's.
         """
@@ -142,7 +142,7 @@ class Notifier:
 
 
 def run_command(command: str, facts: Mapping[str, Any], timeout: float) -> str:
-    """Run a shell command with facts, and return a phrase that says why it failed, or "".
+    """Run a shell command with facts, and return a phrase that explains its failure, or "".
 
     Args:
       command: the command.

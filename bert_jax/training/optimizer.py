@@ -221,10 +221,10 @@ class OptimizerConfig:
         peak / (warmup_steps + 1) in the first step.
       warmup_fraction: the length of the warm-up as a fraction of the run's steps. Set either this
         or `warmup_steps` to 0.
-      schedule: how the rate changes after the warm-up: "linear" or "cosine" decay that would reach
-        `end_learning_rate` one step after the end of the run, "constant", "inverse_sqrt"
-        (peak x sqrt(warmup / step)), or "wsd" (warmup-stable-decay: constant until the last
-        `decay_steps` of the run; Zhai et al. 2022, section 3.5).
+      schedule: how the rate changes after the warm-up. "linear" and "cosine" decay would reach
+        `end_learning_rate` one step after the end of the run. "constant" keeps the peak rate, and
+        "inverse_sqrt" is peak x sqrt(warmup / step). "wsd" (warmup-stable-decay) is constant until
+        the last `decay_steps` of the run (Zhai et al. 2022, section 3.5).
       decay_steps: the number of steps in the decay of "wsd".
       decay_fraction: the length of the decay of "wsd" as a fraction of the run's steps. Set either
         this or `decay_steps` to 0.

@@ -33,7 +33,8 @@ class Phase:
         every process. After every batch, it calls its second argument, which may raise an exception
         to end the evaluation. If None, the phase is not evaluated.
       flops: returns the number of model FLOPs in a step on a given batch.
-      diagnose: says where the values of a step are not finite; None if that is not checked.
+      diagnose: returns a description of where the values of a step are not finite; None if this is
+        not checked.
     """
 
     name: str
@@ -60,7 +61,8 @@ class Intervals:
       report: the number of steps between reports.
       evaluate: the number of steps between evaluations; 0 disables them. The last step is evaluated
         too. If the number is a fraction, its multiples are rounded to the nearest step (halves are
-        rounded up), so that evaluations do not drift and the last one in an epoch falls at its end.
+        rounded up). Evaluations therefore do not drift, and the last evaluation in an epoch is at
+        the end of the epoch.
       save: the number of steps between checkpoints.
       save_evaluated: whether every evaluated state is saved too, since it may be the best.
     """

@@ -29,15 +29,16 @@ logger = logging.getLogger(__name__)
 
 CURVES_NAME = "curves.png"
 TENSORBOARD_NAME = "tensorboard"
-_ETA_WINDOW = 50  # the number of reports, large enough to span evaluations and checkpoints
+_ETA_WINDOW = 50  # the number of reports; they should span evaluations and checkpoints
 
 
 class TensorBoard:
     """An event file in `work_dir`/tensorboard; every event is written to disk immediately.
 
     If the file cannot be written, for example because the disk is full, it is abandoned with a
-    single warning, since `metrics.jsonl` has the same values. (tensorboardX's own writer uses a
-    thread, which would end if it could not write, and the run would wait for it forever.)
+    single warning, since `metrics.jsonl` has the same values. tensorboardX's own writer is not
+    used, because it writes in a thread. If this thread could not write, it would end, and the run
+    would wait for it forever.
 
     Args:
       work_dir: the run's work directory.
@@ -199,14 +200,14 @@ class Progress:
 
 
 class ReportTracker(Protocol):
-    """Receives reports, and how the run ended; see bert_jax.tracking."""
+    """Receives the reports of a run, and how the run ended; see bert_jax.tracking."""
 
     def __call__(self, report: Report) -> None:
         """Receive a report."""
         ...
 
     def close(self, state: EndState) -> None:
-        """Receive how the run ended."""
+        """Receive the state in which the run ended."""
         ...
 
 
@@ -227,7 +228,7 @@ class Reporter:
       tensorboard: whether to write TensorBoard event files.
       on_report: called with every report; None for no callback.
       ledger: accounts for the run's time; None to report no goodput.
-      trackers: receive all reports, and how the run ended according to the ledger.
+      trackers: receive all reports and, from the ledger, the state in which the run ended.
       clock: returns the time in seconds, measured from any fixed point in time.
     """
 

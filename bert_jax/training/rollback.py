@@ -58,8 +58,8 @@ class Recovery:
 
         Args:
           state: the diverged state, whose buffers are freed.
-          diverged: what happened.
-          details: a sentence that says where the values are not finite; "" for nothing.
+          diverged: a description of the divergence.
+          details: a sentence about where the values are not finite; "" to add nothing.
 
         Raises:
           TrainingDiverged: the run has already rolled back `max_rollbacks` times.

@@ -171,7 +171,7 @@ def _extent(axes: tuple[str, ...], mesh: Mesh) -> int:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Return a batch's sharding, which splits only the rows, over the batch axes."""
+    """Return a batch's sharding, which splits only the rows, along the batch axes."""
     return NamedSharding(mesh, PartitionSpec(mesh_axes(("batch",), mesh)[0] or None))
 
 
@@ -235,10 +235,11 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     Raises:
       ValueError: `batch_size` is not divisible by the batch axes of the mesh.
     """
-    if batch_size % batch_extent(mesh):
+    parts = batch_extent(mesh)
+    if batch_size % parts:
         raise ValueError(
-            f"batch_size={batch_size} is not divisible by the {batch_extent(mesh)} parts that the "
-            f"mesh splits a batch into ({' x '.join(TABLE['batch'])})."
+            f"batch_size={batch_size} is not divisible by the {parts} parts that the mesh splits a "
+            f"batch into ({' x '.join(TABLE['batch'])}). Use a multiple of {parts}."
         )
     slices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
     rows = [np.arange(batch_size)[index] for index in slices if index is not None]

@@ -70,10 +70,10 @@ def make_train_step(
 ) -> jax.stages.Wrapped:
     """Build the train step, which is compiled on its first call.
 
-    It maps (state, batch, inputs) to the next state and the batch's metrics: the task's own
-    metrics, `loss` and `gradient_norm` (before clipping), and those in `VERDICT_METRICS` if the
-    optimizer is `guarded`. Dropout is a function of (seed, step, micro-batch), so a resumed run
-    draws the same masks as an uninterrupted one. The state's buffers are donated.
+    It maps (state, batch, inputs) to the next state and the batch's metrics. These are the task's
+    own metrics, `loss`, `gradient_norm` (before clipping) and, if the optimizer is `guarded`, those
+    in `VERDICT_METRICS`. Dropout is a function of (seed, step, micro-batch), so a resumed run draws
+    the same masks as an uninterrupted one. The state's buffers are donated.
 
     Args:
       task: the model and the loss.
@@ -85,7 +85,7 @@ def make_train_step(
       is_trainable: returns whether the parameter with a given name is updated. No gradients are
         computed for the other parameters.
       teacher: a model whose outputs are added to each micro-batch. Its parameters are part of the
-        inputs and are sharded like the task's.
+        inputs and are sharded like the task's parameters.
     """
     gradient = BatchGradient(task, mesh, accumulation_steps, is_trainable, teacher)
     state_shardings = shardings_of(abstract_state(task.definition, optimizer, mesh, is_trainable))

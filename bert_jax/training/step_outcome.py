@@ -44,7 +44,7 @@ class StepOutcome:
 
     @property
     def problem(self) -> str:
-        """A phrase that says why the step was skipped."""
+        """A phrase that explains why the step was skipped."""
         parts = []
         for name, value, limit in (
             ("loss", self.loss, self.loss_limit),
@@ -85,7 +85,7 @@ class Diverged(Exception):
     """A run has diverged and must go back to an earlier state.
 
     Attributes:
-      problem: a sentence without its full stop that says what happened.
+      problem: a description of the problem, as a sentence without its full stop.
       first: the index of the first bad batch. A state that was saved before the step on this batch
         is good.
       last: the index of the last batch whose step is undone.

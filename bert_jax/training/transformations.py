@@ -50,10 +50,10 @@ def with_learning_rate(
 def global_norm(gradients: Mapping[str, jax.Array]) -> jax.Array:
     """Return the square root of the sum of the squares of all elements.
 
-    On GPUs, vectors are joined first: XLA runs one kernel for each array that it sums, and for the
-    128 biases and norm parameters of BERT-base, starting a kernel would take longer than its work.
-    If parameters are sharded, the vectors are not joined, because that would move them between
-    devices.
+    On GPUs, vectors are joined first, because XLA runs one kernel for each array that it sums. For
+    the 128 biases and norm parameters of BERT-base, starting a kernel would take longer than
+    running it. If parameters are sharded, the vectors are not joined, because that would move them
+    between devices.
     """
     if any(is_divided(axis) for axis in TABLE if axis != "batch"):
         return optax.tree.norm(gradients)
@@ -70,10 +70,10 @@ def _norm_of_joined(gradients: Mapping[str, jax.Array]) -> jax.Array:
 def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
     """Clip gradients as `optax.clip_by_global_norm` does, but multiply instead of dividing.
 
-    XLA's CPU compiler recomputes a product for each of Adam's moments, but computes a quotient only
-    once and writes it to memory, which takes an extra pass. Without this pass over the embeddings
-    of 30,522 tokens, BERT-mini's step on 32 sentences of 24 tokens takes 60 ms instead of 64
-    (2 Xeon cores, 2026-11).
+    XLA's CPU compiler computes a quotient once and writes it to memory, which takes an extra pass.
+    A product is instead recomputed for each of Adam's moments. Without the extra pass over the
+    embeddings of 30,522 tokens, BERT-mini's step on 32 sentences of 24 tokens takes 60 ms instead
+    of 64 (2 Xeon cores, 2026-11).
     """
 
     def update(updates: optax.Updates, params: optax.Params | None = None) -> optax.Updates:
@@ -106,10 +106,11 @@ def is_hidden_matrix(name: str) -> bool:
 def scale_by_muon(momentum: float) -> optax.GradientTransformation:
     """Return Muon's transformation of matrices, with Nesterov momentum (Jordan et al. 2024).
 
-    The singular values of optax's updates are about 1. To make AdamW's learning rate and weight
-    decay suit Muon too, each update is then scaled to the RMS of AdamW's updates, 0.2, regardless
-    of the matrix's shape (Liu et al. 2025, section 2.2). Every matrix is orthogonalized as a whole;
-    if it is split over devices, XLA inserts the communication that the products need.
+    The singular values of optax's updates are about 1. Each update is then scaled to an RMS of 0.2,
+    which is typical of AdamW's updates, regardless of the matrix's shape (Liu et al. 2025, section
+    2.2). AdamW's learning rate and weight decay therefore suit Muon too. Every matrix is
+    orthogonalized as a whole; if it is split over devices, XLA inserts the communication that the
+    products need.
 
     Args:
       momentum: the decay rate of the running mean of the gradient.
