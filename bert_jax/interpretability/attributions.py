@@ -179,7 +179,8 @@ def _integrate(
     baseline = jnp.where(batch["kept"][0][:, None] > 0, inputs, replaced)
 
     def score_of(embeddings: jax.Array) -> jax.Array:
-        # Use one table row per position, so that every position can have its own embedding.
+        # Use a token table with one row per position, so that every position can have its own
+        # embedding.
         by_position = nnx.merge(graph, state)
         by_position.embeddings.token = nnx.Param(embeddings)
         ids = jnp.arange(token_ids.shape[1])[None]

@@ -170,7 +170,7 @@ def checkpoint_steps(work_dir: Path) -> list[int]:
       ValueError: the directory is not a work directory, or the run has kept fewer than two
         checkpoints.
     """
-    read_model(work_dir)  # raises an error unless this is a work directory
+    read_model(work_dir)  # raises an error if the directory is not a work directory
     steps = sorted(steps_in(work_dir / CHECKPOINTS_NAME))
     if len(steps) < 2:
         raise ValueError(

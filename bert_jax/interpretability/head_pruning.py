@@ -101,7 +101,7 @@ class HeadPruning:
         return f"{self.metric} without one head (all heads: {self.scores[0]:.4f})"
 
     def _last_pruned(self, count: int) -> str:
-        """Return the name of the head pruned last when `count` heads are pruned, such as "3-2"."""
+        """Return the name of the last of the first `count` pruned heads, such as "3-2"."""
         return "{}-{}".format(*(number + 1 for number in self.order[count - 1])) if count else ""
 
     def __str__(self) -> str:

@@ -109,7 +109,7 @@ def guess_at_layers(
 
 
 def _as_last_layer(encoder: Encoder, states: Sequence[jax.Array]) -> list[jax.Array]:
-    """Apply the final norm, if any, to all states but the last, which is already normalized."""
+    """Apply the final norm, if any, to all states except the last, which is already normalized."""
     match encoder.config.norm:
         case "post":
             return list(states)

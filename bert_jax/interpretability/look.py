@@ -50,7 +50,7 @@ def look(
         attention = Attention(model, max_length=max_length, step=step)
     trace = attention(text, second)
     if not trace.is_text.any():
-        raise ValueError(f"text={text!r}: contains no words. Write a text of one word or more.")
+        raise ValueError(f"text={text!r}: contains no words. Enter at least one word.")
     views = collect_views(attention, trace, text, second)
     title = str(attention.checkpoint)
     return render_page(trace, views, title, attention.tokenizer.specials.sep)

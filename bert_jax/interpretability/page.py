@@ -60,7 +60,7 @@ def render_page(trace: TracedText, views: Views, title: str, separator: str = "[
       ValueError: the page would be larger than `MAX_BYTES`.
     """
     data = {**_attention_data(trace, separator), **_view_data(trace, views), "title": title}
-    # "</script>" in a text would end the script element.
+    # Escape "<", since "</script>" in a text would end the script element.
     content = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
     page = Template(_asset("look.html")).substitute(
         title=html.escape(title),

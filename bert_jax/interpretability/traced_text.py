@@ -103,7 +103,7 @@ def mean_of_words(states: FloatArray, words: Sequence[TextWord]) -> FloatArray:
     return summed / sizes[:, None]
 
 
-# Keys that tell readers of a JSON file how its layers and heads are numbered.
+# Entries of JSON files that explain how layers and heads are numbered.
 COUNTED_FROM = {"layers_count_from": 0, "heads_count_from": 0}
 
 

@@ -175,7 +175,7 @@ def _softmax(logits: FloatArray) -> FloatArray:
 
 
 def _tags(labels: Sequence[str], trace: TracedText, logits: FloatArray) -> list[WordTag]:
-    """Return the most probable tag of each word, predicted at its first token as in training."""
+    """Return the most probable tag of each word, predicted at its first token, as in training."""
     words = [word for word in trace.words if trace.is_text[word.start]]
     tags = [labels[int(logits[word.start].argmax())] for word in words]
     entities: list[str | None] = [None] * len(words)

@@ -1,4 +1,4 @@
-"""Compute the vectors of the words in sentences, and the attention between them, in batches."""
+"""Compute, in batches, the vectors of words in sentences and the attention between the words."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def check_rotary(
     num_heads: int,
     head_dim: int,
 ) -> None:
-    """Check the bases of the rotary angles, which only rotary positions have."""
+    """Check the bases of the rotary angles, which may be set only for rotary positions."""
     match positions:
         case "rotary":
             _check_angles(local_rotary_theta, attention_window, num_heads, head_dim)

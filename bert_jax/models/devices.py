@@ -1,4 +1,4 @@
-"""Decide which dtypes and attention implementations a device supports."""
+"""Determine which dtypes and attention implementations a device supports."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _GOLDEN = 0x9E3779B9
 
 
 def _mix(x: jax.Array) -> jax.Array:
-    """Hash uint32 words bijectively and with full avalanche."""
+    """Hash uint32 words bijectively, so that every input bit affects every output bit."""
     x = (x ^ (x >> 16)) * jnp.uint32(_MULTIPLIER_1)
     x = (x ^ (x >> 15)) * jnp.uint32(_MULTIPLIER_2)
     return x ^ (x >> 16)
@@ -120,7 +120,7 @@ def keep_counters(
     return bits >= jnp.uint32(round(rate * 2**32))
 
 
-# A function from the arguments of `keep_mask` to a mask of the same shape.
+# A function with the arguments of `keep_mask`, which returns a mask of the given shape.
 KeepMask = Callable[[jax.Array, float, tuple[int, ...]], jax.Array]
 
 

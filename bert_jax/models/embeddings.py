@@ -126,7 +126,8 @@ class Embeddings(nnx.Module):
         self.config = config
         self.dtype = compute_dtype(compute)
         self.ops = compute.ops
-        # With plain operations, JAX accumulates gradients in the rows' dtype (see `look_up`).
+        # With plain operations, JAX accumulates gradients in the dtype of the rows, which must
+        # therefore be float32 (see `look_up`).
         rows: dict[Ops, jnp.dtype] = {"fast": self.dtype, "plain": jnp.dtype(jnp.float32)}
         self.rows_dtype = rows[compute.ops]
         dim = config.table_dim
@@ -227,7 +228,7 @@ class Embeddings(nnx.Module):
         # Multiply by a one-hot matrix instead of gathering rows: the gradient of a gather would be
         # a scatter of the whole batch into only `length` rows.
         one_hot = jax.nn.one_hot(position_ids, length, dtype=self.dtype)
-        # HIGHEST keeps float32 rows exact, as in `select_rows`.
+        # The precision HIGHEST keeps float32 rows exact, as in `select_rows`.
         return jnp.einsum("blp,pd->bld", one_hot, table, precision=jax.lax.Precision.HIGHEST)
 
     def _position_table(self) -> jax.Array | None:

@@ -73,7 +73,7 @@ KEY_VALUE_GRADIENTS = Choices(
 
 
 def choose(choices: Choices, query: jax.Array, window: int | None) -> Tiles:
-    """Return the tiles for the size and dtype of the heads, no larger than a row needs."""
+    """Return the tiles for the size and dtype of the heads, limited to the length of a row."""
     if query.dtype == jnp.float32:
         tiles = choices.float32
     elif query.shape[3] > 64:

@@ -53,7 +53,7 @@ def _loop(
     step: Callable[[Any, Any], Any],
     carry: Any,
 ) -> Any:
-    """Run `step(start of the block, carry)` for each block to visit."""
+    """Call `step` with the start of each block to visit and the carry; return the last carry."""
     first, end = visited_blocks(start, size, other, rows)
     if segments is not None:
         first = jnp.maximum(first, segments.blocks[0])

@@ -200,7 +200,7 @@ def _tables(plan: Plan) -> list[Ref]:
 
 
 class _Specs:
-    """The blocks of the kernels' operands in the program (row, group of blocks, tile)."""
+    """The blocks of the operands that each program (row, group of blocks of heads, tile) uses."""
 
     def __init__(self, plan: Plan):
         width = plan.group * plan.lanes

@@ -37,7 +37,7 @@ _LAG = 6
 
 
 def forward_kernel(plan: Plan, *refs: Ref) -> None:
-    """Compute attention for some queries of a row, in a group of blocks of heads."""
+    """Compute attention for some queries of a row and some blocks of heads."""
     own, shared = split(plan, refs)
     query_ref, key_ref, value_ref, attended_ref, sums_ref = own
     peaks: dict[tuple[int, int, int], jax.Array] = {}
@@ -92,13 +92,13 @@ def forward_kernel(plan: Plan, *refs: Ref) -> None:
         for queries in tiles_of(plan.queries)
         for keys in tiles_of(plan.padded)
     ]
-    # All scores of a query must be masked before the first of them is weighed.
+    # All scores of a query must be masked before the first of them is converted to a weight.
     delays = (0, _LAG, _LAG + key_tiles, 2 * _LAG + key_tiles)
     interleave(tiles, (score, mask, weigh, attend), delays)
 
 
 def backward_kernel(plan: Plan, *refs: Ref) -> None:
-    """Compute the gradients from some queries of a row, in a group of blocks of heads.
+    """Compute the gradients that come from some queries of a row, for some blocks of heads.
 
     The gradients for keys and values are sums over the programs of a row, which run in order. With
     w = p * keep / (1 - rate) and delta = sum(do * o), they are dv = w^T do and dk = ds^T q, where

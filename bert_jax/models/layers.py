@@ -173,5 +173,6 @@ def select_rows(x: jax.Array, positions: jax.Array) -> jax.Array:
     nondeterministic on GPUs.
     """
     one_hot = jax.nn.one_hot(positions, x.shape[1], dtype=x.dtype)
-    # HIGHEST keeps float32 inputs exact; the default precision may round them to bfloat16 or TF32.
+    # The precision HIGHEST keeps float32 inputs exact. The default precision may round them to
+    # bfloat16 or TF32.
     return jnp.einsum("bkl,bld->bkd", one_hot, x, precision=jax.lax.Precision.HIGHEST)

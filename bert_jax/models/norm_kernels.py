@@ -18,11 +18,13 @@ from bert_jax.models.norm_kernel_bodies import Settings, backward_kernel, forwar
 
 _WARP = 32  # threads
 _PER_THREAD = 32  # elements of each array that a thread holds in registers
-_MAX_BLOCKS = 512  # in the backward pass; each writes one partial sum of every parameter's gradient
+# The maximum number of blocks in the backward pass. Each block writes one partial sum of every
+# parameter's gradient.
+_MAX_BLOCKS = 512
 
 
 # The statistics of each vector, float32 [batch, length]: the mean (None for RMSNorm), and
-# 1 / sqrt(mean square + epsilon), where the mean is subtracted first.
+# 1 / sqrt(mean square + epsilon) after the mean is subtracted.
 Statistics = tuple[jax.Array | None, jax.Array]
 
 

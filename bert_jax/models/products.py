@@ -1,4 +1,4 @@
-"""Implement matmuls that accumulate in float32, with backward passes arranged for speed."""
+"""Implement matmuls that accumulate in float32 and have fast backward passes."""
 
 from __future__ import annotations
 
@@ -264,7 +264,8 @@ def _gradients_with_product(
     matmuls (20 and 27 ms).
     """
     ones = jnp.ones(len(cotangent), cotangent.dtype)
-    # HIGHEST keeps float32 numbers from being rounded to TF32 or bfloat16 before they are summed.
+    # With the precision HIGHEST, float32 numbers are not rounded to TF32 or bfloat16 before they
+    # are summed.
     to_bias = jnp.einsum(
         "n,nv->v",
         ones,

@@ -34,7 +34,7 @@ class Rotation(NamedTuple):
     sine: jax.Array
 
     def at(self, positions: jax.Array) -> Rotation:
-        """Return the rotation of the tokens at `positions` [batch, count] of the rows."""
+        """Return the rotation of the tokens at `positions` [batch, count] in each row."""
 
         def select(angles: jax.Array) -> jax.Array:
             shape = (len(positions), *angles.shape[1:])

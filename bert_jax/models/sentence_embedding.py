@@ -94,7 +94,7 @@ class SentenceEmbedding:
         return {name: value for name, value in rows.items() if value}
 
 
-# Lower bound on the vector length by which normalization divides.
+# The minimum vector length that normalization divides by, which avoids a division by zero.
 _SHORTEST = 1e-12
 
 

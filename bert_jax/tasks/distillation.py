@@ -241,7 +241,7 @@ class Distillation:
 
 
 def _requested_outputs(config: DistillationConfig) -> dict[str, bool]:
-    """Return the arguments that make `run` return the layer outputs that the losses need."""
+    """Return the arguments of `run` that request the layer outputs needed for the losses."""
     return {
         "return_hidden_states": config.hidden_weight > 0,
         "return_attention_scores": config.attention_weight > 0,

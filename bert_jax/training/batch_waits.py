@@ -80,7 +80,7 @@ class BatchWaits:
         return idle
 
     def dispatched(self) -> None:
-        """Count the time from now on as computing the step."""
+        """Count the time after this call as computing the step."""
         if self._compiles:
             self._compiles = False
             self._ended = time.perf_counter()

@@ -50,7 +50,7 @@ class Mirror(Protocol):
         ...
 
     def raise_if_failed(self, *, wait: bool = False) -> None:
-        """Raise an error if copying failed; `wait` means to wait for copies in progress."""
+        """Raise an error if copying failed; if `wait` is set, wait for copies in progress first."""
         ...
 
 

@@ -275,7 +275,7 @@ def _problem_of(checkpoint: Path, remote: RemoteFiles, file: _File, quick: bool)
             return f"{file.path} does not match the checksum recorded when it was saved"
     except FileNotFoundError:
         return f"{file.path} is missing"
-    except StorageError:  # not a sign of damage
+    except StorageError:  # this error does not mean that the file is damaged
         raise
     except OSError as error:
         return f"{file.path} cannot be read ({_brief(error)})"

@@ -80,7 +80,7 @@ def restored(directory: Path, step: int, abstract: TrainState) -> TrainState:
 
 
 def _has_guard(directory: Path, step: int, guard: Mapping[str, Any]) -> bool:
-    """Return whether a checkpoint has a guard with a window of the same size."""
+    """Return whether a checkpoint contains a guard with a window of this size."""
     if not (directory / str(step) / GUARD).is_dir():
         return False
     stored = stored_arrays(directory, step, GUARD)

@@ -117,7 +117,7 @@ def _warn_once(text: str) -> None:
 
 
 def panel_names(entries: list[dict[str, Any]]) -> list[str]:
-    """Return the metrics to draw in the entries of a log, in order."""
+    """Return the names of the metrics to draw from the entries of a log, in order."""
     drawn = (entry for entry in entries if entry["kind"] in ("train", "evaluation"))
     names = {name for entry in drawn for name in entry} - _NOT_DRAWN
     if any(name.endswith("_loss") for name in names):

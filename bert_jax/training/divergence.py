@@ -20,7 +20,8 @@ from bert_jax.tasks.task import Metric, Metrics
 from bert_jax.training.state import TrainState
 from bert_jax.validation import check_at_least
 
-# The median absolute deviation of a normal distribution is its standard deviation divided by this.
+# The standard deviation of a normal distribution is its median absolute deviation times this
+# number.
 _MAD_SCALE = 1.4826
 # The metrics that a guarded train step adds, with the values of a `Verdict`.
 VERDICT_METRICS = ("skipped", "outliers", "loss_limit", "gradient_norm_limit")
@@ -140,7 +141,7 @@ class Verdict(NamedTuple):
     norm_limit: jax.Array
 
     def metrics(self) -> Metrics:
-        """Return the verdict as metrics that the train step adds to the task's."""
+        """Return the verdict as metrics that the train step adds to the task's metrics."""
         one = jnp.ones(())
         values = (value.astype(jnp.float32) for value in self)
         return {name: Metric(x, one) for name, x in zip(VERDICT_METRICS, values, strict=True)}

@@ -16,7 +16,7 @@ from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 from bert_jax.training.reports import format_metric
 
 DOWNSTREAM_LOG_NAME = "downstream.jsonl"
-DOWNSTREAM_PREFIX = "downstream_"  # in the names of the curves
+DOWNSTREAM_PREFIX = "downstream_"  # the prefix of the names of the curves
 _KIND = "downstream"
 
 

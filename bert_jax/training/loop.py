@@ -293,7 +293,7 @@ class Trainer:
             raise
 
     def _save(self, state: TrainState, step: int, *, interim: bool) -> None:
-        """Save the state; `interim` means that an uninterrupted run would not save it."""
+        """Save the state; `interim` is True if an uninterrupted run would not save it."""
         self.ledger.flush()  # a run that resumes from here counts only the steps up to this entry
         with self.ledger.during(SAVE):
             with self._rolling_back(step):
@@ -323,7 +323,7 @@ class Trainer:
         If saving fails too, this logs `error` and raises the error from saving instead.
         """
         # With multiple processes, the other processes have already begun the next step, so they
-        # cannot join the save.
+        # cannot take part in the save.
         if step <= self._saved or jax.process_count() > 1:
             return
         try:
@@ -467,8 +467,8 @@ class Trainer:
                 stall_seconds=window.stall_seconds,
                 steps=step - window.first_step,
             )
-        # The new window starts at the moment the last step was seen to finish, because the next
-        # step was already running during the report.
+        # Start the new window at the time when the last step finished, because the next step was
+        # already running during the report.
         self._window = ReportWindow(step, began=window.collected)
         if diverged is not None:
             raise diverged

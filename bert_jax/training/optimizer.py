@@ -30,8 +30,8 @@ from bert_jax.training.transformations import (
 
 OptimizerName = Literal["adamw", "lamb", "stable_adamw", "muon"]
 _Choice = TypeVar("_Choice")
-# Settings that earlier versions did not have. A run that an earlier version started can resume if
-# these settings are left at their defaults.
+# Settings that earlier versions did not have. A run of an earlier version can be resumed if these
+# settings have their default values.
 _ADDED_SETTINGS = (
     *("decay_steps", "decay_fraction", "decay_shape"),
     *("momentum", "adam_rate_factor"),

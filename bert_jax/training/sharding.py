@@ -210,7 +210,7 @@ def layout(mesh: Mesh) -> Iterator[None]:
             summed = None if sum_over is None else spec((sum_over,))[0]
             return result if summed is None else jax.lax.psum(result, summed)
 
-        # The type system for `shard_map` does not support Pallas kernels (check_vma).
+        # Disable `check_vma`, since the type system of `shard_map` does not support Pallas kernels.
         divided = jax.shard_map(
             on_this_device,
             mesh=mesh,
