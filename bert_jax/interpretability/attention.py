@@ -95,8 +95,8 @@ class Attention(Predictor):
           top_k: the number of tokens to return per layer.
 
         Returns:
-          A list with one `MaskGuesses` per mask token, in order. It prints as tables, and is empty
-          if the text has no masks.
+          A list with one `MaskGuesses` per mask token, in order; empty if the text has no masks.
+          Printing the list shows tables.
 
         Raises:
           ValueError: the model has no masked-LM head, or `top_k` is out of range.
@@ -180,8 +180,8 @@ class Attention(Predictor):
         Returns:
           A dict. For a classifier, it contains `logits`: [labels] for sequences, [tokens, labels]
           for a tagger, or [tokens, 2] for question answering. For a sentence-pair head, it contains
-          `next_sentence_logits` [2]. It is empty for an encoder and for a head that only predicts
-          masked words.
+          `next_sentence_logits` [2]. The dict is empty for an encoder and for a head that only
+          predicts masked words.
 
         Raises:
           UnusableText: a text or a word is not a string or is not valid Unicode.

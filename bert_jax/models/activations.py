@@ -41,8 +41,8 @@ def gelu(x: jax.Array) -> jax.Array:
     """Return x times the standard normal CDF at x, computed in float32.
 
     The result has the dtype of `x`. In bfloat16, 1 + erf(x) would lose the left tail, since erf(-2)
-    would have only two significant digits. In float32, the error is below 1e-6, as in PyTorch:
-    gelu(-5) comes out as -1.34e-6, while the exact value is -1.43e-6.
+    would have only two significant digits. In float32, the error is below 1e-6, as in PyTorch: the
+    result for gelu(-5) is -1.34e-6, while the exact value is -1.43e-6.
     """
     wide = x.astype(jnp.float32)
     return (wide * _normal_cdf(wide)).astype(x.dtype)

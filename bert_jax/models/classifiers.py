@@ -109,7 +109,7 @@ class Classifier(nnx.Module, abc.ABC):
 
 
 class SentenceClassifier(Classifier):
-    """A classifier that scores a sequence's pooled vector, which is normally that of `[CLS]`.
+    """A classifier that scores a sequence's pooled vector, normally the vector of `[CLS]`.
 
     In multiple choice, each choice is a sequence with one score.
 

@@ -41,9 +41,9 @@ def flash_attention(
 ) -> jax.Array:
     """Let each token attend to the tokens in its document, or to those within a window around it.
 
-    Attention with a mask gives the same result, up to rounding. In a row with one document, a
-    padding query may see no key, because the row is empty or its tokens are too far away. The
-    result is then zero, as in PyTorch's `scaled_dot_product_attention`.
+    Up to rounding, the result is the same as for attention with a mask. In a row with one document,
+    a padding query may see no key, because the row is empty or its tokens are too far away. The
+    result for this query is then zero, as in PyTorch's `scaled_dot_product_attention`.
 
     Args:
       backend: the kernels to use.

@@ -50,8 +50,8 @@ class Blocks:
 def cut(length: int, window: int, multiple: int = 1) -> Blocks:
     """Choose the blocks for a row of `length` tokens.
 
-    The row becomes a single block if that requires no more attention scores than several blocks
-    would. The size of a single block is rounded up to a multiple of `multiple`.
+    The whole row becomes a single block if this needs no more attention scores than several blocks.
+    The size of a single block is rounded up to a multiple of `multiple`.
     """
     assert window >= 1 and window % 2 == 1, window
     reach = window // 2

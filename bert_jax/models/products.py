@@ -233,12 +233,12 @@ def logit_gradients(
       x: see `affine_float32`.
       table: see `affine_float32`.
       cotangent: float32 [rows, classes].
-      table_gradient: computes the gradient of the table, given the cotangent in the dtype of `x`,
-        and `x`.
+      table_gradient: a function that computes the gradient of the table from the cotangent (in the
+        dtype of `x`) and `x`.
 
     Returns:
-      the gradients of `x`, in its dtype; of the table, as `table_gradient` returns it; and of the
-      bias, in float32.
+      The gradient of `x` in the dtype of `x`, the gradient of the table as returned by
+      `table_gradient`, and the gradient of the bias in float32.
     """
     rounded = cotangent.astype(x.dtype)
     gradients: tuple[jax.Array, jax.Array, jax.Array] = jax.lax.platform_dependent(

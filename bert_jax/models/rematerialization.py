@@ -21,7 +21,7 @@ def keeps_dense_and_attention(primitive: Primitive, *operands: Any, **options: A
 
     The backward pass keeps the outputs of dense layers and of attention, and the numbers that fused
     attention saves for each query. If attention has a custom backward pass, the arrays that its
-    forward pass saves must have one of these names; otherwise, they would be recomputed.
+    forward pass saves must be named `DENSE` or `ATTENDED`. Otherwise, they would be recomputed.
     """
     if primitive.name == _CUDNN_ATTENTION:
         return True

@@ -1,8 +1,8 @@
 """Compute attention on TPUs with JAX's fused kernel, over a whole row or a sliding window.
 
 The kernel never stores the attention scores (Dao et al. 2022, "FlashAttention"). It works on blocks
-of queries and keys, and skips the blocks outside the window, so the cost of a layer with local
-attention is linear in the length.
+of queries and keys, and skips the blocks outside the window. The cost of a layer with local
+attention is therefore linear in the length.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def splash_attention(
 ) -> jax.Array:
     """Let each token attend to the tokens in its document, or to those within a window around it.
 
-    Attention with a mask gives the same result, up to rounding. In a row with one document, a
-    padding query may see no key, because the row is empty or its tokens are too far away. The
-    result is then zero, as in PyTorch's `scaled_dot_product_attention`.
+    Up to rounding, the result is the same as for attention with a mask. In a row with one document,
+    a padding query may see no key, because the row is empty or its tokens are too far away. The
+    result for this query is then zero, as in PyTorch's `scaled_dot_product_attention`.
 
     Args:
       query: [batch, length, num_heads, head_dim].

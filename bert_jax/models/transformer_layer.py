@@ -55,8 +55,8 @@ class Layer(nnx.Module):
       config: the architecture.
       compute: options for the computation.
       rngs: the keys for randomly initialized parameters.
-      attention: whether the layer has its own attention. If not, it uses another layer's.
-      ffn: whether the layer has its own feed-forward block. If not, it uses another layer's.
+      attention: whether the layer has its own attention. If not, it uses another layer's attention.
+      ffn: whether the layer has its own feed-forward block. If not, it uses another layer's block.
       norm: whether the layer's attention has a norm.
     """
 

@@ -179,7 +179,7 @@ class Loader:
         prefetch: int = 2,
         while_waiting: Callable[[], None] = lambda: None,
     ):
-        """Start preparing batches; starting at a late step costs nothing extra.
+        """Start preparing batches; it takes no longer to start at a late step.
 
         Args:
           source: the batches.

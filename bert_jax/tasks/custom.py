@@ -59,7 +59,7 @@ class CustomTask(abc.ABC):
         """Return each loss term's weight in the whole batch, which defaults to the number of rows.
 
         Override this method if a metric has a different weight, such as the number of tokens. The
-        weights may depend only on the batch: if a batch is processed in parts, each part's sum is
+        weights may depend only on the batch. If a batch is processed in parts, each part's sum is
         divided by the weight of the whole batch.
         """
         rows = jnp.float32(next(iter(batch.values())).shape[0])

@@ -136,13 +136,13 @@ def label_set_scores(
 ) -> dict[str, float]:
     """Return a dict from metric name to the score of the predicted label sets, as a fraction.
 
-    `micro_f1` is the F1 over all labels of all examples; `macro_f1` is the mean of the labels' F1
-    scores, where a label that never occurs scores 0; `exact_match` is the fraction of examples for
+    `micro_f1` is the F1 over all labels of all examples. `macro_f1` is the mean of the labels' F1
+    scores, where a label that never occurs scores 0. `exact_match` is the fraction of examples for
     which all labels are correct.
 
     Args:
       metrics: names in `LABEL_SET_METRICS`.
-      predictions: booleans [examples, labels] that say whether an example has a label.
+      predictions: booleans [examples, labels] that indicate whether an example has a label.
       labels: same shape and kind of values as `predictions`.
 
     Raises:

@@ -151,7 +151,7 @@ def verify(
 def fetch(directory: Path, step: int, parts: tuple[str, ...] = ()) -> None:
     """Copy those files of a checkpoint that are still in a bucket to disk.
 
-    Files that were removed from the bucket are left out, which `verify` will report.
+    Files that were removed from the bucket are left out, and `verify` reports them later.
 
     Args:
       directory: the directory that holds the checkpoints.

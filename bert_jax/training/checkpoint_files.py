@@ -154,8 +154,8 @@ def newest_step(directory: Path) -> int:
 def saved_run(directory: Path) -> tuple[int, Mapping[str, Any]] | None:
     """Return the step and identity of the newest checkpoint that passes a quick check, or None.
 
-    All processes of a run must call this together. They all get the first process's answer, since
-    another run may save a checkpoint in the meantime.
+    All processes of a run must call this together. All of them return the first process's result,
+    since another run may save a checkpoint in the meantime.
     """
     intact = (
         step

@@ -1,6 +1,7 @@
 """Keep the statistics of steps that were compiled for devices that are not present.
 
-JAX's own cache keeps compiled programs, which it cannot load for such devices.
+JAX's own cache cannot be used, because it keeps compiled programs, which cannot be loaded for such
+devices.
 """
 
 from __future__ import annotations

@@ -102,8 +102,8 @@ def _check_forward(
 ) -> dict[str, jax.Array]:
     """Return whether the output of each layer and the sum of each metric is finite.
 
-    Keys are in the order of the computation, and begin with a digit per encoder, since arrays in a
-    dict are sorted by their keys when they pass through JAX.
+    JAX sorts the arrays in a dict by their keys. The keys are chosen so that this is the order of
+    the computation, so each key begins with a digit for its encoder.
     """
     model = task.definition.module(params)
     outputs = _recorded(model)

@@ -226,7 +226,7 @@ class StopRequested(Exception):
 
 
 class StopRequest:
-    """A request to save and stop a run, made by calling `request` or by a signal in a `with` block.
+    """A request to save and stop a run, made by a call of `request` or a signal in a `with` block.
 
     The signals are SIGTERM, SIGHUP and SIGINT (Ctrl-C). Python allows signal handlers only in the
     main thread. In any other thread, the block does not handle signals, and only `request` stops

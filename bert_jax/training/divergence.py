@@ -171,7 +171,8 @@ def guarded(
 
     Args:
       optimizer: the optimizer.
-      config: which steps to skip; if it enables nothing, the result is `optimizer`.
+      config: determines which steps are skipped; if it never skips a step, the result is
+        `optimizer`.
     """
     if not config.enabled:
         return optimizer

@@ -273,7 +273,7 @@ class ReportWindow:
     def collect(self) -> StepOutcome | None:
         """Wait for the pending step, check that its metrics are finite, and add them.
 
-        The metrics of a guarded step may not be finite. They are added only if the step was not
+        For a guarded step, the metrics need not be finite. They are added only if the step was not
         skipped, and the step's outcome is returned.
         """
         assert self.pending is not None

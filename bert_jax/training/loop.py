@@ -111,7 +111,7 @@ class Trainer:
         guard.
       on_step: called with the number and the metrics of every step, while the next step is running;
         None for no callback. In a guarded run, the metrics include `skipped`, and the metrics of a
-        skipped step may not be finite.
+        skipped step can be NaN or infinite.
     """
 
     mesh: Mesh
@@ -246,7 +246,7 @@ class Trainer:
         """Return the state to continue with after a divergence.
 
         Raises:
-          TrainingDiverged: the run may not roll back any more.
+          TrainingDiverged: the run has no rollbacks left.
         """
         assert self.recovery is not None and self._state is not None
         phase = next(phase for phase in phases if diverged.last < phase.end)

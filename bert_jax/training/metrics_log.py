@@ -30,9 +30,9 @@ class MetricsLog:
     """A log of entries `{"kind": …, "step": …, metric: value, …}`, one per line.
 
     A run that resumes from a checkpoint repeats the steps after it. Opening the log therefore
-    removes all entries after that step, and an entry whose kind and step are already in the log is
-    not written again. A run without a checkpoint starts over, so all entries are removed, including
-    the evaluation before its first step.
+    removes all entries after that step. An entry is not written again if its kind and step are
+    already in the log. A run without a checkpoint starts over, so all entries are removed,
+    including the evaluation before its first step.
 
     Args:
       path: the file to append to.

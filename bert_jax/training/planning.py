@@ -53,7 +53,8 @@ def compile_step(
       teacher: see `make_train_step`.
 
     Raises:
-      OutOfMemory: the compiler knows how much memory the devices have, and it is not enough.
+      OutOfMemory: the step needs more memory than the devices have. This is raised only if the
+        compiler knows the devices' memory.
     """
     sharding = batch_sharding(mesh)
     placed = {

@@ -62,9 +62,10 @@ class MeshConfig:
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Arrange devices in a mesh.
 
-    If the devices belong to several TPU slices, connected only by the data-center network, the
-    outermost part of the axis `data` runs across the slices. The gradients are then first reduced
-    within each slice. `fsdp` and `tensor`, which communicate in every layer, stay within a slice.
+    If the devices belong to several TPU slices, which are connected only by the data-center
+    network, the outermost part of the axis `data` runs across the slices. The gradients are then
+    first reduced within each slice. `fsdp` and `tensor`, which communicate in every layer, stay
+    within a slice.
 
     Args:
       config: the number of devices on each axis.
