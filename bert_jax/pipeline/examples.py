@@ -149,7 +149,7 @@ class ExampleSource:
     def _records(self, slots: NDArray[np.int64], epoch: int, drawn_epoch: int) -> NDArray[np.int64]:
         """Return the records at `slots`, which are positions in the order of `epoch`.
 
-        The random draws are those of `drawn_epoch`.
+        The random draws are made for `drawn_epoch`, which may be an earlier epoch.
         """
         order = epoch
         if self.config.sentence_pairs == "next_sentence":
