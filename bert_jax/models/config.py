@@ -89,8 +89,8 @@ class EncoderConfig:
       norm_kind: "layer" for LayerNorm (Ba et al. 2016), or "rms" for RMSNorm, which only divides by
         the root mean square (Zhang and Sennrich 2019).
       norm_bias: whether norms have a bias.
-      first_norm: whether the attention block of the first layer has a norm, which norm="post"
-        requires. If it has none, the norm of the embeddings replaces it (Warner et al. 2024,
+      first_norm: whether the attention block of the first layer has a norm (required with
+        norm="post"). If not, the norm of the embeddings replaces it (Warner et al. 2024,
         "ModernBERT", section 2.1.1).
       embedding_norm: whether the embeddings have a norm.
       dense_bias: whether the dense layers in the encoder and in the transforms of the heads have a

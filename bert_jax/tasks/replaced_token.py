@@ -35,9 +35,9 @@ class ReplacedTokenConfig:
     whether it was replaced. The defaults are those of ELECTRA-Small (Clark et al. 2020, table 6).
 
     Attributes:
-      generator_size: the generator's width as a fraction of the model's width. It applies to the
-        hidden features, the feed-forward features and the heads, and is rounded to whole heads. The
-        generator has the same number of layers as the model and shares its embeddings.
+      generator_size: the generator's width as a fraction of the model's width. The fraction applies
+        to the hidden features, the feed-forward features and the heads, and is rounded to whole
+        heads. The generator has the same number of layers as the model and shares its embeddings.
       weight: the weight of the discriminator's loss; the generator's masked-LM loss has weight 1.
     """
 
