@@ -60,7 +60,7 @@ def _request(
         problem = _problem(store, url, error)
         return missing if problem == "missing" else problem
 
-    return with_retries(partial(request, store), classify, url, action)
+    return with_retries(partial(request, store), classify, url, action, store)
 
 
 def _problem(store: Store, url: ObjectUrl, error: BaseException) -> Problem | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -17,7 +18,50 @@ T = TypeVar("T")
 
 # How long to keep trying. A store that does not answer for 30 s must not end a run.
 BUDGET_SECONDS = 300.0
+# How long to keep trying to connect to a store that has not answered any request of this process,
+# since its address may be wrong. It is shorter if the address refuses connections.
+FIRST_CONTACT_SECONDS, REFUSED_SECONDS = 60.0, 15.0
 FIRST_DELAY, LONGEST_DELAY = 0.5, 20.0
+# A request that keeps failing is reported after this time, but only one request per minute.
+NOTICE_SECONDS, NOTICE_INTERVAL = 3.0, 60.0
+# Classes in aiohttp, google-auth and botocore for connections that could not be opened.
+_UNREACHABLE = frozenset(
+    {
+        *("ClientConnectorError", "ConnectionTimeoutError", "TransportError"),
+        *("EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError"),
+    }
+)
+
+
+class Contacts:
+    """The stores that have answered this process, and the time of the last notice."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._answered: set[object] = set()
+        self._noticed_at: float | None = None
+
+    def answered(self, store: object) -> bool:
+        """Return whether a store has answered a request."""
+        with self._lock:
+            return store in self._answered
+
+    def note_answer(self, store: object) -> None:
+        """Remember that a store has answered a request, even with an error."""
+        with self._lock:
+            self._answered.add(store)
+
+    def may_notice(self) -> bool:
+        """Return whether no notice was logged in the last minute, in which case the caller may."""
+        now = time.monotonic()
+        with self._lock:
+            if self._noticed_at is not None and now - self._noticed_at < NOTICE_INTERVAL:
+                return False
+            self._noticed_at = now
+            return True
+
+
+contacts = Contacts()
 
 
 def with_retries(
@@ -25,23 +69,28 @@ def with_retries(
     classify: Callable[[BaseException], Problem | None],
     url: ObjectUrl,
     action: str,
+    store: object = None,
 ) -> T:
     """Return the result of a request, repeating it while it fails with a transient problem.
 
     Delays grow exponentially from half a second to 20 s. Each delay is multiplied by a random
     factor between 0.5 and 1, so that many hosts do not repeat their requests at the same time. A
-    request that succeeds in the end is logged once.
+    request that fails for more than a few seconds is logged, and so is one that succeeds in the
+    end.
 
     Args:
       request: makes one attempt.
       classify: returns the problem behind an error.
       url: the object, for messages.
       action: the purpose of the request, such as "reading".
+      store: identifies the store. If it has never answered, connections to it are attempted only
+        for a minute, or for 15 s if they are refused.
 
     Raises:
       StorageError: the request failed, or still fails after five minutes.
     """
     started, delay, attempts, cause = time.monotonic(), FIRST_DELAY, 0, ""
+    noticed = False
     while True:
         attempts += 1
         try:
@@ -50,13 +99,27 @@ def with_retries(
             problem, cause = classify(error), f"{type(error).__name__}: {error}".rstrip(": ")
             elapsed = time.monotonic() - started
             if problem != "transient":
+                contacts.note_answer(store)
                 raise storage_error(url, problem, str(error)) from error
-            if elapsed > BUDGET_SECONDS:
+            budget = _budget(error, store)
+            if elapsed > budget:
                 detail = f"{attempts} attempts in {elapsed:.0f} s; the last one: {cause}"
                 raise storage_error(url, problem, detail) from error
-            time.sleep(delay * random.uniform(0.5, 1))
+            wait = min(delay * random.uniform(0.5, 1), budget - elapsed)
+            if not noticed and elapsed + wait > NOTICE_SECONDS and contacts.may_notice():
+                noticed = True
+                logger.warning(
+                    "%s: %s has failed for %.1f s and is retried for up to %.0f s (%s)",
+                    url,
+                    action,
+                    elapsed,
+                    budget - elapsed,
+                    _brief(cause),
+                )
+            time.sleep(wait)
             delay = min(2 * delay, LONGEST_DELAY)
         else:
+            contacts.note_answer(store)
             if attempts > 1:
                 logger.warning(
                     "%s: %s succeeded at attempt %d, after %.1f s (%s)",
@@ -64,6 +127,30 @@ def with_retries(
                     action,
                     attempts,
                     time.monotonic() - started,
-                    " ".join(cause.split())[:200],
+                    _brief(cause),
                 )
             return result
+
+
+def _budget(error: BaseException, store: object) -> float:
+    """Return how long to keep trying after an error."""
+    causes = _causes(error)
+    if not any(kind.__name__ in _UNREACHABLE for each in causes for kind in type(each).__mro__):
+        contacts.note_answer(store)
+    if contacts.answered(store):
+        return BUDGET_SECONDS
+    refused = any(isinstance(each, ConnectionRefusedError) for each in causes)
+    return min(BUDGET_SECONDS, REFUSED_SECONDS if refused else FIRST_CONTACT_SECONDS)
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    causes = []
+    current: BaseException | None = error
+    while current is not None:
+        causes.append(current)
+        current = current.__cause__ or current.__context__
+    return causes
+
+
+def _brief(cause: str) -> str:
+    return " ".join(cause.split())[:200]

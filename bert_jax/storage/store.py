@@ -12,7 +12,7 @@ from bert_jax.storage.urls import ObjectUrl
 
 # A connection is considered stalled if no byte arrives for this long.
 STALL_SECONDS = 20.0
-CONNECT_SECONDS = 10.0
+CONNECT_SECONDS = 5.0
 # The condition for a write that must not replace an object. Any other condition is a version.
 ABSENT: Final = ""
 # Larger objects are written in several requests.
