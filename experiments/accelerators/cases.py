@@ -29,6 +29,7 @@ class Model:
       compiled: the two numbers of layers for which steps are compiled. They differ from each other
         and from `num_layers` by whole periods of the pattern of local and global layers.
       rows: the number of rows per step on a TPU and on a GPU.
+      overrides: more command-line overrides.
     """
 
     title: str
@@ -39,6 +40,7 @@ class Model:
     num_layers: int
     compiled: tuple[int, int]
     rows: tuple[int, int]
+    overrides: tuple[str, ...] = ()
 
     def words(self, chip: str, num_layers: int) -> list[str]:
         """Return the command-line overrides that give the recipe this number of layers."""
@@ -47,6 +49,7 @@ class Model:
             f"phases.{self.phase}.batch_size={self.rows[chip in GPUS]}",
             f"phases.{self.phase}.warmup_batch_sizes=()",
             f"phases.{self.phase}.warmup_batch_steps=0",
+            *self.overrides,
         ]
         return words + [f"phases.{self.other_phase}=None"] * bool(self.other_phase)
 
@@ -55,6 +58,17 @@ _BASE, _LARGE = "bert_base", "bert_large"
 MODELS = {
     "base-128": Model("BERT-base", _BASE, "phase1", "phase2", 128, 12, (1, 2), (128, 512)),
     "base-512": Model("BERT-base", _BASE, "phase2", "phase1", 512, 12, (1, 2), (32, 128)),
+    "base-512-without-attention-dropout": Model(
+        "BERT-base without attention dropout",
+        _BASE,
+        "phase2",
+        "phase1",
+        512,
+        12,
+        (1, 2),
+        (32, 128),
+        ("model.attention_dropout=0.0",),
+    ),
     "large-128": Model("BERT-large", _LARGE, "phase1", "phase2", 128, 24, (1, 2), (64, 256)),
     "large-512": Model("BERT-large", _LARGE, "phase2", "phase1", 512, 24, (1, 2), (16, 64)),
     "modernbert-1024": Model(
