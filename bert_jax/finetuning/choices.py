@@ -73,7 +73,7 @@ class ChoiceSet(ExampleSet):
 
     @property
     def written_from(self) -> str:
-        """See `ExampleSet.written_from`; the checksum also covers the example IDs."""
+        """A checksum as in `ExampleSet.written_from` that also covers the example IDs."""
         return fingerprint_with(self.fingerprint, self.examples.ids)
 
     def _accuracy(self, chosen: np.ndarray) -> dict[str, float]:

@@ -42,7 +42,9 @@ from bert_jax.training.tuning import Tuning, TuningConfig
 
 @dataclass(frozen=True)
 class CompiledSteps:
-    """The compiled steps of a run, which runs from `FinetuneRun.with_hyperparameters` share.
+    """The compiled steps of a run.
+
+    Runs created by `FinetuneRun.with_hyperparameters` share them.
 
     Attributes:
       task: the model and its loss.
@@ -82,7 +84,7 @@ def make_steps(
     others: Sequence[CompiledSteps] = (),
     divergence: DivergenceConfig = NO_CHECKS,
 ) -> CompiledSteps:
-    """Return the steps, each of which is recompiled for every new batch shape.
+    """Return the compiled steps of a run; JAX compiles each step again for every new batch shape.
 
     Args:
       optimizer_config: the optimizer's settings.
@@ -134,7 +136,10 @@ def _are_equal(task: ClassifierTask, other: ClassifierTask) -> bool:
 
 
 def _check_scan(compute: ComputeConfig, tuning: Tuning) -> None:
-    """Reject `compute.scan_layers`, which differentiates all layers, if some are not trainable."""
+    """Raise ValueError if `compute.scan_layers` is set but some layers are not trainable.
+
+    A scan computes the gradients of all layers.
+    """
     if compute.scan_layers and 0 < tuning.num_trainable_layers < tuning.num_layers:
         raise ValueError(
             f"compute.scan_layers=True: a scan differentiates all {tuning.num_layers} layers, but "
@@ -155,7 +160,8 @@ def check_batches(
         if size % by:
             raise ValueError(
                 f"{name}={size} is not divisible by {by} (the number of parts that the mesh splits "
-                f"a batch into, times accumulation_steps in training). Set it to a multiple of {by}"
+                "a batch into, multiplied by accumulation_steps in training). Set it to a multiple "
+                f"of {by}"
             )
 
 

@@ -42,7 +42,7 @@ class EvaluationConfig:
       task: the task's section.
       max_length: the maximum number of tokens per sequence.
       batch_size: the maximum number of examples per batch.
-      max_shapes: the maximum number of lengths that rows are padded to.
+      max_shapes: the maximum number of different lengths that rows are padded to.
       compute: the model's dtype and implementation.
       mesh: the number of devices along each mesh axis.
     """
@@ -121,9 +121,9 @@ class FinetuneConfig:
         batch_size / accumulation_steps. On a CPU, batches of long examples are smaller (see
         `Scorer`).
       accumulation_steps: number of parts that each batch is split into to save memory.
-      max_shapes: maximum number of lengths that rows are padded to, each with its own compiled
-        program. The lengths are chosen to fit the training examples; the longest one is extended if
-        an evaluation set has longer examples.
+      max_shapes: maximum number of different lengths that rows are padded to. Each length has its
+        own compiled program. The lengths are chosen to fit the training examples; the longest one
+        is extended if an evaluation set has longer examples.
       dropout: dropout rate in the encoder and its attention; -1 keeps the rates from `init_from`.
       head_dropout: dropout rate on the classifier's input; -1 means 0.1, or 0 for a head without
         dropout.
@@ -143,7 +143,7 @@ class FinetuneConfig:
       tuning: which parameters to train, and the learning rate for each layer.
       compute: the model's dtype and implementation.
       optimizer: the optimizer and its learning-rate schedule.
-      divergence: how the run survives loss spikes and values that are not finite.
+      divergence: how the run handles loss spikes and values that are not finite.
       mesh: the number of devices along each mesh axis.
     """
 
@@ -175,7 +175,8 @@ class FinetuneConfig:
     mesh: MeshConfig = field(default_factory=MeshConfig)
 
     def __post_init__(self) -> None:
-        kind_of_task(self.task)  # reject an unknown task, which config.json would omit
+        # Reject an unknown task here, since it would be missing from config.json.
+        kind_of_task(self.task)
         check_config_paths(self)
         for name in ("work_dir", "init_from"):
             if not getattr(self, name):

@@ -92,7 +92,10 @@ def evaluate(
 
 @contextmanager
 def _directory(predictions: str | os.PathLike[str] | None) -> Iterator[Path | None]:
-    """Yield the local directory for predictions, which are uploaded at the end if it is a URL."""
+    """Yield the local directory for the prediction files, or None if none are wanted.
+
+    If `predictions` is a URL, the files are uploaded at the end.
+    """
     if predictions is None:
         yield None
         return

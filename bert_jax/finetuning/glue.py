@@ -34,8 +34,8 @@ class GlueConfig(TaskConfig):
     Attributes:
       task: the task's official name, such as "SST-2".
       directory: the directory with the task's official files, or "tfds:glue/sst2".
-      sigmoid: whether two labels share one logit, whose sigmoid is the probability of the second
-        label.
+      sigmoid: for a task with two labels, whether the model computes a single logit. Its sigmoid is
+        the probability of the second label.
       validation: a validation file in the format of the directory's dev.tsv; "" means dev.tsv.
       tfds_data_dir: the data directory for TensorFlow Datasets; "" means the default.
       skip_labels: labels whose rows are skipped in the training and validation files.
@@ -51,7 +51,10 @@ class GlueConfig(TaskConfig):
     def __post_init__(self) -> None:
         labels = glue_task(self.task).labels
         if self.sigmoid and len(labels) != 2:
-            raise ValueError(f"sigmoid=True: needs two labels, but {self.task} has {len(labels)}")
+            raise ValueError(
+                f"sigmoid=True: needs two labels, but {self.task} has {len(labels)}. Set it to "
+                "False"
+            )
         check_skipped(self.skip_labels, labels)
 
     @property
@@ -91,7 +94,7 @@ class GlueConfig(TaskConfig):
         return _open(self, tokenizer, max_length, splits)
 
     def inference_defaults(self, max_length: int, data: TaskData) -> InferenceDefaults:
-        """See `TaskConfig.inference_defaults`; the settings also say whether texts are pairs."""
+        """Return the settings from `TaskConfig.inference_defaults`, and whether texts are pairs."""
         return with_pairs(super().inference_defaults(max_length, data), data)
 
     def with_file(self, path: str, split: Split) -> GlueConfig:

@@ -19,7 +19,7 @@ _UNNAMED = re.compile(r"LABEL_\d+")
 
 
 def no_task_of(work_dir: Path, model: ModelConfig, origin: Mapping[str, str]) -> str:
-    """Return an error message for a model whose directory does not say how to score it.
+    """Return the error message for a model whose directory does not describe a fine-tuning task.
 
     Args:
       work_dir: the model's work directory.
@@ -45,8 +45,8 @@ def no_task_of(work_dir: Path, model: ModelConfig, origin: Mapping[str, str]) ->
 def check_head(task: TaskConfig, model: ModelConfig, work_dir: Path) -> None:
     """Raise ValueError if the model's head does not fit the config's task.
 
-    Call this before reading the files, because their labels would otherwise be reported as the
-    problem.
+    Call this before reading the task's files. Otherwise, the first error would be about the labels
+    in the files, although the head is the problem.
     """
     kind = kind_of_task(task)
     if model.head != kind.head.name:
@@ -92,7 +92,8 @@ def score_order(
             "fine-tuned on."
         )
     same_size = len(model.labels) == len(head.labels)
-    numbers = head.problem == "regression"  # the names of regression outputs do not matter
+    # The names of regression outputs are not compared.
+    numbers = head.problem == "regression"
     if model.labels == head.labels or (numbers and same_size):
         return None
     for task_labels in (head.labels, names):

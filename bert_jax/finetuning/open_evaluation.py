@@ -85,7 +85,7 @@ class Evaluation:
       sets: the examples in each set, keyed by set name.
       labeled: whether the examples have labels.
       data: the input, either an absolute path or "tfds:...".
-      source: the origin of the predictions, as text that names the input (see
+      source: a text that describes the origin of the predictions: the input (see
         `TaskConfig.source_of`) and the model's work directory.
       scorer: the scorer, which runs the model on whole sets.
       params: the checkpoint's parameters.
@@ -236,8 +236,8 @@ def _sets_of(
         )
     if not sets:
         raise ValueError(
-            f"{work_dir} has no test files: its config names none, or they were removed. Specify "
-            "one with --data."
+            f"{work_dir} has no test files: its config does not list any, or they were removed. "
+            "Specify one with --data."
         )
     return sets if data is None else named_after(data, sets)
 

@@ -8,12 +8,12 @@ GROUP = "bert_jax.task_kinds"
 
 
 def register_plugins() -> None:
-    """Register the `TaskKind` named by each entry point in the group `GROUP`.
+    """Register the `TaskKind` that each entry point in the group `GROUP` refers to.
 
     JAX is not imported if there are no entry points.
 
     Raises:
-      ValueError: an entry point cannot be loaded, does not name a `TaskKind`, or conflicts with
+      ValueError: an entry point cannot be loaded, does not refer to a `TaskKind`, or conflicts with
         another task kind.
     """
     for entry in entry_points(group=GROUP):

@@ -33,7 +33,7 @@ def register(kind: TaskKind) -> None:
         if other.config is kind.config and other != kind:
             raise ValueError(
                 f"config={kind.config.__name__}: the task kind with section {other.section!r} "
-                "already has this config. Write a subclass of it"
+                "already has this config class. Write a subclass of it"
             )
     if predict_tasks().get(kind.predict.name, kind.predict) != kind.predict:
         raise ValueError(

@@ -100,10 +100,10 @@ class FinetuneRun:
         Args:
           config: the config.
           mesh: the device mesh.
-          others: other open runs, whose model, data and compiled steps are reused if they are the
+          others: other open runs. Their model, data and compiled steps are reused if they are the
             same.
           source: the model to start from; None for the one in the config's `init_from`.
-          place: the opened work directory; None for one on disk.
+          place: the opened work directory; None to open the config's `work_dir` on a local disk.
 
         Raises:
           ValueError: the model or a file does not fit the config, or a file is missing or damaged.
@@ -180,7 +180,8 @@ class FinetuneRun:
     def with_source(self, source: Source) -> FinetuneRun:
         """Return a run that starts from another checkpoint of the same pretraining run.
 
-        The programs are shared, unless the rotary angles have changed during pretraining.
+        Both runs share their compiled programs, unless the rotary angles changed during
+        pretraining.
         """
         model, theta = self.model, source.model.encoder.rotary_theta
         encoder = dataclasses.replace(model.encoder, rotary_theta=theta)
@@ -201,7 +202,7 @@ class FinetuneRun:
         """Check that the run fits in this machine's memory.
 
         Raises:
-          ValueError: see the function `check_memory`.
+          ValueError: the run does not fit in memory.
         """
         assert self.data.train is not None
         check_memory(
@@ -279,7 +280,7 @@ class FinetuneRun:
         return Comparison(self.best_metric, self.best_metric.endswith(LOSS))
 
     def identity(self) -> dict[str, object]:
-        """Return the values that must match for this run to be able to resume from a checkpoint."""
+        """Return the values that a checkpoint must have in common with this run to resume it."""
         assert self.data.train is not None
         return {
             "model": {**dataclasses.asdict(self.model), "encoder": self.model.encoder.identity},
@@ -304,8 +305,8 @@ class FinetuneRun:
         """Return the state to start from, and a description of its origin.
 
         The state is restored from this run's newest checkpoint, if there is one. Otherwise, it is
-        randomly initialized and, unless the run trains from scratch, the parameters that
-        `init_from` provides replace the random ones.
+        randomly initialized. Unless the run trains from scratch, the parameters from `init_from`
+        then replace the random ones.
         """
         step = checkpointer.latest_step()
         if step is not None:
@@ -313,7 +314,10 @@ class FinetuneRun:
         return self._initial_state()
 
     def recovery(self, checkpointer: Checkpointer) -> Recovery | None:
-        """Return the means to go back after a divergence, or None if no steps are checked."""
+        """Return the `Recovery` that restores a checkpoint if the run diverges.
+
+        The result is None if the config does not enable the checks for divergence.
+        """
         config = self.compiled.divergence
         if not config.enabled:
             return None
@@ -329,7 +333,8 @@ class FinetuneRun:
         return state_from_source(self.source, state, self.model)
 
     def _saved_state(self, checkpointer: Checkpointer, step: int) -> tuple[TrainState, str]:
-        checkpointer.check_identity()  # first, since another run's steps are meaningless here
+        # Check this first, since the step of another run's checkpoint means nothing for this run.
+        checkpointer.check_identity()
         if step > self.total_steps:
             epochs = self.hyperparameters.num_epochs
             raise ValueError(

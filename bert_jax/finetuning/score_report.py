@@ -67,12 +67,14 @@ def check_outputs(
         output = local_input(output, "--output")
     if not output.exists():
         return
-    if not output.is_file():  # reading a pipe would block
+    # Do not read from a pipe, which would block.
+    if not output.is_file():
         raise ValueError(
             f"--output={output}: not a regular file, so JSON cannot be written to it. Omit the "
             "option to only print the scores"
         )
-    if not output.stat().st_size:  # for example, a new file from mktemp
+    # An empty file may be overwritten; for example, mktemp creates one.
+    if not output.stat().st_size:
         return
     try:
         content = read_json(output)

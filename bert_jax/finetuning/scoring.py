@@ -84,8 +84,8 @@ class Scorer:
     ) -> tuple[Logits, dict[str, float]]:
         """Return logits [examples, ...] or [tokens, ...], and the loss if there are targets.
 
-        Every example counts once, no matter how the batches are filled. All processes return the
-        same result.
+        Every example counts exactly once, and padding in the batches does not count. All processes
+        return the same result.
 
         Args:
           params: the model's parameters.
@@ -176,7 +176,8 @@ class ValidationMetrics:
         results: dict[str, float] = {}
         for name, examples in self.data.validation.items():
             logits, loss = self.scorer.logits(params, examples.features, after_batch)
-            if not np.isfinite(logits).all():  # training diverged
+            # Training has diverged.
+            if not np.isfinite(logits).all():
                 return {self.data.metric_of(name, LOSS): math.nan}
             scores = examples.scores(logits) | loss
             results |= {self.data.metric_of(name, metric): s for metric, s in scores.items()}

@@ -26,8 +26,8 @@ from bert_jax.tasks.sentence_scores import (
     sentence_scores,
 )
 
-# A normally distributed variable exceeds its mean by more than this many standard deviations with a
-# probability of 1 in 20.
+# With a probability of 1 in 20, a normally distributed variable exceeds its mean by more than this
+# number of standard deviations.
 _ONE_IN_TWENTY = 1.645
 
 
@@ -84,7 +84,7 @@ class MultiLabelSet(ExampleSet):
 
     @property
     def written_from(self) -> str:
-        """See `ExampleSet.written_from`; the checksum also covers the example IDs."""
+        """A checksum as in `ExampleSet.written_from` that also covers the example IDs."""
         return fingerprint_with(self.fingerprint, self.examples.ids)
 
     def _gold(self) -> NDArray[np.bool_]:
@@ -141,10 +141,10 @@ class SentenceSet(ExampleSet):
         return {name: row.scores() | row._asdict() for name, row in counts}
 
     def chance(self, metric: str) -> float:
-        """See `ExampleSet.chance`.
+        """Return the chance level; see `ExampleSet.chance`.
 
-        A collapsed regressor's predictions still differ in their last digits, so their correlation
-        with the labels is random, with a standard deviation of 1 / sqrt(examples - 1).
+        The predictions of a collapsed regressor still differ in their last digits, so their
+        correlation with the labels is random, with a standard deviation of 1 / sqrt(examples - 1).
         """
         gold = self._gold()
         if not self.labels:
@@ -170,7 +170,7 @@ class SentenceSet(ExampleSet):
 
     @property
     def written_from(self) -> str:
-        """See `ExampleSet.written_from`; the checksum also covers the example IDs."""
+        """A checksum as in `ExampleSet.written_from` that also covers the example IDs."""
         return fingerprint_with(self.fingerprint, self.examples.ids)
 
     def _gold(self) -> NDArray[np.generic]:

@@ -103,11 +103,12 @@ class SentencesConfig(FilesTaskConfig):
 
     Attributes:
       files: the files and their format.
-      metrics: metrics from bert_jax.tasks.sentence_scores, or from its label_set_scores if examples
-        have several labels; runs are compared by the first one. () means accuracy, micro_f1 for
-        several labels, or the Pearson and Spearman correlations for numbers.
-      sigmoid: whether two labels share one logit, whose sigmoid is the probability of the second
-        label.
+      metrics: names of metrics from bert_jax.tasks.sentence_scores, or from its label_set_scores if
+        an example can have several labels. Runs are compared by the first metric. () selects the
+        default: accuracy if every example has one label, micro_f1 if it can have several, and the
+        Pearson and Spearman correlations for numbers.
+      sigmoid: for a task with two labels, whether the model computes a single logit. Its sigmoid is
+        the probability of the second label.
     """
 
     files: SentenceFiles
@@ -118,7 +119,8 @@ class SentencesConfig(FilesTaskConfig):
         if self.files.is_multi_label:
             self._check_several()
             return
-        if self.files.needs_label_detection:  # checked after classes or numbers have been detected
+        # The metrics are checked once it is known whether the labels are classes or numbers.
+        if self.files.needs_label_detection:
             return
         need = "class" if self.files.labels else "number"
         for name in self.metrics:
@@ -183,7 +185,7 @@ class SentencesConfig(FilesTaskConfig):
     def with_columns(
         self, split: Split = "train", model: ModelConfig | None = None
     ) -> SentencesConfig:
-        """See `TaskConfig.with_columns`.
+        """Return the task with its detected columns; see `TaskConfig.with_columns`.
 
         Raises:
           ValueError: see `detect_columns`.
@@ -193,7 +195,8 @@ class SentencesConfig(FilesTaskConfig):
         labels = None
         if model is not None:
             labels = model.labels
-            if model.problem == "regression":  # the scores are numbers, without labels
+            # A regression model has no labels.
+            if model.problem == "regression":
                 labels = ()
         with renamed_in_errors(_FORM_KEYS):
             files = detect_columns(self.files, split, labels)
@@ -203,7 +206,7 @@ class SentencesConfig(FilesTaskConfig):
             raise ValueError(f"config.sentences: {error}") from error
 
     def inference_defaults(self, max_length: int, data: TaskData) -> InferenceDefaults:
-        """See `TaskConfig.inference_defaults`; the settings also say whether texts are pairs."""
+        """Return the settings from `TaskConfig.inference_defaults`, and whether texts are pairs."""
         return with_pairs(super().inference_defaults(max_length, data), data)
 
 

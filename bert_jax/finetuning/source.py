@@ -116,7 +116,10 @@ def open_source(init_from: str, work_dir: Path, mesh: Mesh, *, from_scratch: boo
 
 
 def _local(init_from: str) -> Path:
-    """Return the model's path on a local disk; a path without a model if it was deleted."""
+    """Return the model's path on a local disk.
+
+    If the model was deleted, the path does not exist.
+    """
     try:
         return local_model(init_from, "init_from")
     except ValueError:
@@ -126,7 +129,7 @@ def _local(init_from: str) -> Path:
 
 
 def _check_path(directory: Path, work_dir: Path, stored: Any) -> None:
-    """Reject `directory`, which has no model, unless the run in `work_dir` started from it."""
+    """Raise ValueError for a directory without a model, unless the run started from it."""
     if stored is None:
         return
     began = stored["path"] if isinstance(stored, dict) else stored
@@ -148,7 +151,8 @@ def source_identity(source: Source, work_dir: Path) -> Any:
     saved = saved_run(work_dir / CHECKPOINTS_NAME)
     stored = None if saved is None else saved[1].get("init_from")
     if stored is not None:
-        has_checksum = isinstance(stored, dict)  # early versions stored only the path
+        # Early versions stored only the path, without a checksum.
+        has_checksum = isinstance(stored, dict)
         if source.directory == work_dir or path == (stored["path"] if has_checksum else stored):
             return stored
         if has_checksum and stored["parameters"] == source.checksum:

@@ -85,7 +85,7 @@ class SpansConfig(FilesTaskConfig):
         return self._data(HeadConfig(SPAN), "f1", splits, read)
 
     def inference_defaults(self, max_length: int, data: TaskData) -> InferenceDefaults:
-        """See `TaskConfig.inference_defaults`; the settings also say how to split passages."""
+        """Return the settings from `TaskConfig.inference_defaults`, and how to split passages."""
         spans = SpanDefaults(self.doc_stride, self.max_query_length, self.max_answer_length)
         return replace(super().inference_defaults(max_length, data), spans=spans)
 
@@ -116,14 +116,14 @@ class SpanSet(ExampleSet):
 
     @property
     def fingerprint(self) -> str:
-        """See `ExampleSet.fingerprint`; the checksum also covers the answers and length limit."""
+        """A checksum as in `ExampleSet.fingerprint` that also covers answers and length limit."""
         answers = [(example.id, example.context, example.answer_texts) for example in self.examples]
         text = json.dumps([self.config.max_answer_length, answers])
         return hashlib.sha256(f"{self.features.fingerprint} {text}".encode()).hexdigest()
 
     @property
     def written_from(self) -> str:
-        """See `ExampleSet.written_from`; the checksum also covers the number of candidates."""
+        """A checksum as in `ExampleSet.written_from` that also covers the number of candidates."""
         return fingerprint_with(self.fingerprint, self.config.n_best)
 
     def answers(self, logits: Logits) -> list[Answer]:

@@ -90,8 +90,7 @@ def sweep(
         function.
       on_report: called with a message after every run. A run's own reports go to `output.txt` in
         its directory.
-      on_progress: called during a run with a line that says which step of which run is being
-        trained.
+      on_progress: called during a run with a line that reports the current run and its step.
       stop: a request to stop; any thread may call its `request()`, which ends the sweep the way
         Ctrl-C does.
 

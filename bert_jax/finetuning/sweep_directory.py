@@ -26,7 +26,8 @@ RUNS_NAME = "runs"
 DIVERGED_NAME = "diverged.json"
 Keep = Literal["all", "best", "none"]
 _KEEP = "keep"
-VARIED, VARIANTS = "varied", "variants"  # only in the identity of a sweep with variants
+# These keys occur only in the identity of a sweep with variants.
+VARIED, VARIANTS = "varied", "variants"
 _ELSEWHERE = "Use another output"
 
 # Config keys that may differ between a sweep's runs, and keys that do not affect any score.
@@ -86,7 +87,8 @@ def _with_new_keys(stored: dict[str, Any], file: Path) -> dict[str, Any]:
     try:
         values = without_absent_sections(FinetuneConfig, stored)
         config = to_dataclass(FinetuneConfig, {**values, "work_dir": "anywhere"}, str(file))
-    except ValueError:  # a key has since been removed; the message about differences names it
+    except ValueError:
+        # A key was removed since. Keep it, so that the message about differences lists it.
         return stored
     shared: dict[str, Any] = json.loads(json.dumps(shared_config(to_plain(config))))
     return shared
@@ -105,8 +107,8 @@ def kept_before(output: Path) -> Keep | None:
     keep: Keep | None = _stored(file).get(_KEEP)
     if keep not in (choices := get_args(Keep)):
         raise ValueError(
-            f"{file}: keep={keep!r} does not say which runs keep their parameters. Set keep "
-            f"to {', '.join(choices[:-1])} or {choices[-1]}."
+            f"{file}: keep={keep!r} does not specify which runs keep their parameters. Set keep to "
+            f"{', '.join(choices[:-1])} or {choices[-1]}."
         )
     return keep
 
@@ -131,7 +133,8 @@ def claim(output: Path, current: Mapping[str, Any], keep: Keep) -> None:
     before = stored.pop(_KEEP, None)
     with expecting_fields(file, _ELSEWHERE):
         lines = _all_differences(stored, here, file)
-        if not lines and VARIANTS in here:  # keep the variants that are not in this grid
+        # Keep the stored variants that are not in this grid.
+        if not lines and VARIANTS in here:
             here[VARIANTS] = {**stored[VARIANTS], **here[VARIANTS]}
     if lines:
         changeable = ", seeds and the values of varied keys" if VARIED in here else " and seeds"
@@ -227,7 +230,7 @@ def ended(directory: Path) -> Ended | None:
         return Ended({}, {}, 0, *_trained(directory), str(message))
     if outcome is None:
         return None
-    # The scores may date from before the number of epochs was increased and the run was resumed.
+    # The scores may be outdated: the run may have been resumed with a larger number of epochs.
     if has_model(directory) and default_checkpoint_step(directory) != outcome.step:
         return None
     evaluations = [entry for entry in _logged(directory) if entry["kind"] == "evaluation"]

@@ -21,8 +21,10 @@ _INK, _GRID = "#333333", "#e6e6e6"
 # The horizontal offset between adjacent lines, and the maximum offset between the first and last
 # lines, as fractions of the distance between learning rates.
 _SHIFT, _MAX_SHIFT = 0.12, 0.7
-_ROUNDING = 1e-6  # smaller differences between scores are rounding errors
-_LETTERS_PER_INCH = 13  # in a legend
+# Smaller differences between scores are treated as rounding errors.
+_ROUNDING = 1e-6
+# The number of letters that fit in one inch of a legend.
+_LETTERS_PER_INCH = 13
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ def sweep_figure(results: SweepResults) -> Figure:
     for axis, each in zip(panels, epochs, strict=True):
         _draw_panel(axis, each, results, lines)
     low, high = panels[0].get_ylim()
-    if high - low < _ROUNDING:  # otherwise the axis would show only rounding errors
+    # Without this, equal scores would be drawn with their rounding errors magnified.
+    if high - low < _ROUNDING:
         panels[0].set_ylim((low + high) / 2 - 0.01, (low + high) / 2 + 0.01)
     # The panels use the same colors, so they share one legend.
     handles, labels = panels[0].get_legend_handles_labels()

@@ -231,7 +231,8 @@ class SweepResults:
         return sum(run.degenerate for run in self.runs)
 
 
-_HYPERPARAMETERS_KEY = "dials"  # the key of a run's hyperparameters in `results.json`
+# The key of a run's hyperparameters in `results.json`.
+_HYPERPARAMETERS_KEY = "dials"
 
 
 def write_results(results: SweepResults, directory: Path) -> None:
@@ -284,7 +285,7 @@ def read_results(directory: Path) -> SweepResults:
 def _with_variant(values: dict[str, Any]) -> dict[str, Any]:
     """Return a variant's properties as stored in the file, with the variant as an object."""
     variant = Variant.of(values.get("variant", {}))
-    hash(variant)  # a TypeError for values that are objects
+    hash(variant)  # raises TypeError if a value is a JSON object
     return {**values, "variant": variant}
 
 

@@ -245,10 +245,11 @@ class Sweep:
             except TrainingDiverged as error:
                 write_diverged(directory, str(error))
                 return True
-        if not resumed:  # the time measured for a resumed run covers only part of it
+        # The time measured for a resumed run covers only part of the run.
+        if not resumed:
             seconds, end = time.monotonic() - start, ended(directory)
             assert end is not None
-            fraction = end.trained_steps / run.total_steps  # below 1 if it was stopped early
+            fraction = end.trained_steps / run.total_steps  # below 1 after early stopping
             self._durations.add(hyperparameters, seconds, fraction=fraction)
         return True
 

@@ -53,7 +53,7 @@ class TagSet(ExampleSet):
 
     @property
     def fingerprint(self) -> str:
-        """See `ExampleSet.fingerprint`; the checksum also covers tags unknown to the model."""
+        """A checksum as in `ExampleSet.fingerprint` that also covers tags unknown to the model."""
         labels = frozenset(self.windows.labels)
         tags = self.sentences.tags or []
         unknown = [(i, tag) for i, row in enumerate(tags) for tag in row if tag not in labels]
@@ -64,7 +64,7 @@ class TagSet(ExampleSet):
 
     @property
     def written_from(self) -> str:
-        """See `ExampleSet.written_from`; the checksum also covers the lines of the file."""
+        """A checksum as in `ExampleSet.written_from` that also covers the lines of the file."""
         return fingerprint_with(self.fingerprint, self.sentences.lines)
 
     @property
@@ -129,8 +129,8 @@ class TagsConfig(FilesTaskConfig):
     Attributes:
       files: the files and their format.
       document_context: whether to fill up windows with surrounding sentences (Devlin et al. 2019,
-        section 5.3). The training file must mark where documents begin; an evaluation file that
-        does not is read sentence by sentence.
+        section 5.3). The training file must mark where documents begin; an evaluation file without
+        such marks is read sentence by sentence.
     """
 
     files: TagFiles
@@ -143,15 +143,17 @@ class TagsConfig(FilesTaskConfig):
         splits: Collection[Split],
         labels: tuple[str, ...] = (),
     ) -> TaskData:
-        """See `TaskConfig.open`.
+        """Read and tokenize the files; see `TaskConfig.open`.
 
-        The labels are taken from `labels` if given, otherwise from the config if it names any, and
-        otherwise from the tags in the training file. Unless the config names the labels of a new
-        model, an evaluation file may contain other tags, which count as errors.
+        The labels are taken from `labels` if it is not empty, otherwise from the config, and if
+        that lists none, from the tags in the training file. An evaluation file may contain other
+        tags, which count as errors. If the config lists the labels of a new model, other tags are
+        rejected.
         """
         files = self.files
         if labels:
-            files = replace(files, labels=())  # the labels are the model's, not the file's
+            # An existing model's labels replace those in the config.
+            files = replace(files, labels=())
         labels = labels or files.labels
         training = None
         if not labels or "train" in splits:
@@ -205,7 +207,7 @@ class TagsConfig(FilesTaskConfig):
         return self
 
     def inference_defaults(self, max_length: int, data: TaskData) -> InferenceDefaults:
-        """See `TaskConfig.inference_defaults`; the settings also include `document_context`."""
+        """Return the settings from `TaskConfig.inference_defaults`, and `document_context`."""
         defaults = super().inference_defaults(max_length, data)
         return replace(defaults, document_context=self.document_context)
 
@@ -215,7 +217,8 @@ def _check_scheme(sentences: TagSentences, scheme: Scheme) -> None:
     assert sentences.tags is not None
     marked: set[str] = set()
     for tags, places in zip(sentences.tags, sentences.locations, strict=True):
-        if marked.issuperset(tags):  # skip the locations, which are computed on demand
+        # Do not compute the locations of valid tags, which takes time.
+        if marked.issuperset(tags):
             continue
         for tag, place in zip(tags, places, strict=True):
             try:

@@ -17,7 +17,8 @@ from bert_jax.labeled_data.features import Features
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ClassifierHead, ModelConfig, Problem
 
-_HEAD_DROPOUT = 0.1  # Devlin et al. 2019, A.3
+# The default dropout rate is from appendix A.3 of Devlin et al. 2019.
+_HEAD_DROPOUT = 0.1
 Logits = NDArray[np.float32]
 
 
@@ -30,7 +31,7 @@ class ExampleSet(abc.ABC):
     Attributes:
       features: the tokenized examples.
       metrics: the metrics that `scores` computes.
-      type_is: what a type in `scores_by_type` is called, such as "label".
+      type_is: the word for a type in `scores_by_type`, such as "label".
       endings: the suffixes that are appended to the set's name to form the names of the prediction
         files.
     """

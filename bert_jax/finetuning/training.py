@@ -135,7 +135,7 @@ def _finetune(
     on_report: OnReport | None,
     stop: StopRequest | None,
 ) -> FinetuneResult:
-    """Do what `finetune` does, in a work directory that has been opened."""
+    """Run or resume `finetune` in a work directory that is already open."""
     with ledger.during(INITIALIZATION):
         mesh = make_mesh(config.mesh)
     # Check this before the first collective operation, which hangs if the configs differ.
@@ -308,10 +308,10 @@ def _write_provenance(run: FinetuneRun, start: int, concluded: bool, report: OnR
 def with_checkpoints(
     work_dir: Path, past: Sequence[Evaluation], compared_by: Comparison, report: OnReport
 ) -> Sequence[Evaluation]:
-    """Return `past` without any evaluation that was the best so far but has lost its checkpoint.
+    """Return `past` without the evaluations that were the best so far but have no checkpoint now.
 
-    For example, a damaged checkpoint may have been moved aside. Evaluations that were never the
-    best have no checkpoint, but still count toward `patience`.
+    A checkpoint can be missing because it was damaged and moved aside. Evaluations that were never
+    the best have no checkpoint, but still count toward `patience`.
     """
     steps, lost = steps_in(work_dir / CHECKPOINTS_NAME), []
     while True:

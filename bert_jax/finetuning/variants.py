@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_MAX_NAME = 120  # the name of a run's directory also contains its hyperparameters
-_NOT_TEXT = {"None", "True", "False"}  # the names of values that are not strings
+# The limit leaves room for the hyperparameters in the name of a run's directory.
+_MAX_NAME = 120
+# The names of values that are not strings.
+_NOT_TEXT = {"None", "True", "False"}
 
 
 @dataclass(frozen=True)

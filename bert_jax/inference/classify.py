@@ -36,10 +36,11 @@ class Classification:
       probability: the probability of `label`, or None if there is no label.
       labels: the predicted labels. This is only `label` or, for a multi-label model, every label
         with a probability above 0.5, in the model's order.
-      scores: each label's probability (from a softmax if exactly one label applies, from a sigmoid
-        if any number may apply) or, for regression, the predicted numbers. A binary classifier that
-        computes a single score yields the probabilities of both labels, unless it was imported from
-        another format: then the negative label has no name and is left out.
+      scores: the probability of each label or, for regression, the predicted numbers. The
+        probabilities come from a softmax if exactly one label applies, and from a sigmoid if any
+        number may apply. A binary classifier with a single score yields the probabilities of both
+        labels. If it was imported from another format, the negative label has no name and is left
+        out.
       truncated: whether the text was truncated because it was too long.
     """
 

@@ -171,7 +171,7 @@ class Embed(Predictor):
         max_length: int | None = None,
         dtype: DTypeName = "auto",
     ):
-        """Load the best checkpoint of a work directory, or else the newest.
+        """Load the best checkpoint in a work directory, or the newest if none is marked best.
 
         Args:
           work_dir: the work directory of a run or of `bert-jax import`.

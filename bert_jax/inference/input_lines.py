@@ -47,7 +47,8 @@ class InputLine:
 class UnusableLine(ValueError):
     """An error for a line that cannot be used; the message gives its location and the reason."""
 
-    num_bytes = 0  # the line itself is not kept
+    # This object does not keep the line.
+    num_bytes = 0
 
     def __init__(self, place: str, reason: str, *, has_id: bool = False, id: Any = None):
         super().__init__(f"{place}: {reason}")

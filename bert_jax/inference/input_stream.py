@@ -42,7 +42,8 @@ class _LineQueue(Queue[_Read]):
 
     def __init__(self, max_lines: int):
         super().__init__(MAX_BYTES)
-        self._min_size = -(-MAX_BYTES // max_lines)  # shorter lines count as this many bytes
+        # A shorter line counts as this number of bytes.
+        self._min_size = -(-MAX_BYTES // max_lines)
 
     def _init(self, maxsize: int) -> None:
         super()._init(maxsize)

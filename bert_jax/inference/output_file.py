@@ -47,7 +47,8 @@ def open_output(path: str | None, source: Input, standard_output: TextIO) -> Ite
 def _open(target: Path, source: Input) -> Iterator[TextIO]:
     """Yield the stream for a file on a local disk."""
     source.check_not_overwritten(target)
-    if target.exists() and not target.is_file():  # do not replace devices or pipes
+    # Do not replace a device or a pipe with a regular file.
+    if target.exists() and not target.is_file():
         with open(target, "w", encoding="utf-8", errors="backslashreplace") as file:
             yield file
         return

@@ -33,7 +33,7 @@ Text = str | tuple[str, str]
 
 
 class UnusableText(ValueError):
-    """An error that says which texts cannot be used and why.
+    """An error that reports which texts cannot be used and why.
 
     Attributes:
       reasons: a dict from the index of each unusable text to the reason.
@@ -175,7 +175,8 @@ def truncate_texts(tokenizer: Tokenizer, texts: Sequence[Text], max_length: int)
 _SHORTEST_ROW = 16
 # Batch sizes for small numbers of sequences, such as a single text or one passage's windows.
 _FEW_ROWS = (1, 8)
-_BYTES_OF_A_TOKEN = 3 * 4  # token id, segment id and mask, each int32
+# Each token has an id, a segment id and a mask, all int32.
+_BYTES_OF_A_TOKEN = 3 * 4
 
 Outputs = Mapping[str, jax.Array]
 Row = dict[str, NDArray[Any]]
@@ -296,7 +297,7 @@ class Predictor:
         dtype: DTypeName = "auto",
         step: int | None = None,
     ):
-        """Load the best checkpoint of a work directory, or else the newest.
+        """Load the best checkpoint in a work directory, or the newest if none is marked best.
 
         Args:
           work_dir: the work directory of a run or of `bert-jax import`. A fine-tuned model reads
@@ -328,7 +329,8 @@ class Predictor:
         self.config = trained.config
         self.tokenizer = trained.tokenizer
         self.model = trained.model
-        shortest = self.tokenizer.specials_of_pair + 2  # one token for each text
+        # Each text has at least one token.
+        shortest = self.tokenizer.specials_of_pair + 2
         if max_length is not None and not shortest <= max_length <= positions:
             raise ValueError(
                 f"max_length={max_length}: expected {shortest} to {positions}, the model's number "

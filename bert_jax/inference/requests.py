@@ -27,7 +27,7 @@ def answers(
     *,
     report: bool,
 ) -> Iterator[tuple[InputLine | UnusableLine, Any]]:
-    """Yield each line, in order, with its result or, if there is none, an `UnusableLine`.
+    """Yield each line with its result, in order; an unusable line has an `UnusableLine`.
 
     Raises:
       UnusableLine: a text cannot be used, and `report` is false.
@@ -113,7 +113,7 @@ class LineRequest:
         return cls(work_dir, task, task.top_k or 0 if top_k is None else top_k)
 
     def prompt(self, form: Format) -> str:
-        """Return the message that asks the user to type input in the terminal."""
+        """Return the message that prompts the user to type input in the terminal."""
         if form == "text" or (form == "auto" and ("text",) in self.task.fields):
             line = "one text per line"
         else:

@@ -216,7 +216,7 @@ def _join(words: Sequence[str]) -> _Split:
 def _at_words(
     features: TagFeatures, rows: Sequence[Row], lengths: NDArray[np.int64], name: str
 ) -> NDArray:
-    """Return one of the model's outputs at each word's scored token, for all sentences in turn."""
+    """Return one of the model's outputs at the scored token of each word, sentence by sentence."""
     tokens = np.concatenate(
         [row[name][:length] for row, length in zip(rows, lengths.tolist(), strict=True)]
     )

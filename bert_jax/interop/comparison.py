@@ -35,7 +35,7 @@ class ProbeInput:
     """A batch on which two models are compared.
 
     Attributes:
-      name: what to call the batch in messages.
+      name: the batch's name in messages.
       token_ids: token ids, [batch, length].
       segment_ids: segment ids, [batch, length].
       attention_mask: 1 for tokens and 0 for padding, [batch, length].

@@ -59,7 +59,8 @@ def local_directory(source: str, revision: str | None) -> tuple[Path, str | None
             "Pass a directory or OWNER/NAME"
         )
     directory = _download(source, revision)
-    return directory, directory.name  # the hub's cache names a snapshot after its commit
+    # In the hub's cache, the directory of a snapshot is named after its commit.
+    return directory, directory.name
 
 
 def _anywhere(patterns: list[str]) -> list[str]:

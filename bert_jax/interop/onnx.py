@@ -28,7 +28,8 @@ from bert_jax.version import __version__
 MODEL = "model.onnx"
 WEIGHTS = "model.onnx.data"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-_IR_VERSION = 10  # introduced with ONNX 1.16; every runtime that supports opset 20 can read it
+# This version was introduced with ONNX 1.16; every runtime that supports opset 20 can read it.
+_IR_VERSION = 10
 _METADATA = "bert_jax"
 # The graph's outputs by name, each with its shape.
 _Outputs = dict[str, tuple[ir.Value, list[str | int]]]
@@ -191,7 +192,8 @@ class OnnxModel:
           ValueError: the file is not an ONNX model or was not written by `write_onnx`.
         """
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # do not log: errors are raised as exceptions anyway
+        # Turn off logging, since errors are raised as exceptions anyway.
+        options.log_severity_level = 4
         try:
             self._session = onnxruntime.InferenceSession(
                 file, options, providers=["CPUExecutionProvider"]

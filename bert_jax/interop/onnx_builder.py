@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from bert_jax.models.model import ModelConfig
 
-OPSET = 20  # the first opset with Gelu (ONNX 1.15, November 2023); LayerNormalization needs 17
+# This is the first opset with Gelu (ONNX 1.15, November 2023); LayerNormalization needs opset 17.
+OPSET = 20
 
 Read = Callable[[str], NDArray[np.float32]]
 

@@ -29,7 +29,8 @@ def embeddings(graph: GraphBuilder, token_ids: ir.Value, segment_ids: ir.Value) 
             table = graph.table(f"{prefix}.position", values.astype(np.float32))
             x = graph.op("Add", x, _first_rows(graph, table, token_ids))
         case "rotary":
-            pass  # attention rotates queries and keys instead
+            # Rotary positions are applied to the queries and keys.
+            pass
         case _:
             assert_never(encoder.positions)
     if encoder.num_segments:

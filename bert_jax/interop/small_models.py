@@ -42,7 +42,8 @@ def small_model(name: str) -> Path:
         try:
             import_model(source, directory)
         except (ValueError, OSError):
-            if not directory.is_dir():  # otherwise, another process has just imported the model
+            # If the directory exists now, another process has just imported the model.
+            if not directory.is_dir():
                 raise
     return directory
 
@@ -87,7 +88,8 @@ def replace_short_names(options: dict[str, Any]) -> dict[str, str]:
         return path
 
     models = ("work_dir", "work_dir_option", "init", "tokenizer", "other", "first", "directory")
-    for option in models + ("second",) * ("first" in options):  # elsewhere, `second` is a text
+    # Only a command that also has the option `first` takes a model as `second`.
+    for option in models + ("second",) * ("first" in options):
         if options.get(option) is not None:
             options[option] = replaced(options[option])
     lists = {"models": "", "config_overrides": "--config.init_from=", "vary": "init_from="}

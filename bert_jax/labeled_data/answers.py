@@ -126,7 +126,8 @@ def _tokens_of_windows(
     return _Tokens(
         start_logits[is_token].astype(np.float64),
         end_logits[is_token].astype(np.float64),
-        np.repeat(sequences.starts[1:] - 1, sequences.lengths),  # the last token is a separator
+        # The last token of a row is a separator.
+        np.repeat(sequences.starts[1:] - 1, sequences.lengths),
         windows.character_offsets,
     )
 
@@ -171,7 +172,8 @@ def _best_first(scores: NDArray[np.float64], count: int) -> NDArray[np.int64]:
 
 
 def _candidates(tokens: _Tokens, spans: _Spans, context: str, n_best: int) -> tuple[Candidate, ...]:
-    kept: dict[str, tuple[int, int, int]] = {}  # the span's start, end and index
+    # Maps a span's text to its start, end and index.
+    kept: dict[str, tuple[int, int, int]] = {}
     count = n_best
     while True:
         # If some spans have the same text, another pass considers more spans. This is rare.

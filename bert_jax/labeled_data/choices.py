@@ -48,7 +48,7 @@ class ChoiceFiles:
       context: the column that contains the first segment.
       beginning: the column with the text that precedes every ending, or "" if there is none.
       endings: the columns that contain the endings.
-      label: the column that says which choice is correct.
+      label: the column that specifies the correct choice.
       index: the ID column, or "" to number the rows from 0.
       labels: the label for each ending, in order. The default, (), means "0", "1", ...
       skip_labels: labels whose rows are skipped; "" stands for rows without a label.
@@ -133,9 +133,8 @@ def read_choices(files: ChoiceFiles, split: Split, *, labeled: bool) -> ChoiceEx
         labeled: whether to read and check labels.
 
     Raises:
-        ValueError: for the reasons given in `read_table`, `check_ids` and `check_no_header`; also
-            if a label is not one of `files.choice_labels`. The message gives the file, line and
-            value.
+        ValueError: `read_table`, `check_ids` or `check_no_header` rejects the file, or a label is
+            not one of `files.choice_labels`. The message gives the file, line and value.
     """
     texts = [files.context, *([files.beginning] if files.beginning else []), *files.endings]
     scalars = [*([files.label] if labeled else []), *([files.index] if files.index else [])]

@@ -103,7 +103,8 @@ def column_profiles(path: str, form: TableFormat) -> list[ColumnProfile]:
             `TableFormat.resolve`). The message gives the file and line.
     """
     form, file = form.resolve(path), find_file(path)
-    names: list[str] = []  # in JSON Lines, every row names its columns
+    # In JSON Lines, every row contains the names of its columns.
+    names: list[str] = []
     match form.kind:
         case "jsonl":
             records = json_records(file)
@@ -124,7 +125,8 @@ def column_profiles(path: str, form: TableFormat) -> list[ColumnProfile]:
     total = 0
     for location, record in records:
         for name in [name for name in record if name not in profiles]:
-            first = f"{file}:1" if total else ""  # missing in earlier rows
+            # If an earlier row exists, it lacks this column.
+            first = f"{file}:1" if total else ""
             profiles[name] = ColumnProfile(name, missing=total, first_missing=first)
         for name, profile in profiles.items():
             profile.add(record.get(name), location)
@@ -151,7 +153,8 @@ def _delimited_records(
         yield location, dict(zip(names, cells, strict=False))
 
 
-KEYS = "sentences.files."  # the prefix of config keys in messages
+# The prefix of the config keys in error messages.
+KEYS = "sentences.files."
 # Based on its content, a column is assumed to hold classes if it has at most this many distinct
 # values.
 FEW_CLASSES = 20

@@ -73,14 +73,15 @@ class TableFormat:
         """Return the format of a file, resolving the kind "auto" from the file's extension.
 
         Raises:
-          ValueError: the extension is unknown (if the file does not exist either, the message says
-            so instead), or the format is incompatible with the other fields.
+          ValueError: the extension is unknown, or the format is incompatible with the other fields.
+            If the file does not exist, the message reports that instead of the extension.
         """
         if self.kind != "auto" or is_tfds(path):
             return self
         kind = _KINDS.get(content_suffix(parse_location(path)))
         if kind is None:
-            find_file(path)  # if the file does not exist, report that instead
+            # Raises an error if the file does not exist, which is the more helpful message.
+            find_file(path)
             raise ValueError(
                 f"{path}: the extension does not identify a supported format. Set form.kind to one "
                 f"of {', '.join(get_args(Kind)[1:])}, or rename the file to end in one of "
@@ -112,7 +113,8 @@ def check_columns(form: TableFormat, columns: Mapping[str, str]) -> None:
     seen: dict[str, str] = {}
     for field, name in columns.items():
         number = not form.header and name.isascii() and name.isdigit()
-        column = str(int(name)) if number else name  # "01" and "1" are the same column
+        # Numbers such as "01" and "1" refer to the same column.
+        column = str(int(name)) if number else name
         if column and (other := seen.setdefault(column, field)) != field:
             raise ValueError(f"{other} and {field} are both column {name!r}. Use different columns")
 
@@ -217,7 +219,8 @@ def _index_by_number(
             "by number, starting at '0', or set header=True if the first line contains the names"
         )
     location, row = first
-    if int(name) >= len(row):  # the first row is the longest one
+    # No later row may be longer than the first one.
+    if int(name) >= len(row):
         numbers = f"the columns '0' to '{len(row) - 1}'" if len(row) > 1 else "only the column '0'"
         problem = f"{location}: there is no column {name!r}. This line has {numbers}."
         if advice := format_advice(row, form):
@@ -247,7 +250,8 @@ def delimited_cells(path: Location, form: TableFormat) -> Iterator[tuple[str, li
 
 
 def _tsv_cells(path: Location) -> Iterator[tuple[str, list[str]]]:
-    empty = 0  # empty lines before this one; at the end of a file, they are not rows
+    # Count the empty lines before the current line. They are rows, except at the end of the file.
+    empty = 0
     for number, line in enumerate(file_lines(path), 1):
         text = line.rstrip("\n").removesuffix("\r")
         if number == 1 and "\r" in text and not line.endswith("\n"):

@@ -50,7 +50,8 @@ def choose_lengths(
     if weights is not None:
         count = np.bincount(units, np.asarray(weights)).astype(np.int64)
     longest = len(count) - 1
-    up_to = np.concatenate([[0], np.cumsum(count[1:])])  # number of examples with at most n units
+    # up_to[n]: the number of examples with at most n units.
+    up_to = np.concatenate([[0], np.cumsum(count[1:])])
     # cost[n]: the minimum padded size of all examples with at most n units, if the longest row has
     # n units.
     cost = np.arange(longest + 1) * up_to
@@ -190,7 +191,7 @@ class FeatureBatches:
 
     Args:
       features: the examples.
-      plan: the plan that says which examples form each batch.
+      plan: the plan that assigns examples to batches.
       num_epochs: the number of epochs.
       local_rows: a function that maps a batch's number of rows to the indices of the rows that this
         process loads, or None to load all rows.

@@ -168,10 +168,11 @@ class Features:
           length: the number of tokens in a row, including padding.
 
         Returns:
-          int32 `token_ids`, `segment_ids` and `attention_mask` (1: token, 0: padding) of shape
-          [rows, length], or [rows, sequences_per_example, length] if examples have multiple
-          sequences; the targets, [rows, ...]; the token targets, shaped like `token_ids` and 0 in
-          padding; and float32 `example_weights`, [rows], which are 0 for rows of padding.
+          A dict of arrays. `token_ids`, `segment_ids` and `attention_mask` (1: token, 0: padding)
+          are int32 [rows, length], or [rows, sequences_per_example, length] if examples have
+          multiple sequences. The targets are [rows, ...]. The token targets are shaped like
+          `token_ids` and are 0 in padding. `example_weights` are float32 [rows], and 0 for rows of
+          padding.
         """
         per_example = self.sequences_per_example
         is_example = examples >= 0

@@ -94,7 +94,7 @@ def stream_lines(stream: IO[bytes], name: str) -> Iterator[str]:
 
 
 def file_bytes(path: Location, limit: int) -> Iterator[bytes]:
-    """Yield the lines of a file the way `stream_bytes` does."""
+    """Yield the undecoded lines of a file; see `stream_bytes`."""
     with open_stream(path, SourceCounts()) as stream:
         yield from stream_bytes(stream, str(path), limit)
 
@@ -182,7 +182,7 @@ Split = Literal["train", "validation", "test"]
 
 
 def check_paths(train: str, validation: str, test: str) -> None:
-    """Reject a task that has no files or that validates or tests on TFDS's train split."""
+    """Raise ValueError for a task without files, or one that is evaluated on TFDS's train split."""
     if not (train or validation or test):
         raise ValueError("train, validation and test are all empty. Set at least one of them")
     for split, path in (("validation", validation), ("test", test)):

@@ -24,7 +24,8 @@ from bert_jax.text.files import TFDS_PREFIX, is_tfds
 _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
 _MNLI = ("entailment", "neutral", "contradiction")
-_MAX_STSB_SCORE = 5.0  # the minimum is 0
+# Scores on STS-B range from 0 to this maximum.
+_MAX_STSB_SCORE = 5.0
 # The names of the submission, the file and the TFDS config for the diagnostic set, which is meant
 # for MNLI models.
 _AX, _AX_FILE, _AX_TFDS = "AX", "diagnostic.tsv", "ax"
@@ -44,10 +45,10 @@ class GlueTask:
       tfds_config: the name of the config in TFDS.
       tfds_columns: the columns that contain the first and second segment in TFDS.
       labels: the labels used in files and submissions, or () for regression.
-      label_names: what TFDS calls the labels, or () if it uses `labels`.
+      label_names: the names of the labels in TFDS, or () if they are the same as `labels`.
       test_index: the ID column in the test files.
-      train_columns: the column numbers of the first segment, the second segment and the label if
-        the training and validation files have no header, or None if they have one.
+      train_columns: for training and validation files without a header, the column numbers of the
+        first segment, the second segment and the label; None for files with a header.
       short_rows: whether train.tsv contains rows that are broken by line feeds.
       parts: the names of the two parts into which the validation and test sets are divided, or ()
         if they are not divided.

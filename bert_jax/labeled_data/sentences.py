@@ -188,10 +188,10 @@ def read_sentences(files: SentenceFiles, split: Split, *, labeled: bool) -> Sent
         labeled: whether to read and check labels.
 
     Raises:
-        ValueError: for the reasons given in `read_table`, `check_ids` and `check_no_header`; also
-            if a label is not one of `files.labels` (or not a finite number if `files.labels` is
-            empty), if columns or labels have not been detected yet, or if none or all of the rows
-            are held out. The message gives the file, line and value.
+        ValueError: `read_table`, `check_ids` or `check_no_header` rejects the file, a label is not
+            one of `files.labels`, or none or all of the rows are held out. If `files.labels` is
+            empty, labels must be finite numbers. Columns or labels that have not been detected yet
+            are also an error. The message gives the file, line and value.
     """
     if files.needs_detection:
         raise ValueError("first, second, label or labels is 'auto'. Call detect_columns first")
@@ -202,7 +202,8 @@ def read_sentences(files: SentenceFiles, split: Split, *, labeled: bool) -> Sent
     scalars = [*(label_columns if labeled else []), *([files.index] if files.index else [])]
     arrays = label_columns if labeled and files.separator else []
     skip = None
-    if labeled and files.skip_labels:  # log a shared file's skipped rows only once
+    # If two splits share a file, log its skipped rows only once.
+    if labeled and files.skip_labels:
         skip = Skip(files.label, files.skip_labels, logged=source == split)
     table = read_table(path, files.form, texts, scalars, arrays, skip)
     columns, locations, numbers = _rows_of_split(table, files, split, texts)

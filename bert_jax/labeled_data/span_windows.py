@@ -110,9 +110,8 @@ def span_windows(
     num_specials = tokenizer.specials_of_pair
     _check_lengths(max_length, doc_stride, max_query_length, num_specials)
     questions = _encode(tokenizer, [example.question for example in examples])
-    numbers: dict[
-        str, int
-    ] = {}  # SQuAD has five questions per passage, so each passage is encoded only once
+    # Encode each passage only once, since SQuAD has five questions per passage.
+    numbers: dict[str, int] = {}
     passage_of = np.array(
         [numbers.setdefault(example.context, len(numbers)) for example in examples], np.int64
     )
@@ -151,9 +150,9 @@ def _check_lengths(
         largest = f", which means doc_stride <= {capacity} here" if capacity > 0 else ""
         raise ValueError(
             f"max_length={max_length}: leaves {capacity} tokens for the passage after a question "
-            f"of max_query_length={max_query_length} tokens and {num_specials} special tokens, so "
-            f"windows that start doc_stride={doc_stride} tokens apart would skip tokens. Expected "
-            f"max_length >= max_query_length + doc_stride + {num_specials}{largest}"
+            f"of max_query_length={max_query_length} tokens and {num_specials} special tokens. "
+            f"Windows that start doc_stride={doc_stride} tokens apart would therefore skip tokens. "
+            f"Expected max_length >= max_query_length + doc_stride + {num_specials}{largest}"
         )
 
 

@@ -51,7 +51,8 @@ class Table(NamedTuple):
 
 class _Row(NamedTuple):
     location: str
-    values: list[Any]  # one per requested column; fewer if the row is too short
+    # There is one value per requested column, or fewer if the row is too short.
+    values: list[Any]
 
 
 def read_table(

@@ -60,8 +60,10 @@ class TagFeatures:
 class _Window(NamedTuple):
     token_ids: list[int]
     sentence: int
-    word: int  # the first scored word, as an index into the sentence
-    offsets: Ids  # each scored word's first token, as an index into the window
+    # The first scored word, as an index into the sentence.
+    word: int
+    # The first token of each scored word, as an index into the window.
+    offsets: Ids
 
 
 def tag_features(
@@ -237,10 +239,10 @@ def write_tags(
     replaces the one in the file, as the Universal Dependencies scorer expects, and all other lines
     are unchanged.
 
-    If the file uses BILOU or BMES, which conlleval does not support, predictions are written in the
-    file's scheme. For any other file whose scheme differs from the predictions' scheme, the correct
-    tag is repeated in the predictions' scheme, so that conlleval can compare the two tags.
-    Predictions for a file without entity tags are written unchanged.
+    If the predictions have a different scheme than the file, the correct tag is repeated in the
+    predictions' scheme, so that conlleval can compare the two tags. BILOU and BMES are exceptions,
+    since conlleval does not support them: for such a file, predictions are written in the file's
+    scheme. Predictions for a file without entity tags are written unchanged.
 
     Args:
         files: the task's files.
@@ -316,7 +318,8 @@ def _correct_tags(
 def _scheme_of(in_file: _TagsInFile | None) -> Scheme:
     try:
         return recognize_scheme(in_file.tags) if in_file else "plain"
-    except ValueError:  # a test file's tags are not checked
+    except ValueError:
+        # The tags in a test file are not checked.
         return "plain"
 
 

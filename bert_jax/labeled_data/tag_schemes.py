@@ -17,13 +17,15 @@ class _Letters(NamedTuple):
     inside: str
     last: str
     single: str
-    distinctive: str  # prefixes found in no other scheme (for BIOES, in neither IOB1 nor IOB2)
+    # The prefixes that occur in no other scheme (for BIOES, neither in IOB1 nor in IOB2).
+    distinctive: str
 
 
 _CLOSED: Mapping[ClosedScheme, _Letters] = {
     "BILOU": _Letters("I", "L", "U", distinctive="LU"),
     "BMES": _Letters("M", "E", "S", distinctive="M"),
-    "BIOES": _Letters("I", "E", "S", distinctive="ES"),  # checked last, since BMES uses E and S too
+    # BIOES is checked last, since BMES uses E and S too.
+    "BIOES": _Letters("I", "E", "S", distinctive="ES"),
 }
 _MARKED = re.compile(r"([BIESLUM])-(.+)")
 # Prefixes that plain tags may also have. They mark entities only if all tags except "O" have a
@@ -33,7 +35,8 @@ _ADVICE = "Fix the file, or set tags.files.learn_as='as_written' to use the tags
 
 
 class _Mark(NamedTuple):
-    prefix: str  # "" for a tag without a prefix
+    # The prefix is "" for a tag without one.
+    prefix: str
     kind: str
     tag: str
     sentence: int
@@ -212,9 +215,8 @@ def _check_closed(sentences: _Marks, scheme: ClosedScheme, first: Mapping[str, _
         if prefix not in {"B", letters.inside, letters.last, letters.single}:
             raise _mixed(sentences, scheme, first, mark, f"{prefix}- is not a prefix of {scheme}")
     for sentence in sentences:
-        unfinished: _Mark | None = (
-            None  # a B- or inside mark, whose entity the next word must continue
-        )
+        # A B- or inside mark, if the next word must continue its entity.
+        unfinished: _Mark | None = None
         for mark in sentence:
             continues = mark.prefix in (letters.inside, letters.last)
             if unfinished and not (continues and unfinished.kind == mark.kind):

@@ -52,9 +52,9 @@ class TagFiles:
         where words are always in FORM.
       comment: the prefix of lines to skip. The default, "", skips none, since most column files
         treat "#" as an ordinary word.
-      learn_as: "IOB2" to recognize the scheme of entity tags (IOB1, IOB2, BIOES, BILOU or BMES),
-        reject mixed schemes and convert the tags to IOB2; "IOB1" to do the same but convert them to
-        IOB1; or "as_written" to use the tags as they are.
+      learn_as: the scheme to convert entity tags to. "IOB2" and "IOB1" recognize the scheme of the
+        file (IOB1, IOB2, BIOES, BILOU or BMES), reject mixed schemes, and convert the tags.
+        "as_written" uses the tags as they are.
       labels: the labels, or () to collect them from the training file.
     """
 
@@ -177,10 +177,10 @@ def read_tags(files: TagFiles, split: Split, *, labeled: bool) -> TagSentences:
     return sentences
 
 
-# A column contains words, lemmas or the like if it has more distinct values than this, and if it
-# has more than half as many distinct values as there are distinct words. The largest tag sets have
-# thousands of tags (combined morphological features, hundreds of entity types), but each tag is
-# used for many words: the 19,674 distinct words in English EWT have only 230 distinct values of
+# A column is assumed to contain words or lemmas instead of tags if it has more distinct values than
+# this, and more than half as many distinct values as there are distinct words. The largest tag sets
+# have thousands of tags (combined morphological features, hundreds of entity types), but each tag
+# is used for many words: the 19,674 distinct words in English EWT have only 230 distinct values of
 # FEATS, but 14,194 lemmas. With fewer values, as in a very short file, the ratio is meaningless.
 _MAX_UNCHECKED_TAGS = 200
 

@@ -63,7 +63,7 @@ class Treebank:
 
     @property
     def notes(self) -> list[str]:
-        """A line that says what was skipped in the file; empty if nothing was skipped."""
+        """A line that counts the skipped lines of the file; empty if none were skipped."""
         counts = {
             "for multiword tokens": self.num_multiword_tokens,
             "for empty nodes": self.num_empty_nodes,
@@ -84,7 +84,7 @@ def read_treebank(path: str | Location) -> Treebank:
 
     Raises:
       ValueError: the file does not exist, contains no sentences or is malformed, or a word has no
-        head. The message names the file and line.
+        head. The message gives the file and line.
     """
     file = find_file(path)
     skipped: Counter[str] = Counter()

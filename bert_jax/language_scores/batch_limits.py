@@ -15,8 +15,8 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.training.sharding import batch_extent
 
 # The maximum size of one layer's attention scores on a device, unless a single row needs more. This
-# is the size for 65,536 tokens in rows of 512 with the 16 heads of BERT-large, so that only longer
-# rows are limited: attention scores grow with the square of the row length.
+# is the size for 65,536 tokens in rows of 512 with the 16 heads of BERT-large. Only longer rows are
+# therefore limited, since attention scores grow with the square of the row length.
 MAX_ATTENTION_BYTES = 1 << 31
 _FLOAT = 4  # bytes
 
@@ -25,8 +25,8 @@ class BatchTokens(NamedTuple):
     """The maximum number of tokens in a batch on each device.
 
     Attributes:
-      on_cpu: the number on a CPU, where activations should fit in the caches.
-      elsewhere: the number on an accelerator.
+      on_cpu: the maximum on a CPU, where activations should fit in the caches.
+      elsewhere: the maximum on an accelerator.
     """
 
     on_cpu: int
@@ -34,7 +34,7 @@ class BatchTokens(NamedTuple):
 
     @property
     def here(self) -> int:
-        """The number on the devices that JAX uses."""
+        """The maximum number of tokens on the devices that JAX uses."""
         return self.on_cpu if jax.default_backend() == "cpu" else self.elsewhere
 
 
@@ -69,9 +69,9 @@ class BatchLimits:
 
         Args:
           length: the number of tokens in a row.
-          tokens: the maximum number of tokens in a batch on each device, which gets at least one
-            row.
-          num_available: the number of rows there are. If they do not fill a batch, the result is
+          tokens: the maximum number of tokens in a batch on each device. A device gets at least one
+            row, even if that row has more tokens.
+          num_available: the number of available rows. If they do not fill a batch, the result is
             the next power of two that is divisible by `num_parts`.
         """
         in_memory = MAX_ATTENTION_BYTES // self._attention_bytes(1, length)

@@ -34,7 +34,8 @@ from bert_jax.text.sources import SourceOptions, expand_inputs
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.reports import PAIRS_ACCURACY
 
-_SEED = 0  # the default of `score_text`
+# This is the default seed of `score_text`.
+_SEED = 0
 
 
 class BatchShape(NamedTuple):
@@ -84,7 +85,7 @@ class EvaluationSet:
         """Return the shape of a batch for the longest sentence of the minimal pairs, if any."""
         if not self.sentences:
             return None
-        # A sentence has as many rows as tokens.
+        # A sentence has one row for each of its tokens.
         tokens = max(len(sentence.token_ids) for sentence in self.sentences)
         length = tokens + SPECIAL_TOKENS
         return BatchShape(limits.num_rows(length, SENTENCE_TOKENS.here, tokens), length)
@@ -126,7 +127,8 @@ def read_evaluation_set(
       ValueError: a file is missing, unreadable or empty, or a pair cannot be scored.
     """
     for path in texts:
-        expand_inputs([path])  # so that all missing files are found before any file is read
+        # Find all missing files before any file is read.
+        expand_inputs([path])
     pairs: list[MinimalPair] = []
     if minimal_pairs:
         pairs = sample_pairs(read_minimal_pairs(minimal_pairs), max_pairs or None)

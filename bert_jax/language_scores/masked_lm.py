@@ -63,15 +63,15 @@ class MaskedLM:
 class MaskedLMPrograms:
     """Compiled functions that take a model's parameters, which may be sharded over a mesh.
 
-    Each batch shape is compiled only once, no matter how often the parameters change. Rows are
-    split across the devices, and every process gets the results.
+    Each batch shape is compiled only once, even if the parameters change. Rows are split across the
+    devices, and every process gets the results.
 
     Args:
       definition: a model with an encoder and a masked-LM head.
       encoder: the encoder's config.
       mesh: the device mesh.
-      stored_names: a dict from the name of each of the model's parameters to its name among the
-        parameters that `bind` takes; None if the names are the same.
+      stored_names: a dict from the names of the model's parameters to their names in the parameters
+        passed to `bind`; None if the names are the same.
     """
 
     def __init__(

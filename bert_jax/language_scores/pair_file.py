@@ -17,7 +17,8 @@ from bert_jax.text.files import JSON_LINES_SUFFIXES, content_suffix, expand_inpu
 
 # The fields of BLiMP's files (Warstadt et al. 2020) that are read; other fields are ignored.
 GOOD, BAD, PARADIGM, PHENOMENON = "sentence_good", "sentence_bad", "UID", "linguistics_term"
-_SAMPLE = 0  # the key of the sample's permutation
+# This key makes the random sample of pairs the same every time.
+_SAMPLE = 0
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,9 @@ def read_minimal_pairs(path: str | os.PathLike[str]) -> list[MinimalPair]:
         first = phenomena.setdefault(pair.paradigm, pair)
         if first.phenomenon != pair.phenomenon:
             raise ValueError(
-                f"{pair.location}: the paradigm {pair.paradigm!r} has the phenomenon "
-                f"{pair.phenomenon!r}, but {first.phenomenon!r} at {first.location}. Give each "
-                "paradigm one phenomenon."
+                f"{pair.location}: the paradigm {pair.paradigm!r} belongs to the phenomenon "
+                f"{pair.phenomenon!r}, but to {first.phenomenon!r} at {first.location}. Assign "
+                "each paradigm to one phenomenon."
             )
     return pairs
 

@@ -35,7 +35,8 @@ from bert_jax.tokenizers.tokenizer import Tokenizer
 _MAX_LENGTHS, _ROWS_PER_LENGTH = 12, 2000
 # Up to this length, rows may have any number of tokens; beyond it, only multiples of 8.
 _LONGEST_EXACT = 512
-_TOKENS_AT_ONCE = 1 << 18  # the tokens of the rows that are in memory at the same time
+# The maximum number of tokens in the rows that are in memory at the same time.
+_TOKENS_AT_ONCE = 1 << 18
 
 OnTokens = Callable[[int, int], None]
 
@@ -96,7 +97,8 @@ class SentenceScorer:
         length = rows.token_ids.shape[1]
         limits, threads = self._model.limits, self._model.num_threads
         size = limits.num_rows(length, SENTENCE_TOKENS.here, len(rows.token_ids))
-        if jax.default_backend() == "cpu":  # computes the batches of all threads at the same time
+        # On a CPU, the batches of all threads are in memory at the same time.
+        if jax.default_backend() == "cpu":
             threads = min(threads, limits.num_batches(size, length))
 
         def compute(start: int) -> NDArray[np.float32]:
@@ -170,7 +172,7 @@ class PseudoLikelihood(Predictor):
         dtype: DTypeName = "float32",
         step: int | None = None,
     ):
-        """Load the best checkpoint of a work directory, or else the newest.
+        """Load the best checkpoint in a work directory, or the newest if none is marked best.
 
         Args:
           work_dir: the work directory of a run or of `bert-jax import`.

@@ -1,4 +1,4 @@
-"""Determine which scores a command asks for, and check its options before any work is done."""
+"""Determine which scores a command requests, and check its options before any work is done."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bert_jax.language_scores.progress import OnProgress
 from bert_jax.language_scores.text_scores import MAX_SENTENCES, TextScores, score_text
 from bert_jax.text.sources import SourceOptions
 
-# What each kind of evaluation reads, and the options that apply only to it.
+# A dict from the input of each kind of evaluation to the options that apply only to it.
 _KINDS = {
     "--minimal-pairs": ("whole_words", "max_pairs", "plot"),
     "--text": ("text_field", "max_length", "max_sentences"),

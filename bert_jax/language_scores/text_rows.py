@@ -210,7 +210,7 @@ def _layout(
 def _lengths(sizes: NDArray[np.int64], num_rows: int) -> NDArray[np.int32]:
     """Return the number of tokens in each row; rows of padding count as one token.
 
-    In a row whose positions are all masked out, attention would be undefined.
+    If all positions of a row were masked out, its attention would be undefined.
     """
     lengths = np.ones(num_rows, np.int32)
     lengths[: len(sizes)] = sizes

@@ -23,7 +23,8 @@ from bert_jax.storage.uploads import write_json
 from bert_jax.text.sources import SourceOptions, expand_inputs
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
-MAX_SENTENCES = 1000  # the default sample for the pseudo-perplexity
+# The default number of sentences in the sample for the pseudo-perplexity.
+MAX_SENTENCES = 1000
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ _BUFFER_BYTES = 1 << 20
 # A Zstandard block has at least 4 bytes and decompresses to at most 128 KiB. One call therefore
 # returns at most 256 MiB, even for a file designed to exhaust memory, and usually about 20 KiB.
 _ZSTD_INPUT_BYTES = 8 << 10
-_ZSTD_MAX_WINDOW = 256 << 20  # kept in memory; zstd's own limit is 128 MiB by default
+# Decompression keeps the window in memory. The default limit of the zstd command is 128 MiB.
+_ZSTD_MAX_WINDOW = 256 << 20
 
 
 class ReadCounter(Protocol):

@@ -27,13 +27,14 @@ def row_documents(
 ) -> Iterator[Document]:
     """Yield the documents in a value of the text column, given as undecoded bytes or None for null.
 
-    A value that is null or not UTF-8 is skipped if `options.on_bad_line` says so.
+    A value that is null or not UTF-8 is skipped if `options.on_bad_line` is "skip".
     """
     if value is None:
         counts.reject(options, place, f"column {options.text_field!r} is null")
         return
     try:
-        text = value.decode("utf-8")  # the encoding of strings in Arrow and Parquet
+        # Arrow and Parquet store strings as UTF-8.
+        text = value.decode("utf-8")
     except UnicodeDecodeError as error:
         counts.reject(
             options,

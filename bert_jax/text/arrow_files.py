@@ -17,20 +17,21 @@ from bert_jax.text.documents import Document, SourceCounts, SourceOptions
 # "Arrow columnar format", sections "IPC File Format" and "IPC Streaming Format".
 _FILE_MAGIC = b"ARROW1"
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-_SLICE_ROWS = 1024  # rows that are converted to Python at a time
+# The number of rows to convert to Python objects at a time.
+_SLICE_ROWS = 1024
 
 
 def read_arrow(path: Location, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
     """Yield the document in each row's text column.
 
     The file can be in Arrow's streaming format, which `datasets` uses, or in the file format, which
-    is also called Feather. Rows are numbered from 0 across the whole file. Individual
-    rows that are null or not UTF-8 are skipped if `options.on_bad_line` says so. One record batch
-    at a time is in memory, or, for a local file, in the page cache.
+    is also called Feather. Rows are numbered from 0 across the whole file. Individual rows that are
+    null or not UTF-8 are skipped if `options.on_bad_line` is "skip". Only one record batch at a
+    time is in memory (for a local file, in the page cache).
 
     Raises:
       ValueError: the file is incomplete or has no such column, the column does not contain text, or
-        a row cannot be used and `options` do not say to skip it.
+        a row cannot be used and `options.on_bad_line` is "error".
     """
     size, bytes_before = num_bytes_of(path), counts.bytes_read
     row = 0

@@ -1,4 +1,4 @@
-"""Find the data files of folders that a library wrote: saved Hugging Face datasets, and MDS.
+"""Find the data files in folders written by a library: saved Hugging Face datasets and MDS.
 
 Such a folder lists its data files in a JSON file. Other files in it, such as the caches of
 `datasets`, do not belong to the data.
@@ -26,7 +26,9 @@ Paths = list[tuple[Location, str]]
 
 
 def data_files(directory: Location, paths: Iterable[tuple[Location, str]]) -> Paths:
-    """Replace the files of each folder that a library wrote with the data files that it lists.
+    """Return the files without those that a library wrote next to its data files.
+
+    In each folder that a library wrote, only the data files that the folder lists are kept.
 
     Args:
       directory: the directory that contains all files.
@@ -38,7 +40,8 @@ def data_files(directory: Location, paths: Iterable[tuple[Location, str]]) -> Pa
     left = {os.path.relpath(name, str(directory)): (at, name) for at, name in paths}
     for description in sorted(left, key=lambda path: (path.count("/"), path)):
         if description not in left:
-            continue  # already dropped, with the rest of an enclosing folder
+            # This file was already dropped with the other files of an enclosing folder.
+            continue
         folder, _, name = description.rpartition("/")
         if name == _SAVED_SPLITS:
             if _lists_one_split(left[description][0]):

@@ -15,7 +15,8 @@ from bert_jax.text.archives import Hash
 logger = logging.getLogger(__name__)
 
 MIN_DOCUMENT_BYTES = 1024
-_LOGGED_BAD_LINES = 10  # further lines are only counted, since a bad file may have millions
+# Further bad lines are only counted, since a bad file may have millions.
+_LOGGED_BAD_LINES = 10
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ class SourceCounts:
     logged: bool = True
 
     def reject(self, options: SourceOptions, place: str, problem: str) -> None:
-        """Count an unusable line or row if the options say to skip it.
+        """Count an unusable line or row if `options.on_bad_line` is "skip".
 
         Raises:
           ValueError: `options.on_bad_line` is "error".
@@ -150,7 +151,7 @@ class SourceCounts:
             logger.warning("skipped %s: %s", place, problem)
 
     def reject_empty_file(self, options: SourceOptions, path: str, problem: str) -> None:
-        """Count a file that contains no documents, if the options say to skip bad lines.
+        """Count a file that contains no documents, if `options.on_bad_line` is "skip".
 
         Raises:
           ValueError: `options.on_bad_line` is "error".
@@ -213,6 +214,7 @@ def cut_point(data: bytes, start: int, limit: int) -> int:
         position = data.rfind(boundary, start, end)
         if position > start:
             return position + 1
-    while data[end] & 0xC0 == 0x80:  # a continuation byte, inside a character
+    # Move back from a continuation byte, so that no character is cut in two.
+    while data[end] & 0xC0 == 0x80:
         end -= 1
     return end

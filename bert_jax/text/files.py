@@ -88,7 +88,8 @@ def expand_inputs(inputs: Sequence[str]) -> list[str]:
         raise ValueError(f"inputs={inputs!r}: this is a single string. Expected a list of paths.")
     if not inputs:
         raise ValueError("No inputs. Specify at least one file, directory, tfds:NAME or hf:NAME.")
-    expanded: dict[str, str] = {}  # from TFDS name or real path to input
+    # Maps each TFDS name or real path to its input.
+    expanded: dict[str, str] = {}
     for name in inputs:
         for source in _expand(name):
             expanded.setdefault(identity(source) if is_file_name(source) else source, source)
@@ -210,7 +211,8 @@ def _walk(directory: Path) -> Iterator[Path]:
         subfolders.clear()
         for name in visible:
             target = os.path.realpath(os.path.join(folder, name))
-            if target not in entered:  # following a link to a parent directory would never end
+            # Do not follow a link to a parent directory, which would never end.
+            if target not in entered:
                 entered.add(target)
                 subfolders.append(name)
         yield from (Path(folder, name) for name in names if not name.startswith((".", "_")))

@@ -19,7 +19,7 @@ def read_hub(name: str, options: SourceOptions, counts: SourceCounts) -> Iterato
     """Yield the documents in a dataset's text column, in the order in which rows are stored.
 
     The rows are streamed, so nothing is downloaded in advance. Rows whose text is null or not UTF-8
-    are skipped if `options.on_bad_line` says so.
+    are skipped if `options.on_bad_line` is "skip".
 
     Args:
       name: a name from `pinned_hub`.

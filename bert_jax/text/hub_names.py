@@ -116,6 +116,6 @@ def _check_installed(name: str) -> None:
 
 
 def unreadable_hub(name: str, problem: str, error: Exception) -> ValueError:
-    """Return an error that says why a dataset cannot be read."""
+    """Return an error that explains why a dataset cannot be read."""
     detail = " ".join(str(error).split())[:300]
     return ValueError(f"{name}: {problem}: {type(error).__name__}: {detail}")

@@ -26,8 +26,10 @@ _JSON_LINE_FACTOR = 8
 class _LinePart(NamedTuple):
     """A line, or one part of a line that is too long for a single read."""
 
-    number: int  # line number, from 1
-    offset: int  # position of the first byte in the decompressed file
+    # The line number, counted from 1.
+    number: int
+    # The position of the first byte in the decompressed file.
+    offset: int
     data: bytes
     begins_line: bool
     ends_line: bool
@@ -39,8 +41,8 @@ def read_text(path: Location, options: SourceOptions, counts: SourceCounts) -> I
     A document over the size limit is split after a newline or, if there is none, after a space.
 
     Raises:
-      ValueError: the file is a truncated archive, or a line cannot be decoded and `options` do not
-        say to skip it. The message names the file, line and byte.
+      ValueError: the file is a truncated archive, or a line cannot be decoded and
+        `options.on_bad_line` is "error". The message gives the file, line and byte.
     """
     limit = options.max_document_bytes
     lines: list[str] = []
@@ -74,7 +76,8 @@ def _decoded_lines(
     The text of a blank line is None.
     """
     decoder = codecs.getincrementaldecoder(options.encoding)()
-    skipping = False  # whether to skip the rest of a line that could not be decoded
+    # Whether to skip the rest of a line that could not be decoded.
+    skipping = False
     with open_stream(path, counts) as stream:
         for part in _line_parts(stream, path, _LINE_PART_BYTES):
             skipping = skipping and not part.begins_line
@@ -86,7 +89,8 @@ def _decoded_lines(
                 decoder.reset()
                 skipping = True
                 counts.reject(options, f"{path}:{part.number}", _undecodable(part, error))
-                if not part.begins_line:  # end the part of the line that was already yielded
+                # Earlier parts of this line were already yielded, so end the line.
+                if not part.begins_line:
                     yield part.number, "\n"
                 continue
             if part.begins_line and part.ends_line and not text.strip():
@@ -103,8 +107,8 @@ def read_json_lines(
     Blank lines are ignored.
 
     Raises:
-      ValueError: a line is not a JSON object with a text field (unless `options` say to skip such
-        lines), or no object in the file has the field. The message names the file and line.
+      ValueError: a line is not a JSON object with a text field and `options.on_bad_line` is
+        "error", or no object in the file has the field. The message gives the file and line.
     """
     num_objects = num_with_field = 0
     fields: list[str] = []

@@ -89,11 +89,11 @@ def read_mds(path: Location, options: SourceOptions, counts: SourceCounts) -> It
     """Yield the document in each sample's text column, reading the shard from beginning to end.
 
     Samples are numbered from 0 in every shard. Individual samples whose text is null or not UTF-8
-    are skipped if `options.on_bad_line` says so.
+    are skipped if `options.on_bad_line` is "skip".
 
     Raises:
       ValueError: the shard is incomplete or has no such column, the column does not contain text,
-        or a sample cannot be used and `options` do not say to skip it.
+        or a sample cannot be used and `options.on_bad_line` is "error".
     """
     row = 0
     try:

@@ -23,11 +23,11 @@ def read_parquet(
     """Yield the document in each row's text column, reading the file page by page.
 
     Rows are numbered from 0 across the whole file. Individual rows that are null or not UTF-8 are
-    skipped if `options.on_bad_line` says so.
+    skipped if `options.on_bad_line` is "skip".
 
     Raises:
       ValueError: the file is incomplete or has no such column, the column does not contain text, or
-        a row cannot be used and `options` do not say to skip it.
+        a row cannot be used and `options.on_bad_line` is "error".
     """
     size, bytes_before = num_bytes_of(path), counts.bytes_read
     row = 0
@@ -80,7 +80,7 @@ def parquet_records(path: Location, columns: Sequence[str]) -> Iterator[tuple[st
 
     Raises:
       ValueError: a column does not exist, the file is incomplete, or a value has no JSON
-        equivalent. The message names the file and row.
+        equivalent. The message gives the file and row.
     """
     row = 0
     try:

@@ -36,9 +36,12 @@ _C_MODULES = (
     *("_functools", "_operator", "_socket", "_sqlite3", "_ssl", "_struct", "_thread"),
 )
 _HEADING_UNDERLINE = re.compile(r"[*=~^\"#+-]{3,}")
-_MIN_DOCUMENT_CHARACTERS = 200  # shorter documents give a model too little context
-_MIN_CLASS_CHARACTERS = 1000  # a class with at least this much prose is a separate document
-_MIN_CORPUS_BYTES = 500_000  # CPython 3.11 to 3.13 have about 2.3 MB
+# Shorter documents are left out, since they give a model too little context.
+_MIN_DOCUMENT_CHARACTERS = 200
+# A class with at least this number of characters is a separate document.
+_MIN_CLASS_CHARACTERS = 1000
+# The documentation in CPython 3.11 to 3.13 has about 2.3 MB.
+_MIN_CORPUS_BYTES = 500_000
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,8 @@ def write_python_docs(path: str | Path) -> PythonDocs:
 
 
 def _documents() -> Iterator[tuple[str, str]]:
-    seen: set[str] = set()  # inherited methods and C versions repeat docstrings
+    # Inherited methods and C versions of functions repeat docstrings, so skip duplicates.
+    seen: set[str] = set()
     for source, docstrings in _sections():
         new = []
         for docstring in docstrings:
@@ -146,8 +150,10 @@ def _source_files(library: Path) -> list[Path]:
 def _module_sections(module: str, file: Path) -> Iterator[tuple[str, list[str]]]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)  # from code that we cannot change
-            warnings.simplefilter("ignore", DeprecationWarning)  # issued by Python before 3.12
+            # Ignore warnings about code that we cannot change.
+            warnings.simplefilter("ignore", SyntaxWarning)
+            # Before version 3.12, Python issues DeprecationWarning for it instead.
+            warnings.simplefilter("ignore", DeprecationWarning)
             tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError) as error:
         logger.warning("skipped %s, which cannot be parsed: %s", file, error)
@@ -180,7 +186,8 @@ def _c_module_sections(name: str, module: ModuleType) -> Iterator[tuple[str, lis
         if isinstance(value, type) and not issubclass(value, BaseException):
             members = [_doc(member) for _, member in sorted(vars(value).items())]
             yield f"class {name}.{attribute}", [_doc(value), *members]
-        elif isinstance(value, BuiltinFunctionType):  # excludes hooks set by a program
+        elif isinstance(value, BuiltinFunctionType):
+            # This excludes hooks that a program has set.
             rest.append(_doc(value))
     yield f"module {name}", rest
 

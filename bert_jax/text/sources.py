@@ -49,8 +49,8 @@ def read_documents(
         from the bytes as they are read or, for Parquet and Arrow, in a second pass.
 
     Raises:
-      ValueError: an input cannot be used. The message names the file and the line, row or byte.
-        Individual bad lines are skipped if `options.on_bad_line` says so.
+      ValueError: an input cannot be used. The message gives the file and the line, row or byte.
+        Individual bad lines are skipped if `options.on_bad_line` is "skip".
     """
     return _read_all(expand_inputs(inputs), options, counts)
 
@@ -106,7 +106,8 @@ def _read_hashed(name: str, options: SourceOptions, counts: SourceCounts) -> Ite
     if counts.checksums is None or not is_file_name(name):
         yield from _read_one(name, options, counts)
         return
-    if content_suffix(Path(name)) in PARQUET_SUFFIXES + ARROW_SUFFIXES:  # not read sequentially
+    # Readers of these formats do not read the bytes in order.
+    if content_suffix(Path(name)) in PARQUET_SUFFIXES + ARROW_SUFFIXES:
         yield from _read_one(name, options, counts)
         counts.checksums[name] = sha256_of(parse_location(name))
         return

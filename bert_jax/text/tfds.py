@@ -53,7 +53,7 @@ def read_tfds(name: str, options: SourceOptions, counts: SourceCounts) -> Iterat
     """Yield the documents in a dataset's text feature, in the order in which they are stored.
 
     TFDS downloads and prepares the dataset if it does not exist yet. Rows that are not UTF-8 are
-    skipped if `options.on_bad_line` says so.
+    skipped if `options.on_bad_line` is "skip".
 
     Raises:
       ValueError: the dataset cannot be obtained or has no such feature, or a row cannot be used.
@@ -152,8 +152,10 @@ def resolved_tfds(name: str, data_dir: str | None) -> str:
 
 
 class _Opened(NamedTuple):
-    name: str  # including config, version and split
-    source: Any  # a sequence of rows
+    # The name includes the config, the version and the split.
+    name: str
+    # The rows, as a sequence.
+    source: Any
 
 
 @lru_cache(maxsize=8)

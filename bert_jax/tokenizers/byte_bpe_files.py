@@ -15,7 +15,8 @@ from bert_jax.tokenizers.vocabulary_files import check_ids, check_merges, read_j
 
 BYTE_BPE_VOCABULARY_NAME = "vocab.json"
 BYTE_BPE_MERGES_NAME = "merges.txt"
-BYTE_BPE_SPACE = "Ġ"  # stands for a space byte in a vocabulary
+# In a vocabulary, this letter stands for a space byte.
+BYTE_BPE_SPACE = "Ġ"
 
 
 def byte_bpe_backend(

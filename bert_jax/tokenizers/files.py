@@ -114,13 +114,13 @@ def read_backend(path: Path, lowercase: bool | None) -> Any:
 
 @contextmanager
 def tokenizer_copy(url: ObjectUrl) -> Iterator[Path]:
-    """Return a local copy of a tokenizer's files in a bucket; error messages name the URL.
+    """Yield a local copy of a tokenizer's files in a bucket; error messages contain the URL.
 
     Args:
       url: the URL of a file or a directory, as for `read_backend`.
 
     Raises:
-      ValueError: there is no such object, or the block raises a ValueError.
+      ValueError: there is no such object, or the body of the `with` statement raises a ValueError.
     """
     file = bool(url.key) and find(url) is not None
     wanted = {*_CHECKSUMMED_FILES, _FAIRSEQ_MODEL, CHECKSUMS_NAME}

@@ -16,7 +16,8 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, pro
 from bert_jax.tokenizers.special_tokens import ALBERT
 from bert_jax.tokenizers.vocabulary_files import check_size
 
-SENTENCEPIECE_SPACE = "▁"  # stands for the space before a word in a vocabulary
+# In a vocabulary, this character stands for the space before a word.
+SENTENCEPIECE_SPACE = "▁"
 SENTENCEPIECE_NAME = "spiece.model"
 # ALBERT's release splits pieces such as "2,", even though they are in its vocabulary. This penalty
 # makes them so unlikely that they are split here too.

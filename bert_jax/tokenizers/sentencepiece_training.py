@@ -29,7 +29,8 @@ from bert_jax.tokenizers.training import (
 ModelType = Literal["unigram", "bpe"]
 ALBERT_VOCAB_SIZE = 30_000
 _SENTENCE_CHARACTERS = 2_000
-_SENTENCE_BYTES = 4 * _SENTENCE_CHARACTERS  # UTF-8 has at most four bytes per character
+# UTF-8 uses at most four bytes per character.
+_SENTENCE_BYTES = 4 * _SENTENCE_CHARACTERS
 # As in ALBERT's release, these are always separate pieces.
 _PUNCTUATION = ("(", ")", '"', "-", ".", "–", "£", "€")
 

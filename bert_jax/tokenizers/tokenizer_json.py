@@ -67,7 +67,8 @@ def read_tokenizer_json(file: Path, config: Mapping[str, Any]) -> Any:
             "model (Unigram or BPE whose pieces include spaces)."
         )
     prefix_space = config.get("add_prefix_space")
-    if kind == "byte_bpe" and isinstance(prefix_space, bool):  # takes precedence in transformers
+    # In transformers, this setting takes precedence over the file.
+    if kind == "byte_bpe" and isinstance(prefix_space, bool):
         with expecting_fields(file):
             state = byte_bpe_files.with_prefix_space(state, prefix_space)
     backend = _load(file, state)
@@ -99,7 +100,7 @@ def _load(file: Path, state: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def _loading(file: Path) -> Iterator[None]:
-    """Turn the tokenizers library's errors and panics into a ValueError that names `file`."""
+    """Convert errors and panics of the tokenizers library to a ValueError with the file's path."""
     try:
         yield
     except ValueError as error:
@@ -184,7 +185,8 @@ def fingerprint_of(
     model = {key: value for key, value in state["model"].items() if key != "vocab"}
     normalizer = dict(state["normalizer"] or {})
     if normalizer.get("type") == "BertNormalizer" and normalizer["strip_accents"] is None:
-        normalizer["strip_accents"] = normalizer["lowercase"]  # this is what None means
+        # If strip_accents is None, accents are stripped only from lowercased text.
+        normalizer["strip_accents"] = normalizer["lowercase"]
     content = {
         "vocabulary": list(vocabulary.items()),
         "model": model,

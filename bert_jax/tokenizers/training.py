@@ -13,14 +13,16 @@ from numpy.typing import NDArray
 
 logger = logging.getLogger(__name__)
 
-MAX_SAMPLE_BYTES = 1 << 30  # takes three to five minutes on two cores
+# Training on a sample of this size takes three to five minutes on two cores.
+MAX_SAMPLE_BYTES = 1 << 30
 # SentencePiece keeps the sample and all of its suffixes in memory, which takes about 20 bytes per
 # byte of text.
 MAX_SENTENCEPIECE_BYTES = 1 << 27
 # Ten times the size of the largest published vocabularies. The libraries allocate memory for all
 # tokens up front.
 MAX_VOCAB_SIZE = 10_000_000
-MAX_COUNT = 2**63 - 1  # the largest value of the libraries' integer type
+# The largest value of the libraries' integer type.
+MAX_COUNT = 2**63 - 1
 NO_TEXT = "documents: no text to train a vocabulary on."
 
 
@@ -87,8 +89,10 @@ def utf8_size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8"))
 
 
-_NUM_SLOTS_LOG2 = 27  # one bit per slot, 16 MiB; a million words use less than 1% of the slots
-_HASH_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so it has an inverse modulo 2**64
+# With one bit per slot, the table takes up 16 MiB. A million words use less than 1% of the slots.
+_NUM_SLOTS_LOG2 = 27
+# The base is odd, so it has an inverse modulo 2**64.
+_HASH_BASE = np.uint64(0x9E3779B97F4A7C15)
 _HASH_BASE_INVERSE = np.uint64(pow(int(_HASH_BASE), -1, 2**64))
 _MIX = np.uint64(0xD6E8FEB86659FD93)
 

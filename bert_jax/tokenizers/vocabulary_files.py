@@ -93,7 +93,7 @@ def check_merges(
       prefix: the prefix of pieces that continue a word, such as "##".
 
     Raises:
-      ValueError: a piece is missing. The message names the merge.
+      ValueError: a piece is missing. The message gives the merge.
     """
     for left, right in merges:
         for piece in (left, right, left + right.removeprefix(prefix)):

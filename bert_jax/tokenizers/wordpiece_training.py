@@ -32,7 +32,9 @@ from bert_jax.tokenizers.training import (
 from bert_jax.tokenizers.wordpiece_files import CONTINUATION, MAX_WORD_CHARACTERS, wordpiece_backend
 
 BERT_VOCAB_SIZE = 30_522
-BERT_NUM_UNUSED = 99  # puts [UNK] [CLS] [SEP] [MASK] at 100..103, as in BERT's vocabularies
+# With this number, [UNK], [CLS], [SEP] and [MASK] have the ids 100 to 103, as in BERT's
+# vocabularies.
+BERT_NUM_UNUSED = 99
 # BERT's uncased vocabulary has 997 characters, each of which also occurs as a continuation.
 MAX_ALPHABET = 1000
 
@@ -116,7 +118,8 @@ def train_wordpiece(
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,
-        special_tokens=reserved + characters + continuations,  # numbered first, in this order
+        # The trainer assigns the first ids to these tokens, in this order.
+        special_tokens=reserved + characters + continuations,
         initial_alphabet=characters,
         limit_alphabet=len(characters),
         continuing_subword_prefix=CONTINUATION,

@@ -237,7 +237,7 @@ def test_keep_is_remembered(tmp_path: Path) -> None:
 def test_a_directory_without_a_valid_keep_is_refused(tmp_path: Path, stored) -> None:
     (tmp_path / "sweep.json").write_text(json.dumps({"config": {}} | stored))
     with pytest.raises(
-        ValueError, match="does not say which runs .* Set keep to all, best or none"
+        ValueError, match="does not specify which runs .* Set keep to all, best or none"
     ):
         kept_before(tmp_path)
 

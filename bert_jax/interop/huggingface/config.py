@@ -187,9 +187,10 @@ def read_pairs(content: Mapping[str, Any], family: Family) -> SentencePairs:
 
 
 def positions_fit(encoder: EncoderConfig, tokenizer: Tokenizer) -> bool:
-    """Return whether transformers would use the position embeddings that were trained.
+    """Return whether transformers would use the same position embeddings as in training.
 
-    transformers has no key for the offset; it computes the offset from the padding id.
+    transformers has no config key for the position offset; it computes the offset from the padding
+    id.
     """
     return encoder.position_offset in (0, tokenizer.pad_id + 1)
 
@@ -230,7 +231,7 @@ def write_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
         content["id2label"] = {str(number): name for number, name in enumerate(config.labels)}
         content["label2id"] = {name: number for number, name in enumerate(config.labels)}
     if config.classifier is not None and config.classifier.dropout:
-        # If the head and the layers use the same key, it already contains the rate for the layers.
+        # If the head and the layers share a key, the key is already set to the layers' rate.
         content.setdefault(family.dropout_before(config.head), config.head_dropout)
     if config.classifier is not None and len(config.classifier.problems) > 1:
         names = {name: hf_name for hf_name, name in PROBLEMS.items()}

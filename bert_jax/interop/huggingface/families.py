@@ -48,7 +48,7 @@ def family_of(encoder: EncoderConfig) -> Family:
 
 
 def family_named(content: Mapping[str, Any], where: str) -> Family:
-    """Return the family named in a config.json, or BERT for an old file that names none.
+    """Return the family that a config.json specifies, or BERT for an old file that does not.
 
     Raises:
       ValueError: the family is not supported.

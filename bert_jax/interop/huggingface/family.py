@@ -124,10 +124,10 @@ class Family:
         return dict(self.tied) if encoder.tied_output else {}
 
     def unused_in(self, encoder: EncoderConfig) -> dict[str, str]:
-        """Return a dict that maps each tensor that a model does not use to the one used instead.
+        """Return a dict that maps each unused tensor of a model to the tensor used instead.
 
-        If the output layer is not tied, it has a bias of its own, but HF's classes still contain
-        the bias that they would otherwise use.
+        An output layer that is not tied has its own bias. HF's classes nevertheless contain the
+        bias that a tied output layer uses.
         """
         if encoder.tied_output:
             return {}

@@ -174,7 +174,7 @@ def _classifier_names(family: Family) -> list[str]:
 
 
 def _another_task(content: Mapping[str, Any], head: str, family: Family) -> bool:
-    """Return whether config.json names a kind of classifier other than `head`."""
+    """Return whether config.json specifies a kind of classifier other than `head`."""
     kinds = map(family.architectures.get, _classifier_names(family))
     named = set(classes_of(content)).intersection(kinds)
     return bool(named) and family.architectures.get(head) not in named

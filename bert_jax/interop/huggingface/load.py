@@ -162,8 +162,8 @@ def load_tokenizer(given: Path | None, source: Path) -> Tokenizer:
     """Load the tokenizer at `given`, or the one in the model's directory if `given` is None.
 
     Raises:
-      ValueError: the tokenizer cannot be read. If it is the directory's own, the message names the
-        option that specifies a different one.
+      ValueError: the tokenizer cannot be read. For the directory's own tokenizer, the message
+        suggests the option for using a different one.
     """
     if given is not None:
         return _load_tokenizer(given)
@@ -256,7 +256,7 @@ def match_model(
     Args:
       config: the model's config.
       tensors: the source's tensors.
-      asked: whether the user requested this head, in which case the source may lack it.
+      asked: whether the user requested this head. If so, the source may lack it.
       positions: the number of positions to keep, counted from the first; None requires a position
         table with the size given in the config.
       new_classifier: whether to replace the source's classifier, because it does not fit the task
@@ -295,7 +295,8 @@ def match_model(
         if new_classifier and name.startswith("classifier."):
             return True
         if new_classifier and hf_name.startswith("classifier.") and hf_name not in tensors.shapes:
-            return True  # RoBERTa's dense layer, which token classifiers do not have
+            # This is RoBERTa's dense layer, which token classifiers do not have.
+            return True
         part = family.part_of(hf_name)
         return asked and not name.startswith("encoder.") and part not in existing
 

@@ -89,7 +89,8 @@ def _theta(content: Mapping[str, Any], kind: str) -> float:
     if not names <= {None, "default"}:
         raise ValueError(f"rope_type is {sorted(filter(None, names))}; only 'default' is supported")
     theta = parameters.get("rope_theta", content.get(key, default))
-    if theta is None and kind == LOCAL:  # the first releases used the global base in this case
+    # The first releases used the global base for local layers without a base.
+    if theta is None and kind == LOCAL:
         return _theta(content, GLOBAL)
     if isinstance(theta, bool) or not isinstance(theta, (int, float)):
         raise ValueError(f"{key} is {theta!r}; expected a number")

@@ -89,15 +89,15 @@ def write_directory(
         tensors[hf_name] = ordered[0] if len(ordered) == 1 else np.concatenate(ordered)
     assert not parameters, f"not exported: {sorted(parameters)}"
     for unused, used in family_of(config.encoder).unused_in(config.encoder).items():
-        if (
-            used in tensors
-        ):  # transformers warns about tensors that its class expects but the file lacks
+        # transformers warns about tensors that its class expects but the file lacks.
+        if used in tensors:
             tensors[unused] = tensors[used].copy()
     save_file(tensors, target / SAFETENSORS, metadata={"format": "pt"})
     # The tokenizer must return segment ids only if the model has more than one segment. BERT's
     # tokenizer returns them by default, but ALBERT's does so only if configured to. If the model
-    # has no segments, Hugging Face's class does not accept segment ids; if the model has only one,
-    # the embedding table has no row for segment 1, which tokenizers assign to the second text.
+    # has no segments, Hugging Face's class does not accept segment ids. If the model has one
+    # segment, its embedding table has no row for segment 1, which tokenizers assign to the second
+    # text.
     segments = ["token_type_ids"] if config.encoder.num_segments > 1 else []
     save_tokenizer(
         tokenizer, target, config.encoder, inputs=["input_ids", *segments, "attention_mask"]

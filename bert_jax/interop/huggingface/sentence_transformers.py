@@ -46,7 +46,8 @@ _FLAGS: Mapping[str, PoolingMode] = {
 _ENCODER_KEYS: Mapping[str, Any] = {
     "max_seq_length": None,
     "do_lower_case": None,
-    "unpad_inputs": None,  # saves time without changing the vectors
+    # Unpadding saves time without changing the vectors.
+    "unpad_inputs": None,
     "transformer_task": "feature-extraction",
     "module_output_name": "token_embeddings",
     "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
@@ -95,8 +96,8 @@ def read_sentence_model(directory: Path, options: ImportOptions) -> SentenceMode
     except _NotSupported as error:
         if options.head is None:
             raise ValueError(
-                f"{error}, so sentence embeddings cannot be computed. To import only the encoder, "
-                "which then embeds a text as the mean of its token vectors, use --head encoder"
+                f"{error}, so sentence embeddings cannot be computed. Use --head encoder to import "
+                "only the encoder, which embeds a text as the mean of its token vectors"
             ) from error
         note = f"{MODULES_NAME}: the modules {', '.join(dropped)} are dropped: {error}"
         return SentenceModel(encoder, notes=(note,))
@@ -115,12 +116,13 @@ def _modules(file: Path) -> Iterator[_Module]:
     for kind, path in named:
         if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
             raise ValueError(f"{file}: path {path!r}: expected the relative path of a subdirectory")
-        own = kind.startswith("sentence_transformers.")  # otherwise, the model brings its own code
+        # A module with any other prefix is custom code that comes with the model.
+        own = kind.startswith("sentence_transformers.")
         yield _Module(kind.rpartition(".")[2] if own else kind, file.parent / path)
 
 
 def _settings(directory: Path, modules: Sequence[_Module]) -> tuple[SentenceEmbedding, bool]:
-    """Return (settings, lowercase); `lowercase` says whether to lowercase texts."""
+    """Return the sentence-embedding settings, and whether to lowercase texts."""
     file = directory / MODULES_NAME
     for number, module in enumerate(modules):
         if module.kind not in (_ENCODERS, ("Pooling",), ("Normalize",))[min(number, 2)]:

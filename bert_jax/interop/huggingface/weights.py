@@ -223,7 +223,8 @@ class NewestNames:
                     "Remove one of them"
                 )
             self._stored_names[newest] = name
-        for copy, original in family.tied_in(encoder).items():  # some files contain only the copy
+        # Some files contain only the copy of a tied tensor.
+        for copy, original in family.tied_in(encoder).items():
             if copy in self._stored_names and original not in self._stored_names:
                 self._stored_names[original] = self._stored_names.pop(copy)
         self.shapes = {name: tensors.shapes[stored] for name, stored in self._stored_names.items()}
@@ -234,7 +235,8 @@ class NewestNames:
 
 
 def _newest(name: str, family: Family) -> str:
-    if name.endswith(("LayerNorm.gamma", "LayerNorm.beta")):  # TensorFlow's names, used until 2019
+    # Until 2019, the files used TensorFlow's names.
+    if name.endswith(("LayerNorm.gamma", "LayerNorm.beta")):
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
         name = name.replace("LayerNorm.beta", "LayerNorm.bias")
     bare = (
