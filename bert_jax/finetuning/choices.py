@@ -34,7 +34,7 @@ _FORM_KEYS = form_keys("choices")
 
 @dataclass(frozen=True)
 class ChoiceSet(ExampleSet):
-    """Multiple-choice examples, each with a context and choices, one of which is correct."""
+    """Multiple-choice examples. Each has a context and several choices; one choice is correct."""
 
     endings: ClassVar[tuple[str, ...]] = (".csv",)
     features: Features

@@ -1,4 +1,4 @@
-"""Define the config of a fine-tuning run, whose values come from `configs/finetune/*.py`."""
+"""Define the config of a fine-tuning run; its values are set in `configs/finetune/*.py`."""
 
 from __future__ import annotations
 

@@ -304,7 +304,7 @@ def _directory_hint(task: TaskConfig, work_dir: Path) -> str:
 
 
 def _check_separate(paths: Sequence[str], into: Path) -> None:
-    """Reject a directory that contains the task's files, which predictions could overwrite."""
+    """Raise ValueError if predictions could overwrite the task's files in this directory."""
     for path in paths:
         if into.resolve() in (Path(path).resolve(), Path(path).resolve().parent):
             raise ValueError(

@@ -49,7 +49,7 @@ from bert_jax.training.state import TrainState, abstract_state, parameter_key
 
 @dataclass(frozen=True)
 class FinetuneRun:
-    """A run whose files have been read and whose config has been checked against them.
+    """An open run: its files have been read, and its config has been checked against them.
 
     Attributes:
       place: the directory that the run writes to.
@@ -59,7 +59,7 @@ class FinetuneRun:
       data: the task's examples.
       max_length: the maximum number of tokens per sequence.
       mesh: the device mesh.
-      row_lengths: the lengths that rows are padded to, each with its own compiled program.
+      row_lengths: the lengths that rows are padded to. Each length has its own compiled program.
       compiled: the compiled steps, with the settings that they depend on.
       rows_evaluated: the maximum number of examples per evaluation batch.
       monitoring: the settings for evaluations and progress reports.

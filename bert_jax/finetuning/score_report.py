@@ -44,9 +44,9 @@ def check_outputs(
       labeled: whether there are labels; False if `--unlabelled` is given.
 
     Raises:
-      ValueError: there are no labels, but `output` is given or `predictions` is missing; the JSON
-        file would be in the predictions directory; or the file exists and was not written by
-        `evaluate`.
+      ValueError: there are no labels, but `output` is given or `predictions` is missing. The JSON
+        file is also rejected if it is in the predictions directory, or if it exists and was not
+        written by `evaluate`.
     """
     if not labeled and (output or not predictions):
         raise ValueError(

@@ -83,7 +83,7 @@ def read_set(
     """Read and tokenize a split's examples, with their labels unless it is the test split.
 
     Raises:
-      ValueError: see `read_sentences` and, for GLUE's test sets, `check_submission_ids`.
+      ValueError: `read_sentences` or, for a GLUE test set, `check_submission_ids` rejects the file.
     """
     examples = read_sentences(files, split, labeled=split != "test")
     if glue is not None:

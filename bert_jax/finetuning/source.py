@@ -91,8 +91,8 @@ def open_source(init_from: str, work_dir: Path, mesh: Mesh, *, from_scratch: boo
     """Open the model in `init_from` that the run in `work_dir` starts from.
 
     Raises:
-      ValueError: `init_from` is `work_dir`, contains another model's tokenizer, or is neither a
-        work directory nor the deleted source of a run that is being resumed.
+      ValueError: `init_from` is `work_dir`, contains another model's tokenizer, or is not a work
+        directory. A deleted directory is accepted if the run in `work_dir` started from it.
     """
     directory = _local(init_from)
     if work_dir.resolve() == directory.resolve():

@@ -82,8 +82,8 @@ def sweep(
       num_epochs: the epoch counts of the grid.
       num_seeds: the number of seeds per combination.
       vary: the values of other config keys to try, keyed by dotted key, such as
-        `{"tuning.top_layers": [-1, 2, 0]}`. All combinations of the values and of the
-        hyperparameters above are run. The values replace those in `config`.
+        `{"tuning.top_layers": [-1, 2, 0]}`. All combinations of these values and the
+        hyperparameters are run. The values replace the ones in `config`.
       keep: which runs keep their checkpoints on disk; None means the setting that the sweep in
         `output` used before, or "best" for a new sweep.
       command: the command that repeats the sweep, for the report; defaults to a call to this

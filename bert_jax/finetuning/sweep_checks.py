@@ -20,7 +20,7 @@ from bert_jax.training.learning_rates import make_schedule
 
 @contextmanager
 def naming(variant: Variant) -> Iterator[None]:
-    """Add the variant to the message of a `ValueError`, unless it already names the variant."""
+    """Add the variant to the message of a `ValueError`, unless the message already mentions it."""
     try:
         yield
     except ValueError as error:

@@ -68,7 +68,7 @@ def sweep_figure(results: SweepResults) -> Figure:
     for axis, each in zip(panels, epochs, strict=True):
         _draw_panel(axis, each, results, lines)
     low, high = panels[0].get_ylim()
-    # Without this, equal scores would be drawn with their rounding errors magnified.
+    # Widen the axis if all scores are equal. Otherwise, it would magnify their rounding errors.
     if high - low < _ROUNDING:
         panels[0].set_ylim((low + high) / 2 - 0.01, (low + high) / 2 + 0.01)
     # The panels use the same colors, so they share one legend.

@@ -64,11 +64,11 @@ OnProgress = Callable[[str], None]
 
 @dataclass
 class Sweep:
-    """A sweep whose files have been read and whose combinations have been checked.
+    """An open sweep: its files have been read, and its combinations have been checked.
 
     Attributes:
-      opened: an open run for each variant, which has the task's test sets. The variant's runs in
-        the grid share its data and programs, but have their own hyperparameters and no test sets.
+      opened: an open run for each variant, with the task's test sets. The variant's runs in the
+        grid share its data and programs. They have their own hyperparameters, but no test sets.
       facts: the properties that each variant's runs share.
       output: the sweep's directory.
       grid: the grid of variants, hyperparameters and seeds.
@@ -119,7 +119,7 @@ class Sweep:
         return True
 
     def _announce(self, report: OnReport) -> None:
-        """Report how many runs ended earlier, and where the rest will write their output."""
+        """Report how many runs ended earlier, and where the other runs will write their output."""
         planned = len(self.grid.runs)
         if self._results:
             report(Message(f"{len(self._results)} of {planned} runs ended earlier"))
@@ -249,7 +249,8 @@ class Sweep:
         if not resumed:
             seconds, end = time.monotonic() - start, ended(directory)
             assert end is not None
-            fraction = end.trained_steps / run.total_steps  # below 1 after early stopping
+            # The fraction is below 1 after early stopping.
+            fraction = end.trained_steps / run.total_steps
             self._durations.add(hyperparameters, seconds, fraction=fraction)
         return True
 

@@ -64,7 +64,8 @@ class TaskConfig(abc.ABC):
 
         Args:
           split: the split whose file is read.
-          model: an existing classifier, whose labels are used if they fit; None to train a new one.
+          model: an existing classifier; its labels are used if they fit. None to train a new
+            classifier.
         """
         return self
 

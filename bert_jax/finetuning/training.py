@@ -234,7 +234,7 @@ def train(
             ledger.finish("finished")
         else:
             stopped = "stopped after training; run the same command to write the predictions"
-    # The ledger's last entry is written when the block above ends.
+    # The ledger's last entry is written at the end of the `with` statement.
     if goodput := ledger.goodput():
         report(Message("\n".join(goodput_lines(goodput))))
     if stopped:

@@ -139,7 +139,7 @@ def window_sizes(
 ) -> tuple[int, int]:
     """Return the windows' stride and the question's maximum length, both in tokens.
 
-    Both values come from `defaults` unless `max_length` is less than the default. In that case, the
+    If `max_length` is at least the default, both values come from `defaults`. If it is less, the
     question takes up at most a third of a row, and windows overlap by at least half.
     """
     assert defaults.spans is not None

@@ -86,9 +86,9 @@ class Embedding:
             from 0.
 
         Raises:
-          ValueError: the text does not contain the word that many times, the word lies in the part
-            that was cut off, or it is part of a special token that is spelled out in the text, such
-            as "mask" in "[MASK]".
+          ValueError: the text does not contain the word that many times, or the word was cut off. A
+            word is also rejected if it is part of a special token that is spelled out in the text,
+            such as "mask" in "[MASK]".
         """
         places = find_words(self.tokenizer, self.text, word)
         if not 0 <= occurrence < len(places):
@@ -207,7 +207,7 @@ class Embed(Predictor):
           text: a text or a list of texts.
           prompt_name: the name of the prompt to prepend to every text; None for the model's default
             prompt.
-          prompt: a text to prepend to every text in place of a named prompt; "" for no prompt.
+          prompt: a text to prepend to every text instead of a named prompt; "" for no prompt.
 
         Raises:
           ValueError: `text` is neither a string nor a list, or the prompt does not exist.
@@ -225,7 +225,7 @@ class Embed(Predictor):
         Args:
           texts: the texts.
           prompt_name: the name of the prompt to prepend to every text; see `__call__`.
-          prompt: a text to prepend to every text in place of a named prompt; see `__call__`.
+          prompt: a text to prepend to every text instead of a named prompt; see `__call__`.
 
         Raises:
           ValueError: `texts` is not a list, or the prompt does not exist.

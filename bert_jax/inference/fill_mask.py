@@ -145,7 +145,7 @@ class FillMask(Predictor):
         ]
 
     def _mask_problem(self, text: str, num_tokens: int, mask_indices: NDArray[np.int64]) -> str:
-        """Return why the masks at these token indices cannot be filled, or "" if they can."""
+        """Return the reason why the masks at these tokens cannot be filled, or "" if they can."""
         start = text[:40]
         if not len(mask_indices):
             return (

@@ -20,7 +20,7 @@ Fields = Sequence[tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Document:
-    """Consecutive sentences, each of which is a string or a list of words."""
+    """Consecutive sentences. Each sentence is a string or a list of words."""
 
     sentences: list[str | list[str]]
 

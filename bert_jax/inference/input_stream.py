@@ -32,8 +32,8 @@ USE_EVALUATE = (
 # cores, with a model that has 40 positions).
 MAX_BYTES = 2 << 20
 Line = TypeVar("Line")
-# What the reading thread puts in the queue: a line, None at the end of the input, or the exception
-# that made it stop.
+# An item that the reading thread puts in the queue: a line, None at the end of the input, or the
+# exception that stopped the thread.
 _Read = bytes | Exception | None
 
 
@@ -141,7 +141,8 @@ def chunks(
     """Yield `lines` in parts that double in size, from `first` up to `largest` lines.
 
     The first part is small so that the first results are available early. A part ends early at a
-    None, or before a line that would make it exceed `MAX_BYTES`, as measured by `num_bytes`.
+    None. It also ends early if the next line would increase its size, as measured by `num_bytes`,
+    to more than `MAX_BYTES`.
     """
     part: list[Line] = []
     size, held = first, 0

@@ -25,8 +25,8 @@ def open_output(path: str | None, source: Input, standard_output: TextIO) -> Ite
     Until the body of the `with` statement ends without an error, the file is named PATH.partial.
 
     Args:
-      path: the file, whose directory is created if it does not exist, or the URL of an object,
-        which is uploaded at the end; None or "-" for standard output.
+      path: the output file or the URL of an object; None or "-" for standard output. The file's
+        directory is created if it does not exist. An object is uploaded at the end.
       source: the input, which must not be overwritten.
       standard_output: the stream to yield for standard output.
 
@@ -95,6 +95,6 @@ def write_answers(
 
 
 def unusable_note(num_lines: int, num_unusable: int) -> str:
-    """Return a note that says how many lines of the input could not be used."""
+    """Return a note on the number of input lines that could not be used."""
     counts = f"{num_unusable:,} of {num_lines:,}"
     return f"NOTE  {counts} lines could not be used; the output contains their errors"

@@ -117,7 +117,7 @@ def _string_problems(texts: Sequence[Sequence[object]]) -> dict[int, str]:
 
 
 def _string_problem(part: object) -> str:
-    """Return why `part` is not a valid Unicode string, or "" if it is valid."""
+    """Return the reason why `part` is not a valid Unicode string, or "" if it is valid."""
     if not isinstance(part, str):
         return f"expected a string, got a value of type {type(part).__name__}"
     try:
@@ -354,7 +354,7 @@ class Predictor:
 
     @property
     def num_shapes(self) -> int:
-        """The number of batch shapes used so far, each of which was compiled once."""
+        """The number of batch shapes used so far. Each shape was compiled once."""
         return len(self._runner.shapes)
 
     def _run(self, program: Program, features: Features) -> list[Row]:

@@ -102,11 +102,11 @@ class Tag(Predictor):
         """Tag a text, or each text in a list.
 
         The tokenizer splits a string into words and separates all punctuation marks, so that
-        "U.S.A." becomes six words. Many data sets split texts less finely. If your text is
-        already split into words, pass them as a tuple of strings or, in a list of texts, as any
-        sequence of strings. `start` and `end` are then offsets into the words joined by spaces. A
-        text that is too long is split into parts, each of which is tagged with as much surrounding
-        text as fits.
+        "U.S.A." becomes six words. Many data sets split texts less finely. If your text is already
+        split into words, pass them as a tuple of strings or, in a list of texts, as any sequence of
+        strings. `start` and `end` are then offsets into the words joined by spaces. A text that is
+        too long is split into parts. Each part is tagged with as much of the surrounding text as
+        fits.
 
         Args:
           text: a text as a string or as a tuple of words, or a list of texts.

@@ -147,8 +147,8 @@ def export(
 def _without_source_paths() -> Iterator[None]:
     """Keep the paths of source files out of exported programs.
 
-    JAX records the source file of every operation, so a program would contain this machine's paths,
-    and its bytes would depend on where the package is installed.
+    By default, JAX records the source file of every operation. A program then contains this
+    machine's paths, and its bytes depend on where the package is installed.
     """
     name = "jax_hlo_source_file_canonicalization_regex"
     former = getattr(jax.config, name)

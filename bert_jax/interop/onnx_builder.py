@@ -1,8 +1,8 @@
 """Collect the operators and weights of an ONNX graph.
 
-The graph is written by hand, so that it uses operators for which runtimes have optimized kernels
-and fusions (LayerNormalization, Gelu, BERT's attention pattern); a traced graph would consist of
-elementary arithmetic. Tests compare the graph's outputs with the model's.
+The graph is written by hand. It uses operators that runtimes can optimize with special kernels and
+fusions (LayerNormalization, Gelu, BERT's attention pattern), whereas a traced graph would consist
+of elementary arithmetic. Tests compare the graph's outputs with the model's.
 """
 
 from __future__ import annotations

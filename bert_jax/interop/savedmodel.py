@@ -91,7 +91,7 @@ def _expanded(program: export.Exported) -> export.Exported:
 
 
 def _check_runs(signature: Any, rank: int) -> None:
-    """Run the program on one token, as a StableHLO version mismatch shows up only at run time."""
+    """Run the program on one token, since a StableHLO version mismatch appears only at run time."""
     ids = tf.constant(np.ones((1,) * rank, np.int32))
     try:
         signature(**dict.fromkeys(INPUTS, ids))

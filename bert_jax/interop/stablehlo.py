@@ -46,7 +46,7 @@ def export_model(config: ModelConfig, *, hidden_states: bool) -> export.Exported
 
 
 def dims_of(config: ModelConfig) -> str:
-    """Return the names of the input dims, each of which may have any size."""
+    """Return the names of the input dims, which may have any size."""
     return "batch, choices, length" if scores_choices(config.head) else "batch, length"
 
 

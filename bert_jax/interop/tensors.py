@@ -70,7 +70,7 @@ class Origin:
 
 @dataclass
 class Account:
-    """The result of matching parameters with foreign tensors, all of which are accounted for.
+    """The result of matching parameters with foreign tensors. It accounts for all of them.
 
     Attributes:
       taken: the origin of each imported parameter, keyed by the parameter's name.

@@ -150,7 +150,7 @@ class _Pair:
         return cls(models, tokenizers, sizes, pooling, report)
 
     def tokenizer_problem(self) -> str:
-        """Return why the models get different ids for the same text, or "" if the ids agree."""
+        """Return the reason why the models get different ids for a text, or "" if the ids agree."""
         tokenizers = [tokenizer for tokenizer in self.tokenizers if tokenizer is not None]
         alike = len(tokenizers) < 2 or same_ids(*tokenizers)
         read_alike = True

@@ -144,7 +144,7 @@ def open_tokenizer(path: Path) -> Tokenizer | None:
 def sentence_embedding_differences(first: Path, second: Path) -> list[str]:
     """Return one line for each difference between two models' sentence-embedding settings.
 
-    The list is empty unless both models have such settings; most models have none.
+    The list is empty if one of the models has no such settings, as is the case for most models.
 
     Raises:
       ValueError: a file that contains the settings is damaged.

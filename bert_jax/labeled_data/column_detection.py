@@ -51,7 +51,7 @@ _PAIR_NAMES = (
     ("query", "document"),
 )
 # The column with the longest texts on average is chosen only if its mean text length is at least
-# this many times that of the runner-up.
+# this factor times the next column's mean.
 _CLEARLY_LONGER = 2.0
 
 

@@ -43,7 +43,7 @@ def find_file(path: str | Location) -> Location:
 
     Raises:
         ValueError: neither file exists.
-        StorageError: the store does not answer.
+        StorageError: the bucket cannot be reached.
     """
     file = _first_existing(path)
     if file is None:
@@ -83,7 +83,7 @@ def file_lines(path: Location) -> Iterator[str]:
 
 
 def stream_lines(stream: IO[bytes], name: str) -> Iterator[str]:
-    """Yield the lines of a stream the way `file_lines` does. `name` appears in messages."""
+    """Yield the lines of a stream; see `file_lines`. `name` is the stream's name in messages."""
     for number, data in enumerate(stream_bytes(stream, name), start=1):
         if isinstance(data, LongLine):
             raise ValueError(f"{name}:{number}: {data.problem(MAX_LINE_BYTES)}")

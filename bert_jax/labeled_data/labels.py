@@ -1,4 +1,4 @@
-"""Check labels and label sets against those that a task allows, and convert them to numbers."""
+"""Check labels and label sets against a task's labels, and convert them to numbers."""
 
 from __future__ import annotations
 

@@ -271,8 +271,8 @@ def sentence_features(
 
     Token and segment IDs are the same as those of `BertTokenizerFast(first, second,
     truncation=True, max_length=max_length)` in Hugging Face Transformers. If the examples have
-    labels, the target "labels" is an int32 index into `labels`, or a float32 number if `labels` is
-    (), or float32 indicators [examples, labels] if an example may have multiple labels.
+    labels, the target "labels" is an int32 index into `labels`. It is a float32 number if `labels`
+    is (), and float32 indicators [examples, labels] if an example may have multiple labels.
 
     Args:
         examples: the examples.

@@ -79,7 +79,7 @@ def tag_features(
 
     Each word is tokenized on its own, as with `is_split_into_words` in Hugging Face Transformers. A
     word without tokens is replaced by [UNK], and a word longer than a window is truncated. A
-    sentence longer than a window is divided into parts of about half a window, each of which gets a
+    sentence longer than a window is divided into parts of about half a window. Each part gets a
     window with as much of the surrounding sentence as fits.
 
     Args:

@@ -74,9 +74,8 @@ def recognize_scheme(
         locations: [sentences][words] "file:line", for messages.
 
     Raises:
-        ValueError: some tags have prefixes while others, apart from "O", have none, or entities are
-            marked in different schemes. The message gives the file, line and value of each
-            conflicting tag.
+        ValueError: only some of the tags other than "O" have prefixes, or entities are marked in
+            different schemes. The message gives the file, line and value of each conflicting tag.
     """
     sentences = _Marks(tags, locations)
     first = _first_of_prefix(sentences)

@@ -77,14 +77,14 @@ def encode_sentences(
             continue
         located = tokenizer.encode_with_offsets(part, specials_as_text=True)
         for tokens, words in zip(located, tokenizer.word_offsets(part), strict=True):
-            # The word that a token belongs to is the last one that starts no later than the token.
+            # A token belongs to the last word that starts at or before the token.
             word = np.searchsorted(words[:, 0], tokens.offsets[:, 0], side="right")
             sentences.append(EncodedSentence(tokens.ids, word.astype(np.int32)))
     return sentences
 
 
 def sentence_problem(sentence: EncodedSentence, max_length: int) -> str:
-    """Return why a sentence cannot be scored, or "" if it can.
+    """Return the reason why a sentence cannot be scored, or "" if it can.
 
     Args:
       sentence: the sentence.

@@ -82,7 +82,7 @@ class MinimalPairScores:
 
     @property
     def num_ties(self) -> int:
-        """The number of pairs whose sentences have equal scores, which count as wrong."""
+        """The number of pairs with equal scores for both sentences. Such ties count as wrong."""
         return int((self.log_likelihoods[:, 0] == self.log_likelihoods[:, 1]).sum())
 
     @property
@@ -94,7 +94,7 @@ class MinimalPairScores:
         return by_phenomenon(self.paradigms)
 
     def lines(self) -> Iterator[str]:
-        """Yield a table with a row for each phenomenon and, below it, for each of its paradigms."""
+        """Yield a table with a row for each phenomenon, followed by the rows of its paradigms."""
         yield f"model      {self.checkpoint}"
         yield f"data       {self.data}: {len(self.pairs):,} pairs, {len(self.paradigms)} paradigms"
         masks = "tokens, with the rest of their word" if self.whole_words else "single tokens"

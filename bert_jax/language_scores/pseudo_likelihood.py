@@ -226,7 +226,7 @@ class PseudoLikelihood(Predictor):
         return encode_sentences(self.tokenizer, texts, whole_words=self.whole_words)
 
     def problem(self, sentence: EncodedSentence) -> str:
-        """Return why a sentence cannot be scored, or "" if it can."""
+        """Return the reason why a sentence cannot be scored, or "" if it can."""
         return sentence_problem(sentence, self.max_length)
 
     def score(

@@ -75,7 +75,7 @@ def read_text_rows(
       max_length: the maximum number of tokens in a row, including special tokens.
       max_sentences: the maximum number of sentences in the sample, which may be 0; None for all.
       seed: the seed of the sample.
-      language: the language whose rules are used to split the text into sentences.
+      language: the language of the rules for splitting the text into sentences.
       sources: the options for reading the inputs.
 
     Raises:

@@ -129,12 +129,12 @@ def score_text(
       inputs: a file in any format that `prepare` reads, or a list of files, directories, patterns
         and TFDS datasets.
       max_length: the maximum number of tokens in a row; defaults to the model's number of
-        positions. A model is best scored with rows as long as those that it was trained on.
+        positions. For a fair score, use rows of the same length as in training.
       max_sentences: the maximum number of sentences in the random sample for the pseudo-perplexity;
         None for all sentences.
       seed: the seed of the masks and of the sample.
       step: the step of the checkpoint; if None, the best or newest one.
-      language: the language whose rules are used to split the text into sentences (ISO 639-1).
+      language: the language (ISO 639-1) of the rules for splitting the text into sentences.
       sources: the options for reading the inputs, such as `text_field`.
       on_progress: called with progress messages.
 

@@ -1,4 +1,4 @@
-"""Read the text column of Arrow files, such as those that Hugging Face datasets are saved in."""
+"""Read the text column of Arrow files, such as the files of saved Hugging Face datasets."""
 
 from __future__ import annotations
 

@@ -63,8 +63,8 @@ def separators_between(backend: Any, specials: SpecialTokens) -> int | None:
     """Return how many [SEP]s separate the texts of a pair, or None if pairs get no special tokens.
 
     Raises:
-      ValueError: the backend does not turn a text into `[CLS] A [SEP]`, or does not turn a pair
-        into `[CLS] A [SEP] B [SEP]` (with one or more [SEP]s between the texts).
+      ValueError: the backend does not encode a text as `[CLS] A [SEP]` and a pair as `[CLS] A [SEP]
+        B [SEP]` (with one or more [SEP]s between the texts).
     """
     if backend.num_special_tokens_to_add(is_pair=False):
         _special_tokens_around(backend, ("a",), specials)

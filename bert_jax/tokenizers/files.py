@@ -70,10 +70,10 @@ def read_backend(path: Path, lowercase: bool | None) -> Any:
     """Read a tokenizer from a file or a directory.
 
     In a directory, tokenizer.json takes precedence over other files. `lowercase` sets whether text
-    is lowercased and defaults to `do_lower_case` in tokenizer_config.json in the same directory.
-    If neither is set, a tokenizer.json keeps its own setting, a vocab.txt is treated as uncased if
-    no token contains an uppercase ASCII letter, and a spiece.model is treated as uncased, like
-    ALBERT's. Byte-level BPE is always cased.
+    is lowercased and defaults to `do_lower_case` in tokenizer_config.json in the same directory. If
+    neither is set, the default depends on the file. A tokenizer.json keeps its own setting. A
+    vocab.txt is treated as uncased if no token contains an uppercase ASCII letter. A spiece.model
+    is treated as uncased, like ALBERT's. Byte-level BPE is always cased.
 
     Raises:
       ValueError: a file is missing, damaged or unsupported, or conflicts with `lowercase`.

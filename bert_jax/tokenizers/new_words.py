@@ -29,8 +29,8 @@ class NewWord:
     """A word that was added to a vocabulary.
 
     Attributes:
-      word: the word, as in the vocabulary: after lowercasing and stripping accents, if the
-        tokenizer does so.
+      word: the word as it appears in the vocabulary, normalized by the tokenizer (for example,
+        lowercased and without accents).
       token_id: its id.
       replaced: the [unusedN] entry whose id the word took; "" if the id is new.
       pieces: the ids of the tokens that the word was split into before.

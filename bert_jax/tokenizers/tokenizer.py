@@ -80,9 +80,10 @@ class Tokenizer:
         contain one of these files, or be a work directory or a prepared corpus. A vocab.json needs
         a merges.txt in the same directory and is always cased. For any other file, `lowercase` sets
         whether text is lowercased and stripped of accents, and defaults to `do_lower_case` in
-        tokenizer_config.json in the same directory. If neither is set, a tokenizer.json keeps its
-        own setting, a vocab.txt is treated as uncased if no token contains an uppercase ASCII
-        letter, and a spiece.model is treated as uncased. The path may be a URL in a bucket.
+        tokenizer_config.json in the same directory. If neither is set, the default depends on the
+        file. A tokenizer.json keeps its own setting. A vocab.txt is treated as uncased if no token
+        contains an uppercase ASCII letter. A spiece.model is treated as uncased. The path may be a
+        URL in a bucket.
 
         Raises:
           ValueError: the file does not exist or is not a vocabulary of the BERT family.
@@ -111,9 +112,9 @@ class Tokenizer:
 
         Args:
           texts: the texts.
-          specials_as_text: whether "[MASK]" in a text is encoded as ordinary text (a word in
-            brackets), as in BERT's own data preparation, rather than as the special token, as in
-            Hugging Face's tokenizers. Set this for text from unknown sources.
+          specials_as_text: whether to encode "[MASK]" in a text as ordinary text (a word in
+            brackets), as in BERT's own data preparation. Otherwise, it is encoded as the special
+            token, as in Hugging Face's tokenizers. Set this to True for text from unknown sources.
 
         Raises:
           ValueError: a text is not a string or contains a lone surrogate.

@@ -64,7 +64,7 @@ def read_tokenizer_json(file: Path, config: Mapping[str, Any]) -> Any:
     if kind is None:
         raise ValueError(
             f"{file}: its model is {model}. Expected WordPiece, byte-level BPE, or a SentencePiece "
-            "model (Unigram or BPE whose pieces include spaces)."
+            "model (Unigram, or BPE with spaces in its pieces)."
         )
     prefix_space = config.get("add_prefix_space")
     # In transformers, this setting takes precedence over the file.
@@ -72,8 +72,7 @@ def read_tokenizer_json(file: Path, config: Mapping[str, Any]) -> Any:
         with expecting_fields(file):
             state = byte_bpe_files.with_prefix_space(state, prefix_space)
     backend = _load(file, state)
-    # The file may enable padding, or truncation to 512 tokens, either of which would corrupt a
-    # corpus.
+    # The file may enable padding or truncation to 512 tokens. Both would corrupt a corpus.
     backend.no_truncation()
     backend.no_padding()
     vocabulary = backend.get_vocab(with_added_tokens=True)

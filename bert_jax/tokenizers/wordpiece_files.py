@@ -68,9 +68,8 @@ def wordpiece_backend(
 def read_vocabulary(file: Path) -> dict[str, int]:
     """Read a vocab.txt into a dict from piece to id.
 
-    White space around a piece is stripped, as in BERT's released code, unless the line contains
-    only white space or the stripped piece also occurs on another line. In those cases, the line is
-    left unchanged.
+    White space around a piece is stripped, as in BERT's released code. A line is left unchanged if
+    it contains only white space, or if the stripped piece also occurs on another line.
 
     Raises:
       ValueError: the file is damaged, or is not a BERT vocabulary.

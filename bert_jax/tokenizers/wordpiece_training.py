@@ -35,7 +35,7 @@ BERT_VOCAB_SIZE = 30_522
 # With this number, [UNK], [CLS], [SEP] and [MASK] have the ids 100 to 103, as in BERT's
 # vocabularies.
 BERT_NUM_UNUSED = 99
-# BERT's uncased vocabulary has 997 characters, each of which also occurs as a continuation.
+# BERT's uncased vocabulary has 997 characters, and all of them also occur as continuations.
 MAX_ALPHABET = 1000
 
 _NUM_CODE_POINTS = 0x110000

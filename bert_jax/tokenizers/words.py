@@ -145,7 +145,7 @@ class TooManyUnknownError(ValueError):
     Attributes:
       unknown: the number of unknown tokens.
       tokens: the total number of tokens.
-      first: whether this was the first check, in which case little work is lost.
+      first: whether this was the first check. If so, little work is lost.
     """
 
     def __init__(self, unknown: int, tokens: int, *, first: bool) -> None:

@@ -93,7 +93,10 @@ GOOD = {"UID": "u", "linguistics_term": "p", "sentence_good": "a b", "sentence_b
             [GOOD | {"sentence_good": "a c"}] * 2,
             r":1: the two sentences of every pair are identical",
         ),
-        ([GOOD, GOOD | {"linguistics_term": "q"}], r":2: the paradigm 'u' belongs to the phenomenon 'q'"),
+        (
+            [GOOD, GOOD | {"linguistics_term": "q"}],
+            r":2: the paradigm 'u' belongs to the phenomenon 'q'",
+        ),
         ([GOOD | {"sentence_bad": "\ud800"}], r":1: sentence_bad has a lone surrogate"),
         ([GOOD, GOOD | {"sentence_bad": "a " * 60}], r":2: the sentence has 62 tokens, .* most 40"),
         ([], "contains no minimal pairs"),

@@ -64,7 +64,7 @@ ONLY = {
 
 
 def tables(prefix: str, *, segments: bool = True) -> dict[str, str]:
-    """Return a dict that maps our names for the embeddings to those used by Hugging Face."""
+    """Return a dict that maps our names for the embeddings to Hugging Face's names."""
     embeddings, hf_embeddings = "encoder.embeddings", f"{prefix}embeddings"
     names = {
         f"{embeddings}.token": f"{hf_embeddings}.word_embeddings.weight",
@@ -76,7 +76,7 @@ def tables(prefix: str, *, segments: bool = True) -> dict[str, str]:
 
 
 def encoder_names(config: ModelConfig, prefix: str) -> dict[str, str]:
-    """Map our names for an encoder without a projection to those used by Hugging Face."""
+    """Map our names for an encoder without a projection to Hugging Face's names."""
     names = tables(prefix)
     for number in range(config.encoder.num_layers):
         hf_prefix = f"{prefix}encoder.layer.{number}"

@@ -64,7 +64,7 @@ def family_named(content: Mapping[str, Any], where: str) -> Family:
 
 
 def refusal_of(config: ModelConfig) -> str | None:
-    """Return why Hugging Face's library cannot represent a model, or None if it can."""
+    """Return the reason why Hugging Face's library cannot represent a model, or None if it can."""
     family = family_of(config.encoder)
     if config.head not in family.architectures:
         return (
@@ -96,7 +96,7 @@ def heads_of(family: Family) -> dict[str, str]:
 
 
 def classes_of(content: Mapping[str, Any]) -> list[str]:
-    """Return the class names in a config.json, converted to those of the equivalent family."""
+    """Return the class names in a config.json, converted to the equivalent family's names."""
     architectures = content.get("architectures") or []
     names = [architectures] if isinstance(architectures, str) else list(architectures)
     kind = content.get("model_type", "bert")

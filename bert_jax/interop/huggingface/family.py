@@ -50,9 +50,10 @@ class Family:
       tagger_dropout: HF's key for the dropout rate before a token classifier, if it differs.
       choice_dropout: HF's key for the dropout rate before a classifier of choices, if it differs.
       constants: values of our config fields that config.json has no key for.
-      only: for each key where HF's class supports several values, the only one that we support.
-      blocks: a dict that maps names of our modules to (index, number of blocks), for modules whose
-        parameters are one of several blocks of rows in an HF tensor.
+      only: a dict from keys that have several possible values in HF's class to the only value that
+        we support.
+      blocks: a dict from names of our modules to (index, number of blocks). The parameters of such
+        a module are one of several blocks of rows in an HF tensor.
       classifier: HF's name for the last layer of every classifier, if all have the same name.
       token_name: the name of the token embedding tensor, without `prefix`.
       read: a function that returns additional fields for our config from a parsed config.json.
@@ -158,19 +159,19 @@ def whole_number(content: Mapping[str, Any], key: str) -> int:
 
 
 def dense(name: str, hf_name: str) -> dict[str, str]:
-    """Map our names for a dense layer's kernel and bias to those used by Hugging Face."""
+    """Map our names for a dense layer's kernel and bias to Hugging Face's names."""
     return {f"{name}.kernel": f"{hf_name}.weight", f"{name}.bias": f"{hf_name}.bias"}
 
 
 def norm(name: str, hf_name: str) -> dict[str, str]:
-    """Map our names for a norm's scale and bias to those used by Hugging Face."""
+    """Map our names for a norm's scale and bias to Hugging Face's names."""
     return {f"{name}.scale": f"{hf_name}.weight", f"{name}.bias": f"{hf_name}.bias"}
 
 
 def layer(
     prefix: str, hf_prefix: str, products: Mapping[str, str], norms: Mapping[str, str]
 ) -> dict[str, str]:
-    """Map our names for a layer's parameters to those used by Hugging Face.
+    """Map our names for a layer's parameters to Hugging Face's names.
 
     Args:
       prefix: our prefix for the layer.
@@ -187,7 +188,7 @@ def layer(
 
 
 def classifier(config: ModelConfig) -> dict[str, str]:
-    """Map our names for a classifier's last layer to those used by Hugging Face."""
+    """Map our names for a classifier's last layer to Hugging Face's names."""
     kind = kind_of_head(config.head)
     assert kind is not None and kind.huggingface is not None
     return dense("classifier", kind.huggingface.classifier)
@@ -202,7 +203,7 @@ def odd_encoder(config: ModelConfig) -> Refusal | None:
     return None
 
 
-# Fields whose defaults are the only values that BERT, RoBERTa, ALBERT and DistilBERT support.
+# BERT, RoBERTa, ALBERT and DistilBERT support only the default values of these fields.
 _RARE = (
     "norm",
     "positions",

@@ -79,7 +79,7 @@ class ForeignModel:
         return account.explained
 
     def parameters(self, seed: int) -> dict[str, NDArray[np.float32]]:
-        """Read the parameters, and use `seed` to initialize those that the source lacks.
+        """Read the parameters, and use `seed` to initialize parameters that the source lacks.
 
         Raises:
           ValueError: weights are missing, unexpected or have the wrong shape, a tensor contains

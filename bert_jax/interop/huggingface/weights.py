@@ -1,4 +1,4 @@
-"""Read the tensors in a Hugging Face directory, and rename those with outdated names.
+"""Read the tensors in a Hugging Face directory, and update outdated tensor names.
 
 The tensors are stored in one or more safetensors files or PyTorch pickles.
 """
@@ -31,7 +31,7 @@ OF_TRANSFORMERS_4 = {"flax_model.msgpack": "from_flax", "tf_model.h5": "from_tf"
 
 
 class SafetensorsFiles:
-    """Tensors in .safetensors files, each of which is open only while a tensor is being read.
+    """Tensors in .safetensors files. A file is open only while a tensor is being read.
 
     If a memory-mapped file stayed open, every page read from it would count towards this process's
     memory, like a second copy of all weights.
