@@ -234,7 +234,7 @@ def check_memory(
       max_length: the config's value, for the error message.
 
     Raises:
-      ValueError: see `check_traceable` and `check_fits`.
+      ValueError: the run needs more memory than the devices have or the compiler supports.
     """
     counts = parameter_counts(model)
     rows = batch_size * train.sequences_per_example

@@ -76,7 +76,7 @@ class Monitoring:
       trackers: the tracking services that also receive the metrics and the config: "wandb" (Weights
         & Biases), "mlflow", or both. They are configured by their own environment variables, and
         need the extra of the same name.
-      notify: see `FinetuneConfig`.
+      notify: a shell command that is run when the run starts, ends, diverges or fails; "" for none.
     """
 
     evaluations_per_epoch: int
@@ -247,7 +247,7 @@ class FinetuneConfig:
     def with_columns(self) -> FinetuneConfig:
         """Return the config with the columns found in the training file.
 
-        See `TaskConfig.with_columns`.
+        Columns are detected as described in `TaskConfig.with_columns`.
         """
         task = self.task.with_columns("train")
         return self if task is self.task else replace(self, task=task)

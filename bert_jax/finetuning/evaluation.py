@@ -64,7 +64,7 @@ def evaluate(
       An `EvaluationResult` with the scores on each set.
 
     Raises:
-      ValueError: the directory holds no fine-tuned model or no checkpoint at `step`, a file is
+      ValueError: the directory contains no fine-tuned model or no checkpoint at `step`, a file is
         missing or has a different format, or predictions would overwrite a file.
     """
     if config is not None:

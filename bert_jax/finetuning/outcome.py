@@ -139,7 +139,7 @@ def claim_files(directory: Path, names: Sequence[str], source: str) -> None:
       source: the source of the predictions: their input and the model.
 
     Raises:
-      ValueError: see `check_files`.
+      ValueError: one of the files exists and does not come from `source`; see `check_files`.
     """
     check_files(directory, names, source)
     made = _inputs(directory) | dict.fromkeys(names, source)

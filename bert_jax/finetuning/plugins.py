@@ -34,7 +34,9 @@ def _register(entry: EntryPoint) -> None:
             "package (BERT_JAX_TRACEBACK=1 shows its traceback)."
         ) from error
     if not isinstance(kind, TaskKind):
-        raise ValueError(f"{origin}: names a {type(kind).__name__}. It must name a TaskKind.")
+        raise ValueError(
+            f"{origin}: refers to a {type(kind).__name__}. It must refer to a TaskKind."
+        )
     try:
         register(kind)
     except ValueError as error:

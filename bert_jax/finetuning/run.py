@@ -339,7 +339,7 @@ class FinetuneRun:
             epochs = self.hyperparameters.num_epochs
             raise ValueError(
                 f"num_epochs={epochs}: amounts to {self.total_steps:,} steps, but {self.work_dir} "
-                f"was trained for {step:,}. Set num_epochs to at least its former value, or use "
+                f"was trained for {step:,}. Set num_epochs to at least its previous value, or use "
                 "another work_dir."
             )
         origin = f"this run's checkpoint at step {step:,}"

@@ -68,7 +68,7 @@ class MultiLabelSet(ExampleSet):
     def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
         """Write a .tsv file with indices and labels, laid out as in the task's files.
 
-        Either one cell holds all labels, or each label has its own column of zeros and ones.
+        Either one cell contains all labels, or each label has its own column of zeros and ones.
         """
         file, labels = directory / f"{name}.tsv", self.files.labels
         predicted = self.predictions(logits).tolist()

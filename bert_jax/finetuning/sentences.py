@@ -188,7 +188,7 @@ class SentencesConfig(FilesTaskConfig):
         """Return the task with its detected columns; see `TaskConfig.with_columns`.
 
         Raises:
-          ValueError: see `detect_columns`.
+          ValueError: the file cannot be read, or its columns or labels are ambiguous.
         """
         if not self.files.needs_detection:
             return self

@@ -144,8 +144,8 @@ def source_identity(source: Source, work_dir: Path) -> Any:
     """Return the description of the source to store in the run's checkpoints.
 
     A resumed run no longer needs its source. It keeps the stored description if `init_from` is the
-    same path, holds the same parameters, or was deleted. Otherwise the new description differs from
-    the stored one, and the run cannot be resumed.
+    same path, contains the same parameters, or was deleted. Otherwise the new description differs
+    from the stored one, and the run cannot be resumed.
     """
     path = absolute(parse_location(source.init_from))
     saved = saved_run(work_dir / CHECKPOINTS_NAME)

@@ -99,7 +99,7 @@ def sweep(
 
     Raises:
       ValueError: a key in `vary` is unknown or is set by the sweep itself, a combination cannot be
-        run, `output` holds another sweep, or multiple processes were started.
+        run, `output` contains another sweep, or multiple processes were started.
     """
     check_config(config, FinetuneConfig)
     check_trackers(config.trackers, "trackers")

@@ -123,7 +123,7 @@ def claim(output: Path, current: Mapping[str, Any], keep: Keep) -> None:
       keep: which runs keep their parameters.
 
     Raises:
-      ValueError: the directory holds another sweep; the message lists the differences.
+      ValueError: the directory contains another sweep; the message lists the differences.
     """
     file, here = output / IDENTITY_NAME, json.loads(json.dumps(current))
     if not file.is_file():

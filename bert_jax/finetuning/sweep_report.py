@@ -59,7 +59,7 @@ def combine_reports(
       The sweeps' results, and the paths of the report's files.
 
     Raises:
-      ValueError: a directory has no results, or `output` already holds something else.
+      ValueError: a directory has no results, or `output` already contains something else.
     """
     output = Path(output)
     own = [output.resolve()] == [Path(directory).resolve() for directory in directories]

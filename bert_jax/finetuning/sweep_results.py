@@ -209,7 +209,7 @@ class SweepResults:
 
     @property
     def summaries(self) -> list[Summary]:
-        """The summaries of all combinations; see `summarize`."""
+        """The summaries of all combinations, best first; see `summarize`."""
         return summarize(self.runs, self.metric, lower_is_better=self.lower_is_better)
 
     @property
@@ -222,7 +222,7 @@ class SweepResults:
 
     @property
     def best_run(self) -> RunResult | None:
-        """The best run; see the function `best_run`."""
+        """The run with the best value of `metric`, or None if all runs diverged."""
         return best_run(self.runs, self.metric, lower_is_better=self.lower_is_better)
 
     @property

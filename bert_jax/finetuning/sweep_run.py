@@ -325,7 +325,7 @@ def reports_to(file: Path) -> Iterator[OnReport]:
     """Yield a function that appends reports to `file`.
 
     Raises:
-      NotWritten: the disk is full. Unlike the original error, this one names the file.
+      NotWritten: the disk is full. Unlike the original error, this error contains the file's path.
     """
     try:
         with file.open("a", encoding="utf-8") as log:

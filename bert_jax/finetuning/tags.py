@@ -194,7 +194,7 @@ class TagsConfig(FilesTaskConfig):
 
         BIOES, BILOU and BMES tags are learned as written. IOB1 is recognized if some entity type X
         has I-X but no B-X, since IOB1 writes B-X only between two adjacent entities of the same
-        type. If every type has both prefixes, the labels do not reveal IOB1, and the user must set
+        type. If every type has both prefixes, IOB1 cannot be recognized, and the user must set
         learn_as='IOB1'. If `learn_as` is not the default, it is kept.
         """
         if self.files.learn_as != "IOB2":

@@ -105,7 +105,7 @@ class HeadConfig:
     Attributes:
       head: the kind of head.
       labels: the names of the scores.
-      problem: what the scores mean.
+      problem: the meaning of the scores.
       negative: the name of the negative class in a "multi_label" problem with a single label.
     """
 

@@ -1,4 +1,4 @@
-"""Define what makes up a kind of fine-tuning task: its config section, head, loss and so on."""
+"""Define the parts of a kind of fine-tuning task: its config section, head, loss and so on."""
 
 from __future__ import annotations
 

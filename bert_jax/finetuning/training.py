@@ -106,8 +106,8 @@ def finetune(
       config: the run's config.
       from_step: the step of a kept checkpoint to resume from; later checkpoints are set aside.
       on_report: called with every message, progress report and evaluation; None for no callback.
-      stop: a request to stop; any thread may call its `request()`, which ends the run just as the
-        signals do.
+      stop: a request to stop; any thread may call its `request()`, which ends the run in the same
+        way as a signal.
 
     Returns:
       A `FinetuneResult` with the best step, its validation scores and the prediction files.

@@ -18,7 +18,7 @@ from bert_jax.models.model import Model, infer
 from bert_jax.runs.work_dir import RELEASED_SPAN_DEFAULTS, InferenceDefaults
 from bert_jax.tasks.task import Batch
 
-# Probabilities are computed over at least this many candidates, as in the code released by Devlin
+# The minimum number of candidates to compute probabilities over, as in the code released by Devlin
 # et al. 2019.
 _CANDIDATES = 20
 

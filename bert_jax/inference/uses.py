@@ -76,7 +76,7 @@ def unsuitable(
       model: the model's work directory or checkpoint, which the message begins with.
       config: the encoder and its head.
       origin: where the parameters come from, as recorded in `model.json`.
-      purpose: what the model was supposed to do, such as "classify texts".
+      purpose: the intended use of the model, such as "classify texts".
       made_by: the function that creates suitable models.
     """
     does, classes = use_of(config, origin)

@@ -56,7 +56,7 @@ class ImportResult:
         return family_of(self.config.encoder).title
 
     def lines(self) -> Iterator[str]:
-        """Yield lines that say how each tensor was used and describe the imported model."""
+        """Yield lines that report how each tensor was used and describe the imported model."""
         yield from self.notes
         yield from self.tensors
         if self.sentence_embedding is not None:

@@ -169,7 +169,7 @@ class _Table:
         return (singles[0].name if singles else self._longest(free)), given_second
 
     def fits(self, label: str, model_labels: Sequence[str]) -> bool:
-        """Return whether a model predicts numbers or knows every label in a column."""
+        """Return whether a model predicts numbers, or has every label in a column."""
         values = self._profile(label).values
         return (
             not model_labels
@@ -178,7 +178,7 @@ class _Table:
         )
 
     def check_mostly_known(self, label: str, model_labels: Sequence[str]) -> None:
-        """Reject a column that mixes labels the model knows with labels it does not know.
+        """Raise ValueError if only some of a column's labels are labels of the model.
 
         A column with none of the model's labels is accepted, since it presumably belongs to a
         different task.

@@ -335,7 +335,6 @@ def check_no_header(
         raise ValueError(
             f"{location}: {word[:80]!r} in the label column, {column}, is not a label, and no "
             "other row has an unknown word in this column. The line seems to be a header, but "
-            "form.header=False says that it is an example. Remove the line, set form.header=True "
-            "if all "
-            "files have such a line, or correct the cell"
+            "form.header=False means that it is an example. Remove the line, set form.header=True "
+            "if all files have such a line, or correct the cell"
         )

@@ -62,7 +62,7 @@ def check_label_set(labels: Sequence[str], names: Sequence[str] = ()) -> None:
         names: the display names, one for each label, or () to display the labels themselves.
 
     Raises:
-        ValueError: there is only one label, there are not as many names as labels, or
+        ValueError: there is only one label, the numbers of labels and names differ, or
             `check_label_names` rejects the labels or the names.
     """
     if len(labels) == 1:
@@ -166,7 +166,7 @@ def label_sets_in_columns(
 
 
 def is_label_cell(cell: str, expected: Sequence[str], separator: str) -> bool:
-    """Return whether a cell holds a valid set of labels or, if `separator` is "", a boolean."""
+    """Return whether a cell contains a valid set of labels or, if `separator` is "", a boolean."""
     if not separator:
         return cell.strip().lower() in _BOOLEANS
     try:

@@ -68,10 +68,12 @@ def score_pretrained(
       text: the inputs for `score_text`; None to use `minimal_pairs`.
       minimal_pairs: the data for `score_minimal_pairs`.
       text_field: the field that contains the text; None for the default.
-      max_length: see `score_text`.
-      max_sentences: see `score_text`; None for the default.
-      whole_words: see `score_minimal_pairs`.
-      max_pairs: see `score_minimal_pairs`.
+      max_length: the maximum number of tokens in a row, for `score_text`.
+      max_sentences: the maximum number of sentences in the sample, for `score_text`; None for the
+        default.
+      whole_words: whether to mask the rest of a word along with each token, for
+        `score_minimal_pairs`.
+      max_pairs: the maximum number of pairs from each paradigm, for `score_minimal_pairs`.
       step: the step of the checkpoint; if None, the best or newest one.
       on_progress: called with progress messages.
     """

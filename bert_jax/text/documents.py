@@ -21,7 +21,7 @@ _LOGGED_BAD_LINES = 10
 
 @dataclass(frozen=True)
 class Document:
-    """A document and where it comes from.
+    """A document and its location in the input.
 
     Attributes:
       text: the document's text.

@@ -102,7 +102,7 @@ def parquet_records(path: Location, columns: Sequence[str]) -> Iterator[tuple[st
 
 
 def parquet_columns(path: Location) -> list[str]:
-    """Return the names of the columns that hold strings, numbers or booleans.
+    """Return the names of the columns that contain strings, numbers or booleans.
 
     Raises:
       ValueError: the file is not a complete Parquet file.

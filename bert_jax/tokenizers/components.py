@@ -175,7 +175,8 @@ def splitting_characters(splitter: Mapping[str, Any] | None) -> dict[str, Any] |
     """Return an equivalent pre-tokenizer that splits characters instead of bytes.
 
     Both pre-tokenizers are in tokenizer.json's format. A pre-tokenizer that runs after ByteLevel
-    sees letters that stand for bytes. For example, it treats the second byte of "á" as punctuation.
+    processes letters that stand for bytes. For example, it treats the second byte of "á" as
+    punctuation.
 
     Raises:
       ValueError: a pre-tokenizer that runs after ByteLevel has no equivalent for characters.

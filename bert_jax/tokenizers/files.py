@@ -29,7 +29,7 @@ from bert_jax.tokenizers.wordpiece_files import (
     wordpiece_backend,
 )
 
-# The subdirectory that holds the tokenizer of a work directory or a corpus.
+# The subdirectory that contains the tokenizer of a work directory or a corpus.
 NESTED_NAME = "tokenizer"
 # The first of these files that exists is read.
 FILE_NAMES = (
@@ -142,7 +142,7 @@ def tokenizer_copy(url: ObjectUrl) -> Iterator[Path]:
 
 
 def add_special_tokens(backend: Any) -> None:
-    """Tell a backend which tokens in its vocabulary are special tokens."""
+    """Mark the special tokens in a backend's vocabulary as special."""
     specials = special_tokens_of(backend.get_vocab(with_added_tokens=True))
     assert specials is not None
     tokens: list[Any] = list(specials.tokens)

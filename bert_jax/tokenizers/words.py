@@ -195,7 +195,7 @@ class UnknownCounts:
         return self.share > REFUSED_SHARE and self.tokens >= _MIN_REFUSED_TOKENS
 
     def keep_finished_work(self) -> None:
-        """Do not treat the next check as the first one, since earlier work would be lost."""
+        """Do not count the next check as the first one: if it fails, finished work is lost."""
         self.checks += 1
 
     def check(self) -> None:
@@ -223,7 +223,7 @@ def describe_unknown(
       tokens: the number of tokens.
       texts: the texts that the tokens come from. At most 262,144 characters are searched for
         examples.
-      where: a phrase that says where the tokens come from, such as " of train".
+      where: a phrase that describes where the tokens come from, such as " of train".
     """
     words = unknown_words(tokenizer, texts)
     examples = f", such as {', '.join(map(repr, words))}" if words else ""

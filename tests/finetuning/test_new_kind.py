@@ -156,7 +156,7 @@ def test_the_command_line_registers_the_kinds_of_installed_packages(
         ("no_such_module:KIND", "of marker: cannot be loaded"),
         (
             "tests.finetuning.highlights:HEAD",
-            "of marker: names a ClassifierHead. It must name a TaskKind.",
+            "of marker: refers to a ClassifierHead. It must refer to a TaskKind.",
         ),
         ("raising:KIND", "of marker: cannot be loaded (TypeError: no name). Fix or uninstall"),
         ("conflicting:KIND", "of marker: section='tags': another kind of task has this section"),

@@ -123,7 +123,7 @@ def test_a_finished_run_is_refused_for_other_hyperparameters(toy, whole, bert_ja
     shutil.copytree(whole, work_dir)
     before = (work_dir / "model.json").read_text(), (work_dir / "config.json").read_text()
     for other, words in {
-        "num_epochs=1": "Set num_epochs to at least its former value",
+        "num_epochs=1": "Set num_epochs to at least its previous value",
         "optimizer.weight_decay=0.3": "optimizer.weight_decay: 0.01 -> 0.3",
         "best_metric=loss": "best_metric: ",
     }.items():

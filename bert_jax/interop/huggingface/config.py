@@ -35,8 +35,8 @@ _HIDDEN_ACT: dict[Activation, str] = {
     "tanh": "tanh",
     "quick_gelu": "quick_gelu",
 }
-# A dict from Hugging Face's names for problem types to ours. A problem type says what the scores
-# mean.
+# A dict from Hugging Face's names for problem types to ours. A problem type specifies the meaning
+# of the scores.
 PROBLEMS: dict[str, Problem] = {
     "single_label_classification": "single_label",
     "multi_label_classification": "multi_label",

@@ -1,4 +1,4 @@
-"""Determine which Hugging Face family a model belongs to, and name its tensors."""
+"""Determine the Hugging Face family that a model belongs to, and the names of its tensors."""
 
 from __future__ import annotations
 

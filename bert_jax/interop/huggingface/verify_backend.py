@@ -110,8 +110,8 @@ class HuggingFaceModel:
     def specifies_tokenizer(self) -> bool:
         """Whether the directory's files fully specify the tokenizer.
 
-        If the directory has only spiece.model or vocab.json, transformers 5 applies rules of its
-        own, which do not always match the rules used in training.
+        If the directory has only spiece.model or vocab.json, transformers 5 applies its own rules,
+        which do not always match the rules used in training.
         """
         plain = self._family.model_type in ("bert", "distilbert", "electra")
         names = ("tokenizer.json", *(["vocab.txt"] if plain else []))
