@@ -133,7 +133,9 @@ class SentencesConfig(FilesTaskConfig):
                     f"{need}. Use () for metrics that fit the labels."
                 )
         if self.sigmoid and len(self.files.labels) != 2:
-            raise ValueError(f"sigmoid=True: needs two labels, got {self.files.labels}")
+            raise ValueError(
+                f"sigmoid=True: needs two labels, got {self.files.labels}. Set it to False"
+            )
         if "f1" in self.metrics and len(self.files.labels) != 2:
             raise ValueError(
                 f"metrics: 'f1' needs two labels, got {self.files.labels}. Use 'macro_f1', the "

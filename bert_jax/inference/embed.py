@@ -97,7 +97,7 @@ class Embedding:
         if self.truncated and end > self.offsets.max():
             raise ValueError(
                 f"{word!r} at character {start} is after the model's last position: the text was "
-                f"truncated at character {self.offsets.max()}"
+                f"truncated at character {self.offsets.max()}. Shorten the text before the word"
             )
         begins, ends = self.offsets.T
         # A SentencePiece piece may include the punctuation mark next to the word.

@@ -118,7 +118,7 @@ def column_profiles(path: str, form: TableFormat) -> list[ColumnProfile]:
             names = _unique_names(file, form)
             records = _delimited_records(file, form, names)
         case "auto":
-            raise AssertionError("the kind must be resolved")
+            raise AssertionError("the format must be resolved before the file is read")
         case _:
             assert_never(form.kind)
     profiles = {name: ColumnProfile(name) for name in names}

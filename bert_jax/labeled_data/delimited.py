@@ -55,18 +55,20 @@ class TableFormat:
             raise ValueError(f"short_rows={self.short_rows!r}: expected 'error' or 'skip'")
         if self.kind in ("jsonl", "parquet") and not self.header:
             raise ValueError(
-                "header=False: the columns of JSON Lines and Parquet files always have names"
+                "header=False: the columns of JSON Lines and Parquet files always have names. Set "
+                "it to True"
             )
         if self.kind in ("jsonl", "parquet") and self.short_rows == "skip":
             raise ValueError(
-                "short_rows='skip': rows of JSON Lines and Parquet files are never short"
+                "short_rows='skip': rows of JSON Lines and Parquet files are never short. Set it "
+                "to 'error'"
             )
         if len(self.delimiter) != 1 or self.delimiter in '"\r\n':
             raise ValueError(f"delimiter={self.delimiter!r}: expected one character, such as ';'")
         if self.kind not in ("auto", "csv") and self.delimiter != ",":
             raise ValueError(
                 f"delimiter={self.delimiter!r}: only supported for kind='csv', but kind is "
-                f"{self.kind!r}"
+                f"{self.kind!r}. Omit it"
             )
 
     def resolve(self, path: str) -> TableFormat:

@@ -137,7 +137,7 @@ def _rows(path: str, form: TableFormat, names: list[str], skip: Skip | None) -> 
         case "tsv" | "csv":
             return itertools.starmap(_Row, delimited_rows(find_file(path), form, names))
         case "auto":
-            raise AssertionError("the kind must be resolved")
+            raise AssertionError("the format must be resolved before the file is read")
         case _:
             assert_never(form.kind)
 
