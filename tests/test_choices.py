@@ -67,7 +67,7 @@ def comparisons(test: ast.AST, skip_not_equal: bool) -> Iterator[str]:
             continue
         if isinstance(node.ops[0], ast.NotEq | ast.NotIn) and skip_not_equal:
             continue
-        if ast.unparse(node.left.value) == "args":  # checked by argparse
+        if ast.unparse(node.left.value) == "args":  # argparse checks these choices.
             continue
         right = node.comparators[0]
         constants = right.elts if isinstance(right, ast.Tuple | ast.Set | ast.List) else [right]

@@ -248,7 +248,7 @@ def test_a_work_directory_is_self_contained(uninterrupted, tiny_config):
         assert (uninterrupted / "tokenizer" / file.name).read_bytes() == file.read_bytes()
     resolved = json.loads((uninterrupted / "config.json").read_text())
     assert resolved.keys() == PretrainConfig.__dataclass_fields__.keys()
-    assert resolved["optimizer"]["beta2"] == 0.999  # a default value
+    assert resolved["optimizer"]["beta2"] == 0.999  # This is the default value.
     assert (uninterrupted / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert not list(uninterrupted.rglob("*tmp*"))
 

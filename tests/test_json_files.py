@@ -70,7 +70,7 @@ def test_json_written_by_python_is_read_back_unchanged(tmp_path: Path) -> None:
         file = tmp_path / f"{number}.json"
         file.write_text(text, encoding="utf-8")
         assert read_json(file) == value
-    assert str(parse_json('{"score": NaN}')) == "{'score': nan}"  # as pandas writes it
+    assert str(parse_json('{"score": NaN}')) == "{'score': nan}"  # pandas writes NaN in this form.
 
 
 @pytest.mark.parametrize(

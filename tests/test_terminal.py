@@ -24,7 +24,7 @@ def show_all(line, now, count):
 
 
 def test_a_file_gets_a_line_every_ten_seconds(now, capsys):
-    show_all(ProgressLine(sys.stderr), now, 150)  # 22.5 s
+    show_all(ProgressLine(sys.stderr), now, 150)  # This takes 22.5 s on the fake clock.
     assert capsys.readouterr().err == "text 66\ntext 133\n"
 
 
@@ -49,7 +49,7 @@ def test_a_status_line_is_replaced_by_all_other_output(now, capsys, monkeypatch)
         now[0] += 0.15
         status.show("too early")
         report("run 1")
-        report("run 2")  # nothing to remove
+        report("run 2")  # There is no progress line to remove.
         status.show("step 2")
     expected = "\rstep 1\x1b[K\r\x1b[Krun 1\nrun 2\n\rstep 2\x1b[K\r\x1b[K"
     assert capsys.readouterr().err == expected

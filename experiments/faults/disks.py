@@ -27,7 +27,7 @@ def cannot_mount() -> str:
 
 def disk_cases(assets: Assets, seed: int) -> Iterator[Case]:
     """Yield cases that write to disks of various sizes; yield none if disks cannot be mounted."""
-    del seed  # nothing is random
+    del seed  # These cases do not use randomness.
     if reason := cannot_mount():
         print(f"disks: skipped, {reason}")
         return

@@ -89,7 +89,8 @@ def warm_up(cache: Path) -> None:
         "OMP_NUM_THREADS": "1",
     }
     os.environ.pop("BERT_JAX_TRACEBACK", None)
-    os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])  # for data workers
+    # Data workers import the package from here.
+    os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
     for name in _MODULES:
         importlib.import_module(name)
 
@@ -251,7 +252,7 @@ def _tree_memory(pid: int) -> int:
             for task in os.listdir(f"/proc/{each}/task"):
                 children = Path(f"/proc/{each}/task/{task}/children").read_text()
                 waiting += map(int, children.split())
-        except OSError:  # it has just ended
+        except OSError:  # The process has just ended.
             continue
     return total
 

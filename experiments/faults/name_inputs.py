@@ -150,7 +150,7 @@ def _outputs(verbs: dict[str, Words]) -> Iterator[tuple[str, Words, str]]:
             continue
         for output in (*_SCHEMES[:3], "", "/proc/nothing/x", "/dev/null/x"):
             if verb == "train-tokenizer" and not output:
-                continue  # the current directory
+                continue  # This is the current directory.
             given = tuple(word.replace("{out}", output) for word in words)
             yield f"{verb} to {output!r}", given, ""
 

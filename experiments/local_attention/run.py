@@ -108,7 +108,7 @@ def measure(kind: str, length: int, args: argparse.Namespace) -> dict[str, Any]:
     programs = {name: compiled(block, kind, length, args) for name, block in names.items()}
     times: dict[str, list[float]] = {name: [] for name in programs}
     for name in programs:
-        programs[name].seconds()  # warm up
+        programs[name].seconds()  # Run each program once to warm up.
     for _ in range(args.rounds):
         for name, program in programs.items():
             times[name].append(program.seconds())
@@ -162,7 +162,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--output", type=Path, default=HERE / "results.json")
     args = parser.parse_args()
-    tune_malloc_for_training()  # as `bert-jax pretrain` does
+    tune_malloc_for_training()  # `bert-jax pretrain` uses the same malloc settings.
     rows = []
     for kind in PASSES:
         for length in args.lengths:

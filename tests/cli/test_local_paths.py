@@ -58,7 +58,7 @@ TEXTS = {
 NOT_PATHS = {
     *("best_metric", "metrics", "task", "delimiter"),
     *("first", "second", "label", "separator", "index", "labels", "label_names"),
-    "skip_labels",  # columns, labels
+    "skip_labels",  # The value consists of columns and labels.
     *("context", "beginning", "endings", "tag", "word", "comment"),
     "train_only",  # The value consists of patterns that match parameter names.
     "notify",  # The value is a shell command.

@@ -21,7 +21,8 @@ OTHERS = {
     *(f"{verb} --prompt-name" for verb, _ in verbs(VERBS)),
     *(f"{verb} --text-field" for verb, _ in verbs(VERBS)),
     *(f"{verb} --encoding" for verb, _ in verbs(VERBS)),
-    *(f"{verb} --tfds-data-dir" for verb, _ in verbs(VERBS)),  # created by TFDS
+    # TensorFlow Datasets creates this directory.
+    *(f"{verb} --tfds-data-dir" for verb, _ in verbs(VERBS)),
     *("evaluate --predictions", "extract --step", "import --revision", "prepare --language"),
     *("bench step --phase", "plan --topology", "prune-heads --set-name"),
     *("compare-runs --page", "inspect --page", "prepare --keep-languages", "prepare --part"),

@@ -121,7 +121,7 @@ def test_mistakes_are_reported_without_a_traceback(files, tmp_path, capsys, extr
 def test_bench_prepare_compares_with_a_plain_loop(files, capsys, monkeypatch):
     vocab, corpus = files
     for name in ("TOKENIZERS_PARALLELISM", "RAYON_NUM_THREADS"):
-        monkeypatch.setenv(name, "")  # restored after the test
+        monkeypatch.setenv(name, "")  # The variable is restored after the test.
     words = ["bench", "prepare", "--input", str(corpus), "--tokenizer", str(vocab), "--repeat", "1"]
     options = ["--workers", "1", "--text-field", "body", "--on-bad-line", "skip"]
     assert main([*words, *options]) == 0

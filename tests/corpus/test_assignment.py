@@ -73,7 +73,7 @@ def test_a_scan_of_a_changed_input_is_not_used(tmp_path, write_json_lines):
     assert read_scan(task, tmp_path) is None
     scan_input(task, tmp_path)
     before = [path.read_bytes() for path in sorted((tmp_path / "scans").iterdir())]
-    scan_input(task, tmp_path)  # writes the same bytes
+    scan_input(task, tmp_path)  # A second scan must write the same bytes.
     assert before == [path.read_bytes() for path in sorted((tmp_path / "scans").iterdir())]
     assert np.array_equal(np.sort(read_scan(task, tmp_path).rows["position"]), np.arange(180))
     write_json_lines(tmp_path / "0.jsonl", ["another text"])

@@ -107,7 +107,7 @@ def workers_of(process_id: int) -> list[int]:
             group = os.getpgid(int(stat.parent.name))
             leader = Path(f"/proc/{group}/stat").read_text().rpartition(")")[2].split()[1]
         except OSError:
-            continue  # the process has ended
+            continue  # The process has ended.
         worker = b"apache_beam.runners.worker.sdk_worker_main" in command
         if worker and parent != 1 and int(leader) == process_id:
             found.append(int(stat.parent.name))

@@ -53,7 +53,8 @@ def blobs(documents) -> list[bytes]:
 def test_records_of_all_shards_are_returned_in_the_given_order(prepared, blobs):
     corpus = Corpus(prepared, "train")
     assert len(corpus) == len(blobs)
-    indices = np.random.default_rng(0).integers(0, len(blobs), 300)  # with repetitions
+    # Some indices occur several times.
+    indices = np.random.default_rng(0).integers(0, len(blobs), 300)
     assert corpus.read(indices) == [blobs[index] for index in indices]
     assert corpus.read(np.arange(len(blobs))) == blobs
     assert corpus.read(np.array([], np.int64)) == []

@@ -38,7 +38,8 @@ def test_merged_parts_equal_a_corpus_prepared_at_once(
     assert sum(part.num_shards for part in made) == made[0].total_shards
     merge_parts(request_corpus())
     assert checksums(tmp_path / "out") == checksums(finished)
-    assert make_part(request_corpus(), Part(0, 3)).num_shards == 0  # the corpus is finished
+    # The corpus is already finished.
+    assert make_part(request_corpus(), Part(0, 3)).num_shards == 0
     merge_parts(request_corpus())
     assert checksums(tmp_path / "out") == checksums(finished)
 

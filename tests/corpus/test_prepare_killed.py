@@ -46,7 +46,7 @@ def children(process_id):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # the process has ended
+            continue  # The process has ended.
         if int(fields[1]) == process_id:
             process_ids.append(int(stat.parent.name))
     return process_ids

@@ -92,7 +92,7 @@ def screened(texts, options, tokenizer, write_json_lines, folder) -> Path:
         write_json_lines(folder / "b.jsonl", texts[30:]),
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(screened_blocks, "BLOCK_BYTES", 20_000)  # about 12 texts
+        patch.setattr(screened_blocks, "BLOCK_BYTES", 20_000)  # A block contains about 12 texts.
         make_corpus(inputs, tokenizer, folder / "screened", options, num_workers=1)
     return folder / "screened"
 

@@ -27,7 +27,7 @@ def test_the_result_describes_the_shard(tmp_path):
     result = write_shard(UNIT, OneIdPerWord(), SETTINGS, tmp_path)
     assert (result.num_documents, result.num_sentences, result.num_tokens) == (2, 3, 5)
     assert (result.num_fragments, result.shard.num_records) == (2, 1)
-    assert result.num_unknown == 2  # "two." and "five"
+    assert result.num_unknown == 2  # The unknown words are "two." and "five".
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "train-00003.arrayrecord",
         "train-00003.json",

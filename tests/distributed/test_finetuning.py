@@ -18,7 +18,7 @@ def test_two_processes_train_and_score_like_one(toy, bert_jax, tmp_path):  # noq
     short = ("num_epochs=1", "optimizer.peak_learning_rate=1e-3", "evaluation_batch_size=16")
     bert_jax(*toy.words("glue", one, *short))
     output = bert_jax(*toy.words("glue", two, *short), launcher=2, devices=2).output
-    assert output.count("best checkpoint by ") == 1  # only one process reports
+    assert output.count("best checkpoint by ") == 1  # Only one process reports its progress.
     actual, expected = history(two), history(one)
     assert actual.keys() == expected.keys()
     for key, entry in expected.items():

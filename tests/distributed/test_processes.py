@@ -204,7 +204,7 @@ def end_of(
         return ended
     finally:
         for process in processes:
-            with process:  # closes the pipes
+            with process:  # This closes the pipes of the process.
                 process.kill()
 
 

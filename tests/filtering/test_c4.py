@@ -31,7 +31,8 @@ PAGES = {
 
 
 def published(text: str) -> str | None:
-    citations = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")  # as in get_clean_page_fn
+    # This expression is copied from get_clean_page_fn.
+    citations = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
     pages = list(
         c4_utils.clean_page(
             c4_utils.PageFeatures(text=text), citations, counter_inc_fn=lambda name: None

@@ -78,7 +78,8 @@ def test_overlapping_ngrams_are_counted_once() -> None:
     """Words 7 to 12 repeat words 1 to 6, in two overlapping 5-grams."""
     text = "a b c d e f a b c d e f g h i j k l m n o p q r s t"
     limits = {"max_top_ngrams": (), "max_duplicate_ngrams": ((5, 0.1),)}
-    assert repetition(text, **limits) == "gopher.duplicate_5_grams: 0.231, at most 0.1"  # 6 / 26
+    # The fraction is 6 / 26.
+    assert repetition(text, **limits) == "gopher.duplicate_5_grams: 0.231, at most 0.1"
 
 
 def brute_force(words: list[str], length: int) -> tuple[float, float]:

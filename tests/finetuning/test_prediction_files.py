@@ -67,7 +67,8 @@ def test_a_file_is_replaced_only_for_the_same_input(tmp_path):
     for name in ("a.json", "a_n_best.json"):
         (tmp_path / "out" / name).touch()
     claim_files(tmp_path / "out", ["a.json", "a_n_best.json"], "/data/a.json")
-    claim_files(tmp_path / "out", ["b.json"], "/data/b.json")  # not written yet
+    # The claimed file has not been written yet.
+    claim_files(tmp_path / "out", ["b.json"], "/data/b.json")
     assert json.loads((tmp_path / "out" / INPUTS_NAME).read_text()) == {
         "a.json": "/data/a.json",
         "a_n_best.json": "/data/a.json",

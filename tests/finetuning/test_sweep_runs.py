@@ -173,7 +173,7 @@ def test_a_stopped_sweep_goes_on_to_the_same_results(
     undisturbed, toy, bert_jax_here, tmp_path: Path
 ) -> None:
     report = Reporter.train
-    reporters: list[Reporter] = []  # one for each run
+    reporters: list[Reporter] = []  # There is one reporter for each run.
 
     def stopping(self: Reporter, step: int, *args: object, **values: object) -> None:
         if self not in reporters:

@@ -286,7 +286,7 @@ def test_the_time_left_is_estimated_for_each_variant() -> None:
         [Hyperparameters(8, 1.0, 2, n, variant=each) for n in (0, 1)] for each in LAYERS
     )
     assert durations.seconds_left(slow) is None
-    durations.add(slow[0], 100.0)  # compiles
+    durations.add(slow[0], 100.0)  # The first run includes compilation.
     assert durations.seconds_left([slow[1], fast[0]]) == 200.0
     durations.add(slow[1], 20.0)
     assert durations.seconds_per_epoch(LAYERS[0]) == 10.0

@@ -127,7 +127,7 @@ def test_a_killed_process_leaves_its_entries(tmp_path: Path) -> None:
         child.send_signal(signal.SIGKILL)
     path = tmp_path / GOODPUT_NAME
     with path.open("ab") as file:
-        file.write(b'{"event": "progress", "time": 17')  # an incomplete last line
+        file.write(b'{"event": "progress", "time": 17')  # Leave the last line incomplete.
     before = read_entries(path)
     assert len(before) > 10
     account = Account(before).goodput()

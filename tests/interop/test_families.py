@@ -44,7 +44,7 @@ def test_import_and_export(family, head, bert_jax_here, tmp_path, monkeypatch):
     assert "  - " not in imported.output and "  + " not in imported.output
     assert f"ours: {TITLES[family]} ({head!r} head)" in imported.output
 
-    if head == "pretraining":  # only ALBERT
+    if head == "pretraining":  # Only ALBERT has this head.
         with pytest.raises(
             ValueError, match="trained to predict whether two sentences are in order"
         ):

@@ -43,7 +43,8 @@ def test_a_pickle_from_before_2020(make_bert, imported, bert_jax_here):
     torch.save(torch.load(file), file, _use_new_zipfile_serialization=False)
     before = num_tensors()
     weights = open_weights(old)
-    assert weights.shapes[TABLE] and num_tensors() == before  # tensors stay on disk
+    # Tensors stay on disk until they are needed.
+    assert weights.shapes[TABLE] and num_tensors() == before
     same(imported(old)[1], theirs, bert_jax_here)
     file.write_bytes(file.read_bytes()[:-100])
     finished = bert_jax_here("import", old, "--output", old.parent / "more")

@@ -25,7 +25,7 @@ from .conftest import change_config, change_tensors
 # One tensor from each part of the model, with the index of an element to change.
 WEIGHTS = {
     "bert.embeddings.word_embeddings.weight": (50, 3),
-    "bert.embeddings.position_embeddings.weight": (39, 0),  # the last position
+    "bert.embeddings.position_embeddings.weight": (39, 0),  # This is the last position.
     "bert.embeddings.token_type_embeddings.weight": (1, 31),
     "bert.embeddings.LayerNorm.bias": (0,),
     "bert.encoder.layer.0.attention.self.query.weight": (5, 7),
@@ -233,7 +233,7 @@ def test_differences_of_small_arrays():
     second = {"hidden": np.array([[[3.0], [4.5], [0.0]]], np.float32), "logits": np.ones((1, 1))}
     [(name, found)] = differences(first, second, probe).items()
     assert name == "hidden"
-    assert found.largest == 0.5  # padding is ignored
+    assert found.largest == 0.5  # Padding is ignored.
     assert found.relative == pytest.approx(0.5 / np.sqrt((9 + 20.25) / 2))
     assert unpaired_outputs(first, second) == ["pooled", "logits"]
 
@@ -294,7 +294,7 @@ def test_random_input_covers_all_positions_and_segments():
     assert probe.attention_mask[0].all() and not probe.attention_mask[-1].all()
     real = probe.attention_mask == 1
     assert set(np.unique(probe.segment_ids[real])) == {0, 1, 2}
-    assert (np.diff(probe.attention_mask, axis=1) <= 0).all()  # padding comes last
+    assert (np.diff(probe.attention_mask, axis=1) <= 0).all()  # Padding comes last.
     assert len(np.unique(probe.token_ids[real])) > 60
 
 

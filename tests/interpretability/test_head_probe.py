@@ -65,7 +65,7 @@ def test_accuracies_equal_the_procedure_of_clark_et_al(import_pair, treebank):
         ):
             predictor = number
             if relation == "nmod:poss" and sentence.words[number + 1] == "'s":
-                predictor = number + 1  # section 4.2
+                predictor = number + 1  # This follows section 4.2 of the paper.
             for name in ("all", relation):
                 counts[name] += 1
                 for layer, index in np.ndindex(2, 4):

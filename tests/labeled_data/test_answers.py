@@ -109,7 +109,7 @@ def test_only_the_best_span_with_a_text_is_kept() -> None:
     tokenizer = tokenizer_of([example])
     windows = span_windows([example], tokenizer, labeled=False)
     start = np.zeros((1, 10), np.float32)
-    start[0, 3 + 3] = 5  # the second "the"
+    start[0, 3 + 3] = 5  # This is the second "the".
     (answer,) = best_answers(windows, [example], start, start, max_answer_length=1)
     assert [candidate.text for candidate in answer.candidates] == ["the", "cat", "and", "dog"]
     assert (answer.candidates[0].start, answer.candidates[0].end) == (12, 15)
@@ -138,7 +138,8 @@ def test_repeated_texts_do_not_count_toward_n_best() -> None:
     [
         ("Zoë ate crème brûlée in Kraków.", "crème brûlée", None),
         ("un cafe\u0301 et un the\u0301 noir", "cafe\u0301", None),
-        ("un cafe\u0301 et un the\u0301 noir", "the", "the\u0301"),  # accent included
+        # The answer includes the accent.
+        ("un cafe\u0301 et un the\u0301 noir", "the", "the\u0301"),
         ("c a\u0301\u0323 b", "a\u0301\u0323", None),
         ("He met 👩‍🚀 and 🤖, then 👍🏽!", "🤖", None),
         ("He met 👩‍🚀 and 🤖, then 👍🏽!", "👩‍🚀", None),
@@ -203,7 +204,7 @@ def test_non_finite_logits_of_the_passage_are_rejected() -> None:
     example = SpanExample("q7", "who?", "the cat", "")
     windows = span_windows([example], tokenizer_of([example]), labeled=False)
     start = np.zeros((1, 8), np.float32)
-    start[0, [0, 7]] = -np.inf, np.nan  # [CLS] and padding
+    start[0, [0, 7]] = -np.inf, np.nan  # Set the logits of [CLS] and of padding.
     assert best_answers(windows, [example], start, np.zeros_like(start))[0].text == "the"
     start[0, windows.features.sequences.second_starts[0]] = np.nan
     message = r"question q7: a passage token has the logits nan \(start\) and 0.0 \(end\)"

@@ -66,7 +66,7 @@ def test_missing_test_sets_are_skipped(tmp_path: Path) -> None:
     assert glue_files("RTE", str(tmp_path)).test == {}
     assert list(glue_files("RTE", str(tmp_path)).validation) == ["validation"]
     (tmp_path / "test_mismatched.tsv.xz").touch()
-    (tmp_path / "test.tsv").mkdir()  # not a file
+    (tmp_path / "test.tsv").mkdir()  # This path is not a file.
     tests = glue_files("MNLI", str(tmp_path)).test
     assert {name: files.test for name, files in tests.items()} == {
         "MNLI-mm": f"{tmp_path}/test_mismatched.tsv"

@@ -47,7 +47,7 @@ def test_an_unexpected_header_is_rejected(tmp_path: Path, text: str, options: di
 @pytest.mark.parametrize(
     ("text", "options"),
     [
-        ("text\nwhat a film\nugh\n", CLASS),  # no label column
+        ("text\nwhat a film\nugh\n", CLASS),  # The table has no label column.
         ("text,label\n", CLASS),
         ("fine,good\nugh,bad\n", CLASS),
         ("fine,web\nugh,news\nso so,\n", CLASS),  # The second column does not contain the label.

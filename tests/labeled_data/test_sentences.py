@@ -63,7 +63,7 @@ def test_tokens_of_mnli_match_hugging_face(shared_data: Path, max_length: int) -
     examples = read_sentences(files, "validation", labeled=True)
     assert examples.labels is not None
     counts = [examples.labels.count(label) for label in files.labels]
-    assert counts == [3_479, 3_123, 3_213]  # as published
+    assert counts == [3_479, 3_123, 3_213]  # These are the published counts.
     unlabeled = read_sentences(files, "validation", labeled=False)
     assert unlabeled.labels is None
     vocabulary = shared_data / "vocab/bert-base-uncased/vocab.txt"

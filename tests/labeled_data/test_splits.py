@@ -31,7 +31,8 @@ def test_train_and_validation_are_parts_of_one_file(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", texts)
     train, validation = split(path, "train"), split(path, "validation")
     assert sorted(train.firsts + validation.firsts) == sorted(texts)
-    assert len(validation) == pytest.approx(300, abs=45)  # three standard deviations
+    # The tolerance is three standard deviations.
+    assert len(validation) == pytest.approx(300, abs=45)
     assert [texts[int(i)] for i in validation.ids] == validation.firsts
     assert validation.locations[0] == f"{path}:{int(validation.ids[0]) + 2}"
     for share in (0.2, 0.1):  # A smaller fraction holds out a subset of the same rows.

@@ -264,7 +264,7 @@ def test_short_rows_can_be_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.WARNING):
         table = read_table(path, TableFormat(short_rows="skip"), ["text", "label"])
     assert table.locations == [f"{path}:2", f"{path}:4"]
-    assert table.numbers == [0, 2]  # skipped rows count, too
+    assert table.numbers == [0, 2]  # Skipped rows count too.
     assert "skipped 1 rows" in caplog.text
 
 

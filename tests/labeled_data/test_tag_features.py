@@ -113,7 +113,8 @@ def test_context_is_as_much_of_the_document_as_fits(shared_data: Path) -> None:
     for number in range(len(features.features)):
         tokens = window(features, number)
         scored = tokens.start + np.flatnonzero(weights[tokens])
-        (sentence,) = {sentence_of[position] for position in scored.tolist()}  # no neighbors
+        # A window scores a single sentence without its neighbors.
+        (sentence,) = {sentence_of[position] for position in scored.tolist()}
         text = texts[sentences.documents[sentence]]
         ids = features.features.sequences.token_ids[tokens][1:-1].tolist()
         assert len(ids) == min(62, len(text))

@@ -92,7 +92,8 @@ def test_wnut17_has_the_published_sizes_and_tags(
     assert collect_labels(actual) == labels
     lines = [line.rstrip() for line in path.read_text(encoding="utf-8").split("\n")]
     tags_in_file = [line.rpartition("\t")[2] for line in lines if line]
-    assert [tag for tags in actual.tags for tag in tags] == tags_in_file  # already IOB2
+    # The file already uses IOB2.
+    assert [tag for tags in actual.tags for tag in tags] == tags_in_file
 
 
 @pytest.mark.parametrize(

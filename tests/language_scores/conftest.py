@@ -62,7 +62,7 @@ def their_scores(directory: Path, texts: Sequence[str], *, whole_words: bool) ->
     for text in texts:
         encoding = tokenizer(text, return_tensors="pt")
         ids, words = encoding["input_ids"][0], encoding.word_ids()
-        last = len(ids) - 1  # the final [SEP]
+        last = len(ids) - 1  # This is the index of the final [SEP].
         rows = ids.repeat(last - 1, 1)
         for at in range(1, last):
             for other in range(at, last):

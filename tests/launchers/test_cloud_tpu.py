@@ -245,7 +245,7 @@ def test_a_lost_connection_does_not_end_the_run(cloud):
     assert code == 0, output
     again = ["describe", "follow"]
     assert cloud.calls == ["describe", "create", "describe", *SETUP, *again, *again]
-    assert len(cloud.runs) == 2  # one on each host
+    assert len(cloud.runs) == 2  # There is one run on each host.
 
 
 def test_the_setup_is_repeated_after_a_lost_connection(cloud):

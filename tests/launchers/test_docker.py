@@ -82,7 +82,7 @@ def test_the_image_gets_the_files_that_it_needs(target):
             copied.update(sources)
     assert copied == set(allowed)
     assert all((REPOSITORY / source).exists() for source in copied)
-    for file in ("README.md", "LICENSE", "bert_jax/version.py"):  # read by setup.py
+    for file in ("README.md", "LICENSE", "bert_jax/version.py"):  # setup.py reads these files.
         assert any(fnmatch(file, pattern) or file.startswith(f"{pattern}/") for pattern in copied)
 
 

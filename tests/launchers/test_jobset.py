@@ -23,7 +23,7 @@ def read(target: str) -> dict[str, Any]:
 def differences(written: Any, understood: Any, where: str = "") -> Iterator[str]:
     """Yield the paths of values that the models have ignored or changed."""
     if isinstance(written, dict) and isinstance(understood, dict):
-        for key, value in written.items():  # the models add defaults
+        for key, value in written.items():  # The models add default values, which are not compared.
             yield from differences(value, understood.get(key), f"{where}/{key}")
     elif isinstance(written, list) and isinstance(understood, list):
         assert len(written) == len(understood), where

@@ -138,7 +138,7 @@ def test_bfloat16_results_are_rounded_as_without_the_kernel(kind: str) -> None:
     found = pulled(arrays, kind, 0.1, "triton", True)
     # Without jax.jit, no rounding between two operations is skipped.
     expected = [np.asarray(a, np.float32) for a in pull(arrays, kind, 0.1, "xla", True)]
-    assert_array_equal(found[0], expected[0])  # the sum
+    assert_array_equal(found[0], expected[0])  # Compare the sums.
     for index in (1, 2, 3):
         # Sums in another order may move a number to the other side of a rounding boundary.
         assert np.mean(found[index] != expected[index]) < 0.01
@@ -220,7 +220,8 @@ def test_a_model_has_the_same_loss_and_gradients_with_the_kernels(changes: dict[
         assert_allclose(others[name], gradient, rtol=0, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")  # in JAX 0.12
+# JAX 0.12 issues this warning.
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
 @pytest.mark.parametrize("dim", [64, 768, 2048])
 def test_the_kernels_lower_for_a_gpu_and_read_every_matrix_once(dim: int) -> None:
     matrix, vector = (

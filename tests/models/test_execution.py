@@ -415,7 +415,7 @@ def test_the_gradient_of_the_loss_contains_no_scatter() -> None:
         return jax.nn.logsumexp(logits, axis=1) - at_label
 
     assert "scatter" not in program(lambda x: cross_entropy(x, labels).loss)
-    assert "scatter" in program(plain)  # hence the custom gradient
+    assert "scatter" in program(plain)  # For this reason, the model has a custom gradient.
 
 
 def test_sinusoidal_positions_follow_the_formula() -> None:

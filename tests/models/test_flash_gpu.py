@@ -166,7 +166,7 @@ def costs(length: int, window: int | None) -> list[Any]:
 
 
 def test_the_cost_counts_the_products_and_each_array_once() -> None:
-    numbers = 4 * HEADS * 512  # of queries
+    numbers = 4 * HEADS * 512  # This is the total number of queries.
     array, vector = numbers * 64 * 2, numbers * 4
     for cost, products, arrays_, vectors in zip(
         costs(512, None), (2, 3, 4), (4, 6, 6), (1, 2, 2), strict=True
@@ -184,7 +184,8 @@ def test_the_cost_of_a_window_is_linear_in_the_length() -> None:
         assert long.flops == 16 * short.flops
 
 
-@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")  # in JAX 0.12
+# JAX 0.12 issues this warning.
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
 @pytest.mark.parametrize(
     ("length", "head_dim", "dtype", "window"),
     [

@@ -100,7 +100,7 @@ def test_a_tensor_uses_the_upper_half_of_the_range(largest: float, dtype: jnp.dt
     limit = float(jnp.finfo(dtype).max)
     peak = np.abs(np.asarray(found.values, np.float64)).max()
     assert limit / 2 <= peak <= limit
-    assert math.frexp(float(found.scale))[0] == 0.5  # a power of two
+    assert math.frexp(float(found.scale))[0] == 0.5  # The scale is a power of two.
     assert_array_equal(np.asarray(dequantize(found, jnp.float32), np.float64), in_torch(x, dtype))
 
 
@@ -138,7 +138,8 @@ def test_activations_are_kept_in_fp8_between_the_passes() -> None:
     x, kernel, bias, _ = operands(2, 16, 24, 40)
     _, pull = jax.eval_shape(lambda *args: jax.vjp(affine_float8, *args), x, kernel, bias)
     kept = [leaf for leaf in jax.tree.leaves(pull) if leaf.size >= x.size]
-    assert sorted(str(leaf.dtype) for leaf in kept) == ["float8_e4m3fn"] * 2  # `x` and the kernel
+    # `x` and the kernel are kept in FP8.
+    assert sorted(str(leaf.dtype) for leaf in kept) == ["float8_e4m3fn"] * 2
 
 
 def test_only_nvidia_gpus_multiply_fp8_numbers() -> None:

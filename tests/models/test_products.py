@@ -93,7 +93,8 @@ def test_no_float32_gradient_of_an_affine_map_contracts_two_dims() -> None:
         return [len(one.split(",")) for one in dims]
 
     assert contracted(affine) == [1, 1, 1]
-    assert 2 in contracted(lambda x, kernel, bias: x @ kernel + bias)  # `affine` avoids this
+    # `affine` avoids contracting two dims.
+    assert 2 in contracted(lambda x, kernel, bias: x @ kernel + bias)
 
 
 @pytest.mark.parametrize("case", CASES)

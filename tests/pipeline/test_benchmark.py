@@ -34,7 +34,7 @@ def test_one_core_and_the_loader_are_measured(examples, capfd) -> None:
 
 def test_preparation_and_the_plain_loop_are_measured(capfd, monkeypatch, tmp_path) -> None:
     for name in ("TOKENIZERS_PARALLELISM", "RAYON_NUM_THREADS"):
-        monkeypatch.setenv(name, "1")  # restored afterwards
+        monkeypatch.setenv(name, "1")  # The variable is restored after the test.
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join(f"Readers read books about number {i}." for i in range(60)))
     tokenizer = train_tokenizer(text, vocab_size=300, num_unused=0)

@@ -151,7 +151,7 @@ def test_a_late_start_makes_no_earlier_batches(examples, monkeypatch):
 def test_workers_survive_signals_while_they_start(source, expected, interrupts_enabled):
     with Loader(source, start_step=38, num_workers=2) as loader:
         wait_until(lambda: len(multiprocessing.active_children()) == 2)
-        for worker in multiprocessing.active_children():  # still importing
+        for worker in multiprocessing.active_children():  # The workers are still importing modules.
             os.kill(worker.pid, signal.SIGINT)
             os.kill(worker.pid, signal.SIGTERM)
         for step in (38, 39):
@@ -205,7 +205,7 @@ def second_worker(loader: Loader) -> int:
 
 
 def test_an_unexpected_error_in_a_worker_keeps_its_type_and_traceback(expected):
-    source = {0: expected[0], 7: expected[1]}  # batch 1 is missing
+    source = {0: expected[0], 7: expected[1]}  # Batch 1 is missing.
     with Loader(source, num_workers=1) as loader:
         assert_equal(next(loader), expected[0])
         with pytest.raises(KeyError) as caught:

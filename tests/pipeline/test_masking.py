@@ -78,7 +78,7 @@ def test_rows_have_the_exact_number_of_predictions_and_labels_restore_them(rate,
     both = used[:, 1:] & used[:, :-1]
     assert (np.diff(predictions.positions, axis=1)[both] > 0).all()
     assert (predictions.positions[~used] == 0).all() and (predictions.labels[~used] == 0).all()
-    assert (np.diff(predictions.weights, axis=1) <= 0).all()  # used entries come first
+    assert (np.diff(predictions.weights, axis=1) <= 0).all()  # The used entries come first.
     masked[rows, positions] = predictions.labels[used]
     np.testing.assert_array_equal(masked, truth)
 

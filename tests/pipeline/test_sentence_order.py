@@ -58,7 +58,7 @@ def test_halves_are_complete_sentences_in_order_or_swapped(six_epochs, starts):
     for first, second, label, weight in six_epochs:
         tokens = np.concatenate([first, second])
         low, high = int(tokens.min()), int(tokens.max()) + 1
-        assert sorted(tokens.tolist()) == list(range(low, high))  # every token occurs once
+        assert sorted(tokens.tolist()) == list(range(low, high))  # Every token occurs exactly once.
         inside = sorted(starts & set(range(low + 1, high)))
         if not weight:
             # There are fewer than two complete sentences.

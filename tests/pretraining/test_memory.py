@@ -78,5 +78,5 @@ def test_plan_is_not_limited_by_this_machine(tiny_config: Path, bert_jax_here: R
     words = ("plan", "--config", tiny_config, "--topology", "cpu:8", "--config.work_dir=x")
     refused = bert_jax_here(*words, "--config.model.hidden_dim=2000000000")
     assert refused.code == 2 and "the compiler supports at most 1.0 EiB" in refused.errors
-    with pytest.raises(AssertionError, match="traced"):  # 2 TiB of parameters
+    with pytest.raises(AssertionError, match="traced"):  # The parameters would take 2 TiB.
         bert_jax_here(*words, "--config.model.ffn_dim=2000000000")

@@ -91,7 +91,7 @@ def test_a_decay_ends_like_a_single_run(
     assert result.finished is not stopped
     if stopped:
         assert 8 <= result.step < 10
-        result = pretrain(decay)  # from its own checkpoint
+        result = pretrain(decay)  # The run resumes from its own checkpoint.
     assert result.finished and result.metrics == expected.metrics
     for leaf, other in zip(
         jax.tree.leaves(last_state(decay)), jax.tree.leaves(last_state(single)), strict=True

@@ -56,7 +56,7 @@ def test_the_rows_are_those_that_the_run_trains_on(
 ):
     changes = {"work_dir": str(tmp_path / "run"), **changes}
     config = load_config(tiny_config, changes, kind="pretrain")
-    batch = batch_of_the_run(config, step, monkeypatch)  # in the second phase
+    batch = batch_of_the_run(config, step, monkeypatch)  # This step is in the second phase.
     view = show_batch(tiny_config, changes, step=step, num_rows=3)
     assert (view.phase, view.num_rows, len(view.rows)) == ("phase2", size, 3)
     from bert_jax.tokenizers.tokenizer import Tokenizer

@@ -38,14 +38,14 @@ class Handler(BaseHTTPRequestHandler):
             while size := int(self.rfile.readline().split(b";")[0], 16):
                 body += self.rfile.read(size)
                 self.rfile.readline()
-            while self.rfile.readline().strip():  # trailers
+            while self.rfile.readline().strip():  # Skip the trailers.
                 pass
             return body
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
     def handle_any(self) -> None:
         if self.headers.get("Expect", "").lower() == "100-continue":
-            pass  # http.server has already answered
+            pass  # http.server has already responded.
         body = self.body()
         if self.path == "/-/faults":
             return self.control(body)

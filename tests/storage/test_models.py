@@ -69,7 +69,7 @@ def test_a_model_goes_from_bucket_to_bucket(
     printed = capsys.readouterr()
     assert f"{imported}: BERT" in printed.out
     expected, found = content_on_disk(ours), content(imported)
-    arrays = re.compile(r"/d/[0-9a-f]{32}$")  # files with random names
+    arrays = re.compile(r"/d/[0-9a-f]{32}$")  # These files have random names.
     assert {arrays.sub("", n) for n in found} == {arrays.sub("", n) for n in expected}
     origin = json.loads(found["model.json"])["origin"]
     assert origin["source"] == str(bucket / "hub/theirs")

@@ -74,7 +74,8 @@ def test_objects_that_stand_for_folders_are_not_listed(
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # chunks of gcsfs
+# gcsfs sends large chunks.
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 def test_large_files_are_uploaded_in_parts(bucket: ObjectUrl, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(random.Random(1).randbytes(61 << 20))

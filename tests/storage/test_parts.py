@@ -75,7 +75,7 @@ def test_merged_parts_in_a_bucket_equal_a_corpus_on_disk(
         make(on_disk, output, f"{index}/3")  # Only the lost shard is made again.
     prepare(on_disk.text, on_disk.tokenizer, output, **merging)
     assert checksums(output) == checksums_on_disk(on_disk.corpus)
-    make(on_disk, output, "0/3")  # the corpus is finished
+    make(on_disk, output, "0/3")  # The corpus is already finished.
 
 
 @pytest.mark.slow

@@ -223,7 +223,8 @@ def test_fine_tuning_in_a_bucket_survives_a_kill(
     expected = json.loads((on_disk / "scores.json").read_text())
     assert (scores["step"], scores["scores"]) == (expected["step"], expected["scores"])
     assert_same_run(url, on_disk)
-    assert not list((run.cache / "bert_jax/runs").glob("*"))  # removed at the end
+    # The staging directory is removed at the end.
+    assert not list((run.cache / "bert_jax/runs").glob("*"))
     evaluated, _ = run("evaluate", url)
     assert f"model      {url}, step {scores['step']}" in evaluated
 

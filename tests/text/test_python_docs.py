@@ -43,7 +43,7 @@ def test_corpus_contains_only_prose_of_the_reference_and_the_library(corpus):
 
 @pytest.mark.slow
 def test_corpus_is_reproducible_and_parsed_modules_are_not_imported(corpus, tmp_path, capsys):
-    assert "antigravity" not in sys.modules  # opens a web browser
+    assert "antigravity" not in sys.modules  # Importing this module opens a web browser.
     again = tmp_path / "again.jsonl"
     assert main(["demo-corpus", "--output", str(again)]) == 0
     assert f"{corpus[1].num_documents} documents" in capsys.readouterr().out

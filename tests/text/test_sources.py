@@ -123,7 +123,7 @@ def test_skipped_json_lines_are_counted(tmp_path):
     path.write_bytes(
         json_lines({"id": 1, "text": "good"})
         + b'{"text": "cut\n'
-        + b"\n"  # blank lines are ignored
+        + b"\n"  # Blank lines are ignored.
         + b'["text"]\n'
         + b'{"id": 2, "title": "x"}\n'
         + b'{"text": null}\n'

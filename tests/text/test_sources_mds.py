@@ -35,7 +35,7 @@ def test_shards_are_read_with_every_compression(compression: str) -> None:
         str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files
     }
     assert counts.bytes_read == sum(file.stat().st_size for file in files)
-    urls = texts_of(files[-1], text_field="url")  # a single shard
+    urls = texts_of(files[-1], text_field="url")  # Read a single shard.
     assert urls == [f"https://example.org/{n}" for n in range(24 - len(urls), 24)]
 
 

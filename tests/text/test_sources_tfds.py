@@ -102,7 +102,7 @@ def test_errors_of_tfds_are_reported_on_one_line(data_dir):
 
 def test_a_name_is_resolved_to_its_full_form(data_dir):
     full = "tfds:tiny_text/plain:1.0.0:train"
-    assert resolved_tfds("tfds:tiny_text", data_dir) == full  # the default config
+    assert resolved_tfds("tfds:tiny_text", data_dir) == full  # This is the default config.
     assert resolved_tfds("tfds:tiny_text/plain:1.0.0", data_dir) == full
     assert read(full, tfds_data_dir=data_dir)[0][0].text.startswith("Sentence")
 

@@ -48,7 +48,8 @@ def test_wordpiece_that_keeps_accents_matches_hugging_face(kept: Path, tmp_path:
     lines = [*LINES, *torture_lines()]
     expected = [reference(line, add_special_tokens=False)["input_ids"] for line in lines]
     stripped = Tokenizer.load(kept / "vocab.txt", lowercase=True)
-    assert stripped.fingerprint == tokenizer.fingerprint  # tokenizer_config.json keeps accents
+    # tokenizer_config.json says to keep accents.
+    assert stripped.fingerprint == tokenizer.fingerprint
     tokenizer.save(tmp_path / "saved")
     encoder = EncoderConfig(
         vocab_size=tokenizer.vocab_size, hidden_dim=16, num_layers=1, num_heads=2, ffn_dim=32
@@ -116,7 +117,7 @@ def test_a_warning_is_given_if_more_than_a_tenth_of_the_words_lose_marks():
     hindi = ["पत्नी"]  # BERT's normalizer keeps only the last mark of this word.
     assert "'पत्नी' becomes 'पतनी'" in str(marks_warning("wordpiece", hindi))
     assert "'पत्नी' becomes 'पतन'" in str(marks_warning("sentencepiece", hindi))
-    assert marks_warning("wordpiece", ["한국 " * 9]) is None  # Hangul loses no marks
+    assert marks_warning("wordpiece", ["한국 " * 9]) is None  # Hangul loses no marks.
     assert MarkedWords("wordpiece").warning() is None
 
 

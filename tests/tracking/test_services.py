@@ -49,7 +49,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: Any) -> I
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default")  # these libraries issue warnings
+@pytest.mark.filterwarnings("default")  # These libraries issue warnings.
 def test_mlflow(store: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     from mlflow import MlflowClient
 

@@ -135,7 +135,7 @@ def test_the_first_step_of_a_phase_is_compilation(loop: Loop) -> None:
     with BatchWaits(loop.ledger) as waits:
         waits.begin(None)
         waits.end()
-        loop.clock.advance(7)  # tracing and compiling
+        loop.clock.advance(7)  # Tracing and compiling take this long.
         waits.dispatched()
         loop.clock.advance(2)
         waits.new_program()

@@ -77,7 +77,8 @@ def test_commands_do_not_pile_up(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.WARNING):
         for number in range(20):
             notifier.send("divergence", f"number {number}")
-        with suppress(RuntimeError), notifier.notifying():  # wait for all commands
+        # Leaving this context waits for all commands.
+        with suppress(RuntimeError), notifier.notifying():
             raise RuntimeError
     assert "earlier commands have not ended, so there is none for: number" in caplog.text
 
