@@ -149,7 +149,7 @@ def late():
 
 
 def test_there_are_no_import_cycles() -> None:
-    """Imports inside functions and imports for type checkers also count."""
+    """Count all imports, even those inside functions and those for type checkers."""
     graph = {module_of(path): modules_imported_by(path) for path in SOURCES}
     TopologicalSorter(graph).prepare()  # This raises a CycleError that contains the cycle.
 
@@ -242,7 +242,7 @@ MAX_CLI_LINES, MAX_CLI_FILE_LINES, MAX_CLI_FUNCTION_LINES = 2000, 250, 40
 
 
 def test_the_command_line_only_parses_and_prints() -> None:
-    """Code that needs a class or a long function belongs in the library instead."""
+    """Check that there are no classes and no long functions, which belong in the library."""
     wrong, total = [], 0
     for path in CLI:
         source = path.read_text(encoding="utf-8")
@@ -294,7 +294,7 @@ sys.stdout.flush()
 
 
 def test_only_the_command_line_prints() -> None:
-    """The library only writes to streams that its callers pass to it."""
+    """Check that the library writes only to streams that its callers pass to it."""
     wrong = [
         f"{name_of(path)}: {text}"
         for path in SOURCES

@@ -33,7 +33,7 @@ def write_lines(file: Path, lines: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write data sets with the real ones' names and formats."""
+    """Write small data sets with the names and formats of the real ones."""
     folder, rng = tmp_path_factory.mktemp("data"), random.Random(0)
     for name in ("corpus_small/books", "corpus_large/books", "corpus_large/wiki"):
         texts = [" ".join(sentence(rng) for _ in range(20)) for _ in range(30)]

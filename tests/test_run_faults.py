@@ -108,7 +108,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_run_reports_a_full_disk_and_resumes_later(
     bert_jax, bert_jax_here, pretrain: Words, finished_run: Path, small_disk: Path
 ) -> None:
-    """Run a process, since TensorStore's threads report further errors when a save has failed."""
+    """Use a process, since TensorStore's threads report further errors after a failed save."""
     work_dir = small_disk / "run"
     stopped = bert_jax(*pretrain(work_dir), devices=8, code=2)
     (error,) = [line for line in stopped.errors.splitlines() if "error" in line]
@@ -173,7 +173,7 @@ sys.exit(main.main())
 def test_a_run_saves_a_checkpoint_when_its_terminal_closes(
     bert_jax, pretrain: Words, finished_run: Path, tmp_path: Path
 ) -> None:
-    """The kernel sends SIGHUP to the terminal's session. Later writes to the terminal fail."""
+    """Close the terminal: the run receives SIGHUP, and its later writes to the terminal fail."""
     work_dir = tmp_path / "run"
     words = pretrain(work_dir, "loader.num_workers=1")
     terminal, side = os.openpty()

@@ -47,7 +47,7 @@ def test_repeated_inputs_are_added(corpus, tmp_path, capsys):
 
 
 def test_files_are_renamed_only_within_an_existing_directory(corpus, tmp_path, monkeypatch):
-    """The directory may be a mount point, and files cannot be renamed across mount points."""
+    """Check the paths that are renamed, since files cannot be renamed across mount points."""
     output = tmp_path / "mounted"
     output.mkdir()
     (output / "notes.txt").write_text("the user's own notes")

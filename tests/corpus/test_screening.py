@@ -279,7 +279,7 @@ def test_bytes_do_not_depend_on_workers_or_blocks(
 def test_held_out_inputs_are_not_filtered(
     texts, options, tokenizer, folder, tmp_path, screened, write_json_lines
 ) -> None:
-    """Held-out documents may be short, but near-duplicates of them are not trained on."""
+    """Check that held-out documents may be short, and that their near-duplicates are removed."""
     heldout = write_json_lines(tmp_path / "dev.jsonl", ["The cat ran.", texts[40]])
     options = replace(options, heldout_fraction=0.0)
     inputs = [str(folder / "a.jsonl"), str(folder / "b.jsonl")]

@@ -75,7 +75,7 @@ def test_repetition(text: str, expected: str) -> None:
 
 
 def test_overlapping_ngrams_are_counted_once() -> None:
-    """Words 7 to 12 repeat words 1 to 6, in two overlapping 5-grams."""
+    """Repeat words 1 to 6 as words 7 to 12, which form two overlapping 5-grams."""
     text = "a b c d e f a b c d e f g h i j k l m n o p q r s t"
     limits = {"max_top_ngrams": (), "max_duplicate_ngrams": ((5, 0.1),)}
     # The fraction is 6 / 26.

@@ -156,7 +156,7 @@ BIOES = "a B-PER\nb E-PER\nc S-PER\n\nd O\ne S-LOC\n"
 def test_correct_tags_are_repeated_in_the_scheme_of_the_predictions(
     tmp_path: Path, text: str, labeled: bool
 ) -> None:
-    """Check that both use one scheme, since conlleval's accuracy compares tags one by one."""
+    """Check that both columns use one scheme, since conlleval compares tags one by one."""
     sentences = tags_of_text(tmp_path, text, labeled=labeled)
     iob2 = [["B-PER", "I-PER", "B-PER"], ["O", "B-LOC"]]
     out = tmp_path / "out.txt"

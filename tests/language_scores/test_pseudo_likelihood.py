@@ -112,7 +112,7 @@ def test_trained_models_match_transformers(shared_data, tmp_path, source, num_pa
     ("whole_words", "metric"), [(False, "original"), (True, "within_word_l2r")]
 )
 def test_a_trained_model_matches_minicons(shared_data, tmp_path, monkeypatch, whole_words, metric):
-    """minicons is an independent implementation by one of the authors of the whole-word variant."""
+    """Compare with minicons, written by one of the authors of the whole-word variant."""
     scorer = pytest.importorskip("minicons.scorer", reason="needs minicons: pip install minicons")
     import_model(MINI, tmp_path / "ours")
     texts = blimp_sentences(shared_data, 200)

@@ -294,7 +294,7 @@ def test_a_new_slice_that_cannot_be_used_is_deleted_if_asked(cloud):
 
 
 def test_a_run_is_not_followed_after_a_restart_of_its_host(tmp_path):
-    """After a restart, the run's process ID may belong to another process, such as this test."""
+    """Use this test's process ID: after a restart, an ID may belong to another process."""
     run = tmp_path / "bert_jax_run"
     run.mkdir()
     for name, content in (("id", "1"), ("pid", os.getpid()), ("log", "step 3")):

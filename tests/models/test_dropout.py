@@ -240,7 +240,7 @@ def test_every_dropout_has_its_own_key(keys_used: list[jax.Array]) -> None:
 def test_the_output_of_attention_can_have_its_own_rate(
     norm: NormPlacement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ModernBERT drops only the output of attention (Warner et al. 2024, table 3)."""
+    """Apply dropout only to the output of attention, as in Warner et al. 2024, table 3."""
     rates: list[float] = []
 
     def record(

@@ -125,7 +125,7 @@ def test_zero_operands_and_gradients_give_zeros() -> None:
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
 @pytest.mark.parametrize("operand", [0, 1, 3], ids=["x", "kernel", "cotangent"])
 def test_numbers_that_are_not_finite_spread_to_all_products(operand: int, bad: float) -> None:
-    """E4M3 has no infinity and GPUs saturate, so a single bad element could go unnoticed."""
+    """Check a single bad element, which could go unnoticed since E4M3 has no infinity."""
     values = operands(2, 5, 8, 4)
     values[operand] = values[operand].at[(0,) * values[operand].ndim].set(bad)
     value, to_x, to_kernel, _ = jax.jit(pulled)(*values)
@@ -143,7 +143,7 @@ def test_activations_are_kept_in_fp8_between_the_passes() -> None:
 
 
 def test_only_nvidia_gpus_multiply_fp8_numbers() -> None:
-    """XLA removes a conversion to FP8 and back on GPUs, so the operands must be FP8 numbers."""
+    """Check the dtypes of operands, since XLA removes a conversion to FP8 and back on GPUs."""
     traced = jax.jit(pulled).trace(*operands(2, 16, 24, 40))
 
     def products(platform: str) -> list[tuple[str, str]]:

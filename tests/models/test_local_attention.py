@@ -78,7 +78,7 @@ def test_outputs_and_gradients_match_masked_dense_attention(
 
 
 def test_padding_matches_modernbert() -> None:
-    """Padding attends to the tokens within its window, as in transformers' eager attention."""
+    """Check that padding attends to the tokens in its window, as in transformers' eager mode."""
     ids, _ = documents_of("one", LENGTH)
     query, key, value, _ = arrays(LENGTH)
     config = ModernBertConfig(local_attention=WINDOW - 1, attn_implementation="eager")
@@ -274,7 +274,7 @@ def test_scanning_and_rematerialization_do_not_change_the_gradients(ops: Any) ->
 def test_the_arguments_of_the_cudnn_kernel_describe_local_attention(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """JAX's own implementation of the kernel's interface stands in for the kernel."""
+    """Replace the kernel with JAX's own implementation of the same interface."""
     attend = jax.nn.dot_product_attention
 
     def on_a_cpu(*args: Any, implementation: str, **options: Any) -> jax.Array:
@@ -292,7 +292,7 @@ def test_the_arguments_of_the_cudnn_kernel_describe_local_attention(
 
 @pytest.mark.parametrize("length", [77, LENGTH])
 def test_the_cudnn_kernel_accepts_the_blocks(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lower for a GPU, which checks shapes and dtypes without compiling or running the kernel."""
+    """Lower the kernel for a GPU, which checks shapes and dtypes without compiling it."""
     kernel = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
     if not hasattr(kernel, "check_cudnn_version"):
         pytest.skip("this version of JAX detects cuDNN's version differently")

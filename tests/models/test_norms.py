@@ -59,7 +59,7 @@ def test_results_and_gradients_equal_pytorchs(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bfloat16_inputs_are_normalized_in_float32(kind: str) -> None:
-    """Only the result and the gradient of x are rounded; parameters and their gradients are not."""
+    """Check that only the result and the gradient of x are rounded, but not the parameters."""
     x, scale, bias, cotangent = draw()
     x, cotangent = (jnp.asarray(array, jnp.bfloat16) for array in (x, cotangent))
     ours = with_gradients(kind, x, scale, bias, cotangent)

@@ -186,7 +186,7 @@ def test_a_length_or_an_end_does_not_predict_the_label(pairs, feature):
 
 
 def test_lengths_and_ends_together_do_not_predict_the_label(pairs):
-    """Random partners end in the same way as the text that they replace."""
+    """Check that random partners end in the same way as the text that they replace."""
     names = ("a", "b", "ends_document", "ends_sentence")
     table = np.stack([*(pairs[name] for name in names), pairs["a"] + pairs["b"]], axis=1)
     # Evaluate on different documents, because the same fragments recur in every epoch.

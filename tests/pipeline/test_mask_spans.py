@@ -147,7 +147,7 @@ def test_all_positions_are_equally_likely(unit):
 
 
 def test_words_are_chosen_equally_often_in_a_million_draws():
-    """Each row has 32 words of two tokens each, and 8 of these words are chosen."""
+    """Choose 8 words in each row, which has 32 words of two tokens each."""
     num_rows, size, num_chosen = 130_000, 32, 8
     truth = np.full((num_rows, 2 * size), 7, np.int32)
     truth[:, 1::2] = 3000

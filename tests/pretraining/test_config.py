@@ -200,7 +200,7 @@ def test_the_commands_of_a_recipe_can_be_copied(recipe: Path) -> None:
 
 
 def test_a_pairs_weight_is_refused_without_sentence_pairs() -> None:
-    """TinyBERT's recipe uses sentence pairs but has no loss on them, and it masks no tokens."""
+    """Also check TinyBERT's recipe, which has sentence pairs without a loss and masks no tokens."""
     recipe = str(CONFIGS / "tinybert.py")
     loaded = load_config(recipe, kind="pretrain")
     assert loaded.sentence_pairs == "next_sentence"

@@ -103,7 +103,7 @@ def run(made: Any) -> PretrainResult:
 def test_the_scores_equal_those_of_evaluate(
     run: PretrainResult, data: Path, tmp_path: Path
 ) -> None:
-    """The run's parameters are split over eight devices, but `evaluate` uses only one."""
+    """Compare a run whose parameters are split over eight devices with `evaluate` on one."""
     extract(run.work_dir, tmp_path / "average", 6, ema=True)
     for work_dir, prefix in ((run.work_dir, ""), (tmp_path / "average", "average_")):
         for name, path in (("novel", "novel.txt"), ("more_tales", "more tales")):
@@ -155,7 +155,7 @@ def test_a_resumed_run_has_the_same_scores(
 def test_runs_without_the_keys_keep_their_identity_and_metrics(
     tiny_config: Path, run: PretrainResult, data: Path, tmp_path: Path
 ) -> None:
-    """The keys for these scores may be added or removed when a run resumes."""
+    """Check that the keys for these scores may be added or removed when a run resumes."""
     words = ["evaluation.texts=()", "evaluation.minimal_pairs=''"]
     words += ["evaluation.max_pairs=20", "evaluation.max_sentences=100"]
     plain = config_of(tiny_config, tmp_path, data, *words)
@@ -205,7 +205,7 @@ def test_unusable_data_is_refused_before_the_run_starts(
 def test_long_rows_that_do_not_fit_in_memory_are_refused(
     kind: str, tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The scores of each row's attention take 16 MiB per head, and there is a row per device."""
+    """Use rows whose attention scores take 16 MiB per head, with one row on each device."""
     words = " ".join(["boat"] * 2046)
     (tmp_path / "long.txt").write_text(words, encoding="utf-8")
     pair = {"UID": "x", "linguistics_term": "x", "sentence_good": words, "sentence_bad": "boat"}

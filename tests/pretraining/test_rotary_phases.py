@@ -206,7 +206,7 @@ def test_the_angles_are_part_of_the_identity(tiny_config: Path, run: PretrainCon
 def test_a_run_resumes_without_its_initial_model(
     tiny_config: Path, run: PretrainConfig, tmp_path: Path
 ) -> None:
-    """The run's newest checkpoint has different angles from its config."""
+    """Resume from a checkpoint whose angles differ from those in the run's config."""
     words = [f"work_dir={run.work_dir}", f"{THETA}={LONG}", "model.initializer_range=0.2"]
     words = [f"--config.{word}" for word in words]
     config = pretrain_config(str(tiny_config), words, str(tmp_path / "removed"))

@@ -49,9 +49,9 @@ class Line(nnx.Module):
 
 
 class Fitting:
-    """Fits `Line` to map `x` [batch, dim] to `y` [batch, 4], with row weights `weight` [batch].
+    """A task that fits `Line` to map `x` [batch, dim] to `y` [batch, 4].
 
-    If there is a dropout key, noise is added to `x`.
+    The rows have the weights `weight` [batch]. If there is a dropout key, noise is added to `x`.
     """
 
     loss_terms = {"mlm_loss": 1.0}

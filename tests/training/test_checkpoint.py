@@ -71,9 +71,9 @@ def save(
 
 
 def test_only_large_arrays_are_written_in_parts(tmp_path: Path) -> None:
-    """Eight devices write an array in parts only if each part has at least 4 KiB.
+    """Check that eight devices write an array in parts only if each part has at least 4 KiB.
 
-    In either case, the arrays are restored correctly.
+    In either case, the arrays must be restored correctly.
     """
     everywhere = jax.sharding.NamedSharding(make_mesh(MeshConfig()), jax.sharding.PartitionSpec())
     rng, rows = np.random.default_rng(0), {"large": 256, "below": 248, "small": 8}
@@ -109,7 +109,7 @@ def assert_equal(state: TrainState, expected: TrainState) -> None:
 def test_only_stop_requests_report_a_step_to_jax(
     tmp_path: Path, state: TrainState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """JAX remembers the last step reported to it; only `StopRequest` may report one."""
+    """Check that only `StopRequest` reports a step, since JAX remembers the last one."""
     asked: list[int] = []
     monkeypatch.setattr(multihost_utils, "reached_preemption_sync_point", asked.append)
     save(tmp_path, state)
@@ -215,7 +215,7 @@ def test_the_metric_of_keep_best_must_exist(tmp_path: Path, state: TrainState) -
 def test_a_resumed_run_can_compare_checkpoints_by_a_new_metric(
     tmp_path: Path, state: TrainState, lower_is_better: bool, best: int
 ) -> None:
-    """Checkpoints without the metric are worse than all others."""
+    """Check that checkpoints without the metric count as worse than all others."""
     save(tmp_path, state, CheckpointConfig(keep_last=1), {10: {"mlm_loss": 1.0}, 20: None})
     config = CheckpointConfig(keep_last=1, best_metric="text_loss", lower_is_better=lower_is_better)
     values = {30: 5.0, 40: 4.0, 50: 6.0, 60: 5.0}

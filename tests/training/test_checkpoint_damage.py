@@ -103,7 +103,7 @@ def test_every_flipped_bit_of_the_data_is_detected(checkpoints: Path) -> None:
 def test_no_flipped_bit_of_the_metadata_changes_the_identity(
     checkpoints: Path, saved: Path
 ) -> None:
-    """Bit flips go unnoticed only in timestamps, whitespace or data that Orbax checks itself."""
+    """Flip bits; they may go unnoticed only in timestamps, whitespace or data checked by Orbax."""
     rng, path = random.Random(1), checkpoints / "30" / "_CHECKPOINT_METADATA"
     before = path.read_bytes()
     for _ in range(60):

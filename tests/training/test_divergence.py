@@ -458,7 +458,7 @@ def test_the_window_starts_empty_in_each_phase(bench: Bench) -> None:
 
 
 def test_an_update_that_breaks_the_parameters_rolls_back(bench: Bench) -> None:
-    """An infinite learning rate in one step makes the parameters infinite before a save."""
+    """Use an infinite learning rate in one step, which makes the parameters infinite."""
 
     class Rates:
         def __getitem__(self, step: int) -> np.float32:

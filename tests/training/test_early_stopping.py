@@ -6,7 +6,7 @@ from bert_jax.training.evaluation import EarlyStopping
 
 
 def test_a_repeated_evaluation_counts_once() -> None:
-    """If a run is killed after an evaluation, the resumed run repeats the logged evaluation."""
+    """Repeat an evaluation, as happens if a run is killed after it and then resumed."""
     early = EarlyStopping("score", patience=1)
     early.observe_all([{"step": 10, "score": 0.5}, {"step": 20, "score": 0.7}])
     early.observe(20, {"score": 0.7})
