@@ -2,8 +2,9 @@
 
 A lease, OUTPUT/.work/lease, ensures that only one preparation writes. Shards are written to a local
 directory and uploaded as they are finished, first the shard itself and then its result,
-OUTPUT/.work/NAME.json, which marks the shard as finished. A preparation that was killed can
-therefore be resumed on any machine. The manifest is written last and marks the corpus as finished.
+OUTPUT/.work/NAME.json, which marks the shard as finished. The results of screening documents are
+uploaded in the same way. A preparation that was killed can therefore be resumed on any machine. The
+manifest is written last and marks the corpus as finished.
 """
 
 from __future__ import annotations
@@ -29,12 +30,7 @@ from bert_jax.corpus.plans import (
 )
 from bert_jax.corpus.shards import UnitResult, result_of
 from bert_jax.corpus.shared_files import RESULT_SUFFIX, BucketFiles, upload_shard
-from bert_jax.corpus.workspace import (
-    PLAN,
-    SCREENING,
-    WORK,
-    has_corpus,
-)
+from bert_jax.corpus.workspace import PLAN, SCREENED, WORK, has_corpus
 from bert_jax.files import temporary_beside, writing
 from bert_jax.json_files import parse_json_object
 from bert_jax.local_paths import cache_directory, make_directory
@@ -45,6 +41,7 @@ from bert_jax.storage.objects import (
     list_objects,
     read_range,
     remove,
+    remove_all,
     upload,
     write_bytes,
 )
@@ -198,7 +195,7 @@ class BucketWorkspace:
         self.keeper.wait()
         self._lease.check()
         for name in manifest.filter_files:
-            upload(self.work / SCREENING / name, self._output / name)
+            upload(self.work / SCREENED / name, self._output / name)
         for file in sorted((self.work / TOKENIZER).iterdir()):
             upload(file, self._output / TOKENIZER / file.name)
         shards = {shard.name for shard in (*manifest.train.shards, *manifest.heldout.shards)}
@@ -260,9 +257,8 @@ def part_leases(output: ObjectUrl) -> list[ObjectUrl]:
 
 def remove_results(output: ObjectUrl) -> None:
     """Remove everything in OUTPUT/.work except the plan and the lease, but not the shards."""
-    for info in list(list_objects(output / WORK)):
-        if info.url not in (output / WORK / PLAN, output / WORK / LEASE):
-            remove(info.url)
+    kept = (output / WORK / PLAN, output / WORK / LEASE)
+    remove_all([info.url for info in list_objects(output / WORK) if info.url not in kept])
 
 
 def check_outside_bucket_corpora(url: ObjectUrl, name: str) -> None:

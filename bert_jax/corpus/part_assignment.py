@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from bert_jax.corpus.assignment import Assignment, AssignOptions, assign
 from bert_jax.corpus.part_screening import BlockReader, combine_parts, screen_part
 from bert_jax.corpus.preparation import Preparation
@@ -39,7 +41,7 @@ def assign_documents(
     unique = find_unique(scans, options.num_heldout)
     reader = BlockReader(tasks, scans, unique, options.num_heldout)
     if part is None:
-        preparation.screening = combine_parts(request.screener, reader, files)
+        preparation.screening = combine_parts(request.screener, reader, files, request.plan)
     else:
         meter = ProgressMeter()
 
@@ -52,11 +54,14 @@ def assign_documents(
             request.screener,
             reader,
             files,
+            request.plan,
             part,
             request.num_workers,
             report,
         )
-    return assign(scans, options, unique, preparation.screening.verdicts != 0)
+    # The verdicts are not mapped, since another part may replace the file by an equal one.
+    verdicts = np.fromfile(preparation.screening.verdicts_path, np.uint8)
+    return assign(scans, options, unique, verdicts != 0)
 
 
 def assign_options(request: CorpusRequest) -> AssignOptions:

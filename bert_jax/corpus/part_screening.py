@@ -9,25 +9,31 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from bert_jax.corpus.document_stream import document_digest
+from bert_jax.corpus.document_stream import DIGEST_BYTES, document_digest
 from bert_jax.corpus.scans import Scan, ScanTask, halves
 from bert_jax.corpus.screened_blocks import (
     BLOCK_BYTES,
     BlockScreener,
     DocumentBlock,
-    block_files,
     permanent_source,
+)
+from bert_jax.corpus.screened_files import (
+    block_names,
+    keep_screening,
+    kept_screening,
+    sharing_blocks,
 )
 from bert_jax.corpus.screening import Screener, Screening
 from bert_jax.corpus.screening_pool import screen_blocks
 from bert_jax.corpus.shared_files import SharedFiles
 from bert_jax.corpus.unique_documents import UniqueDocuments
-from bert_jax.corpus.workspace import SCREENING
+from bert_jax.corpus.workspace import SCREENED, SCREENING
 from bert_jax.text.documents import SourceCounts
 from bert_jax.text.sources import read_documents
 
@@ -96,6 +102,16 @@ class BlockReader:
         if position > first:
             spans.append(BlockSpan(len(spans), first, position, hashing.hexdigest()))
         return spans
+
+    def digest(self) -> bytes:
+        """Return a digest of all documents, which is the same as in `Preparation.screen`."""
+        hashing = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        for scan, mask in zip(self.scans, self.unique.kept, strict=True):
+            kept = np.flatnonzero(mask)
+            rows = np.empty((len(kept), 2), ">u8")
+            rows[:, 0], rows[:, 1] = (scan.by_position(half)[kept] for half in ("high", "low"))
+            hashing.update(rows.tobytes())
+        return hashing.digest()
 
     def read(
         self, spans: Sequence[BlockSpan], is_finished: Callable[[BlockSpan], bool]
@@ -180,16 +196,21 @@ def screen_part(
     screener: Screener,
     reader: BlockReader,
     files: SharedFiles,
+    plan: Mapping[str, Any],
     part: tuple[int, int],
     num_workers: int,
     progress: Callable[[float], None],
 ) -> Screening:
     """Screen one part of the blocks and then any others that are missing, and combine all results.
 
+    The combined result is kept, and is not computed again if another part or an earlier run of this
+    one has kept it.
+
     Args:
       screener: the settings.
       reader: the blocks.
       files: the files that the parts exchange.
+      plan: everything that determines the corpus.
       part: the index of the part, and the number of parts.
       num_workers: the number of worker processes.
       progress: called after every block with the fraction that this part has seen.
@@ -198,6 +219,9 @@ def screen_part(
       ValueError: an input has changed since it was scanned.
       OSError: a file cannot be written, or a worker died.
     """
+    documents = reader.digest()
+    if screening := _kept(files, plan, documents):
+        return screening
     directory = files.work / SCREENING
     blocks = screener.for_blocks(directory)
     spans = reader.spans(blocks.fingerprint)
@@ -211,43 +235,62 @@ def screen_part(
         progress(min(1.0, seen / len(spans)))
 
     for chosen in (own, spans):
+        files.fetch_all(SCREENING)
         texts = reader.read(chosen, lambda span: _is_screened(span, blocks, files))
-        screen_blocks(
-            texts, blocks, num_workers, report, lambda number: files.share(*_names(number))
-        )
+        with sharing_blocks(files) as share:
+            screen_blocks(texts, blocks, num_workers, report, share)
+    if screening := _kept(files, plan, documents):  # by a part that finished in the meantime
+        return screening
     output = directory / f"part-{index}-of-{count}"
-    output.mkdir(exist_ok=True)
-    return screener.combine(directory, _sizes(spans), output)
+    screening = screener.combine(directory, _sizes(spans), output)
+    keep_screening(files, screening, plan, documents)
+    return screening
 
 
-def _names(number: int) -> list[str]:
-    return [f"{SCREENING}/{name}" for name in block_files(number)]
+def _kept(files: SharedFiles, plan: Mapping[str, Any], documents: bytes) -> Screening | None:
+    """Return the combined result if it was kept and applies to these documents."""
+    kept = kept_screening(files, plan)
+    return kept.screening if kept is not None and kept.documents == documents.hex() else None
 
 
 def _is_screened(span: BlockSpan, blocks: BlockScreener, files: SharedFiles) -> bool:
     """Return whether this or another machine has screened a block."""
     if not blocks.has(span.number, span.digest):
-        files.fetch(*_names(span.number))
+        files.fetch(*block_names(span.number))
     return blocks.has(span.number, span.digest)
 
 
-def combine_parts(screener: Screener, reader: BlockReader, files: SharedFiles) -> Screening:
-    """Combine the results of all parts.
+def combine_parts(
+    screener: Screener, reader: BlockReader, files: SharedFiles, plan: Mapping[str, Any]
+) -> Screening:
+    """Combine the results of all parts, unless a part has kept the combined result.
+
+    Args:
+      screener: the settings.
+      reader: the blocks.
+      files: the files that the parts exchange.
+      plan: everything that determines the corpus.
 
     Raises:
       ValueError: a block has not been screened, or its documents have changed since.
       NotWritten: a file cannot be written.
     """
+    documents = reader.digest()
+    if screening := _kept(files, plan, documents):
+        return screening
     directory = files.work / SCREENING
     blocks = screener.for_blocks(directory)
     spans = reader.spans(blocks.fingerprint)
+    files.fetch_all(SCREENING)
     missing = [span for span in spans if not _is_screened(span, blocks, files)]
     if missing:
         raise ValueError(
             f"{len(missing)} of {len(spans)} blocks of documents have not been screened, or have "
             "changed since. Run all parts, and then repeat --merge."
         )
-    return screener.combine(directory, _sizes(spans), directory)
+    screening = screener.combine(directory, _sizes(spans), files.work / SCREENED)
+    keep_screening(files, screening, plan, documents)
+    return screening
 
 
 def _sizes(spans: Sequence[BlockSpan]) -> list[int]:

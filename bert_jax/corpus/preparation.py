@@ -23,7 +23,8 @@ from bert_jax.corpus.inputs import PrepareInputs, PrepareOptions
 from bert_jax.corpus.manifest import TOKENIZER, Manifest
 from bert_jax.corpus.progress import ProgressCallback, ProgressMeter
 from bert_jax.corpus.screened_blocks import group_documents
-from bert_jax.corpus.screening import Screener, Screening, changed_inputs
+from bert_jax.corpus.screened_files import keep_screening, kept_screening, sharing_blocks
+from bert_jax.corpus.screening import ChangedInputsError, Screener, Screening
 from bert_jax.corpus.screening_pool import screen_blocks
 from bert_jax.corpus.shard_keeper import LocalShards, ShardKeeper
 from bert_jax.corpus.shards import (
@@ -33,8 +34,9 @@ from bert_jax.corpus.shards import (
     WorkerPool,
     split_info,
 )
+from bert_jax.corpus.shared_files import SharedFiles
 from bert_jax.corpus.units import Unit, build_units, shard_name
-from bert_jax.corpus.workspace import SCREENING
+from bert_jax.corpus.workspace import SCREENED, SCREENING
 from bert_jax.files import file_sha256
 from bert_jax.text.documents import SourceCounts
 from bert_jax.tokenizers.tokenizer import Tokenizer
@@ -79,7 +81,7 @@ class Preparation:
         """Make the missing shards, and fill `results` with the results of all shards.
 
         Raises:
-          ValueError: an input has changed since its documents were screened.
+          ChangedInputsError: an input has changed since its documents were screened.
           TooManyUnknownError: too many tokens in the units so far are unknown. The order in which
             units are checked does not depend on the number of workers.
         """
@@ -115,15 +117,30 @@ class Preparation:
     def screen(
         self,
         screener: Screener,
+        files: SharedFiles,
+        plan: Mapping[str, Any],
         num_workers: int,
         meter: ProgressMeter,
         progress: ProgressCallback | None,
     ) -> None:
         """Decide which documents to leave out, in a pass over all of them.
 
+        This does nothing if it was done before and the result was kept.
+
+        Args:
+          screener: the settings.
+          files: where the results are kept.
+          plan: everything that determines the corpus.
+          num_workers: the number of worker processes.
+          meter: measures the progress.
+          progress: called after every block of documents; None for no calls.
+
         Raises:
           OSError: a file cannot be read or written, or a worker died.
         """
+        if kept := kept_screening(files, plan):
+            self.screening, self.screened_digest = kept.screening, bytes.fromhex(kept.documents)
+            return
         source, stream = SourceCounts(logged=False), StreamCounts()
         heldout, documents = self.inputs.documents(self.options.sources, source)
         hashing = hashlib.blake2b(digest_size=DIGEST_BYTES)
@@ -137,17 +154,20 @@ class Preparation:
                 fraction = source.bytes_read / self.total_bytes if self.total_bytes else None
                 progress(meter.read(fraction, screened_bytes=source.text_bytes))
 
-        with SeenDocuments(self.work / "seen.sqlite") as seen:
+        files.fetch_all(SCREENING)
+        with SeenDocuments(self.work / "seen.sqlite") as seen, sharing_blocks(files) as share:
             fraction = self.options.heldout_fraction
-            kept = kept_documents(heldout, documents, fraction, seen, stream, keep_all)
+            unique = kept_documents(heldout, documents, fraction, seen, stream, keep_all)
             exempt = ("heldout",) if self.inputs.heldout else ()
-            filtered = ((document, document.split not in exempt) for document in kept)
+            filtered = ((document, document.split not in exempt) for document in unique)
             blocks = screener.for_blocks(self.work / SCREENING)
             sizes = screen_blocks(
-                group_documents(filtered, blocks.fingerprint), blocks, num_workers, report
+                group_documents(filtered, blocks.fingerprint), blocks, num_workers, report, share
             )
-        self.screening = screener.combine(blocks.directory, sizes, blocks.directory, report)
+        output = self.work / SCREENED
+        self.screening = screener.combine(blocks.directory, sizes, output, report)
         self.screened_digest = hashing.digest()
+        keep_screening(files, self.screening, plan, self.screened_digest)
 
     def check_unknown(self, unchecked: deque[str]) -> None:
         """Check the results of units in order, up to the first unit without a result.
@@ -182,7 +202,7 @@ class Preparation:
         )
         yield from build_units(kept, self.options.unit_bytes)
         if screening is not None and hashing.digest() != self.screened_digest:
-            raise ValueError(changed_inputs())
+            raise ChangedInputsError
 
     def texts(self) -> Iterator[str]:
         """Read the documents again from the beginning, and yield their texts."""

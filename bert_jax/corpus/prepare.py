@@ -23,6 +23,7 @@ from bert_jax.corpus.requests import (
     publish,
     warn_about_marks,
 )
+from bert_jax.corpus.screened_files import removing_if_changed
 from bert_jax.corpus.workspace import finished_corpus
 from bert_jax.filtering.options import FilterOptions
 from bert_jax.processes import available_cores
@@ -314,8 +315,14 @@ def _prepare(request: CorpusRequest) -> Manifest:
         warn_about_marks(request, preparation)
         if request.screener is not None:
             preparation.screen(
-                request.screener, request.num_workers, ProgressMeter(), request.progress
+                request.screener,
+                workspace.files,
+                request.plan,
+                request.num_workers,
+                ProgressMeter(),
+                request.progress,
             )
-        with explaining_unknown(request, preparation, workspace):
+        changed = removing_if_changed(workspace.files)
+        with explaining_unknown(request, preparation, workspace), changed:
             preparation.make_shards(request.num_workers, ProgressMeter(), request.progress)
         return publish(request, preparation, workspace)

@@ -102,6 +102,9 @@ class BlockScreener:
         Raises:
           NotWritten: a file cannot be written.
         """
+        existing = read_block(self.directory, block.number)
+        if existing is not None and existing.digest != block.digest:
+            result_path(self.directory, block.number).unlink(missing_ok=True)
         texts = [text.decode("utf-8") for text in block.texts]
         findings = []
         for number, text in enumerate(texts):

@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,7 @@ from bert_jax.filtering.options import FilterOptions
 from bert_jax.filtering.page import NUM_EXAMPLES, FilterExample, FilterSummary
 
 _KEPT, _FILTERED, _NEAR_DUPLICATE = range(3)
-_VERDICTS, _PARENTS = "verdicts.bin", "parents.bin"
+VERDICTS, _PARENTS = "verdicts.bin", "parents.bin"
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,17 @@ class Screening:
     Attributes:
       summary: the number of documents that were left out, by reason.
       files: the files that describe the result, which belong in the corpus directory.
-      verdicts: whether each document is kept, in the order of the documents.
+      verdicts_path: the file with the verdicts.
     """
 
     summary: FilterSummary
     files: tuple[Path, ...]
-    verdicts: NDArray[np.uint8] = field(repr=False)
+    verdicts_path: Path
+
+    @cached_property
+    def verdicts(self) -> NDArray[np.uint8]:
+        """An array that says whether each document is kept, mapped into memory."""
+        return _map(self.verdicts_path, self.summary.num_documents, "r")
 
     def as_json(self) -> dict[str, Any]:
         """Return the counts and the files' checksums for the manifest."""
@@ -69,16 +74,26 @@ class Screening:
           position: the document's position among all documents except exact duplicates.
 
         Raises:
-          ValueError: there was no such document, so the inputs have changed since the first pass.
+          ChangedInputsError: there was no such document.
         """
         if position >= len(self.verdicts):
-            raise ValueError(changed_inputs())
+            raise ChangedInputsError
         return bool(self.verdicts[position] != _KEPT)
 
 
-def changed_inputs() -> str:
-    """Return the error message for inputs that changed between the two passes over them."""
-    return "inputs: a file has changed while it was being read. Run the same command again."
+class ChangedInputsError(ValueError):
+    """The inputs have changed since their documents were screened."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "inputs: a file has changed since its documents were screened. Run the same command "
+            "again."
+        )
+
+
+def _map(path: Path, num_documents: int, mode: Literal["r", "r+"]) -> NDArray[np.uint8]:
+    """Map the verdicts in a file into memory."""
+    return np.memmap(path, np.uint8, mode) if num_documents else np.zeros(0, np.uint8)
 
 
 @dataclass(frozen=True)
@@ -128,12 +143,14 @@ class Screener:
         Args:
           directory: the directory with the blocks' results, all of which must be finished.
           sizes: the number of documents in each block.
-          output: the directory to write to.
+          output: the directory to write to, which is created.
           progress: called after every band of signatures.
 
         Raises:
           NotWritten: a file cannot be written.
         """
+        with writing(output):
+            output.mkdir(exist_ok=True)
         return _Combination(self, directory, sizes, output, progress).result()
 
 
@@ -156,15 +173,17 @@ class _Combination:
         self._examples: dict[str, list[FilterExample]] = {}
 
     def result(self) -> Screening:
-        path = self._output / _VERDICTS
+        path = self._output / VERDICTS
         with writing(path), open(path, "wb") as file:
             for number in range(len(self._sizes)):
                 file.write(self._verdicts(self._block(number)).tobytes())
         num_documents = sum(self._sizes)
-        verdicts = np.memmap(path, np.uint8, "r+") if num_documents else np.zeros(0, np.uint8)
         writer = ClusterWriter(self._directory, self._sizes, self._output)
         if self._options.near_duplicates is not None:
+            verdicts = _map(path, num_documents, "r+")
             self._find_clusters(writer, verdicts, MinHash(self._options.near_duplicates))
+            if isinstance(verdicts, np.memmap):
+                verdicts.flush()
         evaluation = self._evaluation
         summary = FilterSummary(
             num_documents=num_documents,
@@ -176,7 +195,7 @@ class _Combination:
             short_evaluation_texts=evaluation.short_texts if evaluation else 0,
         )
         page = write_page(self._output, summary, self._examples, writer.examples)
-        return Screening(summary, (*writer.files, page), verdicts)
+        return Screening(summary, (*writer.files, page), path)
 
     def _block(self, number: int) -> ScreenedBlock:
         block = read_block(self._directory, number)

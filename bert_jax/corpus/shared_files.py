@@ -11,8 +11,10 @@ import atexit
 import hashlib
 import os
 import time
+from collections import deque
 from collections.abc import Callable
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,12 +22,16 @@ from typing import Protocol
 
 from bert_jax.files import temporary_beside, writing
 from bert_jax.local_paths import cache_directory, make_directory
-from bert_jax.storage.locations import copy_object
+from bert_jax.storage.errors import ConflictError, MissingObjectError
+from bert_jax.storage.locations import copy_object, copy_version
 from bert_jax.storage.objects import find, list_objects, remove, upload, write_bytes
+from bert_jax.storage.store import ObjectInfo
 from bert_jax.storage.urls import ObjectUrl, parse_location
 
-# How long a list of the objects in a bucket may be reused.
-_LIST_SECONDS = 5.0
+# How long a list of the objects in a bucket may be reused. With very many objects, listing takes
+# minutes, so a list is also reused for this many times as long as it took.
+_LIST_SECONDS, _LIST_FACTOR = 5.0, 20
+_COPIES = 16  # objects that are copied at the same time
 RESULT_SUFFIX, SHARD_SUFFIX = ".json", ".arrayrecord"
 
 
@@ -50,8 +56,17 @@ class SharedFiles(Protocol):
           names: the files, beginning with the one that marks the others as finished.
         """
 
+    def fetch_all(self, directory: str) -> None:
+        """Copy all files of other machines in a directory that this machine does not have yet.
+
+        A file that another machine is replacing may be left out; `fetch` then copies it.
+        """
+
     def share(self, *names: str) -> None:
-        """Make files available to other machines, in reverse order; see `fetch`."""
+        """Make files available to other machines, in reverse order; see `fetch`.
+
+        This may be called in several threads.
+        """
 
     def remove(self, name: str) -> None:
         """Remove a file on this machine and, in a bucket, the file for other machines."""
@@ -83,6 +98,9 @@ class SameDirectory:
     def fetch(self, *names: str) -> None:
         """Do nothing."""
 
+    def fetch_all(self, directory: str) -> None:
+        """Do nothing."""
+
     def share(self, *names: str) -> None:
         """Do nothing."""
 
@@ -109,6 +127,7 @@ class BucketFiles:
           check: called before every upload; raises an error if this process may no longer write.
         """
         self._work, self._remote, self._check = work, remote, check
+        # For each directory, the names of the objects, and when they may be listed again.
         self._listed: dict[str, tuple[float, frozenset[str]]] = {}
 
     @property
@@ -118,17 +137,29 @@ class BucketFiles:
 
     def names(self, directory: str) -> list[str]:
         """See `SharedFiles`."""
+        return sorted(self._list(directory))
+
+    def _list(self, directory: str) -> dict[str, ObjectInfo]:
+        """Return the objects in a directory, keyed by their names relative to `work`."""
+        began = time.monotonic()
         infos = list_objects(self._remote / directory)
-        return sorted(self._remote.relative(info.url) for info in infos)
+        objects = {self._remote.relative(info.url): info for info in infos}
+        ended = time.monotonic()
+        again = ended + max(_LIST_SECONDS, _LIST_FACTOR * (ended - began))
+        self._listed[directory] = again, frozenset(objects)
+        return objects
+
+    def _names_listed(self, directory: str) -> frozenset[str]:
+        return self._listed.get(directory, (0.0, frozenset()))[1]
 
     def fetch(self, *names: str) -> None:
-        """See `SharedFiles`. A list of the objects is used for up to five seconds."""
+        """See `SharedFiles`. A list of the objects is used for at least five seconds."""
         directory = names[0].rpartition("/")[0]
-        listed_at, listed = self._listed.get(directory, (0.0, frozenset()))
-        if names[0] not in listed and time.monotonic() - listed_at > _LIST_SECONDS:
-            listed = frozenset(self.names(directory))
-            self._listed[directory] = time.monotonic(), listed
-        if names[0] not in listed:
+        if names[0] not in self._names_listed(directory):
+            again, _ = self._listed.get(directory, (0.0, None))
+            if time.monotonic() >= again:
+                self._list(directory)
+        if names[0] not in self._names_listed(directory):
             return
         for name in reversed(names):
             if find(self._remote / name) is not None:
@@ -136,9 +167,24 @@ class BucketFiles:
                 make_directory(target.parent)
                 copy_object(self._remote / name, target)
 
+    def fetch_all(self, directory: str) -> None:
+        """See `SharedFiles`."""
+        make_directory(self._work / directory)
+
+        def copy(name: str, info: ObjectInfo) -> None:
+            with suppress(ConflictError, MissingObjectError):
+                copy_version(info, self._work / name)
+
+        objects = self._list(directory)
+        missing = {name: info for name, info in objects.items() if not (self._work / name).exists()}
+        with ThreadPoolExecutor(_COPIES, thread_name_prefix="fetch") as threads:
+            deque(threads.map(copy, missing.keys(), missing.values()), maxlen=0)
+
     def share(self, *names: str) -> None:
         """See `SharedFiles`."""
         self._check()
+        if names[0] in self._names_listed(names[0].rpartition("/")[0]):
+            remove(self._remote / names[0])  # it marks other content of these files as finished
         for name in reversed(names):
             if (self._work / name).is_file():
                 upload(self._work / name, self._remote / name)

@@ -40,7 +40,8 @@ from bert_jax.tokenizers.files import has_tokenizer
 logger = logging.getLogger(__name__)
 
 WORK = ".work"
-SCREENING = "screening"  # the subdirectory for the results of screening documents
+# The subdirectories for the results of screening blocks of documents, and all documents together.
+SCREENING, SCREENED = "screening", "screened"
 PLAN = "plan.json"
 LOCK = "lock"
 
@@ -261,7 +262,7 @@ class Workspace:
         for shard in (*manifest.train.shards, *manifest.heldout.shards):
             os.replace(self.work / shard.name, self.output / shard.name)
         for name in manifest.filter_files:
-            os.replace(self.work / SCREENING / name, self.output / name)
+            os.replace(self.work / SCREENED / name, self.output / name)
         shutil.rmtree(self.output / TOKENIZER, ignore_errors=True)
         os.replace(self.work / TOKENIZER, self.output / TOKENIZER)
         sync_directory(self.output)  # the files must exist before the manifest does

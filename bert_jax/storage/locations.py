@@ -177,8 +177,24 @@ def copy_object(url: ObjectUrl, path: Path) -> None:
       StorageError: the object cannot be read.
       NotWritten: the file cannot be written.
     """
+    with seekable_file(url) as source:
+        _copy(source, path)
+
+
+def copy_version(info: ObjectInfo, path: Path) -> None:
+    """Copy the version of an object that was described; see `copy_object`.
+
+    Raises:
+      MissingObjectError: the object was removed.
+      ConflictError: the object was replaced.
+    """
+    with io.BufferedReader(ObjectReader(info), _CHUNK_BYTES) as source:
+        _copy(source, path)
+
+
+def _copy(source: IO[bytes], path: Path) -> None:
     with writing(path), temporary_beside(path) as temporary:
-        with seekable_file(url) as source, open(temporary, "wb") as target:
+        with open(temporary, "wb") as target:
             shutil.copyfileobj(source, target, _CHUNK_BYTES)
         os.replace(temporary, path)
 

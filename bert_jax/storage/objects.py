@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypeVar, assert_never
@@ -26,6 +28,7 @@ from bert_jax.storage.urls import ObjectUrl
 T = TypeVar("T")
 
 READ_BYTES = 8 << 20
+_REMOVALS = 16  # objects that are removed at the same time
 _ENDPOINTS = {"gs": EMULATOR, "s3": ENDPOINT}
 
 
@@ -258,7 +261,12 @@ def remove(url: ObjectUrl) -> None:
         return
 
 
+def remove_all(urls: Iterable[ObjectUrl]) -> None:
+    """Remove objects, several at a time; see `remove`."""
+    with ThreadPoolExecutor(_REMOVALS, thread_name_prefix="remove") as threads:
+        deque(threads.map(remove, urls), maxlen=0)
+
+
 def remove_tree(url: ObjectUrl) -> None:
     """Remove all objects below a URL."""
-    for info in list(list_objects(url)):
-        remove(info.url)
+    remove_all([info.url for info in list_objects(url)])

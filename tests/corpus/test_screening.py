@@ -2,6 +2,7 @@ import json
 import random
 import re
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,8 @@ from bert_jax.corpus.screened_blocks import (
     result_path,
     signatures_path,
 )
+from bert_jax.corpus.screened_files import kept_screening
+from bert_jax.corpus.screening import Screener
 from bert_jax.corpus.workspace import Workspace
 from bert_jax.filtering.c4 import C4, clean_c4
 from bert_jax.filtering.clusters import Clusters
@@ -237,10 +240,12 @@ def request_screened(screened, options, tokenizer, folder, tmp_path):
 def test_merged_parts_equal_a_corpus_prepared_at_once(
     screened, request_screened, tmp_path, checksums, monkeypatch
 ) -> None:
+    """The second part and the merge use the result that the first part has combined."""
     monkeypatch.setattr(screened_blocks, "BLOCK_BYTES", 20_000)
     monkeypatch.setattr(part_screening, "BLOCK_BYTES", 20_000)
-    for index in (1, 0):
-        make_part(request_screened(), Part(index, 2))
+    make_part(request_screened(), Part(1, 2))
+    monkeypatch.setattr(Screener, "combine", None)
+    make_part(request_screened(), Part(0, 2))
     merge_parts(request_screened())
     assert checksums(tmp_path / "out") == checksums(screened)
 
@@ -248,6 +253,7 @@ def test_merged_parts_equal_a_corpus_prepared_at_once(
 @pytest.mark.slow
 def test_merging_names_documents_that_have_not_been_screened(request_screened, tmp_path) -> None:
     make_part(request_screened(), Part(0, 1))
+    (tmp_path / "out" / ".work" / "screened" / "result.json").unlink()
     result = tmp_path / "out" / ".work" / "screening" / "block-000000.json"
     content = result.read_text()
     result.unlink()
@@ -266,13 +272,45 @@ def test_bytes_do_not_depend_on_workers_or_blocks(
     work = tmp_path / "out" / ".work"
     with Workspace(request.output, request.plan) as workspace:
         preparation = request.preparation(workspace.work)
-        preparation.screen(request.screener, 3, ProgressMeter(), None)
-    times = {path: path.stat().st_mtime_ns for path in (work / "screening").glob("block-*")}
-    assert len(times) == 2
+        preparation.screen(
+            request.screener, workspace.files, request.plan, 3, ProgressMeter(), None
+        )
+    assert len(list((work / "screening").glob("block-*"))) == 2
+    (work / "screened/result.json").unlink()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BlockScreener, "screen", None)
         make_corpus(request.inputs.paths, tokenizer, request.output, options, num_workers=3)
     assert checksums(tmp_path / "out") == checksums(screened)
+
+
+def test_the_result_of_screening_is_used_again(
+    screened, request_screened, tmp_path, checksums, monkeypatch
+) -> None:
+    """If an input has changed, this is noticed at the end, and everything is screened again."""
+    request = request_screened()
+    with Workspace(request.output, request.plan) as workspace:
+        preparation = request.preparation(workspace.work)
+        arguments = (request.screener, workspace.files, request.plan, 1, ProgressMeter(), None)
+        preparation.screen(*arguments)
+        again = request.preparation(workspace.work)
+        monkeypatch.setattr(Screener, "for_blocks", None)
+        again.screen(*arguments)
+        assert again.screening == preparation.screening
+        assert again.screened_digest == preparation.screened_digest
+        other = {**request.plan, "tokenizer_fingerprint": "another"}
+        assert kept_screening(workspace.files, other) is None
+        result = workspace.work / "screened/result.json"
+        content = json.loads(result.read_text())
+        result.write_text(json.dumps({**content, "documents": "00" * 16}))
+    make = partial(
+        make_corpus, request.inputs.paths, request.tokenizer, request.output, request.options, 1
+    )
+    with pytest.raises(ValueError, match="inputs: a file has changed since its documents"):
+        make()
+    assert not result.exists()
+    monkeypatch.undo()
+    make()
+    assert checksums(request.output) == checksums(screened)
 
 
 @pytest.mark.slow

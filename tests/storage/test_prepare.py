@@ -47,6 +47,19 @@ retries.FIRST_DELAY = 0.05
 from bert_jax.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
+# Screens small blocks of documents slowly, and records their numbers in a file.
+SMALL_BLOCKS = """
+import os, time
+from bert_jax.corpus import screened_blocks
+screened_blocks.BLOCK_BYTES = 8_000
+screen = screened_blocks.BlockScreener.screen
+def record(self, block):
+    time.sleep(0.05)
+    screen(self, block)
+    with open(os.environ["RECORD"], "a") as file:
+        file.write(f"{block.number}\\n")
+screened_blocks.BlockScreener.screen = record
+"""
 
 
 @dataclass(frozen=True)
@@ -200,9 +213,11 @@ def test_documents_are_left_out_in_a_bucket_as_on_disk(
         verify_shards(outputs[1], read_manifest(outputs[1]))
 
 
-def command(on_disk: OnDisk, inputs: str, output: ObjectUrl) -> list[str]:
+def command(
+    on_disk: OnDisk, inputs: str, output: ObjectUrl, script: str = SHORT_LEASES
+) -> list[str]:
     return [
-        *(sys.executable, "-W", "ignore", "-c", SHORT_LEASES, "prepare", "--input", inputs),
+        *(sys.executable, "-W", "ignore", "-c", script, "prepare", "--input", inputs),
         *("--tokenizer", str(on_disk.tokenizer), "--output", str(output), "--workers", "1"),
         *("--max-length", "64", "--held-out", "0.1", "--unit-bytes", str(32 << 10)),
     ]
@@ -250,3 +265,56 @@ def test_a_preparation_killed_at_random_moments_is_continued(
     assert now["sources"][0]["sha256"] == before["sources"][0]["sha256"]
     assert {**now, "sources": None} == {**before, "sources": None}
     assert Corpus(on_disk.corpus, "train").manifest.fingerprint == now["fingerprint"]
+
+
+@pytest.mark.slow
+def test_screening_killed_at_random_moments_is_continued(
+    on_disk: OnDisk, bucket: ObjectUrl, emulator: Emulator, tmp_path: Path
+) -> None:
+    """Results for blocks, and then the result for all documents, are used on other machines."""
+    lines = on_disk.text.read_text().splitlines()
+    copies = [line.replace(" cat ", " horse ", 1) for line in lines[::10]]
+    text = tmp_path / "text.jsonl"
+    text.write_text("\n".join([*lines, *copies]))
+    filters = FilterOptions(min_words=50, near_duplicates=0.8, verify_near_duplicates=True)
+    prepare(text, on_disk.tokenizer, tmp_path / "out", workers=1, filters=filters, **OPTIONS)
+    output = bucket / "corpus"
+    words = command(on_disk, str(text), output, SMALL_BLOCKS + SHORT_LEASES)
+    words += ["--min-words", "50", "--near-duplicates", "0.8", "--verify-near-duplicates"]
+    rng = random.Random(13)
+
+    def uploaded() -> set[str]:
+        return {output.relative(info.url) for info in list_objects(output)}
+
+    def environment(attempt: int) -> dict[str, str]:
+        # Each attempt runs on a "machine" with an empty disk.
+        machine = tmp_path / f"machine{attempt}"
+        return os.environ | {"XDG_CACHE_HOME": str(machine), "RECORD": f"{machine}.txt"}
+
+    def screened(attempt: int) -> set[str]:
+        record = tmp_path / f"machine{attempt}.txt"
+        numbers = record.read_text().split() if record.exists() else []
+        assert len(numbers) == len(set(numbers))
+        return {f".work/screening/block-{int(number):06d}.json" for number in numbers}
+
+    moments = [".work/screening/block-000003.json", ".work/screening/block-000015.json"]
+    moments += [".work/screened/result.json"]
+    for attempt, moment in enumerate(moments):
+        before = uploaded()
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, env=environment(attempt))
+        deadline = time.monotonic() + 120
+        while moment not in uploaded():
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(rng.random() * 0.2)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert screened(attempt) and not screened(attempt) & before
+        assert find(output / "manifest.json") is None
+    emulator.fail("status", 5, methods="GET POST PUT")
+    run = subprocess.run(words, capture_output=True, text=True, env=environment(len(moments)))
+    assert run.returncode == 0, run.stderr
+    assert not screened(len(moments))
+    assert checksums(output) == checksums_on_disk(tmp_path / "out")
+    clusters = (tmp_path / "out/near_duplicates.jsonl").read_text().splitlines()
+    assert len(clusters) > 15
