@@ -18,7 +18,6 @@ from bert_jax.filtering.exact_similarity import pack_shingles
 from bert_jax.filtering.minhash import SHINGLE_WORDS, MinHash
 from bert_jax.filtering.options import FilterOptions
 from bert_jax.filtering.words import Hashes, all_shingles
-from bert_jax.json_files import read_json_object
 from bert_jax.text.files import is_hub, is_tfds
 
 BLOCK_BYTES = 4 << 20
@@ -46,18 +45,16 @@ class DocumentBlock:
 
 @dataclass(frozen=True)
 class ScreenedBlock:
-    """The result of screening a block, apart from the signatures.
+    """The result of screening a block, apart from the signatures and the texts for reports.
 
     Attributes:
       digest: the digest of the block.
       sources: where the documents come from.
-      beginnings: the beginning of each document that reports may show; "" for the others.
       findings: a list of (number of the document in the block, rule, detail).
     """
 
     digest: str
     sources: list[str]
-    beginnings: list[str]
     findings: list[tuple[int, str, str]]
 
 
@@ -97,7 +94,7 @@ class BlockScreener:
     def screen(self, block: DocumentBlock) -> ScreenedBlock:
         """Screen a block and write the result.
 
-        The JSON file is written last, which marks the block as finished.
+        The JSON Lines file is written last, which marks the block as finished.
 
         Raises:
           NotWritten: a file cannot be written.
@@ -123,19 +120,35 @@ class BlockScreener:
             if self.options.verify_near_duplicates:
                 _save(shingles_path(self.directory, block.number), pack_shingles(hashes, counts))
             shown.update(range(len(texts)))
-        result = ScreenedBlock(
-            block.digest,
-            block.sources,
-            [text[:_BEGINNING] if number in shown else "" for number, text in enumerate(texts)],
-            findings,
-        )
-        write_file(result_path(self.directory, block.number), json.dumps(asdict(result)))
+        result = ScreenedBlock(block.digest, block.sources, findings)
+        beginnings = [
+            text[:_BEGINNING] if number in shown else "" for number, text in enumerate(texts)
+        ]
+        write_block(self.directory, block.number, result, beginnings)
         return result
+
+
+def write_block(
+    directory: Path, number: int, result: ScreenedBlock, beginnings: Sequence[str]
+) -> None:
+    """Write the result for a block; see `read_block` and `read_beginnings`.
+
+    Args:
+      directory: the directory for the results.
+      number: the block's number.
+      result: the result.
+      beginnings: the beginning of each document that reports may show; "" for the others.
+
+    Raises:
+      NotWritten: the file cannot be written.
+    """
+    lines = (json.dumps(value) + "\n" for value in (asdict(result), beginnings))
+    write_file(result_path(directory, number), "".join(lines))
 
 
 def result_path(directory: Path, number: int) -> Path:
     """Return the path of a block's result."""
-    return directory / f"block-{number:06d}.json"
+    return directory / f"block-{number:06d}.jsonl"
 
 
 def block_files(number: int) -> list[str]:
@@ -160,10 +173,25 @@ def shingles_path(directory: Path, number: int) -> Path:
 def read_block(directory: Path, number: int) -> ScreenedBlock | None:
     """Return the result for a block, or None if it is missing or damaged."""
     try:
-        content = read_json_object(result_path(directory, number))
-        return ScreenedBlock(**content)
+        with open(result_path(directory, number), encoding="utf-8") as file:
+            return ScreenedBlock(**json.loads(file.readline()))
     except (OSError, ValueError, TypeError):
         return None
+
+
+def finished_block(directory: Path, number: int) -> ScreenedBlock:
+    """Return the result for a block that must be finished."""
+    block = read_block(directory, number)
+    assert block is not None, f"block {number} is not finished"
+    return block
+
+
+def read_beginnings(directory: Path, number: int) -> list[str]:
+    """Return the beginnings of the documents in a screened block; see `write_block`."""
+    with open(result_path(directory, number), encoding="utf-8") as file:
+        file.readline()
+        beginnings: list[str] = json.loads(file.readline())
+        return beginnings
 
 
 def group_documents(

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from bert_jax.corpus.screened_blocks import (
     BlockScreener,
-    ScreenedBlock,
-    read_block,
+    finished_block,
+    read_beginnings,
     shingles_path,
     signatures_path,
 )
@@ -176,7 +176,7 @@ class _Combination:
         path = self._output / VERDICTS
         with writing(path), open(path, "wb") as file:
             for number in range(len(self._sizes)):
-                file.write(self._verdicts(self._block(number)).tobytes())
+                file.write(self._verdicts(number).tobytes())
         num_documents = sum(self._sizes)
         writer = ClusterWriter(self._directory, self._sizes, self._output)
         if self._options.near_duplicates is not None:
@@ -197,20 +197,17 @@ class _Combination:
         page = write_page(self._output, summary, self._examples, writer.examples)
         return Screening(summary, (*writer.files, page), path)
 
-    def _block(self, number: int) -> ScreenedBlock:
-        block = read_block(self._directory, number)
-        assert block is not None, f"block {number} is not finished"
-        return block
-
-    def _verdicts(self, block: ScreenedBlock) -> NDArray[np.uint8]:
+    def _verdicts(self, number: int) -> NDArray[np.uint8]:
+        block = finished_block(self._directory, number)
         verdicts = np.full(len(block.sources), _KEPT, np.uint8)
-        for number, rule, detail in block.findings:
+        beginnings: list[str] = []
+        for place, rule, detail in block.findings:
             examples = self._examples.setdefault(rule, [])
             if len(examples) < NUM_EXAMPLES:
-                source, beginning = block.sources[number], block.beginnings[number]
-                examples.append(FilterExample(source, detail, beginning))
+                beginnings = beginnings or read_beginnings(self._directory, number)
+                examples.append(FilterExample(block.sources[place], detail, beginnings[place]))
             if self._options.removes(rule):
-                verdicts[number] = _FILTERED
+                verdicts[place] = _FILTERED
                 self._filtered[rule] += 1
             else:
                 assert rule == CONTAMINATED, f"{rule} does not remove documents"

@@ -1,18 +1,22 @@
-"""Write the files that describe which documents a corpus leaves out."""
+"""Write the files that describe which documents a corpus leaves out.
+
+Time and scratch space are proportional to the number of removed documents. Memory use is bounded,
+even if there are hundreds of millions of them, or all of them are in one cluster.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bert_jax.corpus.screened_blocks import ScreenedBlock, read_block
+from bert_jax.corpus.screened_blocks import finished_block, read_beginnings
 from bert_jax.files import temporary_beside, write_file, writing
 from bert_jax.filtering.clusters import Clusters
 from bert_jax.filtering.near_duplicates import PAIRS, Similarities
@@ -25,8 +29,10 @@ from bert_jax.filtering.page import (
 )
 
 NEAR_DUPLICATES, PAGE = "near_duplicates.jsonl", "filters.html"
-_OPEN_BLOCKS = 32
 _SHOWN_MEMBERS = 3  # removed documents shown per cluster
+# Removed documents that are looked up at a time, which takes about 100 MB. They are looked up in
+# the order of the blocks, so each block is read once for all of them.
+_BATCH = 1 << 18
 
 
 class ClusterWriter:
@@ -49,7 +55,6 @@ class ClusterWriter:
         """
         self._directory, self._output = directory, output
         self._ends = np.cumsum(sizes, dtype=np.int64)
-        self._open: OrderedDict[int, ScreenedBlock] = OrderedDict()
         self.num_clusters = self.num_removed = 0
         self.examples: list[ClusterExample] = []
         self.files: tuple[Path, ...] = ()
@@ -71,46 +76,89 @@ class ClusterWriter:
         path = self._output / NEAR_DUPLICATES
         with writing(path), temporary_beside(path) as temporary:
             with open(temporary, "w", encoding="utf-8") as file:
-                for first, members in clusters.by_first():
-                    self._write_cluster(file, first, members, similarities)
+                cluster = None
+                for pairs in clusters.by_first(_BATCH):
+                    cluster = self._write_pairs(file, cluster, pairs, similarities)
+                self._finish(file, cluster)
             os.replace(temporary, path)
         self.files = (path,)
 
-    def _write_cluster(
-        self, file: IO[str], first: int, members: Iterator[int], similarities: Similarities
-    ) -> None:
-        """Write a line piece by piece, since a cluster may have millions of documents."""
-        kept, beginning = self._document(first)
-        file.write(f'{{"kept": {_json(kept)}, "removed": [')
-        shown: list[FilterExample] = []
-        count = 0
-        while chunk := list(islice(members, PAIRS)):
-            pairs = np.array([(first, member) for member in chunk], np.int64)
-            for member, similarity in zip(chunk, similarities(pairs).tolist(), strict=True):
-                source, text = self._document(member)
-                removed = {"source": source, "similarity": round(similarity, 3)}
-                file.write(", " * bool(count) + _json(removed))
-                if count < _SHOWN_MEMBERS:
-                    detail = f"removed, similarity {round(similarity, 3):.2f}"
-                    shown.append(FilterExample(source, detail, text))
-                count += 1
+    def _write_pairs(
+        self,
+        file: IO[str],
+        cluster: _OpenCluster | None,
+        pairs: NDArray[np.int64],
+        similarities: Similarities,
+    ) -> _OpenCluster | None:
+        """Write (kept, removed) documents piece by piece, since a cluster may have millions.
+
+        Args:
+          file: the file.
+          cluster: the cluster that was written last, which the pairs may continue.
+          pairs: the positions of the documents, in the order of the clusters.
+          similarities: returns the similarities of pairs of documents.
+
+        Returns:
+          The cluster that was written last.
+        """
+        values = np.empty(len(pairs))
+        order = np.argsort(pairs[:, 1], kind="stable")
+        for start in range(0, len(pairs), PAIRS):
+            chosen = order[start : start + PAIRS]
+            values[chosen] = similarities(pairs[chosen])
+        positions, places = np.unique(pairs, return_inverse=True)
+        sources = self._sources(positions)
+        rows = zip(pairs.tolist(), places.reshape(-1, 2).tolist(), values.tolist(), strict=True)
+        for (first, position), (first_place, place), similarity in rows:
+            if cluster is None or cluster.first != first:
+                self._finish(file, cluster)
+                cluster = _OpenCluster(first, sources[first_place])
+                file.write(f'{{"kept": {_json(cluster.kept)}, "removed": [')
+            removed = {"source": sources[place], "similarity": round(similarity, 3)}
+            file.write(", " * bool(cluster.num_removed) + _json(removed))
+            if len(self.examples) < NUM_EXAMPLES and cluster.num_removed < _SHOWN_MEMBERS:
+                detail = f"removed, similarity {round(similarity, 3):.2f}"
+                cluster.shown.append(self._example(position, sources[place], detail))
+            cluster.num_removed += 1
+        return cluster
+
+    def _finish(self, file: IO[str], cluster: _OpenCluster | None) -> None:
+        if cluster is None:
+            return
         file.write("]}\n")
         self.num_clusters += 1
-        self.num_removed += count
+        self.num_removed += cluster.num_removed
         if len(self.examples) < NUM_EXAMPLES:
-            example = FilterExample(kept, "kept", beginning)
-            self.examples.append(ClusterExample(example, tuple(shown), count))
+            kept = self._example(cluster.first, cluster.kept, "kept")
+            example = ClusterExample(kept, tuple(cluster.shown), cluster.num_removed)
+            self.examples.append(example)
 
-    def _document(self, position: int) -> tuple[str, str]:
-        """Return a document's (source, beginning)."""
+    def _sources(self, positions: NDArray[np.int64]) -> list[str]:
+        """Return the sources of documents, whose positions are sorted."""
+        numbers = np.searchsorted(self._ends, positions, side="right")
+        sources: list[str] = []
+        starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+        for number, part in zip(numbers[starts], np.split(positions, starts[1:]), strict=True):
+            block = finished_block(self._directory, int(number))
+            offset = len(block.sources) - int(self._ends[number])
+            sources += [block.sources[position] for position in (part + offset).tolist()]
+        return sources
+
+    def _example(self, position: int, source: str, detail: str) -> FilterExample:
         number = int(np.searchsorted(self._ends, position, side="right"))
-        block = self._open.pop(number, None) or read_block(self._directory, number)
-        assert block is not None, f"block {number} is not finished"
-        self._open[number] = block
-        if len(self._open) > _OPEN_BLOCKS:
-            self._open.popitem(last=False)
-        offset = position - int(self._ends[number]) + len(block.sources)
-        return block.sources[offset], block.beginnings[offset]
+        beginnings = read_beginnings(self._directory, number)
+        offset = len(beginnings) - int(self._ends[number])
+        return FilterExample(source, detail, beginnings[position + offset])
+
+
+@dataclass
+class _OpenCluster:
+    """A cluster whose line is being written."""
+
+    first: int
+    kept: str
+    num_removed: int = 0
+    shown: list[FilterExample] = field(default_factory=list)
 
 
 def _json(value: object) -> str:

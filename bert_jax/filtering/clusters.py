@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -76,10 +74,10 @@ class Clusters:
             later = start + np.flatnonzero(part != np.arange(start, start + len(part)))
             yield from zip(self.firsts(later).tolist(), later.tolist(), strict=True)
 
-    def by_first(self) -> Iterator[tuple[int, Iterator[int]]]:
-        """Yield (first document, other documents) for each cluster with at least two documents.
+    def by_first(self, batch: int) -> Iterator[NDArray[np.int64]]:
+        """Yield the pairs of `removed` in arrays of shape (at most `batch`, 2).
 
-        Iterate over the other documents before requesting the next cluster.
+        They are in the order of the first documents, and then of the others.
 
         Raises:
           NotWritten: the disk is full.
@@ -101,8 +99,8 @@ class Clusters:
             database.execute("BEGIN")
             database.executemany("INSERT INTO pairs VALUES (?, ?)", self.removed())
             rows = database.execute("SELECT * FROM pairs ORDER BY first, position")
-            for first, pairs in groupby(rows, key=itemgetter(0)):
-                yield first, (position for _, position in pairs)
+            while pairs := rows.fetchmany(batch):
+                yield np.array(pairs, np.int64)
         except sqlite3.OperationalError as error:
             raise NotWritten(path, str(error)) from error
         finally:

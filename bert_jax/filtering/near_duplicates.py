@@ -62,16 +62,16 @@ class SignatureFiles:
 
     def read(self, positions: Positions) -> Signatures:
         """Return the signatures of some documents, of shape (num_positions, num_permutations)."""
-        parts, order = [], []
         blocks = np.searchsorted(self._ends, positions, side="right")
-        for number in np.unique(blocks):
-            chosen = np.flatnonzero(blocks == number)
-            block = self._block(int(number))
+        order = np.argsort(blocks, kind="stable")
+        numbers, starts = np.unique(blocks[order], return_index=True)
+        parts = []
+        for number, chosen in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
+            block = self._block(number)
             start = self._ends[number] - block.shape[1]
             parts.append(block[:, positions[chosen] - start].T)
-            order.append(chosen)
-        signatures = np.concatenate(parts)
-        signatures[np.concatenate(order)] = signatures.copy()
+        signatures = np.empty((len(positions), parts[0].shape[1]), np.uint16)
+        signatures[order] = np.concatenate(parts)
         return signatures
 
     def band(self, first_row: int, num_rows: int) -> Iterator[tuple[Positions, NDArray[np.uint64]]]:

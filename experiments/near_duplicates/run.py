@@ -108,10 +108,32 @@ class PairRecorder(Clusters):
         self.pairs.add((min(position, other), max(position, other)))
 
 
-def our_pairs(
-    texts: Sequence[str], threshold: float, *, verify: bool = False
-) -> tuple[Pairs, SignatureFiles]:
+class ShingleRecorder(ShingleFiles):
+    """Shingles that record which pairs were compared, and the processor time that this took."""
+
+    def __init__(self, paths: Sequence[Path], sizes: Sequence[int]):
+        super().__init__(paths, sizes)
+        self.pairs: Pairs = set()
+        self.seconds = 0.0
+
+    def similarities(self, pairs: np.ndarray) -> np.ndarray:
+        start = time.process_time()
+        values = super().similarities(pairs)
+        self.seconds += time.process_time() - start
+        self.pairs.update((min(pair), max(pair)) for pair in pairs.tolist())
+        return values
+
+
+def our_pairs(texts: Sequence[str], threshold: float) -> tuple[Pairs, SignatureFiles]:
     """Return the pairs that this package finds, and the signatures."""
+    pairs, files, _ = search(texts, threshold, verify=False)
+    return pairs, files
+
+
+def search(
+    texts: Sequence[str], threshold: float, *, verify: bool
+) -> tuple[Pairs, SignatureFiles, ShingleRecorder]:
+    """Return the pairs that this package finds, the signatures, and the exact comparisons."""
     settings = MinHash(threshold)
     folder = Path(tempfile.mkdtemp(dir=SCRATCH.name))
     signatures, shingles, sizes = [], [], []
@@ -126,9 +148,9 @@ def our_pairs(
             np.save(shingles[-1], pack_shingles(hashes, counts))
     recorder = PairRecorder(folder / "parents.bin", len(texts))
     files = SignatureFiles(signatures, sizes)
-    exact = ShingleFiles(shingles, sizes) if verify else None
-    find_near_duplicates(files, settings, recorder, shingles=exact)
-    return recorder.pairs, files
+    exact = ShingleRecorder(shingles, sizes)
+    find_near_duplicates(files, settings, recorder, shingles=exact if verify else None)
+    return recorder.pairs, files, exact
 
 
 def score(found: Pairs, exact: dict[tuple[int, int], float], threshold: float) -> dict[str, float]:
@@ -217,10 +239,17 @@ def verified_sample(texts: Sequence[str], results: dict) -> None:
         rows = {}
         for verify in (False, True):
             start = time.process_time()
-            found, _ = our_pairs(texts, threshold, verify=verify)
+            found, _, comparisons = search(texts, threshold, verify=verify)
             seconds = time.process_time() - start
             name = "verified" if verify else "estimated"
             rows[name] = {"cpu_seconds": seconds, **score(found, exact, threshold)}
+            if verify:
+                documents = {position for pair in comparisons.pairs for position in pair}
+                rows[name] |= {
+                    "compared_pairs": len(comparisons.pairs),
+                    "compared_paragraphs": len(documents),
+                    "comparison_cpu_seconds": comparisons.seconds,
+                }
         results["verified"][str(threshold)] = rows
         print(threshold, json.dumps(rows), flush=True)
 
@@ -291,10 +320,15 @@ def planted_copies(texts: Sequence[str], results: dict) -> None:
             }
             for threshold in THRESHOLDS:
                 found, _ = our_pairs(everything, threshold)
+                verified, _, _ = search(everything, threshold, verify=True)
                 row[str(threshold)] = {
                     "at_least_threshold": float(np.mean(similar >= threshold)),
                     "removed": float(np.mean([pair in found for pair in planted])),
                     **score(found, exact, threshold),
+                    "verified": {
+                        "removed": float(np.mean([pair in verified for pair in planted])),
+                        **score(verified, exact, threshold),
+                    },
                 }
             results["planted"].append(row)
             print(json.dumps(row), flush=True)

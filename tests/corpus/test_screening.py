@@ -1,7 +1,7 @@
 import json
 import random
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,8 +20,8 @@ from bert_jax.corpus.requests import check_request
 from bert_jax.corpus.screened_blocks import (
     BlockScreener,
     ScreenedBlock,
-    result_path,
     signatures_path,
+    write_block,
 )
 from bert_jax.corpus.screened_files import kept_screening
 from bert_jax.corpus.screening import Screener
@@ -254,7 +254,7 @@ def test_merged_parts_equal_a_corpus_prepared_at_once(
 def test_merging_names_documents_that_have_not_been_screened(request_screened, tmp_path) -> None:
     make_part(request_screened(), Part(0, 1))
     (tmp_path / "out" / ".work" / "screened" / "result.json").unlink()
-    result = tmp_path / "out" / ".work" / "screening" / "block-000000.json"
+    result = tmp_path / "out" / ".work" / "screening" / "block-000000.jsonl"
     content = result.read_text()
     result.unlink()
     with pytest.raises(ValueError, match="1 of 1 blocks of documents have not been screened"):
@@ -363,38 +363,59 @@ def test_lines_are_removed_from_documents(
     assert shards(tmp_path / "raw") == shards(tmp_path / "clean")
 
 
-def test_a_large_cluster_is_written_in_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("batch", [1, 3, 100])
+def test_clusters_are_written_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
-    sources = [f"ü.jsonl:{number}" for number in range(1, 11)]
-    block = ScreenedBlock("", sources, [f"text {number}" for number in range(10)], [])
-    result_path(tmp_path, 0).write_text(json.dumps(asdict(block)))
-    signatures = np.zeros((64, 10), np.uint16)
-    signatures[:16, 7] = 1
-    np.save(signatures_path(tmp_path, 0), signatures)
-    clusters = Clusters(tmp_path / "parents.bin", 10)
-    for position in (*range(1, 8), 9):
-        clusters.join(position, 0)
-    sizes = []
-    files = SignatureFiles([signatures_path(tmp_path, 0)], [10])
+    expected = {0: [3, 4, 8, 10, 11], 1: [9], 2: [5, 6, 7]}
+    sizes, sources = [4, 5, 3], [f"ü.jsonl:{number}" for number in range(12)]
+    different = {8: 0.75, 6: 0.5}
+    signatures = np.array([[number] * 64 for number in (0, 1, 2, 0, 0, 2, 2, 2, 0, 1, 0, 0)]).T
+    for position, similarity in different.items():
+        signatures[int(64 * similarity) :, position] = 9
+    ends = np.cumsum(sizes).tolist()
+    for number, (end, size) in enumerate(zip(ends, sizes, strict=True)):
+        block = ScreenedBlock("", sources[end - size : end], [])
+        write_block(tmp_path, number, block, [f"text {each}" for each in range(end - size, end)])
+        path = signatures_path(tmp_path, number)
+        np.save(path, signatures[:, end - size : end].astype(np.uint16))
+    clusters = Clusters(tmp_path / "parents.bin", 12)
+    for first, members in expected.items():
+        for position in members:
+            clusters.join(position, first)
+    calls = []
+    files = SignatureFiles([signatures_path(tmp_path, number) for number in range(3)], sizes)
 
     def similarities(pairs: np.ndarray) -> np.ndarray:
-        sizes.append(len(pairs))
+        calls.append(len(pairs))
         return estimate(files, pairs)
 
-    monkeypatch.setattr(screening_report, "PAIRS", 3)
-    writer = screening_report.ClusterWriter(tmp_path, [10], tmp_path)
+    monkeypatch.setattr(screening_report, "PAIRS", 2)
+    monkeypatch.setattr(screening_report, "_BATCH", batch)
+    writer = screening_report.ClusterWriter(tmp_path, sizes, tmp_path)
     writer.write(clusters, similarities)
-    removed = [
-        {"source": sources[position], "similarity": 0.75 if position == 7 else 1.0}
-        for position in (*range(1, 8), 9)
+    lines = [
+        {
+            "kept": sources[first],
+            "removed": [
+                {"source": sources[each], "similarity": different.get(each, 1.0)}
+                for each in members
+            ],
+        }
+        for first, members in expected.items()
     ]
-    line = json.dumps({"kept": sources[0], "removed": removed}, ensure_ascii=False)
-    assert (tmp_path / "near_duplicates.jsonl").read_text("utf-8") == line + "\n"
-    assert sizes == [3, 3, 2] and (writer.num_clusters, writer.num_removed) == (1, 8)
-    (example,) = writer.examples
-    assert example.num_removed == 8 and [each.beginning for each in example.removed] == [
-        *("text 1", "text 2", "text 3")
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    assert (tmp_path / "near_duplicates.jsonl").read_text("utf-8") == text
+    assert max(calls) == min(2, batch) and sum(calls) == 9
+    assert (writer.num_clusters, writer.num_removed) == (3, 9)
+    shown = [
+        (each.kept.beginning, each.num_removed, [one.beginning for one in each.removed])
+        for each in writer.examples
+    ]
+    assert shown == [
+        ("text 0", 5, ["text 3", "text 4", "text 8"]),
+        ("text 1", 1, ["text 9"]),
+        ("text 2", 3, ["text 5", "text 6", "text 7"]),
     ]
 
 
@@ -415,7 +436,7 @@ def test_an_input_that_changes_after_the_first_pass_is_noticed(
 
     with monkeypatch.context() as patch:
         patch.setattr(Preparation, "screen", screen_and_change)
-        with pytest.raises(ValueError, match="inputs: a file has changed while it was being read"):
+        with pytest.raises(ValueError, match="inputs: a file has changed since its documents"):
             make_corpus([path], tokenizer, tmp_path / "out", options, 1)
     assert not (tmp_path / "out/manifest.json").exists()
 

@@ -1,4 +1,6 @@
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +25,11 @@ def find(texts: Sequence[str], folder: Path, sizes: Sequence[int]) -> list[tuple
         start += size
     clusters = Clusters(folder / "parents.bin", len(texts))
     find_near_duplicates(SignatureFiles(paths, sizes), SETTINGS, clusters)
-    found = [(first, list(members)) for first, members in clusters.by_first()]
-    pairs = sorted((first, member) for first, members in found for member in members)
-    assert sorted(clusters.removed()) == pairs
-    return found
+    pairs = [pair for batch in clusters.by_first(2) for pair in batch.tolist()]
+    assert sorted(map(list, clusters.removed())) == pairs
+    return [
+        (first, [member for _, member in each]) for first, each in groupby(pairs, itemgetter(0))
+    ]
 
 
 @pytest.fixture

@@ -295,9 +295,9 @@ def test_screening_killed_at_random_moments_is_continued(
         record = tmp_path / f"machine{attempt}.txt"
         numbers = record.read_text().split() if record.exists() else []
         assert len(numbers) == len(set(numbers))
-        return {f".work/screening/block-{int(number):06d}.json" for number in numbers}
+        return {f".work/screening/block-{int(number):06d}.jsonl" for number in numbers}
 
-    moments = [".work/screening/block-000003.json", ".work/screening/block-000015.json"]
+    moments = [".work/screening/block-000003.jsonl", ".work/screening/block-000015.jsonl"]
     moments += [".work/screened/result.json"]
     for attempt, moment in enumerate(moments):
         before = uploaded()
