@@ -18,6 +18,7 @@ from bert_jax.filtering.exact_similarity import pack_shingles
 from bert_jax.filtering.minhash import SHINGLE_WORDS, MinHash
 from bert_jax.filtering.options import FilterOptions
 from bert_jax.filtering.words import Hashes, all_shingles
+from bert_jax.json_files import parse_json
 from bert_jax.text.files import is_hub, is_tfds
 
 BLOCK_BYTES = 4 << 20
@@ -174,7 +175,7 @@ def read_block(directory: Path, number: int) -> ScreenedBlock | None:
     """Return the result for a block, or None if it is missing or damaged."""
     try:
         with open(result_path(directory, number), encoding="utf-8") as file:
-            return ScreenedBlock(**json.loads(file.readline()))
+            return ScreenedBlock(**parse_json(file.readline()))
     except (OSError, ValueError, TypeError):
         return None
 
@@ -190,7 +191,7 @@ def read_beginnings(directory: Path, number: int) -> list[str]:
     """Return the beginnings of the documents in a screened block; see `write_block`."""
     with open(result_path(directory, number), encoding="utf-8") as file:
         file.readline()
-        beginnings: list[str] = json.loads(file.readline())
+        beginnings: list[str] = parse_json(file.readline())
         return beginnings
 
 
