@@ -27,7 +27,8 @@ from .commands import TIMEOUT
 
 pytestmark = pytest.mark.slow  # These tests train complete runs in separate processes.
 
-BOUNDARY, TOTAL = 20, 32  # These are the last steps of the tiny config's two phases.
+# These are the last steps of the tiny config's two phases.
+BOUNDARY, TOTAL = 20, 32
 # Log entry fields that are not computed by the model.
 OTHER_FIELDS = {"kind", "tokens_per_second", "stall", "seconds", "compiling", "utilisation"}
 

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))  # Make an uninstalled checkout importable.
+# Make an uninstalled checkout importable.
+sys.path.insert(0, str(ROOT))
 # Set this before JAX is imported, in this process and in the worker processes.
 os.environ["JAX_PLATFORMS"] = "cpu"
 

@@ -29,7 +29,8 @@ _POLL_SECONDS = 0.02
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 # A process that uses more memory than this is killed before it can exhaust the machine's memory.
 _KILL_MEMORY = 4 << 30
-_KEPT_CHARACTERS = 20_000  # The number of characters that are kept from a process's output.
+# The number of characters that are kept from a process's output.
+_KEPT_CHARACTERS = 20_000
 # Modules that commands import on demand.
 _MODULES = (
     "bert_jax.cli.main",

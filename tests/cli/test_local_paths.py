@@ -60,8 +60,10 @@ NOT_PATHS = {
     *("first", "second", "label", "separator", "index", "labels", "label_names"),
     "skip_labels",  # The value consists of columns and labels.
     *("context", "beginning", "endings", "tag", "word", "comment"),
-    "train_only",  # The value consists of patterns that match parameter names.
-    "notify",  # The value is a shell command.
+    # The value consists of patterns that match parameter names.
+    "train_only",
+    # The value is a shell command.
+    "notify",
 }
 
 

@@ -187,7 +187,7 @@ def named_documents(num_tokens: int, seed: int = 0) -> list[TokenizedDocument]:
 
 @dataclass(frozen=True)
 class NamedCorpus:
-    """Documents from `named_documents`, and the directory that they were written to."""
+    """Documents from `named_documents`, and the directory of the corpus made from them."""
 
     documents: list[TokenizedDocument]
     directory: Path

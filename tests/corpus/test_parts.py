@@ -79,7 +79,7 @@ def test_parts_run_at_the_same_time(request_corpus, finished, tmp_path, checksum
 
 
 class Stopped(Exception):
-    """Raised by a progress callback to stop a part."""
+    """An exception that a progress callback raises to stop a part."""
 
 
 def test_a_stopped_part_is_continued(request_corpus, finished, tmp_path, checksums):

@@ -126,7 +126,7 @@ def test_inputs_of_an_early_corpus_are_checked_by_modification_time(small, tmp_p
 
 
 class Stopped(Exception):
-    """Raised by a progress callback to stop a preparation."""
+    """An exception that a progress callback raises to stop a preparation."""
 
 
 def stop_after(num_shards):

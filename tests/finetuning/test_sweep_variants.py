@@ -253,7 +253,7 @@ def test_the_training_file_is_not_varied_and_replaced(toy, bert_jax_here, tmp_pa
 
 
 class SweepOpened(Exception):
-    """Raised once a sweep has opened all variants, so that it does not run them."""
+    """An exception raised once a sweep has opened all variants, so that it does not run them."""
 
 
 def opened(config: FinetuneConfig, tmp_path: Path, vary: Mapping[str, list]) -> Sweep:

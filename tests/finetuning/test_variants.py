@@ -295,7 +295,8 @@ def test_the_time_left_is_estimated_for_each_variant() -> None:
     assert durations.seconds_left([*slow, *fast]) == 2 * 20.0 + 2 * 8.0
     other = Hyperparameters(8, 1.0, 3, 0, variant=LAYERS[2])
     assert durations.seconds_left([other]) == 3 * 7.0  # An epoch takes (20 + 8) / 4 = 7 seconds.
-    durations.add(fast[1], 4.0, fraction=0.25)  # The run has completed half an epoch.
+    # The run has completed half an epoch.
+    durations.add(fast[1], 4.0, fraction=0.25)
     assert durations.seconds_per_epoch(LAYERS[1]) == 8.0
 
 

@@ -98,7 +98,7 @@ PLOTTED: list[Callable[[], Any]] = [emergence, similarity, checkpoints, pruning]
 
 
 class Tags(HTMLParser):
-    """Collects the elements of an HTML fragment, and checks that they are nested correctly."""
+    """A parser that collects the elements of an HTML fragment, and checks their nesting."""
 
     def __init__(self, source: str) -> None:
         super().__init__()

@@ -118,7 +118,8 @@ def test_a_trained_model_matches_minicons(shared_data, tmp_path, monkeypatch, wh
     texts = blimp_sentences(shared_data, 200)
     ours = PseudoLikelihood(tmp_path / "ours", whole_words=whole_words)(texts)
     model = scorer.MaskedLMScorer(str(MINI), "cpu")
-    model.model.float()  # Convert the parameters, which are stored in float16.
+    # Convert the parameters, which are stored in float16.
+    model.model.float()
     # In transformers 5, tokenizers have only __call__.
     if not hasattr(model.tokenizer, "batch_encode_plus"):
         tokenizer = type(model.tokenizer)

@@ -53,7 +53,7 @@ def test_a_config_selects_the_examples(tiny_config: Path, length: str, step: int
 
 
 class _Tags(HTMLParser):
-    """Collect the tags of a page, and check that every element is closed."""
+    """A parser that collects the tags of a page, and checks that every element is closed."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

@@ -96,7 +96,7 @@ def test_shards_finished_before_a_refusal_are_kept(tokenizer, tmp_path):
 
 
 class Stopped(Exception):
-    """Raised by a progress callback to stop a preparation."""
+    """An exception that a progress callback raises to stop a preparation."""
 
 
 def test_allowed_shards_are_kept_if_the_permission_is_forgotten(
