@@ -52,7 +52,7 @@ class CompiledSteps:
         train step, so runs that share the steps may use different ones.
       accumulation_steps: the number of parts that each batch is split into for gradient
         accumulation.
-      optimizer: the optimizer.
+      optimizer: the optimizer that `optimizer_config` describes.
       tuning: the trainable parameters and their learning rates.
       divergence: which train steps to skip.
       train_step: the step that updates the parameters.
@@ -221,7 +221,7 @@ def check_memory(
     """Check that a fine-tuning run fits in this machine's memory.
 
     Args:
-      model: the model.
+      model: the encoder's and the head's sizes.
       compute: the compute settings, with "auto" resolved.
       tuning: the trainable parameters.
       mesh: the device mesh.

@@ -78,12 +78,12 @@ class Grid:
     4e-5.
 
     Attributes:
-      batch_sizes: the batch sizes.
+      batch_sizes: the numbers of examples per step to try.
       learning_rates: the peak learning rates.
       num_epochs: the epoch counts.
       num_seeds: the number of runs per combination; their seeds are consecutive, starting at
         `first_seed`.
-      first_seed: the first seed.
+      first_seed: the seed of the first run of each combination.
       variants: the values of the other config keys that the sweep varies.
     """
 

@@ -23,7 +23,7 @@ def no_task_of(work_dir: Path, model: ModelConfig, origin: Mapping[str, str]) ->
 
     Args:
       work_dir: the model's work directory.
-      model: the model.
+      model: the encoder and its head.
       origin: where the parameters come from, as recorded in `model.json`.
     """
     use = use_of(model, origin)
@@ -77,7 +77,7 @@ def score_order(
     `unnamed`.
 
     Args:
-      model: the model.
+      model: the encoder and its head.
       head: the task's head.
       names: the labels as written in the task's files.
       work_dir: the model's work directory, for error messages.

@@ -98,7 +98,7 @@ class FinetuneRun:
         """Read the model and the task's files, and check that they fit the config.
 
         Args:
-          config: the config.
+          config: the run's config.
           mesh: the device mesh.
           others: other open runs. Their model, data and compiled steps are reused if they are the
             same.

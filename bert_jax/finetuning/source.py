@@ -47,7 +47,7 @@ class Source:
       init_from: the directory as written in the config.
       from_scratch: whether to take only the sizes and the tokenizer, not the parameters.
       directory: the directory that contains the model.
-      model: the model.
+      model: the encoder and its head.
       tokenizer: the model's tokenizer.
       step: the step of the checkpoint to start from; None if no parameters are needed. It is chosen
         only once, since another process may be saving checkpoints in the same directory.

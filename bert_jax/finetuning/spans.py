@@ -41,7 +41,7 @@ class SpansConfig(FilesTaskConfig):
     """The config section for files in SQuAD's format (Devlin et al. 2019, section 4.2).
 
     Attributes:
-      files: the files.
+      files: the training, validation and test files.
       doc_stride: number of tokens between the starts of consecutive windows.
       max_query_length: maximum number of tokens per question; longer questions are cut at the end.
       max_answer_length: maximum number of tokens per answer.

@@ -33,9 +33,9 @@ class _Line:
 
     Attributes:
       variant: the values of the varied config keys.
-      batch_size: the batch size.
+      batch_size: the number of examples per step.
       label: the label in the legend.
-      color: the color.
+      color: the color of the line and its points.
       style: the line style.
       shift: the horizontal offset.
     """

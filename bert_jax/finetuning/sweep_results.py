@@ -47,7 +47,7 @@ class Spread:
     """The distribution of a metric over the seeds of a combination.
 
     Attributes:
-      mean: the mean.
+      mean: the mean of the metric.
       deviation: the sample standard deviation (n - 1); None for a single run.
     """
 

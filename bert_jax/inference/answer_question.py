@@ -29,8 +29,8 @@ class FoundAnswer:
 
     Attributes:
       text: the passage's characters from `start` to `end`; "" if the passage contains no words.
-      start: the offset of the first character.
-      end: the offset after the last character.
+      start: the offset of the answer's first character in the passage.
+      end: the offset just past the answer's last character.
       probability: the answer's probability from a softmax over the 20 best candidates, or over
         `n_best` candidates if that is more.
       candidates: the `n_best` candidates, best first.

@@ -41,7 +41,7 @@ class Embedding:
     """The vectors of a text and its tokens.
 
     Attributes:
-      text: the text.
+      text: the text without a prompt.
       vector: float32 [dimension], the model's sentence embedding, pooled as specified in the
         model's work directory (by default, the mean).
       tokens: `[CLS]`, the word pieces, and `[SEP]`.
@@ -223,7 +223,7 @@ class Embed(Predictor):
         """Return only the vectors for whole texts, to save memory if there are many texts.
 
         Args:
-          texts: the texts.
+          texts: the texts to embed.
           prompt_name: the name of the prompt to prepend to every text; see `__call__`.
           prompt: a text to prepend to every text instead of a named prompt; see `__call__`.
 

@@ -33,7 +33,7 @@ class InputLine:
       place: "file:line".
       value: a text, or the values of multiple fields.
       has_id: whether the line's object has an id.
-      id: the id.
+      id: the id of the line's object; None if it has none.
       num_bytes: the length of the line in bytes.
     """
 

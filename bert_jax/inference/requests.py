@@ -69,7 +69,7 @@ class LineRequest:
 
     Attributes:
       work_dir: the model's work directory.
-      task: the task.
+      task: the task to perform on every line.
       top_k: how many alternatives to return; 0 for tasks without alternatives.
     """
 

@@ -65,7 +65,7 @@ class TaggedText:
     """A text's words with their tags.
 
     Attributes:
-      words: the words.
+      words: the words with their tags, in text order.
       entities: the entities that the tags mark; None if the tags do not have the prefixes of IOB,
         BIOES, BILOU or BMES.
     """

@@ -151,7 +151,7 @@ def _scores(graph: GraphBuilder, scores: ir.Value, choices: ir.Value | None) -> 
     """Return a classifier's outputs and their shapes, keyed by name.
 
     Args:
-      graph: the graph.
+      graph: the graph to add the operators to.
       scores: the output of the classifier's last layer.
       choices: the shape [batch, choices], for multiple choice.
     """

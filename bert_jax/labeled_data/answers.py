@@ -23,10 +23,10 @@ class Candidate:
 
     Attributes:
       text: the text of the answer, from character `start` to `end` of the passage.
-      start: the offset of its first character.
-      end: the offset just past its last character.
-      start_logit: the start logit of its first token.
-      end_logit: the end logit of its last token.
+      start: the offset of the answer's first character in the passage.
+      end: the offset just past the answer's last character.
+      start_logit: the start logit of the answer's first token.
+      end_logit: the end logit of the answer's last token.
       probability: the softmax of start_logit + end_logit over all candidates for the question.
     """
 

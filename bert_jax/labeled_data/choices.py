@@ -173,8 +173,8 @@ def choice_features(
     If the examples have labels, the target "labels" is the int32 index of the correct choice.
 
     Args:
-        examples: the examples.
-        tokenizer: the tokenizer.
+        examples: the examples to convert.
+        tokenizer: the model's tokenizer.
         max_length: the maximum number of tokens in a sequence, including special tokens. Longer
             pairs are truncated by removing tokens from the longer segment.
         labels: the label for each choice, in order.

@@ -310,7 +310,7 @@ def check_no_header(
 
     Args:
       path: the file.
-      form: its format.
+      form: the file's format.
       column: the label column.
       is_label: a function that returns whether a cell is a label.
 

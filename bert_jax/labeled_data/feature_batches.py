@@ -132,7 +132,7 @@ def rows_by_length(
     """Choose how many rows a batch has for each row length.
 
     Args:
-      row_lengths: the row lengths.
+      row_lengths: the lengths that rows are padded to.
       max_rows: the maximum number of rows, which must be a multiple of `multiple`.
       max_tokens: the maximum number of tokens in a batch, or None for no limit. The limit is
         exceeded if even `multiple` rows have more tokens.

@@ -211,7 +211,7 @@ def build_sequences(
     """Build sequences by adding `[CLS]` and `[SEP]` to segments that are already short enough.
 
     Args:
-      tokenizer: the tokenizer.
+      tokenizer: the tokenizer that encoded the segments.
       firsts: [sequences] token IDs of the first segment.
       seconds: [sequences] token IDs of the second segment, or None for single segments.
     """

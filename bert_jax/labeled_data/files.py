@@ -118,7 +118,7 @@ def stream_bytes(stream: IO[bytes], name: str, limit: int = MAX_LINE_BYTES) -> I
     """Yield the undecoded lines of a stream, or a `LongLine` if a line exceeds `limit` bytes.
 
     Args:
-        stream: the stream.
+        stream: the stream to read.
         name: the name of the stream in messages.
         limit: the maximum number of bytes in a line.
 
@@ -201,7 +201,7 @@ def split_path(files: object, split: Split) -> str:
 
     Args:
         files: a task's files, with an attribute for each split.
-        split: the split.
+        split: "train", "validation" or "test".
 
     Raises:
         ValueError: the split is unknown or has no file, or the test file does not exist.

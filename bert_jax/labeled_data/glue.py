@@ -300,7 +300,7 @@ def write_glue_submission(
     files.
 
     Args:
-      task: the task.
+      task: the task that the predictions are for.
       predictions: [examples] indices into `task.labels` or, for STS-B, numbers, which are clipped
         to the range from 0 to 5.
       ids: [examples] IDs that `check_submission_ids` has accepted.

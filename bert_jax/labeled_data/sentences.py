@@ -275,8 +275,8 @@ def sentence_features(
     is (), and float32 indicators [examples, labels] if an example may have multiple labels.
 
     Args:
-        examples: the examples.
-        tokenizer: the tokenizer.
+        examples: the examples to convert.
+        tokenizer: the model's tokenizer.
         max_length: the maximum number of tokens in a sequence, including special tokens. Longer
             pairs are truncated by removing tokens from the longer sentence.
         labels: the task's labels, or () for regression.

@@ -92,7 +92,7 @@ def span_windows(
 
     Args:
       examples: the questions.
-      tokenizer: the tokenizer.
+      tokenizer: the model's tokenizer.
       max_length: the maximum number of tokens in a row, including special tokens.
       doc_stride: the number of tokens from the start of one window to the start of the next, as in
         the code released by Devlin et al. In Hugging Face Tokenizers, by contrast, `stride` is the
@@ -191,7 +191,7 @@ def _build_rows(
     """Build rows from questions and windows.
 
     Args:
-      tokenizer: the tokenizer.
+      tokenizer: the model's tokenizer.
       queries: the token IDs of all rows' questions, concatenated, and each question's length.
       windows: the token IDs of all rows' windows, concatenated, and each window's length.
     """

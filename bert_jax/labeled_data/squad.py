@@ -41,7 +41,7 @@ class SpanExample:
 
     Attributes:
       id: the ID of the question.
-      question: the question.
+      question: the text of the question.
       context: the passage.
       title: the article's title, or "" if unknown.
       answer_texts: the answers, all of which are correct, or () if they are unknown.

@@ -83,8 +83,8 @@ def tag_features(
     window with as much of the surrounding sentence as fits.
 
     Args:
-        sentences: the sentences.
-        tokenizer: the tokenizer.
+        sentences: the sentences to split.
+        tokenizer: the tokenizer for the words.
         max_length: the maximum number of tokens in a window, including special tokens.
         labels: the task's labels.
         document_context: whether to fill up each window with the text before and after it in the
@@ -246,7 +246,7 @@ def write_tags(
 
     Args:
         files: the task's files.
-        sentences: the sentences.
+        sentences: the sentences to write.
         predicted: [sentences][words] predicted tags.
         file: the file to write.
     """

@@ -106,7 +106,7 @@ def to_iob2(tags: Sequence[str], scheme: Scheme) -> list[str]:
 
     Args:
         tags: the tags to convert.
-        scheme: the scheme that they are in.
+        scheme: the scheme of these tags.
     """
     if scheme in ("IOB2", "plain"):
         return list(tags)
@@ -132,7 +132,7 @@ def to_iob1(tags: Sequence[str], scheme: Scheme) -> list[str]:
 
     Args:
         tags: the tags to convert.
-        scheme: the scheme that they are in.
+        scheme: the scheme of these tags.
     """
     if scheme in ("IOB1", "plain"):
         return list(tags)
@@ -205,7 +205,7 @@ def _check_closed(sentences: _Marks, scheme: ClosedScheme, first: Mapping[str, _
     """Reject prefixes that the scheme does not have, and entities that do not end as it requires.
 
     Args:
-        sentences: the marks.
+        sentences: the marks in all sentences.
         scheme: the scheme to check against.
         first: the first mark that has each prefix.
     """

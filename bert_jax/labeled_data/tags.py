@@ -198,7 +198,7 @@ def collect_labels(sentences: TagSentences, column: str = "") -> tuple[str, ...]
     """Collect the distinct tags in sentences: "O" first, then the rest in ascending order.
 
     Args:
-        sentences: the sentences.
+        sentences: the sentences to collect tags from.
         column: the column that contains the tags, for messages; "" for the last one.
 
     Raises:

@@ -32,8 +32,8 @@ class TextWord(NamedTuple):
     Attributes:
       text: the word as written in the text, or the special token.
       segment: 0 for the first text of a pair and 1 for the second.
-      start: the index of its first token.
-      stop: the index just past its last token.
+      start: the index of the word's first token.
+      stop: the index just past the word's last token.
     """
 
     text: str
@@ -47,7 +47,7 @@ class TokenizedText:
     """A text or a pair of texts in the form that a model reads. Jupyter shows its tokens in color.
 
     Attributes:
-      text: the text.
+      text: the original text.
       second: the second text of a pair; None for a single text.
       tokens: all tokens, including `[CLS]` and `[SEP]`.
       token_ids: int32 [tokens].

@@ -24,7 +24,7 @@ class ParsedSentence:
     """A sentence with its dependency tree.
 
     Attributes:
-      words: the words.
+      words: the words of the sentence, in order.
       heads: int64 [words], the index of each word's syntactic head; -1 for the root.
       relations: the relation of each word to its head, such as "obj" or "nmod:poss".
       tags: the part of speech of each word (UPOS).
@@ -42,7 +42,7 @@ class Treebank:
 
     Attributes:
       path: the file.
-      sentences: the sentences.
+      sentences: the sentences, in the order of the file.
       num_multiword_tokens: the number of skipped lines for multiword tokens, such as "don't", whose
         words have their own lines.
       num_empty_nodes: the number of skipped lines for words that do not appear in the text.

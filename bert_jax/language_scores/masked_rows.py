@@ -61,7 +61,7 @@ def encode_sentences(
     """Encode sentences, treating special tokens that are spelled out in a text as ordinary text.
 
     Args:
-      tokenizer: the tokenizer.
+      tokenizer: the model's tokenizer.
       texts: the sentences.
       whole_words: whether `EncodedSentence.words` are the tokenizer's words (see
         `Tokenizer.word_offsets`) rather than single tokens.
@@ -87,7 +87,7 @@ def sentence_problem(sentence: EncodedSentence, max_length: int) -> str:
     """Return the reason why a sentence cannot be scored, or "" if it can.
 
     Args:
-      sentence: the sentence.
+      sentence: the encoded sentence.
       max_length: the maximum number of tokens in a row, including special tokens.
     """
     count = len(sentence.token_ids)

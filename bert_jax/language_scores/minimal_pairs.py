@@ -59,11 +59,11 @@ class MinimalPairScores:
     """A model's scores on minimal pairs, which print as a table.
 
     Attributes:
-      checkpoint: the checkpoint.
+      checkpoint: the checkpoint that was scored.
       data: the file, directory or pattern that contains the pairs.
       whole_words: whether the rest of the word was masked along with each token.
       paradigms: the score on each paradigm, in the order of the data.
-      pairs: the pairs.
+      pairs: the pairs that were scored.
       log_likelihoods: float64 [pairs, 2], the pseudo-log-likelihood of the acceptable and of the
         unacceptable sentence, in nats.
     """
@@ -208,7 +208,7 @@ def encode_pairs(
     """Return the acceptable and the unacceptable sentence of each pair, one after the other.
 
     Args:
-      pairs: the pairs.
+      pairs: the pairs to encode.
       tokenizer: the model's tokenizer.
       max_length: the maximum number of tokens in a sentence, including special tokens.
       whole_words: see `encode_sentences`.

@@ -45,7 +45,7 @@ class SentenceScorer:
     """Computes pseudo-log-likelihoods of encoded sentences.
 
     Args:
-      model: the model.
+      model: a model with a masked-LM head.
       tokenizer: the model's tokenizer.
     """
 

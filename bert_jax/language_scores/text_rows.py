@@ -169,7 +169,7 @@ def masked_batches(
 
     Args:
       fragments: the token ids of each row.
-      tokenizer: the tokenizer.
+      tokenizer: the tokenizer that encoded the fragments.
       seed: the seed of the masks.
       tokens: the maximum number of tokens in a batch on each device; see `BatchLimits.num_rows`.
       limits: the limits on the shape of a batch.

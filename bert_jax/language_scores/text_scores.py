@@ -32,7 +32,7 @@ class TextScores:
     """A model's scores on a text, which print as a few lines.
 
     Attributes:
-      checkpoint: the checkpoint.
+      checkpoint: the checkpoint that was scored.
       data: the inputs.
       documents: the number of documents.
       tokens: the number of tokens, without special tokens.
@@ -190,8 +190,8 @@ def text_metrics(
     If `rows` contains no sentences, `pseudo_perplexity` is left out.
 
     Args:
-      model: the model.
-      tokenizer: its tokenizer.
+      model: a model with a masked-LM head.
+      tokenizer: the model's tokenizer.
       rows: the text.
       seed: the seed of the masks.
       on_progress: called with progress messages.

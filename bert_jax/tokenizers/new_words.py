@@ -31,7 +31,7 @@ class NewWord:
     Attributes:
       word: the word as it appears in the vocabulary, normalized by the tokenizer (for example,
         lowercased and without accents).
-      token_id: its id.
+      token_id: the id of the word.
       replaced: the [unusedN] entry whose id the word took; "" if the id is new.
       pieces: the ids of the tokens that the word was split into before.
     """
@@ -63,7 +63,7 @@ def with_words(tokenizer: Tokenizer, words: Iterable[str]) -> tuple[Tokenizer, l
 
     Args:
       tokenizer: the tokenizer; it is not changed.
-      words: the words.
+      words: the words to add.
 
     Raises:
       ValueError: the tokenizer does not use WordPiece, or cannot keep one of the words together.

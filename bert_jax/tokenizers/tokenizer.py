@@ -111,7 +111,7 @@ class Tokenizer:
         """Return the token ids of each text, without surrounding [CLS] and [SEP].
 
         Args:
-          texts: the texts.
+          texts: the texts to encode.
           specials_as_text: whether to encode "[MASK]" in a text as ordinary text (a word in
             brackets), as in BERT's own data preparation. Otherwise, it is encoded as the special
             token, as in Hugging Face's tokenizers. Set this to True for text from unknown sources.

@@ -61,7 +61,7 @@ def even_sample(documents: Iterable[str], num_bytes: int, max_bytes: int) -> Ite
     does not exceed the fraction of the text read so far.
 
     Args:
-      documents: the documents.
+      documents: the documents to choose from.
       num_bytes: the total size of all documents, in UTF-8 bytes.
       max_bytes: the maximum total size of the documents taken, in UTF-8 bytes.
 

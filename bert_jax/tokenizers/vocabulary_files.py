@@ -88,7 +88,7 @@ def check_merges(
     """Check that a vocabulary contains both pieces of every BPE merge and their concatenation.
 
     Args:
-      vocabulary: the vocabulary.
+      vocabulary: a dict from token to id.
       merges: the pairs of pieces.
       prefix: the prefix of pieces that continue a word, such as "##".
 

@@ -61,10 +61,10 @@ def _with_marks(
     """Extend the spans of words to include the marks that follow them.
 
     Args:
-      text: the text.
+      text: the text that contains the words.
       spans: the spans of the words in the text.
-      split: whether the tokenizer splits words at marks, in which case marks and the letters after
-        them must be rejoined with their word.
+      split: whether the tokenizer splits words at marks. If so, marks and the letters after them
+        must be rejoined with their word.
     """
     words: list[tuple[int, int]] = []
     for (start, last), following in zip_longest(spans, spans[1:]):
@@ -218,7 +218,7 @@ def describe_unknown(
     """Return a message with the percentage of unknown tokens, some examples and the likely cause.
 
     Args:
-      tokenizer: the tokenizer.
+      tokenizer: the tokenizer that produced the tokens.
       unknown: the number of unknown tokens.
       tokens: the number of tokens.
       texts: the texts that the tokens come from. At most 262,144 characters are searched for

@@ -30,7 +30,7 @@ def save_tokenizer(
     """Write a tokenizer's files for an exported model.
 
     Args:
-      tokenizer: the tokenizer.
+      tokenizer: the model's tokenizer.
       target: an existing directory to write to.
       encoder: the encoder that uses the tokenizer.
       inputs: the model inputs that the tokenizer in transformers must return; () leaves them
