@@ -28,7 +28,7 @@ def _register(entry: EntryPoint) -> None:
     origin = f"{GROUP}={entry.value!r} of {package}"
     try:
         kind = entry.load()
-    except Exception as error:  # a package can raise anything when it is imported
+    except Exception as error:  # a package can raise any exception when it is imported
         raise ValueError(
             f"{origin}: cannot be loaded ({type(error).__name__}: {error}). Fix or uninstall the "
             "package (BERT_JAX_TRACEBACK=1 shows its traceback)."

@@ -145,7 +145,7 @@ class SpanSet(ExampleSet):
         return self._scores({answer.id: answer.text for answer in self.answers(logits)})
 
     def chance(self, metric: str) -> float:
-        """Return the best score of always answering with the whole passage or its first few words.
+        """Return the best score of a fixed answer: the whole passage or its first few words.
 
         On SQuAD's dev set, the F1 is 0.095 for the first 24 words, 0.066 for the whole passage, and
         0.071 for random scores.

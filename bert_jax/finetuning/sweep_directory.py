@@ -50,7 +50,7 @@ class Ended:
       step: the step of the best evaluation.
       trained_steps: the number of train steps that the run completed before it ended.
       seconds: the total duration of the train steps.
-      diverged: why the run diverged; empty if it did not.
+      diverged: the reason why the run diverged; empty if it did not.
     """
 
     scores: dict[str, float]
@@ -117,7 +117,7 @@ def claim(output: Path, current: Mapping[str, Any], keep: Keep) -> None:
     """Claim the directory `output` for this sweep, and record `keep`.
 
     Args:
-      output: the directory.
+      output: the sweep's directory.
       current: the identity of the sweep or, if it has variants, a dict with the `VARIED` keys and
         the identities of its `VARIANTS`, keyed by name.
       keep: which runs keep their parameters.

@@ -28,7 +28,7 @@ class RunResult:
       seconds: the duration of the train steps, including their compilation but not the evaluations.
       degenerate: whether the last evaluation was no better than `TaskData.chance` (a "failed run"
         in Mosbach et al. 2021, section 3), or the run diverged.
-      diverged: why the run diverged; empty if it did not.
+      diverged: the reason why the run diverged; empty if it did not.
       trained_steps: the number of train steps that the run completed before it ended; 0 in older
         results, which did not record it.
     """
@@ -283,7 +283,7 @@ def read_results(directory: Path) -> SweepResults:
 
 
 def _with_variant(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a variant's properties as stored in the file, with the variant as an object."""
+    """Return a variant's properties from the file, with the variant converted to a `Variant`."""
     variant = Variant.of(values.get("variant", {}))
     hash(variant)  # raises TypeError if a value is a JSON object
     return {**values, "variant": variant}

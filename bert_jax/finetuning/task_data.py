@@ -58,7 +58,7 @@ class ExampleSet(abc.ABC):
 
     @property
     def written_from(self) -> str:
-        """A checksum of the data, other than logits, that `write` depends on."""
+        """A checksum of all data that `write` depends on, except the logits."""
         return self.fingerprint
 
     @abc.abstractmethod

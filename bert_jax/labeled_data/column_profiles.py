@@ -173,8 +173,9 @@ def labels_in(
 ) -> tuple[str, ...]:
     """Return the labels in a column in ascending order, or () if it contains numbers to predict.
 
-    Up to 20 distinct integers are assumed to be classes. More than 20 distinct numbers that are not
-    all integers are assumed to be numbers to predict. Numeric labels are sorted by value.
+    Up to 20 distinct integers are assumed to be classes. If there are more than 20 distinct numbers
+    and some are not integers, they are assumed to be numbers to predict. Numeric labels are sorted
+    by value.
 
     Args:
         column: the label column.

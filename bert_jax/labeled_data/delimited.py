@@ -302,7 +302,7 @@ def _csv_problem(error: csv.Error, path: Location) -> str:
 def check_no_header(
     path: str, form: TableFormat, column: str, is_label: Callable[[str], bool]
 ) -> None:
-    """Reject a file configured to have no header if its label column shows that there is one.
+    """Raise ValueError if the label column shows that a file has a header although it should not.
 
     The first line is a header if it is the only line whose cell in the label column contains
     letters and is not a label. In a test set, the other cells in this column may be labels,

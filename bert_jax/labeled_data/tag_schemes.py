@@ -202,7 +202,7 @@ def _first_beginning(sentences: Iterable[Sequence[_Mark]], prefix: str) -> _Mark
 
 
 def _check_closed(sentences: _Marks, scheme: ClosedScheme, first: Mapping[str, _Mark]) -> None:
-    """Reject prefixes that the scheme does not have, and entities that do not end as it requires.
+    """Raise ValueError for a prefix that is not in the scheme, or an entity without a valid end.
 
     Args:
         sentences: the marks in all sentences.

@@ -75,10 +75,10 @@ def expand_inputs(inputs: Sequence[str]) -> list[str]:
     """Return the files and TFDS datasets that the inputs refer to, in reading order.
 
     A file or `tfds:...` is returned unchanged, and `hf:...` is returned with the commit that it
-    refers to. A directory is replaced by all files below it that have a supported suffix, and a
-    pattern (`*`, `?`, `[...]`, `**`) by the files it matches; in both cases, the files are sorted
-    by path. Inside a directory, names that begin with "." or "_" are skipped, as in Spark and
-    Hadoop. A file that is found more than once is returned only once.
+    refers to. A directory is replaced by all files below it that have a supported suffix. A pattern
+    (`*`, `?`, `[...]`, `**`) is replaced by the files that match it. In both cases, the files are
+    sorted by path. Inside a directory, names that begin with "." or "_" are skipped, as in Spark
+    and Hadoop. A file that is found more than once is returned only once.
 
     Raises:
       ValueError: an input does not exist, contains or matches no file, or has an unsupported

@@ -70,7 +70,7 @@ def _rows(name: str, field: str) -> Iterator[dict[str, Any]]:
             row = next(iterator)
         except StopIteration:
             return
-        except Exception as error:  # the network and many file formats can raise anything
+        except Exception as error:  # the network and many file formats can raise any exception
             raise unreadable_hub(name, f"cannot read row {number}", error) from error
         yield row
         number += 1

@@ -103,7 +103,7 @@ def hub_builder(name: str) -> Any:
         return datasets.load_dataset_builder(
             parsed.dataset, parsed.config, revision=parsed.revision
         )
-    except Exception as error:  # a dataset's configuration may raise anything
+    except Exception as error:  # a dataset's configuration may raise any exception
         raise unreadable_hub(name, "cannot find this dataset or configuration", error) from error
 
 

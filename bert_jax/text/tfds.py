@@ -187,7 +187,7 @@ def _open(name: str, data_dir: str | None) -> _Opened:
         source = builder.as_data_source(split=split)
     except _MissingBeamError:
         raise
-    except Exception as error:  # a builder is third-party code and may raise anything
+    except Exception as error:  # a builder is third-party code and may raise any exception
         raise ValueError(
             f"{name}: TensorFlow Datasets {problem}: {type(error).__name__}: "
             f"{_shortened(str(error))}"

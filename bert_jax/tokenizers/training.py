@@ -101,10 +101,10 @@ class WordLimit:
     """A filter that blanks out words so that the total size of distinct words stays bounded.
 
     Words longer than `max_word_characters` are always blanked out. Other words pass until the
-    distinct words seen so far contain `max_total_characters` characters in total; after that, only
-    words that have been seen before pass. Frequent words are therefore counted exactly over the
-    whole stream, and only words that first occur late are lost. Words are identified by a hash, so
-    on rare occasions a new word is mistaken for one seen before.
+    distinct words seen so far contain `max_total_characters` characters in total. After that, new
+    words are blanked out too. Frequent words are therefore counted exactly over the whole stream,
+    and only words that first occur late are lost. Words are identified by a hash, so on rare
+    occasions a new word is mistaken for one seen before.
     """
 
     def __init__(

@@ -89,7 +89,7 @@ class HuggingFaceModel:
                 chunk_size_feed_forward=0,
                 **options,
             )
-        except Exception as error:  # a config or a pickle can make transformers raise anything
+        except Exception as error:  # a config or a pickle can make transformers raise any exception
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             raise ValueError(f"{directory}: {named} cannot be loaded: {reason}") from error
         absent = sorted(loading["missing_keys"])

@@ -184,7 +184,7 @@ def _unpickled(file: Path) -> dict[str, Any]:
         loaded = torch.load(
             file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)
         )
-    except Exception as error:  # a pickle can make PyTorch raise anything
+    except Exception as error:  # a pickle can make PyTorch raise any exception
         raise ValueError(
             f"{file}: PyTorch cannot read it without executing code: it is damaged, truncated or "
             "not a state_dict. Download it again"
