@@ -13,14 +13,15 @@ REQUIRES = [
     "jax>=0.10.2,<0.13",
     "flax>=0.12.8,<0.13",
     "optax>=0.2.8,<0.3",
-    "flatbuffers>=25.12",  # jax.export needs it to serialize programs
+    "flatbuffers>=25.12",  # jax.export needs this package to serialize programs.
     "orbax-checkpoint>=0.12.8,<0.13",
     "numpy>=2.4,<3",
     "xxhash>=4.1,<5",  # checksums of checkpoints
     # reading
     "array_record>=0.8.6,<0.9",
     "tensorflow-datasets>=4.9.10,<5",
-    "importlib_resources>=7.1,<8",  # tensorflow-datasets imports it without declaring it
+    # tensorflow-datasets imports this package without declaring it.
+    "importlib_resources>=7.1,<8",
     "pyarrow>=25,<27",
     "zstandard>=0.25,<1",
     "safetensors>=0.8,<0.9",
@@ -39,9 +40,9 @@ REQUIRES = [
     "tensorboardX>=2.6.5,<3",
 ]
 
-# Apache Beam 2.77 needs protobuf 6, with which sentencepiece 0.2.3 cannot be imported. These
-# versions work together: apache-beam 2.77.0, protobuf 6.33.6, sentencepiece 0.2.2, pyarrow 25.0.1
-# and numpy 2.4.6. Install this extra in an environment of its own.
+# Apache Beam 2.77 needs protobuf 6, but sentencepiece 0.2.3 cannot be imported with protobuf 6.
+# These versions work together: apache-beam 2.77.0, protobuf 6.33.6, sentencepiece 0.2.2, pyarrow
+# 25.0.1 and numpy 2.4.6. Install this extra in an environment of its own.
 BEAM = ["apache-beam>=2.77,<3", "protobuf>=6.33.6,<7", "sentencepiece==0.2.2"]
 
 # tensorflow-datasets needs these packages to build tfds:wikipedia but does not install them.
@@ -58,11 +59,13 @@ TENSORFLOW = [
     "tensorflow>=2.21,<3; sys_platform != 'linux'",
 ]
 
-# fsspec's backends for object stores. s3fs depends on botocore, which pins python-dateutil below 3.
+# These packages are fsspec's backends for object stores. s3fs depends on botocore, which pins
+# python-dateutil below 3.
 GCS = ["gcsfs>=2026.9,<2027"]
 S3 = ["s3fs>=2026.9,<2027"]
 
-# These packages receive the metrics of runs. MLflow needs the others to store them in a local file.
+# These packages receive the metrics of runs. The packages after mlflow-skinny are needed to store
+# MLflow's metrics in a local file.
 WANDB = ["wandb>=0.31,<1"]
 MLFLOW = ["mlflow-skinny>=3.17,<4", "sqlalchemy>=2.0,<3", "alembic>=1.20,<2", "sqlparse>=0.6,<1"]
 TENSORBOARD = ["tensorboard>=2.21,<3"]
@@ -90,7 +93,7 @@ DEV = [
     "flask>=3.1,<4",  # needed by moto's server
     "flask-cors>=6,<7",
     "ipykernel>=7.4,<8",
-    "kubeflow-trainer-api>=2.3,<3",  # the schemas of JobSet and Kubernetes
+    "kubeflow-trainer-api>=2.3,<3",  # It contains the schemas of JobSet and Kubernetes.
     "moto[s3]>=5.2,<6",  # emulates S3
     "mypy>=2.4,<3",
     "nbclient>=0.11,<0.12",
@@ -98,8 +101,8 @@ DEV = [
     "pytest>=9.2,<10",
     "pytest-xdist>=3.8,<4",
     "ruff>=0.17.5,<0.18",
-    # reference implementations for the tests
-    "accelerate>=1.15,<2",  # required by the Trainer in transformers
+    # Some tests compare results with these implementations.
+    "accelerate>=1.15,<2",  # The Trainer in transformers requires this package.
     "datasketch>=2.0,<3",
     "sentence-transformers>=6.2,<7",
     "seqeval>=1.2.2,<2",
@@ -148,9 +151,9 @@ setup(
         "browser": BROWSER,
         "dev": DEV,
     },
-    # Add the checkout to sys.path instead of installing an import finder. Python asks such finders
-    # last, so a folder named bert_jax in the current directory, such as a checkout, would be
-    # imported first, as an empty namespace package.
+    # Add the checkout to sys.path instead of installing an import finder. Python consults such
+    # finders last. A folder named bert_jax in the current directory, such as a checkout, would
+    # therefore take precedence, as an empty namespace package.
     options={"editable_wheel": {"mode": "compat"}},
     entry_points={"console_scripts": ["bert-jax = bert_jax.cli.main:main"]},
 )

@@ -184,7 +184,8 @@ _MODULES = {
     "weighted_mean": "tasks.task",
 }
 
-if not TYPE_CHECKING:  # if they saw __getattr__, type checkers would accept any name
+# Type checkers must not see `__getattr__`, because they would then accept any name.
+if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         if name not in _MODULES:

@@ -33,14 +33,14 @@ _UNREADABLE = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EIS
 def naming_arguments(
     values: Sequence[tuple[str, str]], short_names: Mapping[str, str]
 ) -> Iterator[None]:
-    """Reword the errors that the block raises for users of the command line.
+    """Reword errors raised in a `with` block for users of the command line.
 
     If a message begins with the value of an option, the name of the option is added before it, as
     in `--input reviews.txt: no such file`. Names in the Python API are replaced by commands.
 
     Args:
       values: the values of all options; see `ArgumentParser.given_values`.
-      short_names: a dict from path to short name for each small model that the arguments name.
+      short_names: the short names of the small models in the arguments, keyed by path.
 
     Raises:
       ValueError: the block raised a ValueError, or a path in the options cannot be read.
@@ -63,7 +63,7 @@ def naming_arguments(
 
 
 def _with_option(message: str, values: Iterable[tuple[str, str]]) -> str | None:
-    """Return the message preceded by the option that contains its path, or None if none does."""
+    """Return the message after the option that set the path in it, or None if no option did."""
     for option, value in values:
         path = value.rstrip("/")
         if path and message.startswith((f"{path}:", f"{value}:", f"{value} is a ")):

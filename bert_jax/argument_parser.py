@@ -43,7 +43,7 @@ _URL_ARGUMENTS = {
     "verify": "first second",
     "verify-checkpoint": "directory",
 }
-# Why the values of these arguments may not be such URLs.
+# The reasons why the values of these arguments may not be URLs of objects in buckets.
 _WHY_LOCAL = {
     "--config": "A config file is Python code, which is run only from a file system.",
     "--tfds-data-dir": "TensorFlow Datasets reads this directory itself.",
@@ -150,7 +150,7 @@ class ArgumentParser(argparse.ArgumentParser):
         return {name: path for name, path in given.items() if path not in (None, "-")}
 
     def given_values(self, args: argparse.Namespace) -> list[tuple[str, str]]:
-        """Return the value of each given option as text, paired with the words that precede it.
+        """Return the value of each given option as text, paired with the text before it.
 
         For example, ("--input ", "a.txt") or ("--config.work_dir=", "runs/mine").
         """
@@ -289,8 +289,8 @@ def check_paths(parser: argparse.ArgumentParser, args: argparse.Namespace) -> No
     """Reject arguments that begin with `scheme://`, unless they may be URLs of objects.
 
     Raises:
-      ValueError: an argument begins with a scheme that it may not have. The message begins with the
-        argument's option.
+      ValueError: an argument begins with a scheme that is not allowed there. The message begins
+        with the argument's option.
     """
     verb = parser.prog.removeprefix("bert-jax ")
     for action in parser._actions:

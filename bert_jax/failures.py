@@ -20,7 +20,7 @@ _PHRASES = (
     *("memory allocation of", "can't start new thread"),
 )
 _GENERAL = ("RuntimeError", "RuntimeException", "Fail", "PanicException")
-_LIBRARY_PANIC = "PanicException"  # defined by pyo3; derives from BaseException, not Exception
+_LIBRARY_PANIC = "PanicException"  # pyo3 defines this subclass of BaseException.
 
 
 def unwritten_file(error: BaseException, advice: str) -> str | None:
@@ -120,7 +120,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_shortage(error: BaseException) -> bool:
-    if isinstance(error, MemoryError):  # numpy's and pyarrow's errors derive from it
+    if isinstance(error, MemoryError):  # This includes the errors of numpy and pyarrow.
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM

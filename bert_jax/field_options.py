@@ -41,9 +41,9 @@ def add_field_options(
 ) -> None:
     """Declare an option for each field of a dataclass that was made with `option`.
 
-    The type of a field determines the option: a bool is a flag, a `Literal` is a choice of words, a
-    tuple takes one or more values (which the dataclass must check if they are choices), and `None`
-    in a union is the default if the option is omitted.
+    The type of a field determines the option: a bool is a flag, a `Literal` is a choice of words,
+    and a tuple takes one or more values. If these values are choices, the dataclass must check
+    them. A union with `None` has the default None, for an omitted option.
 
     Args:
       parser: the parser.

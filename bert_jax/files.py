@@ -16,18 +16,20 @@ from pathlib import Path
 
 from bert_jax.local_paths import check_local
 
-_MAX_HOST_LENGTH = 32  # a file system allows 255 bytes for the whole name
+_MAX_HOST_LENGTH = 32  # File systems allow 255 bytes for the whole name.
 
 
 @contextmanager
 def temporary_beside(path: Path, *, directory: bool = False) -> Iterator[Path]:
     """Create an empty file or directory next to `path`, to be filled and then renamed to `path`.
 
-    If the file or directory has not been renamed when the block ends, it is removed. It stays
-    locked until then, so an unlocked one must be left over from a killed process on this machine.
-    Such leftovers for the same path are removed first. The name includes the host name, because
-    locks on a shared file system may be visible to only one machine. A lock is used because, unlike
-    a process ID, it cannot be taken over by an unrelated process.
+    If the file or directory has not been renamed at the end of the `with` block, it is removed.
+
+    During the block, the file or directory is locked. Therefore, an unlocked one must be left over
+    from a killed process on this machine, and leftovers for the same path are removed first. The
+    name includes the host name, because locks on a shared file system may be visible to only one
+    machine. A process ID is not used as a lock, because the system may assign it to another
+    process.
 
     Raises:
         OSError: the file or directory cannot be created.
@@ -63,12 +65,13 @@ def _create_and_lock(temporary: Path, directory: bool) -> int:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if _is_open_as(descriptor, temporary):
             return descriptor
-        os.close(descriptor)  # another process took it for a leftover and removed it
+        # Another process mistook the file or directory for a leftover, and removed it.
+        os.close(descriptor)
 
 
 def _remove_leftovers(path: Path) -> None:
     prefix = _prefix(path)
-    with suppress(OSError):  # for example, the directory does not exist or cannot be listed
+    with suppress(OSError):  # The directory may be missing or unreadable.
         for name in os.listdir(path.parent):
             if name.startswith(prefix) and re.fullmatch(r"\d+\.tmp", name.removeprefix(prefix)):
                 _remove_unlocked(path.with_name(name))
@@ -76,7 +79,8 @@ def _remove_leftovers(path: Path) -> None:
 
 def _remove_unlocked(leftover: Path) -> None:
     directory = leftover.is_dir()
-    with suppress(OSError):  # raised if the leftover's process is alive or another user owns it
+    # Opening fails if another user owns the leftover, and locking fails if its process is alive.
+    with suppress(OSError):
         # NFS grants an exclusive lock on a file only if it is open for writing.
         descriptor = os.open(leftover, (os.O_RDONLY if directory else os.O_RDWR) | os.O_NOFOLLOW)
         try:
@@ -119,7 +123,8 @@ class NotWritten(OSError):
         self.path, self.cause = os.fspath(path), cause
 
     def __reduce__(self) -> tuple[type, tuple[str, str]]:
-        return type(self), (self.path, self.cause)  # lets workers send the error to their parent
+        # This method lets worker processes send the error to their parent.
+        return type(self), (self.path, self.cause)
 
 
 def full_disk(error: BaseException | None) -> str:
@@ -140,9 +145,9 @@ def full_disk(error: BaseException | None) -> str:
 
 @contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Convert system and disk-full errors raised in the block to a `NotWritten` error for `path`.
+    """Convert system and disk-full errors in a `with` block to a `NotWritten` error for `path`.
 
-    A `NotWritten` error that is raised in the block already names its file, so it is kept.
+    A `NotWritten` error that is raised in the block already contains its path, so it is kept.
     """
     try:
         yield
@@ -189,7 +194,8 @@ def sync_directory(directory: str | os.PathLike[str]) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # some file systems, such as older SMB, cannot do this
+        # Some file systems, such as older versions of SMB, cannot flush a directory.
+        if error.errno != errno.EINVAL:
             raise
     finally:
         os.close(descriptor)

@@ -25,7 +25,7 @@ _PERMUTATION_ROUNDS = 8
 
 
 class Purpose(IntEnum):
-    """What a random number is used for; numbers for different purposes are independent.
+    """The purpose of a random number. Numbers for different purposes are independent.
 
     The integers assigned to the purposes must never change.
     """
@@ -70,7 +70,7 @@ def low_half(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def permuted(positions: NDArray[np.int64], size: int, key: ArrayLike) -> NDArray[np.int64]:
-    """Return where a pseudorandom permutation of 0 to size - 1 maps each of `positions`.
+    """Map each of `positions` with a pseudorandom permutation of the integers from 0 to size - 1.
 
     A Feistel network on just enough bits to represent size - 1 is applied repeatedly until the
     result is less than `size` (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
@@ -86,7 +86,8 @@ def permuted(positions: NDArray[np.int64], size: int, key: ArrayLike) -> NDArray
     num_bits = (size - 1).bit_length()
     round_keys = hash_of(key, np.arange(_PERMUTATION_ROUNDS))
     values = _feistel(values, num_bits, round_keys)
-    while len(outside := np.flatnonzero(values >= size)):  # fewer than half, on average
+    # On average, fewer than half of the values are outside.
+    while len(outside := np.flatnonzero(values >= size)):
         values[outside] = _feistel(values[outside], num_bits, round_keys)
     return values.astype(np.int64)
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 # The largest tokenizer.json of any published encoder is about 20 MB. Parsing a file takes about ten
 # times its size in memory.
 MAX_BYTES = 1 << 28
-MAX_DEPTH = 100  # the limit of the tokenizers library is 128
+MAX_DEPTH = 100  # The tokenizers library allows 128 levels.
 
 
 def parse_json(text: str) -> Any:
@@ -105,10 +105,10 @@ def _object(value: Any, file: str | os.PathLike[str], fix: str) -> dict[str, Any
 
 @contextmanager
 def expecting_fields(file: Path, fix: str = "") -> Iterator[None]:
-    """Turn the block's errors about missing or malformed fields into a ValueError naming `file`.
+    """Convert errors about missing or malformed fields in a `with` block to ValueErrors.
 
-    If the block raises a ValueError whose message does not contain the file name, the name is
-    prepended.
+    The message of each ValueError contains the name of the file. If the block itself raises a
+    ValueError without the name, the name is prepended.
 
     Args:
       file: the JSON file whose fields the block uses.

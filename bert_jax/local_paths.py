@@ -1,4 +1,4 @@
-"""Reject paths with a scheme where it is not supported; `bert_jax.storage` handles the others."""
+"""Reject URLs where only local paths are supported; `bert_jax.storage` handles supported URLs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 # The short names of the small models that come with a checkout; see `small_model`.
 SMALL_MODELS = ("mini-bert", "mini-albert", "mini-sentiment", "mini-ner", "mini-qa")
 
-# From the path of each copy of an object that this process uses to the object's URL; see `shown`.
+# A dict from the path of each local copy of an object to the object's URL; see `shown`.
 COPIES: dict[str, str] = {}
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -133,7 +133,7 @@ def check_config_paths(config: Any, prefix: str = "") -> None:
 
 
 def is_path(hint: Any) -> bool:
-    """Return whether a hint from `get_type_hints(include_extras=True)` includes a type of paths."""
+    """Return whether a hint from `get_type_hints(include_extras=True)` includes a path type."""
     return _includes(hint, LocalPath) or _includes(hint, PathOrUrl)
 
 

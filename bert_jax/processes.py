@@ -30,7 +30,7 @@ _commands: list[float] = []
 
 
 def command_begins() -> None:
-    """Remember that this process exists for a single command, which began with the process."""
+    """Record that this process runs a single command, which began when the process did."""
     if began := _process_began():
         _commands.append(began)
 
@@ -38,8 +38,8 @@ def command_begins() -> None:
 def command_began() -> float | None:
     """Return when this process's command began, in seconds since 1970, or None.
 
-    Only the first call returns the time: a second run in the same process began later. The result
-    is also None in programs that import this package, and on systems without /proc.
+    Only the first call returns the time, because a second run in the same process began later. The
+    result is also None in programs that import this package, and on systems without /proc.
     """
     return _commands.pop() if _commands else None
 
@@ -49,7 +49,7 @@ def _process_began(status: Path = Path("/proc/self/stat")) -> float | None:
     fields = _read_text(status).rpartition(")")[2].split()
     if len(fields) < 20:
         return None
-    ticks = int(fields[19])  # starttime, which is field 22 (Linux, proc(5))
+    ticks = int(fields[19])  # This is field 22, starttime (Linux, proc(5)).
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - age
 
@@ -110,16 +110,16 @@ def check_workers(key: str, workers: int) -> None:
     needed, memory = workers * WORKER_BYTES, memory_bytes()
     if needed > memory:
         raise ValueError(
-            f"{key}={workers}: that many worker processes need at least {format_bytes(needed)}, "
-            f"but this machine has {format_bytes(memory)}. Use at most {memory // WORKER_BYTES}, "
-            "and preferably one per core"
+            f"{key}={workers}: that many worker processes need at least "
+            f"{format_bytes(needed)}, but this machine has {format_bytes(memory)}. Use at most "
+            f"{memory // WORKER_BYTES}, and preferably one per core"
         )
 
 
 def _read_text(path: Path) -> str:
     try:
         return path.read_text()
-    except OSError:  # not Linux, or no limit at this level
+    except OSError:  # This is not Linux, or there is no limit.
         return ""
 
 
@@ -233,7 +233,8 @@ def _is_unguarded_script() -> bool:
     """Return whether this program is a script that would run again when a worker imports it."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
-    if file is None or getattr(main, "__spec__", None) is not None:  # a notebook, or `python -m`
+    # This program may also be a notebook, or a module run with `python -m`.
+    if file is None or getattr(main, "__spec__", None) is not None:
         return False
     return "__name__" not in _read_text(Path(file))
 

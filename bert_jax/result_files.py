@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 
 class SavedResult(Protocol):
-    """A result that prints as a table and can be saved."""
+    """A result that can be printed as a table and saved."""
 
     def __str__(self) -> str:
         """Return the lines of the table."""

@@ -161,7 +161,7 @@ class StatusLine:
 
 @contextmanager
 def show_elapsed(doing: str, done: str, stream: TextIO) -> Iterator[None]:
-    """Show how long the block has been running and, when it ends, how long it took.
+    """Show how long a `with` block has been running and, when it ends, how long it took.
 
     On a terminal, a single line is overwritten every second. A file gets a new line every minute.
 

@@ -21,7 +21,7 @@ def raise_lost_interrupts() -> None:
 
     def hook(unraisable: Any) -> None:
         if unraisable.exc_type is KeyboardInterrupt:
-            # Raise it a little later, because Python would also just print an exception raised in
+            # Raise the interrupt a little later, because Python only prints exceptions raised in
             # this hook.
             interrupt = threading.Timer(_SECONDS_TO_INTERRUPT, _thread.interrupt_main)
             interrupt.daemon = True

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-NUM_SEEDS = 1 << 32  # a JAX random key is made from 32 bits
+NUM_SEEDS = 1 << 32  # JAX makes a random key from 32 bits.
 
 
 def check_seed(seed: int, name: str = "seed") -> None:
@@ -64,7 +64,7 @@ def check_config(config: object, cls: type, fix: str = _LOAD_CONFIG) -> None:
     Args:
       config: the caller's argument, which may be the name of a recipe or another kind of config.
       cls: the expected dataclass, such as PretrainConfig.
-      fix: a sentence that says how to get such a config.
+      fix: a sentence that explains how to get such a config.
 
     Raises:
       ValueError: the value is not an instance of `cls`.
@@ -100,7 +100,7 @@ def check_label_names(labels: Sequence[str], name: str = "labels") -> None:
 
 @contextmanager
 def renamed_in_errors(names: Mapping[str, str]) -> Iterator[None]:
-    """Replace parameter names in the messages of ValueErrors raised in the block.
+    """Replace parameter names in the messages of ValueErrors raised in a `with` block.
 
     A function's error messages name its parameters, but the user may have set an option or a config
     key instead.
@@ -129,7 +129,7 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     return f"nearest: {', '.join(close)}" if close else f"available: {', '.join(sorted(names))}"
 
 
-_MAX_KEYS = 5  # the maximum number of keys in a hint
+_MAX_KEYS = 5  # This is the maximum number of keys in a hint.
 _LENGTH = r"(phases\.\w+\.)?num_steps|num_epochs"
 _BATCH = r"(phases\.\w+\.)?batch_size"
 # Names used in other libraries, with patterns that match the equivalent keys in bert_jax.
@@ -210,7 +210,7 @@ def differences(stored: Any, current: Any, path: str = "") -> list[str]:
     return [] if stored == current else [f"{path}: {stored!r} -> {current!r}"]
 
 
-_LARGEST_INTEGER = 2**63 - 1  # the largest integer that every library accepts
+_LARGEST_INTEGER = 2**63 - 1  # Every library accepts integers up to this one.
 
 
 def check_at_least(minimum: int, section: str, **values: int) -> None:

@@ -27,10 +27,10 @@ class Verb:
       function: for a module with multiple commands, the name of the function that runs this
         command. Its docstring describes the command, and `add_NAME_arguments` declares its options.
       verbs: the verbs in a group, keyed by name.
-      repeats: whether the command runs the same program repeatedly, in which case freed buffers are
-        worth keeping.
-      converts: whether the command converts a model's weights, in which case freed buffers are not
-        worth keeping.
+      repeats: whether the command runs the same compiled program repeatedly. If so, keeping freed
+        buffers saves time.
+      converts: whether the command converts a model's weights. If so, freed buffers are returned to
+        the system to save memory.
       on_cpu: whether the command leaves accelerators unused, because it needs exact float32 or
         computes nothing.
       mixed: whether options may appear between the positional arguments, all of which are optional.
@@ -220,7 +220,7 @@ def _import_command(verb: Verb) -> tuple[str | None, AddArguments, RunCommand]:
 def select_verb(
     program: str, words: list[str], verbs: Mapping[str, Verb]
 ) -> tuple[Verb, str] | str:
-    """Return the verb that a command line names, and the program's name followed by that verb.
+    """Return the verb selected by a command line, and the program's name followed by that verb.
 
     If no verb is selected, the result is the text to print: the version or an overview.
 

@@ -20,7 +20,7 @@ _DENSE_TFLOPS: tuple[tuple[str, dict[str, float], str], ...] = (
     (r"\bL4\b", {"bfloat16": 121, "float16": 121}, "NVIDIA L4 datasheet, 2023"),
     (r"\bT4\b", {"float16": 65}, "NVIDIA T4 datasheet, 2019 (it has no bfloat16 units)"),
     (
-        r"\bRTX 4090$",  # excludes the laptop chip and the 4090 D, which are slower
+        r"\bRTX 4090$",  # The laptop chip and the 4090 D do not match: they are slower.
         {"bfloat16": 165.2, "float16": 165.2},
         "NVIDIA Ada GPU architecture white paper, appendix A (float32 accumulation)",
     ),
@@ -40,7 +40,8 @@ def peak_flops(device_kind: str, dtype: str) -> float | None:
         depends on the matmul precision.
     """
     if re.search(r"\bMIG\b", device_kind):
-        return None  # part of a chip; its name does not say what fraction of the peak it has
+        # The device is a part of a chip, and its name does not reveal its share of the peak.
+        return None
     for pattern, by_type, _ in _DENSE_TFLOPS:
         if re.search(pattern, device_kind):
             return by_type[dtype] * 1e12 if dtype in by_type else None
@@ -70,15 +71,18 @@ class Chip:
     source: str
 
 
-# Patterns for JAX's `device_kind`, with the matching chips. Google publishes link bandwidth for
-# both directions together (400 GB/s for v5e), so the outgoing bandwidth is half of that.
-# Out-of-memory errors from libtpu 0.0.42 show that a program can use slightly less memory than the
-# chip has. Google Cloud's documentation specifies the number and size of the matrix units: each
-# core of v4, v5e and v5p has four 128 x 128 units (a v4 or v5p chip has two cores), and v6e has two
-# 256 x 256 units. If the units of v6e finished one product per cycle, they would need a clock rate
-# of 3.5 GHz to reach the published peak. libtpu counts cycles at half that rate, with two products
-# per cycle in each unit: it estimates 301,616 cycles for multiplying two 4096 x 4096 matrices,
-# which would exceed the peak if the rate were 3.5 GHz.
+# Patterns for JAX's `device_kind`, with the matching chips.
+#
+# Bandwidth and memory: Google publishes the link bandwidth as the sum of both directions (400 GB/s
+# for v5e), so the outgoing bandwidth is half of that. Out-of-memory errors from libtpu 0.0.42 show
+# that a program can use slightly less memory than the chip has.
+#
+# Matrix units: their number and size are in Google Cloud's documentation. Each core of v4, v5e and
+# v5p has four 128 x 128 units, and a v4 or v5p chip has two cores. A v6e chip has two 256 x 256
+# units, but libtpu counts cycles as if each of them finished two products per cycle, at a clock
+# rate of 1.75 GHz. One product per cycle, at the 3.5 GHz that the published peak then requires, is
+# not possible: libtpu estimates 301,616 cycles for multiplying two 4096 x 4096 matrices, and at
+# 3.5 GHz, this product would be faster than the peak.
 _CHIPS: tuple[tuple[str, Chip], ...] = (
     (
         r"\bTPU v4$",
@@ -102,8 +106,8 @@ _CHIPS: tuple[tuple[str, Chip], ...] = (
         r"\bTPU (v6 lite|v6e)\b",
         Chip(32 * GIB, 1638e9, 400e9, 4 * 256**2, "Google Cloud documentation, TPU v6e"),
     ),
-    # Only the SXM boards, which are connected by NVLink; the memory sizes are those that the driver
-    # reports, as listed in XLA's descriptions in `gpu_targets`.
+    # The GPUs are SXM boards, which are connected by NVLink. The memory sizes are the ones that the
+    # driver reports, as listed in XLA's descriptions in `gpu_targets`.
     (
         r"\bH100 80GB HBM3$",
         Chip(84_942_979_072, 3352e9, 450e9, None, "NVIDIA H100 datasheet, 2024 (SXM)"),

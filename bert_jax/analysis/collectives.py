@@ -52,8 +52,8 @@ def collectives(hlo: str, num_devices: int) -> dict[str, Traffic]:
             kind = line.opcode.removesuffix("-done")
             if kind not in KINDS:
                 continue
-            # An asynchronous collective is a pair of instructions: the start specifies the groups,
-            # and the end has the result.
+            # An asynchronous collective is a pair of instructions: the first one specifies the
+            # groups, and the second one returns the result.
             start = line
             if line.opcode.endswith("-done"):
                 start = results[line.rest.split(")")[0].strip().lstrip("%")]

@@ -51,7 +51,7 @@ def parameters_by_part(
 
     Args:
       shapes: the shape of every parameter, keyed by name.
-      norm_kind: the kind of norm, which the norms' titles include; see `EncoderConfig`.
+      norm_kind: the kind of norm, for the titles of the norms; see `EncoderConfig`.
 
     Raises:
       ValueError: a parameter does not belong to any part.

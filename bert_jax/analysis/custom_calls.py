@@ -21,8 +21,9 @@ _OP_NAME = re.compile(r'op_name="([^"]*)"')
 # If the backward pass recomputes an operation, JAX adds this part to the operation's path, after
 # the parts for `jax.checkpoint` and the transformations around it.
 _RECOMPUTED = "rematted_computation"
-# The number of matrix multiplications with the scores or their gradient as an operand or a result:
-# two in the forward pass, and five in the backward pass, which recomputes the scores.
+# The number of matrix multiplications in attention that have the scores or their gradient as an
+# operand or a result. The forward pass has two, and the backward pass, which recomputes the scores,
+# has five.
 FORWARD_PRODUCTS, BACKWARD_PRODUCTS = 2, 5
 
 
@@ -63,8 +64,8 @@ def is_pallas(line: Instruction) -> bool:
 def is_backward(line: Instruction) -> bool:
     """Return whether a kernel computes gradients.
 
-    With rematerialization, the backward pass also repeats kernels of the forward pass. JAX marks
-    these in the path that is part of their name.
+    With rematerialization, the backward pass also repeats kernels of the forward pass. They do not
+    compute gradients, and can be recognized by a mark that JAX adds to the path in their names.
     """
     match = _OP_NAME.search(line.rest)
     path = match[1].rpartition(_RECOMPUTED)[2] if match else ""
@@ -101,13 +102,13 @@ def attention_work(line: Instruction, results: Mapping[str, str]) -> tuple[Work,
 
 
 def pallas_work(line: Instruction, costs: Mapping[str, Work]) -> Work | None:
-    """Return the work of a Pallas kernel; None if it is unknown.
+    """Return the work of one run of a Pallas kernel; None if it is unknown.
 
     Args:
       line: the instruction.
       costs: the work of the program's kernels, keyed by the kernel's name (see `pallas_costs`). It
-        is used if the instruction does not contain the cost estimate of its `pallas_call`. Only
-        instructions for TPUs contain it.
+        is used for instructions that do not contain the cost estimate of their `pallas_call`, that
+        is, on all devices except TPUs.
     """
     stated = _COST.search(line.rest)
     if stated:

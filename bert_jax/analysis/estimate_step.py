@@ -56,8 +56,7 @@ def estimate_step(
       num_layers: the number of layers of the only encoder in the step; None if there are several.
 
     Returns:
-      the estimate; None if the text does not contain the compiler's numbers, which an estimate
-      needs.
+      the estimate; None if the text lacks the compiler's numbers that an estimate needs.
     """
     if not times.apply_to(hlo):
         return None
@@ -143,7 +142,7 @@ class _Program:
         return 0
 
     def _origin(self, line: Instruction) -> tuple[list[Instruction], list[Frame]]:
-        """Return the instructions within an instruction, and the calls that created it."""
+        """Return the instructions that make up an instruction, and the calls that created it."""
         parts = contents(line, self.computations)
         stack = self.frames.stack(main_part(line, parts).rest) or self.frames.stack(line.rest)
         return parts, stack

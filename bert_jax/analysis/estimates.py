@@ -26,8 +26,8 @@ class InstructionEstimate:
       method: how the time was estimated; empty without an estimate.
       bytes: the number of bytes read from and written to main memory.
       runs: the number of runs in a step.
-      source: the source line that the instruction comes from and, if that is in a function that
-        different parts of the step share, the line that called the function; empty if unknown.
+      source: the source line that the instruction comes from; empty if unknown. If different parts
+        of the step share the function with this line, the line that calls the function is added.
       in_layer: whether the instruction comes from a layer of an encoder.
     """
 
@@ -137,7 +137,7 @@ class StepEstimate:
 
     @property
     def per_layer(self) -> LayerCosts | None:
-        """The mean cost of a layer, by source line; None if the step has several encoders."""
+        """The mean cost of a layer; None if the step has several encoders."""
         if self.num_layers is None:
             return None
         lines = [line for line in self.instructions if line.in_layer]
@@ -151,7 +151,7 @@ class StepEstimate:
 
     @property
     def not_estimated(self) -> Mapping[str, int]:
-        """The number of runs of instructions without an estimate, for each of their kinds."""
+        """The number of times that instructions without an estimate run in a step, by kind."""
         runs: Counter[str] = Counter()
         for line in self.instructions:
             if line.seconds is None and line.kind != "collectives":
@@ -160,7 +160,7 @@ class StepEstimate:
 
     @property
     def least_unestimated_seconds(self) -> float:
-        """The time to move the operands and results of kernels without an estimate, in seconds."""
+        """The seconds it takes to move the operands and results of kernels without an estimate."""
         size = sum(
             line.bytes
             for line in self.instructions
@@ -175,7 +175,7 @@ class StepEstimate:
 
     @property
     def kernels(self) -> int:
-        """The number of instructions run, not counting DMA copies and scalar operations."""
+        """The number of instruction runs, not counting DMA copies and scalar operations."""
         return sum(
             line.runs for line in self.instructions if line.kind not in (DMA_COPIES, SCALARS)
         )

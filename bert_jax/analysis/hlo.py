@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 _ITEM_BYTES = {
-    "token": 0,  # has no data; it only orders operations
+    "token": 0,  # A token contains no data. It only orders operations.
     "pred": 1,
     "bf16": 2,
     **{f"{kind}{bits}": bits // 8 for kind in "suf" for bits in (8, 16, 32, 64)},
@@ -24,7 +24,7 @@ _CALLED = re.compile(
 )
 _OPERAND = re.compile(r"%([\w.-]+)")
 _TRIPS = re.compile(r'"known_trip_count":\s*\{"n":\s*"(\d+)"')
-# Operations whose computations run as separate instructions on the device.
+# Operations that call a computation whose instructions the device runs one by one.
 _SCHEDULING = ("while", "conditional", "call", "async-start")
 
 
@@ -60,7 +60,7 @@ class Array:
 
     Attributes:
       dtype: the element type in HLO's notation, such as "bf16".
-      dims: the dims.
+      dims: the size of each dim.
       in_main_memory: whether the array is in the device's main memory, rather than in its vector or
         scalar memory.
     """
@@ -142,9 +142,9 @@ def count_runs(
 ) -> dict[str, int]:
     """Return how many times each computation runs, counting every branch of a conditional.
 
-    The number of iterations of a loop is the trip count that the compiler annotates. Without an
-    annotation, it is the bound in the loop's condition (loop counters from `lax.scan` and the
-    compiler start at 0 and increase by 1) or, if no bound is found, 1.
+    The compiler annotates most loops with the number of their iterations. Without an annotation,
+    this number is the bound in the loop's condition, since loop counters from `lax.scan` and the
+    compiler start at 0 and increase by 1. A loop without a known bound counts as one iteration.
 
     Args:
       computations: the computations of a module.

@@ -50,7 +50,7 @@ _MOVES = frozenset(
         *("dynamic-update-slice", "pad", "reshape", "slice", "transpose"),
     }
 )
-# Operations that only name values, or that run other computations.
+# Operations that take no time themselves, since they only name values or run other computations.
 _FREE = frozenset(
     {
         *("after-all", "async-start", "bitcast", "call", "conditional", "constant"),
@@ -72,7 +72,7 @@ def is_product(part: Instruction) -> bool:
 
 
 def is_free(line: Instruction) -> bool:
-    """Return whether an instruction only names a value, waits for others, or runs others."""
+    """Return whether an instruction takes no time itself."""
     if line.opcode == "custom-call":
         return target(line) in _FREE_TARGETS
     return line.opcode in _FREE or line.opcode.endswith(("-done", "-update"))
@@ -99,9 +99,9 @@ def contents(line: Instruction, computations: Computations) -> list[Instruction]
 def main_part(line: Instruction, parts: Sequence[Instruction]) -> Instruction:
     """Return the part of an instruction whose source line describes it best.
 
-    This is the first matrix multiplication. Some instructions without a matrix multiplication end
-    by moving their result elsewhere, such as into the arrays that a loop collects. For these, it is
-    the last part that computes something. For all others, it is the instruction itself.
+    If the instruction contains matrix multiplications, the result is the first one. Otherwise, the
+    result is the instruction itself, unless its last part only moves data, such as into the arrays
+    that a loop collects. In that case, the result is the last part that computes something.
     """
     product = next((part for part in parts if is_product(part)), None)
     if product is not None or not parts or parts[-1].opcode not in _MOVES:
@@ -114,8 +114,8 @@ def kind_of(parts: Sequence[Instruction], stack: Sequence[Frame]) -> str:
 
     Args:
       parts: the instructions that run as part of it.
-      stack: the calls that created its matrix multiplication or, without one, its result, with the
-        innermost call first.
+      stack: the calls that created its matrix multiplication or, if it has none, its result. The
+        innermost call comes first.
     """
     opcodes = {part.opcode.removesuffix("-start") for part in parts}
     part, multiplies = _part(stack), any(map(is_product, parts))

@@ -58,7 +58,7 @@ def kept_bytes(lines: Sequence[Instruction], end: int, counts: Mapping[str, bool
     Args:
       lines: the instructions of a computation, in the order in which they run.
       end: the number of the instruction at the end of the forward pass.
-      counts: a dict from an instruction's name to whether its arrays count.
+      counts: a dict from an instruction's name to whether its arrays are counted.
     """
     lifetimes = _Lifetimes()
     for number, line in enumerate(lines):

@@ -25,14 +25,14 @@ from bert_jax.analysis.hlo import Instruction, arrays
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _COST = re.compile(r'"exec_time_us":([\d.e+-]+),[^{}]*"name":"([\w-]*)"')
 
-# cuBLAS reaches 620 to 725 TFLOP/s in bfloat16 on the shapes of BERT's matrices, measured on an
-# H200 (jax 0.11.2, 2026-11), which is 63 to 73% of the peak.
+# The share of the peak that cuBLAS reaches. On an H200 (jax 0.11.2, 2026-11), it reached 620 to 725
+# TFLOP/s in bfloat16 with the shapes of BERT's matrices, which is 63 to 73% of the peak.
 PRODUCT_SHARE = 0.68
 # The TFLOP/s of fused attention in bfloat16 on an H100 (SXM), with heads of 64 dims and without a
-# causal mask, in the forward and the backward pass, keyed by the number of tokens. For cuDNN: Shah
-# et al. 2024 ("FlashAttention-3"), figures 5 and 6. For a Pallas kernel, the numbers are those of
-# FlashAttention-2 in the same figures, since in both, every warp loads, multiplies and computes the
-# softmax in turn.
+# causal mask, in the forward and the backward pass. The numbers for cuDNN, keyed by the number of
+# tokens, are from Shah et al. 2024 ("FlashAttention-3"), figures 5 and 6. Pallas kernels are
+# assumed to be as fast as FlashAttention-2 in the same figures, because they work like it: every
+# warp alternates between loading, multiplying and computing the softmax.
 CUDNN_TFLOPS: Mapping[int, tuple[float, float]] = {
     512: (335, 266),
     1024: (373, 348),
@@ -42,25 +42,30 @@ CUDNN_TFLOPS: Mapping[int, tuple[float, float]] = {
 }
 PALLAS_GPU_TFLOPS = (282, 198)
 _H100_TFLOPS = 989.5
-# XLA's cost model assumes the same time for starting a kernel (kKernelLaunchOverhead).
+# The time for starting a kernel, as in XLA's cost model (kKernelLaunchOverhead).
 _LAUNCH_SECONDS = 1e-6
 # The peaks relative to bfloat16, from NVIDIA's H100 and H200 datasheets.
 _PEAK_FACTORS = {"f8": 2.0, "f32": 0.5}
 _FULL_FLOAT32 = 67e12
-# The shares of the peak in the forward and the backward pass that follow from the bundles of
-# instructions of this package's attention kernels on v5e (models/flash_tpu.py): 192 programs of
-# 3,388 and 4,855 bundles for 25.8 and 64.4 GFLOP. Since a bundle takes at least a cycle, they are
-# upper bounds. Other Pallas kernels and chips are assumed to reach the same shares.
+# The shares of the peak that this package's attention kernels (models/flash_tpu.py) can reach on
+# v5e. The forward pass takes 192 programs of 3,388 bundles of instructions for 25.8 GFLOP, and the
+# backward pass 192 programs of 4,855 bundles for 64.4 GFLOP. Since a bundle takes at least one
+# cycle, the shares are upper bounds. Other Pallas kernels and chips are assumed to reach the same
+# shares.
 PALLAS_TPU_SHARES = (0.30, 0.53)
 
 
-# The figures above leave out idle time between kernels, and XLA's cost model assumes that fusions
-# reach the full bandwidth. This factor corrects for both. A step of BERT-base, 128 x 512 tokens, in
-# bfloat16 with cuDNN's attention (attention dropout 0, hidden dropout 0.1, one document per row)
-# was measured at 607,000 tokens/s on an H200, with a prototype of this program and jax 0.11.2 in
-# 2026-11. With the factor 1, the estimate was 95.75 ms at commit 33dec6c6, which had no Pallas
-# kernels for norms. The step of a small ALBERT was measured with this program on an H100, also with
-# jax 0.11.2 (experiments/gpu, phase 2). This measurement did not influence the factor.
+# The ratio of a measured to an estimated step time, by which all estimates for GPUs are multiplied.
+# It corrects for the idle time between kernels, and for the assumption of XLA's cost model that
+# fusions reach the full bandwidth.
+#
+# Measured: 607,000 tokens/s on an H200, with a prototype of this program and jax 0.11.2 in 2026-11.
+# The step was that of BERT-base with 128 x 512 tokens in bfloat16, cuDNN's attention, attention
+# dropout 0, hidden dropout 0.1 and one document per row. Estimated: 95.75 ms without the factor, at
+# commit 33dec6c6, which had no Pallas kernels for norms.
+#
+# The step of a small ALBERT was also measured, on an H100 with jax 0.11.2 (experiments/gpu, phase
+# 2), but this measurement did not influence the factor.
 CALIBRATION = 128 * 512 / 607_000 / 95.75e-3
 
 
@@ -70,7 +75,7 @@ class KernelTime:
 
     Attributes:
       seconds: the time.
-      method: how it was estimated.
+      method: how the time was estimated.
     """
 
     seconds: float
@@ -117,7 +122,7 @@ def kernel_times(device_kind: str, pallas: Mapping[str, Work] | None = None) -> 
 
 @dataclass(frozen=True)
 class TpuTimes:
-    """The TPU compiler's counts of cycles, and the work of Pallas kernels.
+    """Estimates for TPUs, from the compiler's cycle counts and the work of Pallas kernels.
 
     Attributes:
       clock_rate: the clock rate in Hz.
@@ -160,7 +165,7 @@ class TpuTimes:
 
 @dataclass(frozen=True)
 class GpuTimes:
-    """XLA's cost model for fusions, and FLOPs and bytes for the kernels of libraries and of Pallas.
+    """Estimates for GPUs, from XLA's cost model for fusions, and FLOPs and bytes for other kernels.
 
     Attributes:
       peak: the peak in bfloat16 in FLOP/s.
@@ -231,7 +236,7 @@ class GpuTimes:
         published: tuple[float, float],
         name: str,
     ) -> KernelTime:
-        """Estimate a fused kernel from the TFLOP/s of such kernels in each pass on an H100."""
+        """Estimate a run of fused attention from the published TFLOP/s of the H100 in each pass."""
         forward, backward = (tflops / _H100_TFLOPS for tflops in published)
         share = backward if is_backward(line) else forward
         seconds = _longer(work, moved, share * self.peak, self.memory_bandwidth)

@@ -13,7 +13,7 @@ from bert_jax.analysis.hlo import (
     called_by,
 )
 
-# Operations that read only a part of their first operand, as large as their result.
+# Operations that read only a part of their first operand, which has the size of their result.
 _READ_PART = ("dynamic-slice", "gather", "slice")
 
 _WORKSPACES = ("s8", "u8")
@@ -49,8 +49,8 @@ def main_memory_bytes(
 def copied_bytes(line: Instruction) -> int:
     """Return the number of bytes of main memory that a DMA copy reads and writes.
 
-    The result of the instruction that starts the copy is a tuple of both ends and a flag. An end
-    may be a whole array, of which only a slice is copied.
+    The result of the instruction that starts the copy is a tuple of the two arrays involved and a
+    flag. If only a slice of one array is copied, the tuple still contains the whole array.
     """
     ends = arrays(line.result)[:2]
     return min(end.bytes for end in ends) * sum(end.in_main_memory for end in ends)

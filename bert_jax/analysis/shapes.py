@@ -19,14 +19,14 @@ _LEAVES = ("kernel", "scale", "bias")
 
 
 def shape_table(shapes: Shapes, norm_kind: NormKind = "layer") -> list[str]:
-    """Format the size of each part of a model, along with a formula and the parameter shapes.
+    """Return a table of the parts of a model, with their sizes, formulas and parameter shapes.
 
     All layers have the same shapes, so only one is listed, with the number of layers that have
     their own parameters.
 
     Args:
       shapes: the shape of every parameter, keyed by name.
-      norm_kind: the kind of norm, which the norms' titles include; see `EncoderConfig`.
+      norm_kind: the kind of norm, for the titles of the norms; see `EncoderConfig`.
     """
     lines = [f"{'parameters and shapes':62s}"]
     for title, part in parameters_by_part(shapes, norm_kind).items():
@@ -59,7 +59,7 @@ def _formula(part: Shapes) -> str:
 
 def _times(number: int, term: str, *, alone: bool) -> str:
     parts = term.split(" + ")
-    if len(parts) == 2 and parts[0] == parts[1]:  # the scale and the bias of a norm
+    if len(parts) == 2 and parts[0] == parts[1]:  # A norm has a scale and a bias of equal size.
         number, term, parts = 2 * number, parts[0], parts[:1]
     if number == 1:
         return term if alone or len(parts) == 1 else f"({term})"

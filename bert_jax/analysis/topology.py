@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     import jax
 
 
-_TPU = re.compile(r"v[2-9][a-z]*|tpu.*")  # does not match NVIDIA's V100
+_TPU = re.compile(r"v[2-9][a-z]*|tpu.*")  # This pattern does not match NVIDIA's V100.
 EXAMPLES = "cpu:8, v5e:4x4, v6e-8, v5p-128, v4:2x2x4 or h100:8"
 
-# XLA's descriptions of GPUs. One machine has at most 8 of them.
+# The directory with XLA's descriptions of GPUs.
 _GPU_TARGETS = Path(__file__).parent / "gpu_targets"
 _GPUS_PER_MACHINE = 8
 _CUDA_PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
@@ -81,7 +81,9 @@ def topology_devices(name: str) -> list[jax.Device]:
     slices, kind, shape = match.groups()
     dims = [int(dim) for dim in shape.split("x")]
     if slices and (kind == "cpu" or kind in _gpu_kinds()):
-        raise ValueError(f"--topology={name}: only TPUs form slices. Leave out {slices}x")
+        raise ValueError(
+            f"--topology={name}: only TPUs have slices. Remove {slices}x from the name"
+        )
     if kind == "cpu":
         if len(dims) > 1 or dims[0] < 1:
             raise ValueError(f"--topology={name}: expected the number of devices, such as cpu:8")
@@ -126,7 +128,7 @@ def slice_topology(name: str) -> str:
 
 def _cpu_devices(count: int) -> list[jax.Device]:
     os.environ["JAX_PLATFORMS"] = "cpu"
-    import jax  # reads the variable on import
+    import jax  # JAX reads this variable on import.
 
     try:
         jax.config.update("jax_platforms", "cpu")
@@ -156,7 +158,7 @@ def _tpu_devices(name: str, kind: str, dims: list[int], slices: int) -> list[jax
     options: dict[str, object] = {}
     if kind == "v4":
         options["chip_config_name"] = "megacore"
-    if max(dims) == 1:  # a single chip, not all 2 x 2 chips on a host
+    if max(dims) == 1:  # Describe a single chip instead of all 2 x 2 chips on a host.
         options["chips_per_host_bounds"] = [1, 1, 1]
     if slices > 1:
         options["num_slices"] = slices

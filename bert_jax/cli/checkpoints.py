@@ -23,7 +23,7 @@ def add_run_status_arguments(parser: ArgumentParser) -> None:
 
 
 def run_status(args: argparse.Namespace) -> int:
-    """Print whether a run is alive, how far it is, and how its wall-clock time was spent.
+    """Print whether a run is alive, how far it has got, and how its wall-clock time was spent.
 
         bert-jax status runs/mine
 
@@ -119,8 +119,8 @@ def add_words_to_model(args: argparse.Namespace) -> int:
 
         bert-jax add-words models/base --words terms.txt --output models/base-terms
 
-    The words take the places of [unusedN] tokens first, and then new rows of the token table. Each
-    new embedding and output bias is the mean over the tokens that the word was split into before.
+    The words first replace [unusedN] tokens, and then get new rows in the token table. Each new
+    embedding and output bias is the mean over the tokens that the word was split into before.
     Prepare corpora again with the new tokenizer, and then continue the model's pretraining.
     """
     with renamed_in_errors({"words:": "--words:"}):

@@ -12,8 +12,8 @@ With --text, the command prints the masked-LM loss, accuracy and pseudo-perplexi
 model (Salazar et al. 2020). With --minimal-pairs, it prints how often the model finds the better of
 two sentences more probable, from files with the fields of BLiMP (Warstadt et al. 2020).
 
-A fine-tuned model is scored on its validation set or another file, the same way its run did. The
-last command scores an imported model that was fine-tuned with another library; its labels are
+A fine-tuned model is scored on its validation set or another file, in the same way as by its run.
+The last command scores an imported model that was fine-tuned with another library; its labels are
 matched by name. With --config and --config.sentences.files.*, a run's model can also be scored on a
 table in a different format. The run's best checkpoint is used by default. The printed table has one
 row per class, label or entity type.

@@ -38,7 +38,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the tables, without using a device. Only for a corpus, its rows are read."""
+    """Print the tables without using a device. No rows are read unless a corpus is described."""
     use_utf8(sys.stdout)
     how = {"shapes": args.shapes, "page": args.page, "color": shows_color(sys.stdout)}
     print("\n".join(inspection(args.models, args.config, args.config_overrides, **how)))

@@ -1,4 +1,4 @@
-"""Commands that look inside models and batches, and compare and prune models."""
+"""Implement the commands that look inside models and batches, or compare and prune models."""
 
 import argparse
 import sys

@@ -16,7 +16,7 @@ from bert_jax.uncaught import ignore_closed_loops, raise_lost_interrupts
 from bert_jax.verbs import VERBS, Verb, make_parser, run_function, select_verb
 
 USER_MISTAKE = 2
-INTERRUPTED = 130  # the code that shells report after SIGINT, also used by runs that saved first
+INTERRUPTED = 130  # Shells report this code after SIGINT, and so do runs that saved first.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except SystemExit:
         raise
-    except BaseException as error:  # a panic in a Rust library is not a subclass of Exception
+    except BaseException as error:  # A Rust panic is not a subclass of Exception.
         explained = _explain(error, words)
         if explained is None and not own_process:
             raise
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         return _leave(error, explained or 1, own_process)
     try:
-        sys.stdout.flush()  # flushed here, where a closed pipe or terminal can still be handled
+        sys.stdout.flush()  # Flush here, where a closed pipe or terminal can still be handled.
     except OSError as error:
         if not reader_exited(error):
             raise
@@ -62,7 +62,7 @@ def _explain(error: BaseException, words: Sequence[str]) -> int | None:
 
     Any other error is not printed, and the result is None.
     """
-    if isinstance(error, BrokenPipeError):  # the reader of the output, such as `head`, has exited
+    if isinstance(error, BrokenPipeError):  # The reader, such as `head`, has exited.
         discard_output(sys.stdout)
         return 1
     if os.environ.get("BERT_JAX_TRACEBACK") == "1":
@@ -108,12 +108,12 @@ def _dispatch(words: list[str], own_process: bool) -> int:
 
 def _run(verb: Verb, program: str, words: Sequence[str], own_process: bool) -> int:
     if verb.on_cpu and own_process:
-        os.environ.setdefault("JAX_PLATFORMS", "cpu")  # read when JAX is imported
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")  # JAX reads this variable on import.
     register_plugins()
     parser = make_parser(verb, program)
     args = parser.parse_words(words, mixed=verb.mixed)
     if files := parser.output_files(args):
-        from bert_jax.runs.outputs import check_output_files  # imports libraries that are slow
+        from bert_jax.runs.outputs import check_output_files  # This imports slow libraries.
 
         check_output_files(files)
     given = parser.given_values(args)

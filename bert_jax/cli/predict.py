@@ -4,14 +4,14 @@ bert-jax predict runs/sst2 --input reviews.txt --output sentiments.jsonl
 echo '{"question": "Where does Matt live?", "context": "Matt lives in Canada."}' \
     | bert-jax predict runs/squad
 
-The input is either plain text with one text per line, or JSON Lines. The JSON objects have the
-fields "text", "first" and "second" (next-sentence, classify), "words" or, for a whole document,
-"sentences" (tag), "context" and "choices" (choose), or "question" and "context" (answer). An "id"
-is copied to the result. Blank lines are skipped in JSON Lines, but are empty texts in plain text. A
-line that cannot be used, such as one longer than 2 MiB, ends the command; with --unusable report,
-its result is an object with the field "error" instead. Results are written whenever no more input
-is waiting, so that another program can send one line at a time (the first line may be blank only if
---format is given).
+The input is either plain text with one text per line, or JSON Lines. A JSON object has the field
+"text", or the fields that its task needs: "first" and "second" (next-sentence, classify), "words",
+or "sentences" for a whole document (tag), "context" and "choices" (choose), "question" and
+"context" (answer). An "id" is copied to the result. A blank line is an empty text in plain text,
+but is skipped in JSON Lines. A line that cannot be used, such as one longer than 2 MiB, ends the
+command. With --unusable report, its result is instead an object with the field "error". Results are
+written whenever no more input is waiting, so another program can send one line at a time. The first
+line may be blank only if --format is given.
 
 The words of a "text" end at every space and punctuation mark. Files of tagged words are often split
 less finely; in that case, pass "words" split as in the files. A choice is everything that follows

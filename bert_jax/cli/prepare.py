@@ -8,9 +8,9 @@ Arrow, MDS, tfds:NAME/CONFIG and hf:OWNER/NAME. Plain text and JSON Lines may be
 the command is killed, running it again continues after the finished shards. If the corpus is
 already finished, its files are checked against their checksums.
 
-On many machines, run the command with --part 0/N, --part 1/N and so on, in any order, and then
-once with --merge. All of them need the same options and the same output directory. Alternatively,
---runner prepares the corpus with Apache Beam.
+On many machines, run the command with --part 0/N, --part 1/N and so on, in any order, and then once
+with --merge. All of these commands need the same options and the same output directory.
+Alternatively, --runner prepares the corpus with Apache Beam.
 """
 
 import argparse
@@ -43,7 +43,7 @@ from bert_jax.text.documents import SourceOptions
 from bert_jax.text.python_docs import write_python_docs
 from bert_jax.validation import renamed_in_errors
 
-# Options for the parameters of `prepare` that error messages name, keyed by parameter.
+# The options to put into error messages instead of the parameters of `prepare`.
 _OPTIONS = options_of_fields(PrepareOptions) | options_of_fields(FilterOptions)
 
 
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _prepare(args: argparse.Namespace, show: ProgressCallback) -> PreparedCorpus | PreparedPart:
-    # The value is included, because "held_out" alone could be in a file name (held_out.txt).
+    # Match the value too, because "held_out" could be a part of a file name (held_out.txt).
     values = {f"{name}={vars(args)[name]}" for name in ("held_out", "part", "runner")}
     exact = {value: f"--{value.replace('_', '-', 1)}" for value in values}
     with renamed_in_errors(_OPTIONS | exact):

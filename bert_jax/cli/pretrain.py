@@ -8,9 +8,9 @@ tokenizer and heads, and uses the recipe domain unless --config names another on
 
 The same command starts a run, resumes it after it was killed, and does nothing once it is finished.
 After SIGTERM, the run saves a checkpoint at the next step and exits with code 143. SIGHUP (code
-129) and Ctrl-C (code 130) do the same. A second Ctrl-C exits immediately, or once a save that has
-already begun is complete. --from-step N resumes from an earlier checkpoint, such as the last one
-before the loss diverged.
+129) and Ctrl-C (code 130) do the same. A second Ctrl-C ends the run at once, or after a save that
+has already begun. --from-step N resumes from an earlier checkpoint, such as the last one before the
+loss diverged.
 """
 
 import argparse
@@ -78,7 +78,7 @@ def follow_run(args: argparse.Namespace) -> int:
 
     The scores go to downstream.jsonl in WORKDIR, to curves.png and to TensorBoard. The command ends
     when the run is finished. If it was stopped, the same command resumes it and skips the
-    checkpoints in the log. It should not share the devices of the run.
+    checkpoints in the log. It should not use the devices of the run.
     """
     enable_compilation_cache()
     stop = distributed.StopRequest()

@@ -7,7 +7,7 @@ A model can be a work directory, a Hugging Face directory (run by transformers i
 checkpoint from Google's BERT release (read the way `import` reads it), an ONNX file or a StableHLO
 artifact. The input consists of random tokens that cover all positions and segments, and of pairs of
 sentences of different lengths, with padding. Everything is computed in float32, on the CPU unless
-JAX_PLATFORMS says otherwise. For each output, two numbers are printed: the largest absolute
+JAX_PLATFORMS selects others. For each output, two numbers are printed: the largest absolute
 difference, and this difference relative to the root mean square of the second model's values.
 Results from different frameworks differ slightly because of float32 rounding, and the difference
 grows with the size of the values. The exit code is 0 if

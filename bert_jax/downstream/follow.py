@@ -1,4 +1,4 @@
-"""Follow a pretraining run: fine-tune each of its checkpoints on a few tasks."""
+"""Follow a pretraining run, and fine-tune each of its checkpoints on a few tasks."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from bert_jax.training.reports import Message, OnReport, discard
 from bert_jax.validation import check_list
 
 _POLL_SECONDS = 10.0
-_STOP_SECONDS = 0.2  # how often a request to stop is checked while waiting
+_STOP_SECONDS = 0.2  # The interval at which a waiting process checks for a request to stop.
 
 
 @dataclass(frozen=True)
 class FollowResult:
-    """The result of following a run.
+    """The result of `follow`.
 
     Attributes:
       finished: whether all checkpoints have been scored, except for those that could not be read.
@@ -53,9 +53,10 @@ def follow(
 
     The scores go to `downstream.jsonl` in the run's work directory, to its curves and to its
     TensorBoard events. Checkpoints that have been scored before are skipped, so the same call
-    resumes after an interruption. If the run goes back to an earlier step, the new checkpoints are
-    scored too. A checkpoint that cannot be read is skipped with a warning until its files change.
-    The function returns when the run is finished and its last checkpoint has been scored.
+    resumes after an interruption. If the run goes back to an earlier step, its new checkpoints for
+    the same steps are scored too. A checkpoint that cannot be read is skipped with a warning until
+    its files change. The function returns when the run is finished and its last checkpoint has been
+    scored.
 
     Args:
       work_dir: the work directory of the run.
@@ -65,7 +66,7 @@ def follow(
       once: whether to return once the current checkpoints have been scored.
       poll_seconds: how often to look for new checkpoints, in seconds.
       on_report: called with a message after each fine-tuning run and for each skipped checkpoint.
-      stop: a request to stop; any thread may call its `request()`.
+      stop: an object whose `request()` any thread may call to stop the function.
 
     Raises:
       ValueError: the directory does not contain a pretraining run, a config does not fit the model
@@ -73,8 +74,8 @@ def follow(
     """
     if (processes := launched_together()) > 1:
         raise ValueError(
-            f"follow must be a single process that uses all devices, but this is one of "
-            f"{processes} processes. Start a single process (under Slurm with srun --ntasks=1)."
+            f"`follow` must run as a single process that uses all devices, but {processes} "
+            "processes are running. Start a single process (under Slurm with srun --ntasks=1)."
         )
     if every < 1:
         raise ValueError(f"every={every}: expected 1 or more.")
@@ -196,7 +197,7 @@ class _Follower:
         self.report(Message(f"{text} (checkpoint.keep_every keeps more of them)"))
 
     def _note(self, step: int, error: Exception, files: frozenset[tuple[str, int, int]]) -> None:
-        """Remember an unreadable checkpoint, and report it if its files are no longer changing."""
+        """Remember an unreadable checkpoint, and report it once its files have stopped changing."""
         before = self._unread.get(step)
         reported = before is not None and before.reported
         if before is not None and before.files == files and not reported:
@@ -217,11 +218,11 @@ class _Follower:
 
 
 def _files_of(checkpoint: Path) -> frozenset[tuple[str, int, int]]:
-    """Return the path, size and time of change of every file in a checkpoint."""
+    """Return the path, size and change time of every file in a checkpoint."""
     files = set()
     for directory, _, names in os.walk(checkpoint):
         for path in (os.path.join(directory, name) for name in names):
-            with suppress(OSError):  # the file is being removed
+            with suppress(OSError):  # The pretraining run may be removing the file.
                 status = os.stat(path)
                 files.add((path, status.st_size, status.st_ctime_ns))
     return frozenset(files)

@@ -42,11 +42,11 @@ def pretrain(
       from_step: the step of the checkpoint to resume from; None for the newest.
       on_report: called with every message, progress report and evaluation; if None, nothing is
         reported.
-      stop: a request object for stopping the run: calling its `request()` from any thread has the
-        same effect as the signals.
+      stop: an object for stopping the run. Calling its `request()` from any thread has the same
+        effect as the signals.
 
     Returns:
-      A `PretrainResult` with the run's progress, its metrics and, in `model`, its newest model.
+      A `PretrainResult` with the run's progress and metrics. Its `model` is the newest model.
 
     Raises:
       ValueError: the run cannot start or resume; the message names the key to change.
@@ -63,9 +63,9 @@ def pretrain(
 def _load(config: PretrainConfig) -> _InProcess:
     if (processes := jax.process_count()) > 1:
         raise ValueError(
-            f"{_KEY}: fine-tunes in a single process, but this is one of {processes} processes. "
-            f"Leave it out, and start `bert-jax follow {config.work_dir} --config ...` alongside "
-            "the run."
+            f"{_KEY}: fine-tuning needs a run with a single process, but this run has {processes} "
+            f"processes. Remove the key, and start `bert-jax follow {config.work_dir} --config "
+            "...` alongside the run."
         )
     work_dir = Path(config.work_dir)
     return _InProcess(config, load_tasks(config.evaluation.downstream, (), work_dir, _KEY))

@@ -34,7 +34,7 @@ from bert_jax.training.reporting import TENSORBOARD_NAME, Curves, TensorBoard
 from bert_jax.training.reports import Message, OnReport
 from bert_jax.training.sharding import make_mesh
 
-_STEP = "step-"  # the prefix of the name of a fine-tuning run's directory
+_STEP = "step-"  # The directories of fine-tuning runs have this prefix.
 
 
 def open_tasks(
@@ -65,14 +65,14 @@ def open_tasks(
 
 @dataclass(frozen=True)
 class OpenCheckpoint:
-    """A checkpoint whose parameters are in memory.
+    """A checkpoint that has been read into memory.
 
     Attributes:
       step: the checkpoint's step.
       checksum: a checksum of its parameters.
-      sources: the model that each task starts from, keyed by task. Tasks that have already been
-        scored are left out. Once a task's fine-tuning run has saved a checkpoint, the model is kept
-        without its parameters.
+      sources: the model that each task starts from, keyed by task, without the tasks that have
+        already been scored. Once a task's fine-tuning run has saved its own checkpoint, the model
+        is kept without its parameters.
     """
 
     step: int
@@ -82,7 +82,7 @@ class OpenCheckpoint:
 
 @dataclass
 class DownstreamScorer:
-    """Fine-tunes checkpoints on a few tasks; `scoring` opens one.
+    """Fine-tunes checkpoints on a few tasks; use `scoring` to create it.
 
     Each task has its own directory under `downstream` in the run's work directory. The directory of
     a fine-tuning run is removed after its scores have been logged.
@@ -152,7 +152,7 @@ class DownstreamScorer:
             if self.stop.stop_now():
                 return False
             run = self.opened[name].with_source(source)
-            # Later checkpoints reuse the programs.
+            # Keep the run, so that later checkpoints reuse its compiled programs.
             self.opened = {**self.opened, name: run}
             if not self._finetune(name, run, checkpoint):
                 return False
@@ -238,7 +238,7 @@ def _checksum_of(run: FinetuneRun) -> str:
     assert run.data.train is not None
     skipped = ("work_dir", "init_from", "mesh", "tensorboard", "trackers", "report_every_steps")
     config = {name: x for name, x in run.resolved.as_read().items() if name not in skipped}
-    config["compute"]["dtype"] = run.compute.dtype  # "auto" depends on the device
+    config["compute"]["dtype"] = run.compute.dtype  # The meaning of "auto" depends on the device.
     values = {
         "config": config,
         "train": run.data.train.fingerprint,

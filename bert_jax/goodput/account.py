@@ -32,7 +32,7 @@ class Goodput:
       error: the error that ended the newest start; None if there was none.
       step: the number of optimizer steps completed.
       total_steps: the number of optimizer steps in the whole run.
-      repeated_steps: the number of steps that were lost.
+      repeated_steps: the number of lost steps, which had to be repeated.
       tokens: the number of real tokens trained on, without lost steps.
       repeated_tokens: the number of real tokens in lost steps.
       positions: the number of positions in all batches, including padding and lost steps.
@@ -98,7 +98,7 @@ class Goodput:
 
     @property
     def overall_utilization(self) -> float | None:
-        """The model FLOP/s over all of the time, without lost steps, as a fraction of the peak."""
+        """The model FLOP/s over the whole time, without lost steps, as a fraction of the peak."""
         return _ratio(self.flops, (self.peak_flops or 0.0) * self.total_seconds)
 
     @property
@@ -107,7 +107,7 @@ class Goodput:
         return _ratio(self.seconds[STALL], self.training_seconds, zero=True)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the values as plain JSON, with the groups of Google's library."""
+        """Return the values as plain JSON, grouped as in Google's goodput library."""
         badput: dict[str, Any] = {
             name: round(self.seconds[name], 3)
             for name in CATEGORIES

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-# The categories that a running process can be in.
+# The categories of time that a running process records.
 Activity = Literal[
     "productive",
     "tpu_initialization",
@@ -22,8 +22,8 @@ Activity = Literal[
     "data_stall",
     "other",
 ]
-# These two can only be derived from a run's history: steps that had to be repeated, and the time
-# during which no process was running.
+# These two categories of time can only be derived from a run's history. They contain the steps that
+# had to be repeated, and the time during which no process was running.
 Loss = Literal["wasted_progress_from_disruption", "infrastructure_recovery_from_disruption"]
 Category = Activity | Loss
 

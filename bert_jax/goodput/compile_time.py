@@ -9,8 +9,8 @@ from typing import Any
 
 import jax
 
-# JAX reports the end of each of these stages. Reading a program from the cache on disk is part of
-# the last one.
+# JAX reports the end of each of these compilation stages. Reading a program from the cache on disk
+# is part of the last stage.
 _STAGES = {
     "/jax/core/compile/jaxpr_trace_duration",
     "/jax/core/compile/jaxpr_to_mlir_module_duration",

@@ -1,4 +1,4 @@
-"""Read and append to the file of JSON lines in which a run accounts for its time."""
+"""Read and append to a goodput ledger, a file of JSON lines that records how a run spends time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EndState = Literal["finished", "stopped", "failed"]
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of the file. Amounts are counted since the previous line of the same start.
+    """A line of a ledger. Amounts are counted since the previous line of the same start.
 
     Attributes:
       event: "start" for the first line of a start; "rewind" if the run goes back to the checkpoint
@@ -100,10 +100,10 @@ def _parse(line: bytes, where: str) -> Entry:
 def _check(entry: Entry) -> None:
     """Raise ValueError or TypeError if an entry's values are not of the right kind."""
     if entry.event not in get_args(Event) or not set(entry.seconds) <= set(ACTIVITIES):
-        raise ValueError("its event or an activity is unknown")
+        raise ValueError("`event` or an activity is unknown")
     counts = entry.tokens, entry.positions, entry.flops
     if (entry.began is None) != (entry.event != "start"):
-        raise ValueError("only a start has the time at which it began")
+        raise ValueError("`began` must be set in a start, and only there")
     times = entry.time, entry.began or 0.0, *entry.seconds.values()
     for number in (*times, *counts, entry.peak_flops or 0.0):
         if type(number) not in (int, float) or not math.isfinite(number):
@@ -111,7 +111,7 @@ def _check(entry: Entry) -> None:
     if type(entry.step) is not int or type(entry.total_steps or 0) is not int:
         raise ValueError("a step is not a whole number")
     if (entry.state is not None) != (entry.event == "end"):
-        raise ValueError("a state belongs to the end of a run")
+        raise ValueError("`state` must be set in an end, and only there")
     if entry.state is not None and entry.state not in get_args(EndState):
         raise ValueError("its state is unknown")
 
@@ -147,7 +147,7 @@ class EntryFile:
         """
         line = entry.line()
         with writing(self._path):
-            while line:  # a write may be partial
+            while line:  # The system may write only a part of the line at once.
                 line = line[os.write(self._descriptor, line) :]
 
     def close(self) -> None:

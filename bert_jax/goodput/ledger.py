@@ -28,7 +28,7 @@ SET_ASIDE_NAME = "goodput-set-aside.jsonl"
 
 
 class Ledger:
-    """Accounts for the time of one start of a run, in exactly one activity at a time.
+    """Accounts for the time of one start of a run, with exactly one activity at any time.
 
     A ledger measures from its creation on, but writes only after `open`. Only the first process of
     a run opens its ledger. In all other processes, the ledger has no effect.
@@ -48,7 +48,7 @@ class Ledger:
     def __init__(self, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self.step = 0
         self._clock = clock
-        self._epoch = time.time() - clock()  # the clock's zero, in seconds since 1970
+        self._epoch = time.time() - clock()  # The time of the clock's zero, in seconds since 1970.
         began = command_began()
         now = clock()
         self._began = now if began is None else min(now, began - self._epoch)
@@ -68,7 +68,7 @@ class Ledger:
         return self._activity
 
     def switch(self, activity: Activity) -> Activity:
-        """Begin another activity, and return the previous one."""
+        """Begin an activity, and return the previous one."""
         with self._lock:
             self._measure()
             former, self._activity = self._activity, activity
@@ -76,7 +76,7 @@ class Ledger:
 
     @contextmanager
     def during(self, activity: Activity) -> Iterator[None]:
-        """Count the time of the block as another activity."""
+        """Count the time in a `with` block as `activity`."""
         former = self.switch(activity)
         try:
             yield

@@ -1,4 +1,4 @@
-"""Describe the attention implementation of a run, and the settings that a faster one would need."""
+"""Describe a run's attention implementation, and the settings that a faster one requires."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ATTENTION_KINDS = ("attention products", "attention softmax", "fused attention"
 
 
 def attention_reason(setup: StepSetup, device: Device, longest_sequence: int) -> str:
-    """Return a clause that says why no faster attention runs; empty if there is none.
+    """Return the reason why no faster attention is used, as a clause, or "" if there is no reason.
 
     Args:
       setup: the train-step settings.
@@ -29,11 +29,11 @@ def attention_reason(setup: StepSetup, device: Device, longest_sequence: int) ->
 
 
 def attention_lines(implementation: str, reason: str, width: int) -> list[str]:
-    """Return a line with the implementation and the reason; none without a reason.
+    """Return a line with the implementation and the reason, or [] if `reason` is empty.
 
     Args:
       implementation: the attention implementation.
-      reason: see `attention_reason`.
+      reason: the result of `attention_reason`.
       width: the width of the label column.
     """
     return [f"{'attention':{width}}{implementation}, because {reason}"] if reason else []
@@ -42,16 +42,16 @@ def attention_lines(implementation: str, reason: str, width: int) -> list[str]:
 def cudnn_lines(
     setup: StepSetup, mesh: Mesh, phase: PhaseConfig, estimate: StepEstimate | None
 ) -> list[str]:
-    """Say how much faster a step would be if it had no attention dropout and could use cuDNN.
+    """Return a line about the time that cuDNN attention, which allows no dropout, would save.
 
-    The result is empty if the time of attention cannot be separated from other work, as with
-    rotary positions, or if some layers have local attention.
+    The result is [] if cuDNN would not help, or if the time of the attention cannot be separated
+    from other work. Rotary positions and local attention are examples of the latter.
 
     Args:
       setup: the train-step settings, with the teacher.
       mesh: the device mesh.
       phase: the phase's config.
-      estimate: the estimate of the step, with attention dropout.
+      estimate: the estimated time of the step with attention dropout.
     """
     encoder, kind = setup.model, mesh.devices.flat[0].device_kind
     plain = encoder.attention_window is None and encoder.positions != "rotary"

@@ -17,7 +17,7 @@ from bert_jax.pretraining.phases import PhaseCorpus, open_corpora, training_batc
 from bert_jax.terminal import Color, colored
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
-# What the masker did to a token; "context" tokens are not predicted.
+# The masker's treatment of a token. The model does not predict "context" tokens.
 TokenState = Literal["context", "masked", "replaced", "kept"]
 
 
@@ -49,7 +49,9 @@ class ShownToken:
 
 @dataclass(frozen=True)
 class ShownDocument:
-    """A document in a row. Its tokens attend only to each other unless documents are joined.
+    """A document in a row of a batch.
+
+    Its tokens attend only to each other unless the documents in a row are joined.
 
     Attributes:
       tokens: the document's tokens.
@@ -62,7 +64,7 @@ class ShownDocument:
 
 @dataclass(frozen=True)
 class BatchView:
-    """Part of a batch, which prints as lines of text and is displayed in color in Jupyter.
+    """A part of a batch, printed as lines of text and displayed in color in Jupyter.
 
     Attributes:
       phase: the name of the phase.
@@ -118,7 +120,7 @@ class BatchView:
 
     @property
     def html(self) -> str:
-        """The batch as HTML in color, to be part of a page."""
+        """The batch as colored HTML, for insertion into a page."""
         rows = []
         for number, row in enumerate(self.rows):
             documents = "".join(f"<p>{_document_html(document)}</p>" for document in row)
@@ -131,7 +133,8 @@ class BatchView:
 
 _COLORS: dict[TokenState, Color] = {"masked": "blue", "replaced": "red", "kept": "green"}
 _HUES: dict[TokenState, int] = {"masked": 220, "replaced": 10, "kept": 130}
-# The second segment of a pair either continues the first one, or it does not.
+# The labels of sentence pairs. The first and the third label are for pairs whose second segment
+# continues the first one. They are shown in one color, and the other two in another color.
 _CONTINUES, _RANDOM, _IN_ORDER, _SWAPPED = "next", "random", "in order", "swapped"
 _PAIR_COLORS: dict[str, Color] = {
     _CONTINUES: "cyan",
@@ -192,7 +195,9 @@ def view_batch(
     """
     run_steps = sum(phase.num_steps for _, _, phase in phases)
     if not 0 <= step < run_steps:
-        raise ValueError(f"step={step}: the run's steps are 0 to {run_steps - 1:,}.")
+        raise ValueError(
+            f"step={step}: the run has no such step. Choose one from 0 to {run_steps - 1:,}."
+        )
     if num_rows < 1:
         raise ValueError(f"num_rows={num_rows}: expected at least 1.")
     begun = [phase for phase in phases if phase[1] <= step]

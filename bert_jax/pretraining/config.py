@@ -49,16 +49,16 @@ class ReportingConfig:
       every_steps: the number of steps between progress lines.
       tensorboard: whether to write TensorBoard event files as well.
       trackers: the tracking services that also receive the metrics and the config: "wandb" (Weights
-        & Biases), "mlflow", or both. They are configured by their own environment variables, and
-        need the extra of the same name.
-      profile_steps: the number of steps to profile, starting after the first ten steps of each
-        start or resume. The trace is written to `profile` in the work directory, for XProf and its
+        & Biases), "mlflow", or both. Each service is configured by its own environment variables
+        and needs the pip extra of the same name.
+      profile_steps: the number of steps to profile, starting ten steps after the run starts or
+        resumes. The trace is written to `profile` in the work directory, for XProf and its
         TensorBoard plugin. 0 disables profiling.
-      notify: a shell command that is run when the run starts, ends, diverges or fails, on the first
-        process only; "" for none. It gets the facts as JSON on its standard input, and in the
-        environment variables BERT_JAX_EVENT (start, end, divergence or failure),
-        BERT_JAX_WORK_DIR, BERT_JAX_STEP and BERT_JAX_MESSAGE. A command that fails, or takes longer
-        than a minute, does not affect the run.
+      notify: a shell command that the first process executes when the run starts, ends, diverges or
+        fails; "" for none. It receives the details as JSON on its standard input, and in the
+        environment variables BERT_JAX_EVENT (start, end, divergence or failure), BERT_JAX_WORK_DIR,
+        BERT_JAX_STEP and BERT_JAX_MESSAGE. The run continues even if the command fails or takes
+        longer than a minute.
     """
 
     every_steps: int = 50
@@ -85,10 +85,11 @@ class PretrainConfig:
       init_from: a work directory to load the initial parameters from; if empty, the parameters are
         randomly initialized. If the loaded model has fewer positions than this config's model, its
         position embeddings are repeated.
-      decay_from: the step of the checkpoint in `init_from` whose full state (parameters, optimizer
-        state and step) the run starts with. The run consists only of the decay of schedule "wsd",
-        which must begin at this step, and ends exactly like a single run with this config. 0 to
-        start at step 0, with the newest parameters in `init_from`.
+      decay_from: the step of a checkpoint in `init_from`. The run starts with the full state of
+        this checkpoint (parameters, optimizer state and step), and consists only of the decay of
+        schedule "wsd", which must begin at this step. The result is exactly the same as if one run
+        had trained all steps with this config. 0 to start at step 0, with the newest parameters in
+        `init_from`.
       sentence_pairs: "next_sentence" or "sentence_order" to train on segment pairs with that loss;
         "none" to train with only the masked-LM loss.
       join_documents: whether the documents packed into a row attend to each other (RoBERTa). If
@@ -104,7 +105,7 @@ class PretrainConfig:
       compute: the dtype and the implementation of the model.
       optimizer: the optimizer and its learning-rate schedule.
       averaging: the average of the parameters over the steps of the run.
-      divergence: how the run survives loss spikes and values that are not finite.
+      divergence: how the run handles loss spikes and non-finite values.
       mesh: the number of devices on each mesh axis.
       checkpoint: how often to save checkpoints and how many to keep.
       evaluation: the evaluation on held-out text.
@@ -185,8 +186,8 @@ class PretrainConfig:
             fix = f"optimizer.decay_steps={total - self.decay_from} and decay_fraction=0, or change"
             fix = fix if total > self.decay_from else "a larger"
             raise ValueError(
-                f"decay_from={self.decay_from}: expected {begin}, the step at which the decay of "
-                f"this run begins: it takes the last {total - begin} of {total} steps. Set {fix} "
+                f"decay_from={self.decay_from}: expected {begin}, because the decay takes the last "
+                f"{total - begin} of {total} steps. Set {fix} "
                 f"phases.{self.ordered_phases()[-1][0]}.num_steps."
             )
 

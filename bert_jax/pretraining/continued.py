@@ -59,7 +59,7 @@ def has_begun(work_dir: Path) -> bool:
 
 
 def corpus_values(phases: Sequence[str], corpus: str) -> dict[str, object]:
-    """Return the config values that make a run's only phase use a corpus, keyed by dotted key.
+    """Return the config values, by dotted key, that make a run's only phase use a corpus.
 
     Args:
       phases: the names of the run's phases; there must be exactly one.

@@ -32,11 +32,11 @@ def corpus_page(
       title: the title.
       summary: lines of text that describe the whole corpus.
       sample: a sentence that says which part of the corpus was measured.
-      quantiles: a table of quantiles, whose first row is a header.
+      quantiles: a table of quantiles; the first row is a header.
       histograms: the bins of each histogram, keyed by title.
-      pieces: a table of the most frequent tokens, whose first row is a header.
+      pieces: a table of the most frequent tokens; the first row is a header.
       examples_title: the title of the examples.
-      examples: the examples.
+      examples: the training examples to show.
     """
     charts = (
         f"<h3>{escape(name)}</h3>\n{bar_chart([(str(each), each.share) for each in bins], name)}"

@@ -1,4 +1,4 @@
-"""Describe a corpus: its lengths, its most frequent tokens, and rows for training."""
+"""Describe a corpus: its lengths, its most frequent tokens, and some training rows."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _BAR_WIDTH = 40
 
 @dataclass(frozen=True)
 class CorpusView:
-    """A description of a corpus, which prints as text and is displayed as a page in Jupyter.
+    """A description of a corpus, printed as text and displayed as a page in Jupyter.
 
     Attributes:
       directory: the corpus directory.
       manifest: the corpus's manifest.
       statistics: measurements of the training split.
-      pieces: the most frequent tokens in the rows that were read, each in readable form and with
-        the number of its occurrences, in descending order.
+      pieces: the most frequent tokens in the rows that were read, in readable form and with their
+        number of occurrences. The most frequent token comes first.
       settings: a description of the settings that determine the examples.
       examples: the first rows that a run with these settings trains on.
     """
@@ -188,7 +188,7 @@ def view_corpus(
       examples: the settings that determine the examples.
       settings: a description of these settings.
       step: a step of a phase that uses the corpus, counted over the whole run from 0.
-      num_rows: the maximum number of rows to show; each one is shown only once.
+      num_rows: the maximum number of rows to show. No row is shown twice.
 
     Raises:
       ValueError: the corpus is missing, unfinished or damaged, has no training rows, or does not

@@ -45,12 +45,13 @@ class Downstream(Protocol):
         ...
 
 
-# The same as in `evaluate`, so that the scores do not depend on the run's compute settings.
+# Evaluations during a run use the compute settings of `evaluate`, so that the scores do not depend
+# on the run's compute settings.
 SCORING_COMPUTE = ComputeConfig(dtype="float32", attention="xla")
 
 
 def open_evaluation_set(config: PretrainConfig, tokenizer: Tokenizer) -> EvaluationSet | None:
-    """Read the texts and minimal pairs of a run; return None if there are none.
+    """Read the texts and minimal pairs that a run evaluates; return None if it has none.
 
     Raises:
       ValueError: the run does not train a masked-LM head, `evaluation.text_length` is out of range,
@@ -63,7 +64,8 @@ def open_evaluation_set(config: PretrainConfig, tokenizer: Tokenizer) -> Evaluat
     if not config.trains_masked_lm:
         raise ValueError(
             f"evaluation.{key}: its scores need a masked-LM head, which is not trained if "
-            "distillation.mlm_weight=0 and soft_weight=0. Leave it out, or set one of the weights."
+            "distillation.mlm_weight=0 and soft_weight=0. Remove this key, or set one of the "
+            "weights to a positive value."
         )
     shortest = min(phase.sequence_length for phase in config.phases.values())
     length = evaluation.text_length or shortest

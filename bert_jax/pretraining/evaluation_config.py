@@ -9,7 +9,7 @@ from bert_jax.local_paths import LocalPath, PathOrUrl
 from bert_jax.training.reports import PAIRS_ACCURACY
 from bert_jax.validation import check_at_least, check_list
 
-# The settings that have an effect only with certain data, keyed by the data's key.
+# A dict from the config key of evaluation data to the settings that apply only to this data.
 _USERS = {
     "texts": ("text_length", "max_sentences"),
     "minimal_pairs": ("max_pairs",),
@@ -32,21 +32,22 @@ class EvaluationConfig:
         step. Losses measured at different rates are not comparable, so set this to compare runs
         whose masking rates differ.
       texts: files or directories of text, in any format that `prepare` reads. Each evaluation
-        computes the scores that `evaluate --text` prints, in metrics named after the files, such
+        computes the scores that `evaluate --text` prints. Metrics are named after the files, such
         as text_novel_mlm_loss.
       text_length: the maximum number of tokens in a row of these texts; 0 for the smallest
         sequence_length of any phase, so that the scores of all phases can be compared.
-      max_sentences: the maximum number of sentences of each text for the pseudo-perplexity, a
-        fixed sample; 0 to leave it out.
+      max_sentences: the maximum number of sentences from each text for computing the
+        pseudo-perplexity. Every evaluation uses the same sample. 0 to omit the pseudo-perplexity.
       minimal_pairs: a JSON Lines file of minimal pairs with BLiMP's fields, or a directory of such
         files; "" for none. Each evaluation computes the accuracy that `evaluate --minimal-pairs`
         prints (pairs_accuracy), and the accuracy on each phenomenon.
-      max_pairs: the maximum number of pairs from each paradigm, a fixed sample; 0 for all.
+      max_pairs: the maximum number of pairs from each paradigm. Every evaluation uses the same
+        sample. 0 for all pairs.
       downstream: names of fine-tuning recipes and paths of config files. The run saves a checkpoint
         after some evaluations, fine-tunes it on each of these tasks before it continues, and
         logs the scores in downstream.jsonl. `bert-jax follow` does the same in another process.
-      downstream_every: the number of evaluations from one such fine-tuning to the next; the last
-        checkpoint is always fine-tuned.
+      downstream_every: how often to fine-tune: after every evaluation (1), every second evaluation
+        (2), and so on. The last checkpoint is always fine-tuned.
     """
 
     every_steps: int = 1_000
@@ -84,7 +85,7 @@ class EvaluationConfig:
                 )
 
     def _check_used(self) -> None:
-        """Raise ValueError if a setting differs from its default but the data it is for is missing.
+        """Raise ValueError if a setting is changed although the data that it applies to is missing.
 
         The data are the texts, the minimal pairs or the downstream tasks.
         """
@@ -100,7 +101,7 @@ class EvaluationConfig:
 
     @property
     def scores_language(self) -> bool:
-        """Whether there are texts or minimal pairs."""
+        """Whether the config has texts or minimal pairs to score."""
         return bool(self.texts or self.minimal_pairs)
 
     def fine_tunes_after(self, step: int, total_steps: int) -> bool:

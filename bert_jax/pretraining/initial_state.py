@@ -1,4 +1,4 @@
-"""Create a run's initial state: resumed, random, or loaded from another run or a teacher."""
+"""Create a run's first state: resumed, random, or loaded from another run or a teacher."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from bert_jax.training.state import TrainState, abstract_state, init_state
 _POSITIONS = "encoder.embeddings.position"
 # Parameter names and shapes do not depend on the compute settings.
 _ANY_COMPUTE = ComputeConfig(dtype="float32", attention="xla")
-_MAX_LISTED = 4  # the maximum number of mismatched parameters that a message lists by name
+_MAX_LISTED = 4  # The maximum number of mismatched parameters that a message lists.
 _LAYER = re.compile(r"encoder\.layers\.(\d+)\.")
 
 
@@ -132,7 +132,7 @@ def check_source(init_from: str, encoder: EncoderConfig, corpora: Sequence[Phase
 
 
 def with_positions_of(encoder: EncoderConfig, source: EncoderConfig) -> EncoderConfig:
-    """Give the encoder the source's rotary angles, and limit its positions to the source's number.
+    """Return the encoder with the source's rotary angles, and no more positions than the source.
 
     Positions that are computed rather than learned have no parameters, so a run may have more of
     them than its source, and may use other angles (Warner et al. 2024, "ModernBERT", section 2.2).

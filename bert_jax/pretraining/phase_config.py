@@ -127,7 +127,7 @@ class PhaseConfig:
 
 @dataclass(frozen=True)
 class LoaderConfig:
-    """How batches are made.
+    """The settings for making batches.
 
     Attributes:
       num_workers: the number of processes that make training batches; 0 makes them in a thread of

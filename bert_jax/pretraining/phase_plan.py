@@ -23,7 +23,7 @@ from bert_jax.pretraining.step_timing import random_batch
 from bert_jax.training.compiled_step import CompiledStep
 from bert_jax.training.planning import OutOfMemory, compile_step, state_bytes
 
-# A function from a step's name to a context manager that is active while the step compiles.
+# Returns a context manager for a step's name, which is active while that step compiles.
 WhileCompiling = Callable[[str], AbstractContextManager[object]]
 
 
@@ -86,7 +86,8 @@ class PhasePlan:
         return roofline(
             chip_figures,
             peak,
-            # Rematerialization raises the compiler's FLOP count above the model's; loops lower it.
+            # Take the larger count: rematerialization makes the compiler count more FLOPs than the
+            # model has, and loops make it count fewer.
             flops=max(self.model_flops / len(devices), self.step.flops or 0.0)
             - self.fp8_flops / 2 / len(devices),
             memory_bytes=self.step.least_traffic,
@@ -204,7 +205,7 @@ def _num_layers(setup: StepSetup) -> int | None:
 
 
 def total_seconds(plans: Sequence[PhasePlan]) -> float | None:
-    """Return the estimated time of all phases in seconds; None if one has no estimate."""
+    """Return the estimated time of all phases in seconds; None if a phase has no estimate."""
     seconds = [plan.seconds for plan in plans]
     return sum(filter(None, seconds)) if None not in seconds else None
 

@@ -42,8 +42,8 @@ class PhaseCorpus:
       train: the training split.
       held_out: the held-out split.
       tokenizer: the corpus's tokenizer.
-      first_epoch: the epoch of the corpus at which the phase starts, which is the first one that no
-        earlier phase has begun.
+      first_epoch: the epoch of the corpus at which the phase starts. It is the first epoch that no
+        earlier phase has read from.
     """
 
     name: str
@@ -138,7 +138,7 @@ def phases_identity(corpora: Sequence[PhaseCorpus], model: EncoderConfig) -> dic
 
 
 def _warmup_identity(phase: PhaseConfig) -> dict[str, object]:
-    if not phase.warmup_batch_sizes:  # checkpoints of earlier versions do not contain these keys
+    if not phase.warmup_batch_sizes:  # Checkpoints of earlier versions lack these keys.
         return {}
     sizes, steps = list(phase.warmup_batch_sizes), phase.warmup_batch_steps
     return {"warmup_batch_sizes": sizes, "warmup_batch_steps": steps}

@@ -27,7 +27,7 @@ from bert_jax.training.reports import Message, OnReport, discard
 from bert_jax.training.sharding import MeshConfig, make_mesh
 from bert_jax.validation import check_config
 
-# A record written by `prepare` contains at most one document per this many tokens.
+# `prepare` packs at most one document per this many tokens into a record.
 TOKENS_PER_PIECE = 32
 
 
@@ -60,9 +60,9 @@ class Plan:
 
     @property
     def seconds(self) -> float | None:
-        """The time that the compiler expects all steps to take; None if it estimates no times.
+        """The estimated time of all steps, in seconds; None if the compiler provides no estimate.
 
-        `PhasePlan.estimate` has the estimate for a step, divided by the kind of work.
+        `PhasePlan.estimate` contains the estimate for one step, broken down by kind of work.
         """
         return total_seconds(self.phases)
 
@@ -72,10 +72,10 @@ class Plan:
         return None if self.seconds is None else self.seconds / 3600 * len(self.devices)
 
     def explain(self, count: int = 10) -> str:
-        """Return a text with the most expensive instructions of each phase and their source lines.
+        """Return a table of each phase's most expensive instructions with their source lines.
 
         Args:
-          count: the number of instructions for each phase.
+          count: the number of instructions to list for each phase.
         """
         kind = self.devices[0].device_kind
         unknown = [f"most expensive instructions: unknown, without estimates for {kind}"]

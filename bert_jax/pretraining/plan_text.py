@@ -138,7 +138,7 @@ def total_lines(
 
 
 def _no_estimate(device_kind: str) -> str:
-    """Say why a step that compiled has no estimate."""
+    """Explain why there is no time estimate for a compiled step."""
     if device_kind.startswith("TPU") and clock_rate(device_kind) is None:
         return f"the clock rate of {device_kind} is unknown"
     return f"the compiler estimates no times for {device_kind}"

@@ -125,7 +125,7 @@ class PretrainRun:
       evaluation_set: the texts and minimal pairs that every evaluation scores; None if there
         are none.
       downstream: the tasks that checkpoints are fine-tuned on; None if there are none.
-      ledger: accounts for the run's time.
+      ledger: the record of how the run spends its time.
     """
 
     place: WorkDir
@@ -201,8 +201,9 @@ class PretrainRun:
             alike = first.train.manifest.fingerprint == last.train.manifest.fingerprint
             before = first_evaluation(self.work_dir).get("mlm_loss") if alike else None
             report(Message("\n".join(conclude(self.work_dir, last, loss, before))))
-        # Make the other processes wait. After they exit, JAX gives the first one five minutes, but
-        # counting token frequencies over a slow network can take longer.
+        # Make the other processes wait for the first one. Once they have exited, JAX ends the first
+        # process after five minutes, but counting token frequencies over a slow network can take
+        # longer.
         multihost_utils.sync_global_devices("concluded")
         return PretrainResult(finished, step, metrics, self.place.location)
 
@@ -215,7 +216,7 @@ class PretrainRun:
           verified: the step of the checkpoint to resume from, as returned by `recover`; None to
             start from scratch.
           report: called with messages.
-          stop: tells the trainer when to stop.
+          stop: the request to stop, which the trainer checks.
           closing: the exit stack that closes the checkpointer and the reporter.
         """
         saved = verified or 0
@@ -296,14 +297,14 @@ class PretrainRun:
         )
         state, finished = trainer.run(state, phases)
         with self.ledger.during(SAVE):
-            checkpointer.close()  # if a save failed, this raises its error before the message below
+            checkpointer.close()  # This raises the error of a failed save.
         self.ledger.finish("finished" if finished else "stopped")
         return int(state.step), finished
 
     def _recovery(
         self, setup: StepSetup, teacher: LoadedTeacher | None, checkpointer: Checkpointer
     ) -> Recovery | None:
-        """Return the means to go back after a divergence, or None if no steps are checked."""
+        """Return the `Recovery` that handles divergences, or None if they are not detected."""
         if not setup.divergence.enabled:
             return None
 
@@ -371,7 +372,7 @@ class PretrainRun:
             return setup, None
         if setup.teacher.config.init_layers and not saved_identity:
             shapes = setup.task.definition.shapes
-            # This is called only for its checks, which raise ValueError.
+            # The result is not needed, but this call raises ValueError if the teacher does not fit.
             teacher_sources(setup.teacher, setup.model, setup.sentence_pairs, shapes)
         first = self.corpora[0]
         return setup, load_teacher(

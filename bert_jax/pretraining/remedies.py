@@ -31,8 +31,8 @@ def remedies(
 
     Gradient accumulation comes first (the same work in smaller matrix multiplications), then
     rematerialization (some work is done twice), then both. If the state fills more than half of a
-    device's memory, it is sharded over all devices before any of these changes. Accumulation
-    over k parts is skipped if the state and 1/k of the remaining memory would not fit.
+    device's memory, it is sharded over all devices before any of these changes. Accumulation over k
+    parts is skipped if the state plus 1/k of the step's other memory does not fit.
 
     Args:
       worst: the phase that needs the most memory.

@@ -41,7 +41,7 @@ def pretrain(
     stop: StopRequest | None = None,
     downstream: Downstream | None = None,
 ) -> PretrainResult:
-    """Do what `bert_jax.pretrain` does, with downstream tasks that the caller has loaded.
+    """Pretrain a model like `bert_jax.pretrain`, with downstream tasks that the caller has loaded.
 
     Args:
       config: the run's config.

@@ -88,7 +88,8 @@ class StablePhase:
           identity: the identity of the run with the decay. Its phases after `step` may differ.
 
         Raises:
-          ValueError: the model, the examples or the optimizer differ; the message lists how.
+          ValueError: the model, the examples or the optimizer differ; the message lists the
+            differences.
         """
         own = {name: value for name, value in identity.items() if name != DECAY_IDENTITY}
         lines = differences(self._begun(self.identity()), self._begun(own))

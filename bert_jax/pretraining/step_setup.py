@@ -167,7 +167,7 @@ class StepSetup:
         )
 
     def diagnosis(self, mesh: Mesh, teacher: LoadedTeacher | None) -> Diagnose | None:
-        """Return a function that finds values that are not finite, or None if none are checked."""
+        """Return a function that finds non-finite values, or None if no steps are checked."""
         if not self.divergence.enabled:
             return None
         task, parts = self.trained_task, self.accumulation_steps
@@ -214,7 +214,7 @@ class StepSetup:
         return self.training_flops(phase, documents_per_row) + self.teacher_flops(phase)
 
     def fp8_flops(self, phase: PhaseConfig) -> int:
-        """Return how many of the `step_flops` FP8 units compute, at twice the peak in bfloat16."""
+        """Return the part of `step_flops` that FP8 units compute, at twice the peak in bfloat16."""
         match self.compute.products:
             case "dtype" | "fp8_emulated":
                 return 0
@@ -246,7 +246,7 @@ class StepSetup:
     def _comparison_flops(self, phase: PhaseConfig) -> int:
         """Return the FLOPs needed to train the masked-LM head on all tokens.
 
-        The result is 0 unless the soft targets are for all tokens.
+        The result is 0 unless `soft_targets` is "all".
         """
         if self.distillation is None or self.distillation.soft_targets != "all":
             return 0

@@ -34,7 +34,7 @@ class StepTiming:
       device: the number and kind of devices.
       dtype: the compute dtype.
       attention: the attention implementation.
-      attention_reason: why no faster implementation runs; empty if there is none.
+      attention_reason: the reason why no faster implementation is used; "" if there is no reason.
       products: the number format in which the encoder's dense layers multiply; see `ComputeConfig`.
       attention_dropout: the dropout rate for attention probabilities.
       hidden_dropout: the dropout rate for hidden states.

@@ -226,7 +226,7 @@ def teacher_identity(
     if config is None:
         return {}
     values = {**saved, **dataclasses.asdict(config)}
-    del values["teacher"]  # the directory may be moved
+    del values["teacher"]  # A run may resume after its teacher has been moved.
     if teacher is not None:
         values["step"] = teacher.step
         values["parameters"] = fingerprint(teacher.params)

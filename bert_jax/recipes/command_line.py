@@ -19,12 +19,12 @@ from bert_jax.recipes.load import load_config, sets_key, work_dir_of
 from bert_jax.runs.model_location import local_model
 from bert_jax.runs.work_dir import MODEL_NAME
 
-# The recipe for continuing the pretraining of a model.
+# The default recipe for continuing the pretraining of a model.
 CONTINUED = "domain"
 
 
 def add_override(overrides: Sequence[str], key: str, value: str, option: str) -> list[str]:
-    """Return the overrides plus one for the key that a command-line option sets.
+    """Return the overrides, and an additional one for the key that a command-line option sets.
 
     Args:
       overrides: arguments such as "--config.seed=1".
@@ -59,8 +59,8 @@ def pretrain_config(
 
     Raises:
       ValueError: there is neither a config nor a model, the overrides also set `init_from` or the
-        corpus, the model or the corpus cannot be read, the config has several phases, the corpus's
-        sequences are longer than the model, or `load_config` fails.
+        corpus, the model or the corpus cannot be read, `corpus` is set but the config has several
+        phases, the corpus's sequences are too long for the model, or `load_config` fails.
     """
     if not config and not init:
         raise ValueError(
@@ -108,8 +108,8 @@ def evaluation_config(
     """Load a task's config for evaluating the model in a work directory.
 
     Args:
-      config: a recipe or a config file; if None, the result is None, which stands for the config of
-        the model's own run.
+      config: a recipe or a config file. If None, the result is None, and the config of the run that
+        trained the model is used.
       overrides: arguments such as "--config.seed=1".
       work_dir: the model's work directory.
 
@@ -149,7 +149,7 @@ def _with_values_of_model(config: str, overrides: Sequence[str], init: Path) -> 
 
 
 def _with_defaults(overrides: Sequence[str], values: Mapping[str, object]) -> list[str]:
-    """Return the overrides plus one for each value whose key they do not set."""
+    """Return the overrides, and additional ones for the values whose keys are not set yet."""
     overridden = {word.partition("=")[0].removeprefix("--config.") for word in overrides}
     missing = {key: value for key, value in values.items() if key not in overridden}
     return [*overrides, *(f"--config.{key}={value}" for key, value in missing.items())]

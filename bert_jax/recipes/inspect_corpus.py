@@ -23,22 +23,23 @@ def inspect_corpus(
     *,
     num_rows: int = 10,
 ) -> CorpusView:
-    """Measure the training rows and documents of a corpus, and show rows as training sees them.
+    """Measure the training rows and documents of a corpus, and show some rows as a run sees them.
 
-    A corpus of any size takes a bounded time, because only evenly spaced rows and shards of a large
-    corpus are read. The result says which.
+    The time is limited even for a very large corpus, because only some evenly spaced rows and
+    shards of it are read. The result reports which ones.
 
     Args:
       corpus: a directory made by `prepare`.
-      source: the config of a pretraining run whose masks and sentence pairs to show; see
-        `load_config`. If none of its phases uses the corpus, the phase with the corpus's sequence
-        length is shown, or else the only phase. None for the default settings of pretraining.
+      source: the config of a pretraining run, which determines the masks and sentence pairs; see
+        `load_config`. None for the default settings of pretraining. If no phase of the config uses
+        the corpus, the settings are those of the phase with the corpus's sequence length. Without
+        such a phase, the config must have only one phase.
       overrides: the keys to change; see `load_config`.
       num_rows: the number of rows to show.
 
     Returns:
-      A `CorpusView`, which prints as text, is displayed in color in Jupyter, and writes a page with
-      `save`.
+      A `CorpusView`, which is printed as text and displayed in color in Jupyter. Its `save` writes
+      an HTML page.
 
     Raises:
       ValueError: the corpus is missing, unfinished or damaged, has no training rows, or does not
@@ -65,13 +66,13 @@ def _default_run(corpus: str, manifest: Manifest, num_rows: int) -> tuple[_Phase
     phase = PhaseConfig(
         corpus, num_steps=1, sequence_length=manifest.max_length, batch_size=num_rows
     )
-    # The second segments of next-sentence pairs come from other documents.
+    # Random pairs for next-sentence prediction need at least two documents.
     pairs: SentencePairs = "next_sentence" if manifest.train.num_documents > 1 else "none"
     return [("default settings", 0, phase)], ExampleConfig(seed=0, sentence_pairs=pairs)
 
 
 def _phases_with(corpus: str, length: int, config: PretrainConfig) -> tuple[_Phases, int]:
-    """Return phases, one of which uses the corpus, and that phase's first step."""
+    """Return the phases, changed if necessary so that one uses the corpus, and its first step."""
     phases = config.ordered_phases()
     for _, first_step, phase in phases:
         if os.path.realpath(phase.corpus) == os.path.realpath(corpus):

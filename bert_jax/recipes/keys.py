@@ -43,7 +43,7 @@ def with_all_keys(cls: type, values: Any) -> ConfigDict:
 
 
 def _merge_default(default: Any, value: Any) -> Any:
-    """Fill in a section from its key's default, which may differ from the class's defaults."""
+    """Fill in a section from the default of its key, which may differ from its class's defaults."""
     if not dataclasses.is_dataclass(default) or not isinstance(value, (Mapping, ConfigDict)):
         return value
     return values_of(default) | {key: value[key] for key in value}
@@ -157,7 +157,7 @@ def apply_values(tree: ConfigDict, values: Mapping[str, Any], cls: type) -> dict
         *sections, name = key.split(".")
         section = result
         for subsection in sections:
-            if not isinstance(section.get(subsection), dict):  # an empty section or an unknown key
+            if not isinstance(section.get(subsection), dict):  # The section is empty or unknown.
                 section[subsection] = {}
             section = section[subsection]
         section[name] = value
@@ -167,7 +167,7 @@ def apply_values(tree: ConfigDict, values: Mapping[str, Any], cls: type) -> dict
 def _flattened(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield dotted keys and their values, with paths converted to strings."""
     for key, value in values.items():
-        if isinstance(value, os.PathLike):  # a run's result is both a path and a dataclass
+        if isinstance(value, os.PathLike):  # The result of a run is both a path and a dataclass.
             value = os.fspath(value)
         elif dataclasses.is_dataclass(value):
             value = values_of(value)
@@ -254,7 +254,7 @@ def _type_of(key: str, tree: ConfigDict) -> type:
 
 
 def _parse_error(error: str, tree: ConfigDict, values: Mapping[str, str]) -> str:
-    """Return a clear message to replace one from config_flags that quotes a Python error."""
+    """Return a clearer message for an error from config_flags that quotes a Python error."""
     for key, value in values.items():
         if error.startswith(f"flag --config.{key}="):
             kind = _type_of(key, tree)

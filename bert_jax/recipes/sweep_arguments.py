@@ -28,7 +28,7 @@ _SWEPT = {
 }
 # A sweep uses consecutive seeds, starting with the config's seed, so `--config.seed` is valid.
 _NOT_VARIED = _SWEPT | {"seed": "--seeds"}
-# Maps phrases that name parameters in the library's error messages to the corresponding options.
+# A dict from names of parameters in the library's error messages to command-line options.
 _OPTIONS = {
     "batch_sizes": "--batch-sizes",
     "learning_rates": "--learning-rates",
@@ -55,7 +55,7 @@ def grid_of(
     num_seeds: int | None,
     first_seed: int,
 ) -> Grid:
-    """Return a grid with the given values, using the default for each value that is missing."""
+    """Return a grid with the given values, and the defaults for missing values."""
     default = Grid()
     return Grid(
         batch_sizes=tuple(batch_sizes or default.batch_sizes),
@@ -73,7 +73,8 @@ def check_report_only(options: Mapping[str, Any]) -> None:
       options: the values of the command's options, keyed by the option's name with underscores.
 
     Raises:
-      ValueError: an option applies only to training, or several reports have no output directory.
+      ValueError: an option applies only to training, or the output directory for several reports is
+        missing.
     """
     given = [option_name(name) for name in _TRAINING if options[name] is not None]
     if words := [*given, *options["config_overrides"]]:
@@ -142,13 +143,13 @@ class SweepArguments:
 
     @contextmanager
     def naming_options(self) -> Iterator[None]:
-        """Make errors raised in the block name the options as the user specified them."""
+        """Make errors raised in a `with` block name the options that the user specified."""
         with self._naming_varied_keys(), renamed_in_errors(_OPTIONS):
             yield
 
     @contextmanager
     def _naming_varied_keys(self) -> Iterator[None]:
-        """Begin an error about a varied key with `--vary KEY=` and the value or values at fault."""
+        """Start errors about a varied key with `--vary KEY=` and the invalid value or values."""
         try:
             yield
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""Track a run in a background thread, which can neither stop the run nor slow it down."""
+"""Send a run's metrics from a background thread, which can neither stop nor slow down the run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from bert_jax.training.reports import (
 
 logger = logging.getLogger(__name__)
 
-_MAX_WAITING = 10_000  # reports that have not been sent yet
+_MAX_WAITING = 10_000  # This is the maximum number of unsent reports.
 _CLOSING_SECONDS = 60.0
 
 
@@ -42,10 +42,10 @@ def check_trackers(names: Sequence[TrackerName], key: str) -> None:
 
     Args:
       names: the trackers.
-      key: the config key that names them.
+      key: the config key that lists the trackers, for error messages.
 
     Raises:
-      ValueError: a package is missing, or a tracker is named twice.
+      ValueError: a package is missing, or a tracker is listed twice.
     """
     if len(set(names)) < len(names):
         raise ValueError(f"{key}={tuple(names)}: a tracker is listed twice. Remove one of them.")
@@ -88,8 +88,7 @@ class BackgroundTracker:
     """Sends reports to a tracker from a thread, in order.
 
     If the tracker fails, this logs a warning, and the run continues without the tracker. If the
-    tracker hangs, reports are kept until there are too many of them; `close` waits for at most a
-    minute.
+    tracker hangs, reports are kept up to a maximum number, and `close` waits for at most a minute.
 
     Args:
       name: the tracker.

@@ -15,7 +15,7 @@ _MAX_PARAM_LENGTH = 6000
 
 
 class MlflowTracker:
-    """A run of MLflow, configured by its own environment variables, such as MLFLOW_TRACKING_URI.
+    """A run in MLflow, configured by MLflow's environment variables, such as MLFLOW_TRACKING_URI.
 
     The config becomes the parameters of the tracked run. MLflow does not let parameters change, so
     if a key has changed when the run resumes, its new value is recorded as a tag.

@@ -15,7 +15,8 @@ from bert_jax.json_files import read_json_object
 
 TrackerName = Literal["wandb", "mlflow"]
 
-TRACKERS_NAME = "trackers.json"  # the file in a work directory with the IDs of the tracked runs
+# This file in a work directory contains the IDs of the tracked runs.
+TRACKERS_NAME = "trackers.json"
 DEFAULT_PROJECT = "bert_jax"
 _WRITING = threading.Lock()
 
@@ -63,7 +64,7 @@ class Tracker(Protocol):
         ...
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Log finite metrics of a step; a resumed run may log a step again."""
+        """Log a step's metrics, which are finite. A resumed run may log the same step again."""
         ...
 
     def finish(self, state: EndState) -> None:
@@ -82,12 +83,14 @@ def read_tracked_ids(work_dir: Path) -> dict[str, str]:
         return {}
     ids = read_json_object(file, "Remove it to create new tracked runs")
     if not all(isinstance(value, str) for value in ids.values()):
-        raise ValueError(f"{file}: expected strings. Remove it to create new tracked runs.")
+        raise ValueError(
+            f"{file}: expected a dict of strings. Remove the file to create new tracked runs."
+        )
     return ids
 
 
 def write_tracked_id(work_dir: Path, name: TrackerName, tracked_id: str) -> None:
     """Remember the ID of a tracked run for later starts."""
-    with _WRITING:  # each tracker has its own thread
+    with _WRITING:  # Each tracker has its own thread.
         ids = {**read_tracked_ids(work_dir), name: tracked_id}
         write_file(work_dir / TRACKERS_NAME, json.dumps(ids, indent=1) + "\n")

@@ -12,12 +12,12 @@ from bert_jax.tracking.tracker import DEFAULT_PROJECT, TrackedRun
 
 
 class WandbTracker:
-    """A run of Weights & Biases, configured by its own environment variables, such as WANDB_MODE.
+    """A run in Weights & Biases, configured by environment variables such as WANDB_MODE.
 
-    A resumed run logs the steps after its checkpoint again, but the service accepts rows only in
-    ascending order of their own step numbers, even when it merges files that several starts wrote
-    offline. These numbers are therefore times, and the optimizer step is logged as a metric, which
-    the charts use as their x-axis.
+    A resumed run logs the steps after its checkpoint again. However, the service accepts rows only
+    in ascending order of their step numbers, even when it merges files that several starts wrote
+    offline. Therefore, the step numbers of rows are times. The optimizer step is logged as a
+    metric, which the charts use as their x-axis.
     """
 
     def __init__(self, tracked: TrackedRun) -> None:

@@ -30,8 +30,8 @@ def get_config() -> ConfigDict:
                     train="data/table/train.csv",
                     validation="",
                     test="",
-                    # If validation is "", this fraction of the training rows is held out; a hash of
-                    # the texts determines which ones.
+                    # If validation is "", this fraction of the training rows is held out for
+                    # validation. A hash of the texts selects them.
                     validation_share=0.1,
                     # If the format is not clear from the extension, set kind="csv", "tsv" (tabs
                     # without quotes), "jsonl" or "parquet". For files without a header, set

@@ -10,8 +10,8 @@ provides the remaining settings: 3,125 warm-up steps, a weight decay of 0.01, gr
 of 0.1 (as in the first release of the code).
 
 Differences from the paper: all rows are filled, whereas the paper shortens 10% of them at random
-(section 4.1). If a row starts or ends in the middle of a sentence, the incomplete sentence is not
-swapped with the others, since its position would otherwise reveal the order.
+(section 4.1). If a row starts or ends in the middle of a sentence, the incomplete sentence keeps
+its place when the others are swapped. Otherwise, its position would reveal their order.
 
 Corpus (Wikipedia and BooksCorpus in the paper):
     bert-jax train-tokenizer --kind sentencepiece --input TEXT --output corpora/albert-tokenizer

@@ -2,18 +2,18 @@ r"""Continued pretraining on text from your own domain (Gururangan et al. 2020).
 
 The settings are those of domain-adaptive pretraining in "Don't Stop Pretraining: Adapt Language
 Models to Domains and Tasks" (section 3.2, appendix B and table 13). The model is trained for 12,500
-steps (about one pass over each of the paper's corpora) with batches of 2,048 sequences (table 13
-says 2,058) of 512 tokens. The optimizer is Adam with betas of 0.9 and 0.98, an epsilon of 1e-6, a
+steps (about one pass over each of the paper's corpora) with batches of 2,048 sequences (2,058 in
+table 13) of 512 tokens. The optimizer is Adam with betas of 0.9 and 0.98, an epsilon of 1e-6, a
 weight decay of 0.01, and a learning rate that rises to 5e-4 over the first 6% of the steps and then
-decays linearly. As in RoBERTa's pretraining, which the paper follows, 15% of the tokens are masked,
-the dropout is 0.1, and gradients are not clipped (nor does the released code clip them). The run
-starts with a new optimizer state.
+decays linearly. The paper follows RoBERTa's pretraining, so 15% of the tokens are masked and the
+dropout is 0.1. Gradients are not clipped, neither in RoBERTa's pretraining nor in the released
+code. The run starts with a new optimizer state.
 
 The model's sizes, tokenizer and kind of sentence pairs are taken from --init, and the sequence
-length is taken from the corpus. With little text, set num_steps so that the run takes a few epochs
-(its first lines of output say how many). For pretraining on a task's own text (section 4, appendix
-B), the paper trains for 100 epochs; for tasks with fewer than 5,000 examples, it uses batches of
-256 sequences and a peak learning rate of 1e-4.
+length is taken from the corpus. With little text, set num_steps to a value that corresponds to a
+few epochs; the run prints the number of epochs when it starts. For pretraining on a task's own text
+(section 4, appendix B), the paper trains for 100 epochs; for tasks with fewer than 5,000 examples,
+it uses batches of 256 sequences and a peak learning rate of 1e-4.
 
 Difference from the paper, which continues pretraining RoBERTa: each document attends only to
 itself. For a model without sentence pairs, --config.join_documents=True restores RoBERTa's full

@@ -11,24 +11,25 @@ To continue with longer rows, use mini_cpu_512.py.
 Hardware: two CPU cores with AMX or AVX-512 bfloat16 instructions. On other CPUs, set
 --config.compute.dtype=float32: a Xeon without these instructions processed 4,700 tokens per second
 in rows of 32 with float32, but only 3,600 with bfloat16 (2026-11-23).
-Measured with --config.phases.phase2.num_steps=20000, for a total of 26,000 steps, on 60 million
-words of books and Wikipedia, with two cores of an AMD EPYC with AVX-512 bfloat16 (2026-11-24):
-8,000 to 10,000 tokens per second, so the run took more than three hours; held-out masked-LM loss
-3.41 nats (accuracy 39.8%, with 30% masked; unigram cross-entropy 6.92), next-sentence accuracy
-85.7%. In that run, the loss was 3.80 nats after 12,000 steps and 3.67 after 16,000 (masked-token
-accuracy 36.3%, next-sentence accuracy 80.5%), before the learning rate had decayed; the 14,000
-steps of this recipe include the whole decay. On 2026-11-22, another machine of this kind processed
-13,000 to 16,000 tokens per second. The difference is not due to the code: on the first machine,
-both the code of 2026-11-22 and the current code process 7,800 to 9,500 tokens per second.
+Measured on 60 million words of books and Wikipedia, with two cores of an AMD EPYC with AVX-512
+bfloat16 (2026-11-24) and --config.phases.phase2.num_steps=20000, for a total of 26,000 steps: the
+run processed 8,000 to 10,000 tokens per second and took more than three hours. Its held-out
+masked-LM loss was 3.41 nats with 30% of the tokens masked (accuracy 39.8%), compared with a unigram
+cross-entropy of 6.92, and its next-sentence accuracy was 85.7%. Before the learning rate had
+decayed, the loss was 3.80 nats after 12,000 steps, and 3.67 after 16,000 (masked-token accuracy
+36.3%, next-sentence accuracy 80.5%). The 14,000 steps of this recipe include the whole decay. On
+2026-11-22, another machine of this kind processed 13,000 to 16,000 tokens per second. The
+difference is not due to the code: on the first machine, both the code of 2026-11-22 and the current
+code process 7,800 to 9,500 tokens per second.
 
 The recipe differs from BERT's paper because it trains on few tokens. With rows of 128 tokens (15%
 of them masked), a vocabulary of 16,000 and peak learning rates of 1e-3 and 1.5e-3, the loss had
 plateaued at 6.4 nats (accuracy 14%) after 1,400 steps of 64 rows. A model can reach this level just
 by learning word frequencies and topics. In rows of 32, an attention head that learns to look at the
-next word has only 32 positions to distinguish, and masking 40% yields more predictions per row.
-With both changes, and a vocabulary of 8,000, the loss left this plateau after 500 steps of 64 rows.
-With a peak learning rate of 2e-3 (and an initializer range of 0.06), it never did. There is no
-dropout, since no text is seen twice.
+next word has only 32 positions to distinguish. Masking 40% of the tokens yields more predictions
+per row. With both changes, and a vocabulary of 8,000, the loss left this plateau after 500 steps of
+64 rows. With a peak learning rate of 2e-3 (and an initializer range of 0.06), it never did. There
+is no dropout, since no text is seen twice.
 """
 
 from ml_collections import ConfigDict

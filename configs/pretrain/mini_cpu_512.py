@@ -5,9 +5,10 @@ Commands, to be run after mini_cpu.py:
       --output corpora/mini-cpu/512 --held-out 0.005
     bert-jax pretrain --config configs/pretrain/mini_cpu_512.py
 Hardware: two CPU cores with AMX or AVX-512 bfloat16 instructions.
-Measured after 26,000 steps of mini_cpu.py, on an AMD EPYC with AVX-512 bfloat16 (2026-11-24): 6,500
-to 7,400 tokens per second, so the run took 20 minutes; held-out masked-LM loss 3.49 nats in rows of
-512 (accuracy 38.8%, with 30% masked; unigram cross-entropy 6.92), next-sentence accuracy 90.9%.
+Measured after 26,000 steps of mini_cpu.py, on an AMD EPYC with AVX-512 bfloat16 (2026-11-24): the
+run processed 6,500 to 7,400 tokens per second and took 20 minutes. Its held-out masked-LM loss was
+3.49 nats in rows of 512 with 30% of the tokens masked (accuracy 38.8%), compared with a unigram
+cross-entropy of 6.92, and its next-sentence accuracy was 90.9%.
 
 The embeddings of positions 128 and up are initialized as copies of the first 128. When they were
 instead randomly initialized and trained at the end of mini_cpu.py's schedule (with learning rates

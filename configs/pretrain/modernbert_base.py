@@ -4,8 +4,8 @@ The hyperparameters are those of "Smarter, Better, Faster, Longer". The model is
 trillion tokens in this stage, and then on longer rows with the recipe modernbert_base_long. It
 predicts 30% of the tokens, of which 80% are masked and 10% replaced, and there are no sentence
 pairs (section 2.2.2); in held-out text, it predicts 15% (as in the released configuration).
-According to table 3, batches have 4,608 rows, after a batch-size warm-up that starts at 768 rows,
-lasts 50 billion tokens, and takes the same number of steps at each size (appendix A.1). The
+According to table 3, batches have 4,608 rows after a batch-size warm-up. The warm-up starts at 768
+rows, lasts 50 billion tokens, and takes the same number of steps at each size (appendix A.1). The
 optimizer is StableAdamW with betas of 0.9 and 0.98 and an epsilon of 1e-6. The learning rate rises
 to 8e-4 over 3 billion tokens and then stays constant. The only dropout is 0.1 for the output of
 attention. In this stage, all rotary angles have a base of 10,000 (section 2.2.2, "Context Length

@@ -1,13 +1,13 @@
 r"""ModernBERT-large as published (Warner et al. 2024), first stage: rows of 1,024 tokens.
 
 The objective, the optimizer, the dropout and the rotary angles are the same as in modernbert_base,
-which names the sections of the paper. According to table 3, batches have 4,928 rows of 1,024
-tokens, after a batch-size warm-up that starts at 448 rows, lasts 10 billion tokens, and takes the
-same number of steps at each size (appendix A.1); here, it takes 396 steps at each multiple of 448.
-The learning rate rises to 5e-4 over 2 billion tokens and then stays constant for 900 billion
-tokens. With this rate, the loss stopped falling for a few hundred billion tokens, so the authors
-went back and trained with a rate of 5e-5 for the rest of the 1.719 trillion tokens (section 2.2.2
-and appendix C.2). The released configuration recommends a lower rate from the start.
+which names the sections of the paper. According to table 3, batches have 4,928 rows of 1,024 tokens
+after a batch-size warm-up. The warm-up starts at 448 rows, lasts 10 billion tokens, and takes the
+same number of steps at each size (appendix A.1). In this recipe, it takes 396 steps at each
+multiple of 448. The learning rate rises to 5e-4 over 2 billion tokens and then stays constant for
+900 billion tokens. With this rate, the loss stopped falling for a few hundred billion tokens, so
+the authors went back and trained with a rate of 5e-5 for the rest of the 1.719 trillion tokens
+(section 2.2.2 and appendix C.2). The released configuration recommends a lower rate from the start.
 
 The fully decoupled weight decay of 1e-5 in table 3 (1e-6 with the lower rate) is 0.02 times the
 peak learning rate; see modernbert_base.

@@ -10,8 +10,8 @@ of them. The losses in the two phases are on different held-out sets, so checkpo
 their loss on this text.
 Command, to be run after both commands in modernbert_large.py:
     bert-jax pretrain --config configs/pretrain/modernbert_large_long.py
-The published model is the best checkpoint from the decay (appendix A.5). To extract the checkpoint
-with the lowest loss of the whole run, in which the decay is evaluated every 1,000 steps:
+The published model is the best checkpoint from the decay (appendix A.5). The run evaluates the
+decay every 1,000 steps. To extract the checkpoint with the lowest loss of the whole run:
     bert-jax extract runs/modernbert_large_long --step best --output models/modernbert-large
 Hardware: any, if the number of data-parallel devices divides 8; with few devices, also set
 --config.accumulation_steps=N. Published: 81 and 22 hours on eight H100 GPUs (table 3). This recipe

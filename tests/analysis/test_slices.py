@@ -58,7 +58,7 @@ def test_names_may_begin_with_the_number_of_slices() -> None:
     with pytest.raises(ValueError, match=r"2xv5litepod-12: the number must be"):
         slice_topology("2xv5litepod-12")
     for name in ("2xcpu:4", "2xh200:8"):
-        with pytest.raises(ValueError, match="only TPUs form slices. Leave out 2x"):
+        with pytest.raises(ValueError, match="only TPUs have slices. Remove 2x"):
             topology_devices(name)
 
 

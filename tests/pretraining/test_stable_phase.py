@@ -125,8 +125,8 @@ def test_a_decay_ends_like_a_single_run(
         ({"phases.phase1.batch_size": 8}, "phases.phase1.batch_size: 16 -> 8"),
         ({"optimizer.peak_learning_rate": 0.5}, "{} used the learning rate"),
         ({"optimizer.warmup_steps": 3}, "Set peak_learning_rate and warmup_steps to that run's"),
-        ({"decay_from": 4}, "decay_from=4: expected 6, the step at which the decay of this run be"
-         "gins: it takes the last 4 of 10 steps. Set optimizer.decay_steps=6 and decay_fraction="),
+        ({"decay_from": 4}, "decay_from=4: expected 6, because the decay takes the last 4 of 10 s"
+         "teps. Set optimizer.decay_steps=6 and decay_fraction="),
         ({"optimizer.schedule": "linear", "optimizer.decay_steps": 0,
           "optimizer.decay_shape": "linear"}, "schedule='linear': this schedule has no decay that"),
         ({"init_from": ""}, "decay_from=6 without init_from: set init_from to the work directory"),

@@ -112,7 +112,9 @@ def test_jupyter_shows_words_in_color(tiny_config):
 
 
 def test_requests_that_make_no_sense_are_rejected(tiny_config, bert_jax_here):
-    with pytest.raises(ValueError, match=r"^step=32: the run's steps are 0 to 31\.$"):
+    with pytest.raises(
+        ValueError, match=r"^step=32: the run has no such step\. Choose one from 0 to 31\.$"
+    ):
         show_batch(tiny_config, {"work_dir": "x"}, step=32)
     with pytest.raises(ValueError, match="^num_rows=0: expected at least 1"):
         show_batch(tiny_config, {"work_dir": "x"}, num_rows=0)

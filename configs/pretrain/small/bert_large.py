@@ -5,19 +5,19 @@ next sentences, 90% of the steps are at length 128 and 10% at length 512, the op
 with a weight decay of 0.01, and the dropout is 0.1. Scaled down: a vocabulary of 8,000, 500 steps
 (10% of them warm-up) with batches of 32 sequences, and a peak learning rate and an initializer
 range chosen for 8 layers of 128 features. The published BERT-large is twice as deep as BERT-base
-and a third wider; this model is twice as deep as the one in bert_base.py in this directory and has
-the same width.
+and a third wider. Compared with the model in bert_base.py in this directory, this model is twice as
+deep and has the same width.
 
 Corpora: the same as for bert_base.py in this directory.
 Command:
     bert-jax pretrain --config configs/pretrain/small/bert_large.py
 Hardware: two CPU cores.
 Measured on two CPU cores: 4 min 57 s on an AMD EPYC (2026-11-23, partly with other processes
-running), 9 min 25 s on an otherwise idle Intel Xeon; held-out masked-LM loss 5.92 nats on both,
-compared with a unigram cross-entropy of 6.22. With bert_base.py's initializer range of 0.06 and a
-peak learning rate of 1.5e-3, models with 8 layers predicted the same words at every position, some
-for 300 of 800 steps and some until the end. With the settings below, the loss decreased from the
-start for both seeds that were tried.
+running), and 9 min 25 s on an otherwise idle Intel Xeon. On both, the held-out masked-LM loss was
+5.92 nats, compared with a unigram cross-entropy of 6.22. With bert_base.py's initializer range of
+0.06 and a peak learning rate of 1.5e-3, models with 8 layers predicted the same words at every
+position, some for 300 of 800 steps and some until the end. With the settings below, the loss
+decreased from the start for both seeds that were tried.
 """
 
 from ml_collections import ConfigDict

@@ -14,9 +14,10 @@ Command:
     bert-jax pretrain --config configs/pretrain/small/distilbert.py
 Hardware: two CPU cores.
 Measured on two CPU cores (AMD EPYC, 2026-11-23): 3 min 3 s, not including the teacher; held-out
-masked-LM loss 5.66 nats, compared with the teacher's 5.87 and a unigram cross-entropy of 6.22. With
-predictions compared only at masked tokens (--config.distillation.soft_targets=masked), a run on the
-previous day took half the time and reached a loss of 5.64, with a teacher whose loss was 5.82.
+masked-LM loss 5.66 nats, compared with the teacher's 5.87 and a unigram cross-entropy of 6.22. On
+the previous day, a run that compared predictions only at masked tokens
+(--config.distillation.soft_targets=masked) took half the time. It reached a loss of 5.64, with a
+teacher that had a loss of 5.82.
 """
 
 from ml_collections import ConfigDict

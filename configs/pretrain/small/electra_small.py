@@ -1,14 +1,15 @@
 r"""../electra_small.py scaled down for two CPU cores: 2 layers of 64 features.
 
-As published (Clark et al. 2020, section 3.3 and table 6): the generator has the model's depth, a
-fraction of its width (here a half, one head) and its embeddings, which have half as many features
-as the hidden states; it sees all predicted tokens as [MASK]; and AdamW has a weight decay of 0.01.
-Scaled down: a vocabulary of 1,000, 2,000 steps (5% of them warm-up) with batches of 128 rows of 16
-tokens, no dropout, and a peak learning rate and an initializer range chosen for 64 features.
+As published (Clark et al. 2020, section 3.3 and table 6): the generator is as deep as the model,
+but has only a fraction of its width (here half, with one head). The two share their embeddings,
+which have half as many features as the model's hidden states. The generator sees all predicted
+tokens as [MASK], and AdamW has a weight decay of 0.01. Scaled down: a vocabulary of 1,000, 2,000
+steps (5% of them warm-up) with batches of 128 rows of 16 tokens, no dropout, and a peak learning
+rate and an initializer range chosen for 64 features.
 
-Two settings let the model learn within minutes. 40% of the tokens are predicted (published: 15%):
-short of strong evidence, a rarely replaced token is called original. The weight of the model's loss
-is 5 (published: 50), because both losses train the shared embeddings.
+Two settings let the model learn within minutes. 40% of the tokens are predicted (published: 15%),
+because the model calls almost every token original if only few tokens are replaced. The weight of
+the model's loss is 5 (published: 50), because both losses train the shared embeddings.
 
 Corpus, here made from Python's documentation (you can use any other text):
     bert-jax demo-corpus --output corpora/small/text.jsonl
