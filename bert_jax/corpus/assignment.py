@@ -1,6 +1,7 @@
-"""Decide from the scans of all inputs which documents are kept and which unit each belongs to.
+"""Decide, from the scans of all inputs, which documents to keep, and in which shard.
 
-The result is the same as with `kept_documents` and `build_units`, which need the documents.
+A unit consists of the documents of one shard. The result is the same as with `kept_documents` and
+`build_units`, which read the documents themselves.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class AssignOptions:
     """The options that, together with the scans, determine the assignment.
 
     Attributes:
-      num_heldout: the number of inputs that are held out completely, which come first.
-      heldout_fraction: the fraction of the other documents to hold out.
+      num_heldout: the number of inputs that are held out completely. These inputs come first.
+      heldout_fraction: the fraction of the documents in the remaining inputs to hold out.
       unit_bytes: the size of a unit.
     """
 
@@ -52,10 +53,10 @@ class InputAssignment:
     """The units of one input's documents.
 
     Attributes:
-      positions: [kept] the positions of the kept documents in the input.
-      document_ids: [kept] the numbers of these documents in the corpus.
-      splits: [kept] the indices of their splits in `SPLITS`.
-      units: [kept] the indices of their units within the split.
+      positions: [num_kept] the positions of the kept documents in the input.
+      document_ids: [num_kept] the numbers of the kept documents in the corpus.
+      splits: [num_kept] the indices of the documents' splits in `SPLITS`.
+      units: [num_kept] the indices of the documents' units within the split.
       end: the state after the input.
     """
 
@@ -76,7 +77,7 @@ class UnitSpan:
       first_input: the index of the input with the unit's first document.
       last_input: the index of the input with the unit's last document.
       num_documents: the number of documents.
-      num_text_bytes: the size of their text in UTF-8.
+      num_text_bytes: the size of the documents' text in UTF-8.
       last_document: the number, in the corpus, of the unit's last document.
       hashing: the digest of the documents' ids and digests, as in `build_units`.
     """
@@ -111,8 +112,8 @@ class Assignment:
     """The units of a corpus.
 
     Attributes:
-      kept: for each input, an array [documents] that says whether each document is kept.
-      starts: for each input, the state before it.
+      kept: for each input, a boolean array [num_documents] that is true for kept documents.
+      starts: the state of the assignment before each input.
       units: all units, in order within each split.
       counts: the counts of kept and removed documents.
     """
@@ -135,7 +136,7 @@ def assign(
       scans: the scans of all inputs.
       options: the options.
       unique: the result of `find_unique`, if it is known.
-      left_out: whether each of the unique documents is left out for other reasons.
+      left_out: whether each unique document is left out for another reason.
 
     Raises:
       ValueError: the corpus has too many documents.
@@ -214,13 +215,13 @@ def assign_input(
 def _cut(
     sizes: NDArray[np.int64], index: int, filled: int, unit_bytes: int
 ) -> tuple[NDArray[np.int64], tuple[int, int]]:
-    """Return the unit of each document, and the number and size of the last, open unit."""
+    """Return the unit of each document, and the index and size of the last, still open unit."""
     units = np.empty(len(sizes), np.int64)
     ends = np.cumsum(sizes)
-    begin, before = 0, -filled  # the open unit began `filled` bytes before the first document
+    begin, before = 0, -filled  # The open unit already contains `filled` bytes.
     while begin < len(sizes):
         full = before + unit_threshold(index, unit_bytes)
-        last = int(np.searchsorted(ends, full))  # the first document that fills the unit
+        last = int(np.searchsorted(ends, full))  # This document fills the unit.
         units[begin : last + 1] = index
         if last >= len(sizes):
             return units, (index, int(ends[-1]) - before)
@@ -229,7 +230,7 @@ def _cut(
 
 
 def _fractions(scan: Scan) -> NDArray[np.float64]:
-    """Return the `hash_fraction` of each document [documents] in reading order."""
+    """Return the `hash_fraction` of each document in reading order, as an array [num_documents]."""
     return scan.by_position("high").astype(np.float64) / 2.0**64
 
 

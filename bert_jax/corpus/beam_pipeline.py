@@ -41,9 +41,9 @@ from bert_jax.storage.urls import ObjectUrl, parse_location
 from bert_jax.text.sources import source_name
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
-_BEAM = "beam"  # the subdirectory for files that this process and the workers exchange
+_BEAM = "beam"  # This process and the workers exchange files in this subdirectory.
 _UNITS, _ERROR = f"{_BEAM}/units.json", f"{_BEAM}/error-"
-_CHUNK_BYTES = 1 << 20  # the size of the texts that are shuffled together
+_CHUNK_BYTES = 1 << 20  # Documents are shuffled in chunks of this size.
 
 # Some documents of a unit: their ids, and their texts in UTF-8.
 _Chunk = tuple[list[int], list[bytes]]
@@ -53,8 +53,8 @@ def make_with_beam(request: CorpusRequest, runner: str, runner_args: str) -> Man
     """Prepare a corpus with an Apache Beam runner.
 
     Args:
-      request: the corpus. Its number of workers applies to the work on this machine: screening
-        documents and checking finished shards.
+      request: the corpus. Its number of workers applies only to the work on this machine, which
+        consists of screening documents and checking finished shards.
       runner: the name of a Beam runner, such as "DirectRunner".
       runner_args: options for the runner, separated by spaces as in a shell.
 
@@ -80,7 +80,7 @@ def make_with_beam(request: CorpusRequest, runner: str, runner_args: str) -> Man
         tasks = scan_tasks(request.inputs, request.plan, request.options)
         _scan_inputs(_absolute(tasks), files, shared, chosen)
         scans = all_scans(request, tasks, files)
-        # With filters, this machine screens the documents.
+        # If filters are set, this machine screens the documents.
         assignment = assign_documents(request, preparation, tasks, scans, files, (0, 1))
         units = finished_units(
             workspace.keeper, workspace.work, assignment.units, request.num_workers
@@ -94,7 +94,7 @@ def make_with_beam(request: CorpusRequest, runner: str, runner_args: str) -> Man
 def _workspace(request: CorpusRequest) -> Workspace | BucketWorkspace:
     if isinstance(request.output, ObjectUrl):
         return BucketWorkspace(request.output, request.plan)
-    # The workers may run in another directory.
+    # Paths are absolute, because the workers may run in another directory.
     return Workspace(request.output.resolve(), request.plan)
 
 
@@ -167,7 +167,7 @@ def _scan(task: ScanTask, shared: WorkPlace) -> None:
     try:
         scan_input(task, files.work)
         files.share(*scan_files(task.number))
-    except ValueError as error:  # if this were raised, a runner would only repeat the step
+    except ValueError as error:  # A runner would only repeat the step if the error were raised.
         _record_error(files, task, error)
 
 
@@ -218,7 +218,7 @@ class MakeShards(beam.DoFn):
 
     def setup(self) -> None:
         """Load the tokenizer, and read the units to make."""
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the runner already uses all cores
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # The runner already uses all cores.
         self._tokenizer = Tokenizer.load(parse_location(self._shared.work) / TOKENIZER)
         self._files = self._shared.files()
         self._units = _read_units(self._files)
@@ -226,12 +226,12 @@ class MakeShards(beam.DoFn):
     def process(self, element: tuple[str, Iterable[_Chunk]]) -> None:
         """Write the shard of a unit, given its name and chunks."""
         name, chunks = element
-        texts: dict[int, bytes] = {}  # a dict, since an input may be read twice
+        texts: dict[int, bytes] = {}  # The keys remove repeats, since an input may be read twice.
         for ids, documents in chunks:
             texts.update(zip(ids, documents, strict=True))
         split, index, num_documents, digest = self._units[name]
         if len(texts) < num_documents:
-            return  # an input could not be read; its error was recorded
+            return  # An input could not be read, and its error was recorded.
         ordered = sorted(texts)
         unit = Unit(split, index, ordered, [texts[number] for number in ordered], digest)
         write_shard(unit, self._tokenizer, self._settings, self._files.work)

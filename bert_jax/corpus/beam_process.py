@@ -72,7 +72,7 @@ def run_pipeline(runner: Runner, build: Callable[..., None], *arguments: Any) ->
         assert process.pid is not None, "the process was started"
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.kill()  # it may not have become the leader of its group yet
+        process.kill()  # The process may not have become the leader of its group yet.
         process.join()
         receiving.close()
     if problem:
@@ -83,7 +83,7 @@ def _serve(
     sending: Connection, runner: Runner, build: Callable[..., None], arguments: Sequence[Any]
 ) -> None:
     """Run the pipeline, and send a description of the problem, or "" if there is none."""
-    os.setsid()  # the parent kills this process and all worker processes as a group
+    os.setsid()  # The parent kills this process and all worker processes as a group.
     end_with_parent()
     default_hook = threading.excepthook
 
@@ -98,7 +98,7 @@ def _serve(
         build(pipeline, *arguments)
         result = pipeline.run()
         state = result.wait_until_finish() or result.state
-    except Exception as error:  # runners raise errors of many types
+    except Exception as error:  # Runners raise errors of many types.
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         sending.send(lines[-1] if lines else type(error).__name__)
         raise

@@ -1,8 +1,9 @@
 """Let several parts of a preparation write to the same URL.
 
 Each part holds its own lease, OUTPUT/.work/part-I-of-N.lease, so that it does not run twice at
-once. A part and an undivided preparation both take their own lease first, and then wait for leases
-of the other kind. At least one of them therefore notices the other.
+once. There is another lease for preparations that are not divided into parts. Each process first
+takes its own lease, and then waits for leases of the other kind, so at least one of two processes
+notices the other.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class BucketPartWorkspace:
 
     Attributes:
       work: the directory for unfinished work on this machine.
-      files: the files that this part exchanges with others.
+      files: the files that this part exchanges with other parts.
       keeper: where finished shards are kept.
     """
 
@@ -91,7 +92,7 @@ class BucketPartWorkspace:
         return self
 
     def _check_plan(self) -> None:
-        """Write the plan, or compare it with the one that another part has written."""
+        """Write the plan, or compare it with the plan that another part has written."""
         url, content = self._remote / PLAN, json.dumps(self._plan, indent=1)
         while True:
             info = find(url)
@@ -112,7 +113,7 @@ class BucketPartWorkspace:
                 write_bytes(url, content, ABSENT if info is None else info.version)
                 return
             except ConflictError:
-                continue  # another part wrote it first
+                continue  # Another part wrote the plan first.
 
     def __exit__(
         self,

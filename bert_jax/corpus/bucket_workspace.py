@@ -49,8 +49,9 @@ from bert_jax.storage.store import ObjectInfo
 from bert_jax.storage.urls import Location, ObjectUrl
 
 LEASE = "lease"
-_READS = 16  # results that are read at the same time
-_UPLOADS = 4  # simultaneous uploads; twice as many shards may wait on the local disk
+_READS = 16  # This many results are read at the same time.
+# This many uploads run at the same time, and twice as many shards may wait on the local disk.
+_UPLOADS = 4
 
 
 class BucketShards:
@@ -82,7 +83,8 @@ class BucketShards:
             contents = threads.map(lambda info: read_range(info, 0, info.num_bytes), infos)
             results = {}
             for info, content in zip(infos, contents, strict=True):
-                with suppress(ValueError, KeyError, TypeError):  # if not, the shard is made again
+                # If the result is damaged, the shard is made again.
+                with suppress(ValueError, KeyError, TypeError):
                     result = result_of(parse_json_object(content, info.url))
                     if self._sizes.get(result.shard.name) == result.shard.num_bytes:
                         results[info.url.name.removesuffix(RESULT_SUFFIX)] = result
@@ -93,7 +95,7 @@ class BucketShards:
         return self._results.get(name)
 
     def keep(self, work: Path, name: str) -> None:
-        """Start uploading a shard, after waiting for earlier uploads if there are too many."""
+        """Start uploading a shard, and wait for earlier uploads first if there are too many."""
         while len(self._pending) >= 2 * _UPLOADS or (self._pending and self._pending[0].done()):
             self._pending.popleft().result()
         self._pending.append(self._threads.submit(self._upload, work, name))
@@ -154,7 +156,8 @@ class BucketWorkspace:
             stack.enter_context(self._lease)
             for lease in part_leases(self._output):
                 wait_until_free(lease, "part of the preparation", f"output={self._output}")
-            if find(self._output / MANIFEST) is not None:  # finished while waiting for the lease
+            # It was finished during the wait for the lease.
+            if find(self._output / MANIFEST) is not None:
                 raise ValueError(finished_meanwhile(self._output))
             self._check_plan()
             self.work = stack.enter_context(local_work(self._output, "all"))
@@ -168,7 +171,7 @@ class BucketWorkspace:
         url = self._remote / PLAN
         if find(url) is None:
             check_empty(self._output)
-            remove_results(self._output)  # they may come from other options
+            remove_results(self._output)  # The results may come from other options.
         else:
             existing = read_plan(url)
             ignored = IGNORED_IF_UNFINISHED
@@ -180,8 +183,8 @@ class BucketWorkspace:
     def discard(self) -> None:
         """Remove all objects of a preparation that cannot be resumed.
 
-        The plan is removed last. If this is interrupted, the next preparation finds the plan, and
-        makes the removed shards again.
+        The plan is removed last. If the removal is interrupted, the next preparation finds the
+        plan, and makes the removed shards again.
         """
         self.keeper.close()
         for info in list_directory(self._output)[0]:
@@ -191,7 +194,7 @@ class BucketWorkspace:
         remove(self._remote / PLAN)
 
     def publish(self, manifest: Manifest) -> None:
-        """Upload the tokenizer and other files and, when these are complete, the manifest."""
+        """Upload the tokenizer and other files and, after these uploads, the manifest."""
         self.keeper.wait()
         self._lease.check()
         for name in manifest.filter_files:
@@ -203,7 +206,7 @@ class BucketWorkspace:
             if info.url.name not in {
                 *shards,
                 *manifest.filter_files,
-            }:  # a shard of an empty unit or of an earlier preparation
+            }:  # Such a shard is from an empty unit or an earlier preparation.
                 remove(info.url)
         self._lease.check()
         write_bytes(self._output / MANIFEST, manifest_text(manifest))

@@ -32,11 +32,11 @@ READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 class Corpus:
     """One split of a prepared corpus.
 
-    Opening a corpus checks the size of every shard without opening any. A shard is opened and its
-    record count is checked when one of its records is first read, which takes about 1 ms. After
-    that, the shard stays open. If there are many shards, the process's soft limit on open files is
-    raised by the number of shards. If the hard limit is too low, the least recently read shards are
-    closed. Instances can be pickled and read from multiple threads.
+    When a corpus is opened, the size of every shard is checked, but no shard is opened. A shard is
+    opened, and its record count checked, when one of its records is first read. This takes about 1
+    ms, after which the shard stays open. If there are many shards, the process's soft limit on open
+    files is raised by the number of shards. If the hard limit is too low, the least recently read
+    shards are closed. Instances can be pickled and read from multiple threads.
     """
 
     def __init__(self, directory: str | os.PathLike[str], split: Split, cache: Cache | None = None):
@@ -135,7 +135,7 @@ class Corpus:
         if isinstance(self.directory, ObjectUrl):
             self._copies = BucketShardFiles(self.directory, self.info.shards, self._cache)
             if not self._copies.fits:
-                self._max_open = 1  # an open copy would keep its space after it is removed
+                self._max_open = 1  # A removed copy keeps its disk space while it is open.
 
     def _read_shard(self, shard: int, within: list[int]) -> list[bytes]:
         path = self.directory / self.info.shards[shard].name
@@ -184,7 +184,7 @@ def _allow_open_files(num_files: int) -> int:
     raised = soft + num_files if hard == resource.RLIM_INFINITY else min(soft + num_files, hard)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
-    except (ValueError, OSError):  # macOS has a hard limit that it does not report
+    except (ValueError, OSError):  # macOS has another hard limit, which it does not report.
         raised = soft
     return min(num_files, max(1, spare + raised - soft))
 
@@ -216,9 +216,9 @@ def unigram_cross_entropy(
 ) -> float:
     """Return the held-out split's cross-entropy under the training split's unigram frequencies.
 
-    Counts are smoothed by adding one for every id in the vocabulary. A split with more than
-    MAX_RECORDS records is represented by MAX_RECORDS evenly spaced records. A masked-LM loss
-    below this value shows that a model uses context.
+    A masked-LM loss below this value shows that a model uses context. Counts are smoothed by adding
+    one for every id in the vocabulary. If a split has more than MAX_RECORDS records, only
+    MAX_RECORDS evenly spaced records are counted.
 
     Args:
       train: the training split.

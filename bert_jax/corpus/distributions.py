@@ -32,11 +32,11 @@ class Bin:
 
 @dataclass(frozen=True)
 class Distribution:
-    """One or more whole numbers, each at least 1, in ascending order.
+    """A distribution of whole numbers that are at least 1, such as the lengths of documents.
 
     Attributes:
-      values: [num_values] the distinct numbers.
-      counts: [num_values] how often each of them occurs.
+      values: [num_values] the distinct numbers, in ascending order.
+      counts: [num_values] how often each number occurs.
     """
 
     values: NDArray[np.int64] = field(repr=False)
@@ -80,7 +80,7 @@ class Distribution:
         return self._bins([2 ** (bits - 1) - 1 for bits in range(first, last + 2)])
 
     def _bins(self, edges: Sequence[int]) -> list[Bin]:
-        """Return the bins from edge + 1 to the next edge."""
+        """Return bins, each of which begins after one edge and ends at the next one."""
         below = np.append(0, np.cumsum(self.counts))
         ends = below[np.searchsorted(self.values, edges, side="right")]
         shares = np.diff(ends) / self.size

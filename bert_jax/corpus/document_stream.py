@@ -1,7 +1,7 @@
 """Decide which documents a corpus keeps and which split each of them belongs to.
 
-`kept_documents` is the only place that removes documents or numbers them. Everything after it
-depends only on the documents that it yields and on their order.
+Only `kept_documents` removes and numbers documents. All later steps depend only on the documents
+that it yields, and on their order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bert_jax.text.documents import Document
 Split = Literal["train", "heldout"]
 SPLITS: tuple[Split, Split] = ("train", "heldout")
 
-DIGEST_BYTES = 16  # among 10**9 documents, the probability of a collision is 1.5e-21
+DIGEST_BYTES = 16  # The probability of a collision among 10**9 documents is 1.5e-21.
 _CACHE_KIB = 65_536
 
 
@@ -105,7 +105,7 @@ class StreamCounts:
       left_out_bytes: the size of the removed documents in UTF-8.
       lowest_hash: the lowest document hash, from 0 to 1, which is used for advice when a split is
         empty.
-      highest_hash: the highest document hash.
+      highest_hash: the highest document hash, from 0 to 1.
     """
 
     documents: dict[Split, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
@@ -158,9 +158,9 @@ def kept_documents(
       heldout_fraction: the fraction of `documents` to hold out.
       seen: the digests of earlier documents. New digests are added to it.
       counts: the counts to update.
-      is_left_out: a function that returns whether to leave out a document, given its digest and
-        its number among all documents that are neither duplicates nor repeats; None to leave out no
-        others.
+      is_left_out: a function that returns whether to leave out a document for another reason. Its
+        arguments are the document's digest and its number among all documents that are neither
+        duplicates nor repeats. None to leave out no other documents.
 
     Raises:
       ValueError: the corpus has too many documents.

@@ -10,7 +10,7 @@ from bert_jax.field_options import option
 
 @dataclass(frozen=True)
 class Engine:
-    """How a preparation is distributed. By default, one machine does all the work.
+    """The way in which a preparation is distributed. By default, one machine does all the work.
 
     Attributes:
       part: the part to prepare, as "INDEX/COUNT"; None to prepare the whole corpus.

@@ -23,8 +23,9 @@ from bert_jax.text.files import expand_inputs, identity, is_file_name
 from bert_jax.text.sources import read_documents, source_name, total_bytes
 
 MIN_LENGTH = 8
-MAX_LENGTH = 65_535  # a record stores token counts in 16 bits
-_LIBRARIES = ("sentencex", "tokenizers", "array_record")  # their versions affect a corpus's bytes
+MAX_LENGTH = 65_535  # A record stores token counts in 16 bits.
+# The versions of these libraries affect the bytes of a corpus.
+_LIBRARIES = ("sentencex", "tokenizers", "array_record")
 
 
 InputPaths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -46,9 +47,9 @@ class PrepareOptions:
         max_length / 32, but at least 1.
       heldout_fraction: the fraction of documents held out for evaluation, selected by hash.
       language: the language whose sentence rules are used.
-      unit_bytes: the amount of text in one shard, counting 256 extra bytes for every document. A
-        worker used 170 MiB of memory for 32 MiB of English text, and 570 MiB for two 16 MiB
-        documents of one-letter sentences.
+      unit_bytes: the amount of text in one shard, counting 256 extra bytes for every document. The
+        size affects the memory of a worker: 32 MiB of English text needed 170 MiB, and two 16 MiB
+        documents of one-letter sentences needed 570 MiB.
       sources: the options for reading the inputs.
       filters: which documents to leave out.
     """
@@ -103,7 +104,7 @@ class PrepareOptions:
     def as_json(self) -> dict[str, Any]:
         """Return the options for the manifest, along with the versions of `_LIBRARIES`."""
         sources = dataclasses.asdict(self.sources)
-        del sources["tfds_data_dir"]  # only a location, which does not affect the documents
+        del sources["tfds_data_dir"]  # The location of the data does not affect the documents.
         return {
             "max_length": self.max_length,
             "max_pieces": self.max_fragments,

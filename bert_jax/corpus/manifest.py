@@ -20,7 +20,7 @@ from bert_jax.storage.objects import find, has_objects
 from bert_jax.storage.urls import Location, ObjectUrl, parse_location
 
 MANIFEST = "manifest.json"
-TOKENIZER = "tokenizer"  # the subdirectory written by Tokenizer.save
+TOKENIZER = "tokenizer"  # `Tokenizer.save` writes this subdirectory.
 FORMAT_VERSION = 1
 # Format version 1 calls fragments "pieces".
 _JSON_NAMES = {"max_fragments": "max_pieces", "num_fragments": "num_pieces"}
@@ -112,9 +112,9 @@ class Manifest:
         on_bad_line="skip".
       heldout_repeats: the number of documents removed from training because a document in a
         held-out input has the same text, ignoring case and white space.
-      filters: the number of documents that were left out for other reasons, as in `FilterSummary`,
-        and the SHA-256 of each file about them, under the key "files". None if only exact
-        duplicates were to be left out.
+      filters: the number of documents that were left out for each other reason, as in
+        `FilterSummary`. The key "files" contains the SHA-256 of each file that describes these
+        documents. None if only exact duplicates were left out.
       format_version: the version of the corpus format.
     """
 
@@ -145,12 +145,13 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """A SHA-256 in hex of what affects training: the records and tokenizer, not the sources."""
+        """A SHA-256 in hex of the records and the tokenizer, which affect training; without sources."""
         content = dataclasses.asdict(self, dict_factory=json_fields)
         history = ("options", "sources", "tokenizer_files")
         for name in (*history, "empty_files_skipped", "heldout_repeats", "filters"):
             del content[name]
-        for split in ("train", "heldout"):  # not part of older corpora's fingerprints
+        # The fingerprints of older corpora do not include these counts.
+        for split in ("train", "heldout"):
             del content[split]["num_unknown"]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -163,7 +164,7 @@ def write_manifest(directory: str | os.PathLike[str], manifest: Manifest) -> Non
 def manifest_text(manifest: Manifest) -> str:
     """Return the content of manifest.json."""
     fields = dataclasses.asdict(manifest, dict_factory=json_fields)
-    if manifest.filters is None:  # manifests without filters have no such key
+    if manifest.filters is None:  # Manifests without filters do not have this key.
         del fields["filters"]
     content = {"fingerprint": manifest.fingerprint, **fields}
     return json.dumps(content, indent=1) + "\n"

@@ -26,13 +26,13 @@ LANGUAGES = (
     "uk",
 )
 
-# After an unclosed quotation, sentencex joins all following text into one sentence, in time
-# quadratic in the length of the text. In whole novels, 14% of the text ended up in sentences of
-# over 2,000 characters (one had 86,334). Text is therefore segmented in blocks. A block ends at a
-# blank line, or at a line break after sentence-ending punctuation, which is right for text with one
-# paragraph per line and harmless for hard-wrapped text.
+# After an unclosed quotation, sentencex joins all following text into one sentence, and its time is
+# quadratic in the length of the text. In whole novels, 14% of the text was in sentences of over
+# 2,000 characters; the longest had 86,334. Therefore, text is segmented in blocks. A block ends at
+# a blank line, or at a line break after sentence-ending punctuation. This is correct for text with
+# one paragraph per line, and harmless for hard-wrapped text.
 _BLOCK_END = re.compile(r"""[.!?…。．｡！？।॥؟۔։።፧။]["'”’»›」』)\]]*[^\S\n]*\n\s*|\n[^\S\n]*\n\s*""")
-_MAX_BLOCK = 16_384  # characters; at this size, even the quadratic case runs at 7 MB/s
+_MAX_BLOCK = 16_384  # The size is in characters. With it, even the quadratic case runs at 7 MB/s.
 _LAST_GAP = re.compile(r".*\s", re.DOTALL)
 # sentencex 1.0.32 panics on some texts with non-ASCII white space after an initial.
 _WIDE_SPACE = re.compile(r"[^\S\x00-\x7f]")
@@ -55,7 +55,7 @@ def split_sentences(text: str, language: str) -> list[str]:
     """
     sentences: list[str] = []
     start = 0
-    continues = False  # whether the last sentence continues at `start`
+    continues = False  # True if the last sentence continues at `start`.
     while start < len(text):
         match = _BLOCK_END.search(text, start)
         end = match.end() if match else len(text)
@@ -157,9 +157,9 @@ def _with_space(part: str, *, first: bool) -> str:
 
 
 def _parts(sentence: str) -> Iterator[str]:
-    """Split an overlong sentence at white space, or anywhere if it has none.
+    """Split a very long sentence at white space, or anywhere if it contains none.
 
-    The tokens change only if a word is cut in two, and WordPiece would turn a word of this length
+    This changes the tokens only if a word is cut in two, and WordPiece turns a word of this length
     into a single [UNK] anyway.
     """
     begin = 0
@@ -183,7 +183,7 @@ def _calls(parts: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 SPECIAL_TOKENS_PER_FRAGMENT = 3  # [CLS] A [SEP] B [SEP]
-_POSITIONS_PER_FRAGMENT = 32  # a record of n positions has at most n / 32 fragments by default
+_POSITIONS_PER_FRAGMENT = 32  # By default, a record of n positions has at most n / 32 fragments.
 
 
 def default_max_fragments(max_length: int) -> int:
@@ -218,10 +218,10 @@ def pack_documents(
 ) -> list[list[Fragment]]:
     """Split documents into fragments, and pack the fragments into records without losing tokens.
 
-    A document's tokens are split at exactly the capacity of a record, even within a sentence. What
-    remains at the end of a document is packed together with the remainders of other documents and
-    is never split again. Full records come first, in the order of their documents, followed by the
-    packed ones. Source: best-fit packing, Ding et al. 2024, "Fewer Truncations Improve Language
+    A document's tokens are split at exactly the capacity of a record, even within a sentence. The
+    remainder at the end of a document is packed together with the remainders of other documents,
+    and is never split again. Full records come first, in the order of their documents, and packed
+    records follow. Source: best-fit packing, Ding et al. 2024, "Fewer Truncations Improve Language
     Modeling", section 3, with an additional limit on the number of fragments.
 
     Args:
@@ -261,11 +261,11 @@ def _pack_tails(
     """Pack fragments by best fit in three different orders, and return the smallest packing.
 
     The first order is by length, longest first, which is best if fragments are few or long. If many
-    fragments are short, the shortest ones come at the end, where records reach `max_fragments` long
-    before they are full, which produces up to 30% more records than needed. The other two orders
-    sort only the fragments longer than a quarter or half of a record, and append the rest in their
-    original order. Their results are within 1% of the minimum, or 6% if `max_fragments` limits half
-    of the records.
+    fragments are short, however, the shortest ones come last, and records of them reach
+    `max_fragments` long before they are full. This produces up to 30% more records than necessary.
+    The other two orders sort only the fragments longer than a quarter or half of a record, and
+    append the rest in their original order. Their results are within 1% of the minimum, or 6% if
+    `max_fragments` limits half of the records.
     """
     by_length = sorted(tails, key=lambda fragment: -len(fragment.token_ids))
     attempts = []
@@ -281,8 +281,8 @@ def _best_fit(
 ) -> list[list[Fragment]]:
     """Put each fragment into the fullest open record that still has enough space."""
     records: list[list[Fragment]] = []
-    # Open records are indexed by their free space. A bit set holds the amounts of free space that
-    # occur; shifting it and taking the lowest set bit gives the tightest fit.
+    # Open records are indexed by their free space. In an integer, bit n is set if a record has n
+    # free positions. Shifting this integer and taking its lowest set bit gives the tightest fit.
     by_space: list[list[int]] = [[] for _ in range(max_length + 1)]
     spaces = 0
     for fragment in fragments:

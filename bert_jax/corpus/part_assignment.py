@@ -1,4 +1,4 @@
-"""Screen documents on multiple machines if filters are set, and assign kept documents to units."""
+"""Screen documents on multiple machines if filters are set, and assign documents to shards."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def assign_documents(
       request: the corpus to prepare.
       preparation: the state of the preparation, in which the result of screening is stored.
       tasks: the inputs.
-      scans: their scans.
+      scans: the scans of the inputs.
       files: the files that machines exchange.
       part: the index of the part whose documents to screen, and the number of parts; None if all
         documents must already have been screened.

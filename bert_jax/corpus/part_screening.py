@@ -1,7 +1,7 @@
 """Screen the documents of a corpus on multiple machines.
 
 From the scans of all inputs, every machine computes the same blocks of documents as a preparation
-on one machine. It screens its share of the blocks, and then any block that no other machine has
+on one machine. It screens its share of the blocks, and then all blocks that no other machine has
 screened yet.
 """
 
@@ -61,8 +61,8 @@ class BlockReader:
 
     Attributes:
       tasks: the inputs.
-      scans: their scans.
-      unique: the documents in them that are neither duplicates nor held-out repeats.
+      scans: the scans of the inputs.
+      unique: the documents that are neither duplicates nor held-out repeats.
       num_heldout: the number of inputs that are held out completely, which come first.
     """
 
@@ -120,7 +120,7 @@ class BlockReader:
 
         Args:
           spans: the blocks, in order.
-          is_finished: returns whether a block can be skipped; called just before its turn.
+          is_finished: returns whether to skip a block. It is called just before the block is read.
 
         Raises:
           ValueError: an input has changed since it was scanned.
@@ -201,7 +201,7 @@ def screen_part(
     num_workers: int,
     progress: Callable[[float], None],
 ) -> Screening:
-    """Screen one part of the blocks and then any others that are missing, and combine all results.
+    """Screen one part of the blocks and then any other unscreened blocks, and combine all results.
 
     The combined result is kept, and is not computed again if another part or an earlier run of this
     one has kept it.
@@ -213,7 +213,7 @@ def screen_part(
       plan: everything that determines the corpus.
       part: the index of the part, and the number of parts.
       num_workers: the number of worker processes.
-      progress: called after every block with the fraction that this part has seen.
+      progress: called after every block, with the fraction of blocks that this part has processed.
 
     Raises:
       ValueError: an input has changed since it was scanned.

@@ -21,15 +21,16 @@ from bert_jax.corpus.workspace import (
 from bert_jax.storage.locations import file_names, is_file
 from bert_jax.storage.urls import Location
 
-_PATIENCE_SECONDS = 60.0  # much longer than the first part takes to check the plan
+_PATIENCE_SECONDS = 60.0  # The first part needs much less time to check the plan.
 _PAUSE_SECONDS = 0.1
 
 
 class PartWorkspace(Workspace):
     """A context manager for DIR/.work that other parts of the same preparation may share.
 
-    A part locks its own file exclusively, so that it cannot run twice at once, and shares the lock
-    of the directory, so that neither `prepare` nor a merge can run at the same time.
+    A part locks its own file exclusively, which prevents it from running twice at once. It also
+    shares the lock of the directory, which prevents `prepare` and a merge from running at the same
+    time.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class PartWorkspace(Workspace):
         except BaseException:
             self._release()
             raise
-        fcntl.flock(self._lock, fcntl.LOCK_SH)  # from now on, other parts may start
+        fcntl.flock(self._lock, fcntl.LOCK_SH)  # Other parts may start now.
 
     def _take_lock(self) -> IO[str]:
         self._part_lock = open_lock(self.work / f"part-{self._index}-of-{self._count}.lock")

@@ -3,8 +3,9 @@
 Parts may run on different machines at different times. They share only the output directory, and
 never wait for each other:
 
-1. A part scans its share of the inputs, and then any input that no other part has scanned yet.
-2. From all scans, every part computes the same units; see `assign`.
+1. A part scans its share of the inputs, and then all inputs that no other part has scanned yet. 2.
+From all scans, every part computes the same units, each with the documents of one shard; see
+`assign`.
 3. It reads the inputs that contain its share of the units again, and makes the shards.
 
 Parts write whole files, whose content does not depend on which part writes them. Therefore, the
@@ -244,7 +245,7 @@ def finished_units(
 ) -> Iterator[tuple[UnitSpan, UnitResult | None]]:
     """Yield each unit with its result, or None if its shard is missing, damaged or outdated."""
     keeper.refresh()
-    with ThreadPoolExecutor(num_threads) as pool:  # hashing releases Python's global lock
+    with ThreadPoolExecutor(num_threads) as pool:  # Hashing releases Python's global lock.
         results = pool.map(lambda span: keeper.kept(work, span.name), units)
         for span, result in zip(units, results, strict=True):
             usable = result is not None and result.unit_digest == span.digest
@@ -261,8 +262,8 @@ def in_stream_order(units: Sequence[UnitSpan], unit_bytes: int) -> list[str]:
 def _scan_order(tasks: Sequence[ScanTask], part: Part) -> list[ScanTask]:
     """Return the tasks in the order in which a part looks for inputs without a scan.
 
-    After its own inputs, a part scans inputs of the parts that follow it, beginning with those that
-    these parts would scan last.
+    After its own inputs, a part scans the inputs of the following parts, beginning with the inputs
+    that each of these parts scans last.
     """
     shares: list[list[ScanTask]] = [[] for _ in range(part.count)]
     total, before = sum(task.description["num_bytes"] for task in tasks), 0
@@ -296,7 +297,7 @@ def _missing_units(output: Location, assignment: Assignment, missing: Sequence[U
     names = [span.name for span in missing]
     counts = numbers_of_parts(output / WORK)
     parts = []
-    if len(counts) == 1:  # otherwise, the number of parts has changed
+    if len(counts) == 1:  # This is false if the number of parts has changed.
         (count,) = counts
         parts = [
             str(part)

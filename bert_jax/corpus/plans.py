@@ -1,7 +1,7 @@
 """Compare the plan of a preparation with that of an existing corpus, finished or not.
 
-A plan is everything that determines a corpus. Its keys are tokenizer_fingerprint, options, and
-sources, a list of dicts with the keys "path" and "num_bytes".
+A plan contains everything that determines a corpus. Its keys are tokenizer_fingerprint, options and
+sources. The sources are a list of dicts with the keys "path" and "num_bytes".
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from bert_jax.storage.objects import read_bytes
 from bert_jax.storage.urls import Location, ObjectUrl
 
 _MAX_DIFFERENCES = 5
-# Plan entries that may differ from those of a finished corpus, which is not prepared again.
+# A preparation accepts a finished corpus even if these entries of the plans differ.
 IGNORED_IF_FINISHED = ("libraries.",)
-# Plan entries that may differ from those of an unfinished corpus, since a rejected input may have
-# been fixed. Shards are kept only if their documents are unchanged.
+# A preparation resumes an unfinished one even if these entries of the plans differ, since the user
+# may have fixed a rejected input. Shards are kept only if their documents are unchanged.
 IGNORED_IF_UNFINISHED = ("on_bad_line", "size in bytes of ")
 
 

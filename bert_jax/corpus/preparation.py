@@ -45,7 +45,7 @@ from bert_jax.tokenizers.words import UnknownCounts
 
 @dataclass
 class Preparation:
-    """The state of one call to `make_corpus`: its inputs and the results of its units.
+    """The state of one call to `make_corpus`: its inputs and the results for its shards.
 
     Attributes:
       inputs: the expanded inputs.
@@ -56,7 +56,7 @@ class Preparation:
       unknown: the running counts of unknown tokens.
       source: the counts that the readers update.
       stream: the counts that `kept_documents` updates.
-      screening: the result of screening the documents; None if nothing is to be left out.
+      screening: the result of screening the documents; None if no documents are filtered out.
       screened_digest: a digest of the screened documents, which must not change afterwards.
       results: a dict from the name of each finished unit's shard to the unit's result.
       keeper: where finished shards are kept.

@@ -93,7 +93,8 @@ def prepare(
       language: the ISO 639-1 code of the language whose sentence rules are used.
       unit_bytes: the amount of text in one shard.
       sources: the options for reading the inputs; None for the defaults.
-      filters: which documents to leave out, in addition to exact duplicates; None for no others.
+      filters: which documents to leave out, in addition to exact duplicates; None to leave out only
+        those.
       workers: the number of worker processes. Defaults to one per core. Workers import the main
         script, so its call to `prepare` must be guarded by `if __name__ == "__main__":` (not needed
         in a notebook).
@@ -244,7 +245,7 @@ def _request(
     )
 
 
-# Maps names used by options, the manifest and `make_corpus` to the names used by `prepare`.
+# A dict from names in options, the manifest and `make_corpus` to the names in `prepare`.
 _PARAMETERS = {
     "max_pieces": "max_documents_per_record",
     "heldout_fraction": "held_out",

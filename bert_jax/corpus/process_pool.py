@@ -1,4 +1,4 @@
-"""Run worker processes for as long as a block of code needs them."""
+"""Run worker processes for the duration of a `with` block."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def process_pool(
 ) -> Iterator[ProcessPoolExecutor]:
     """Return a pool of processes, which are started when there is work for them.
 
-    The processes are killed when the block ends, which is safe if they rename a file only once it
-    is complete. They also end if this process is killed.
+    The processes are killed when the `with` block ends, which is safe if they rename files only
+    after completing them. They also end if this process is killed.
 
     Args:
       num_workers: the number of processes.
       initialize: a function that each process calls first; None for no function.
-      arguments: its arguments, which are pickled.
+      arguments: the arguments of `initialize`, which are pickled.
     """
     pool = ProcessPoolExecutor(num_workers, get_context("spawn"), _begin, (initialize, *arguments))
     try:
@@ -36,7 +36,7 @@ def process_pool(
 
 
 def _begin(initialize: Callable[..., None] | None, *arguments: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent handles Ctrl-C.
     end_with_parent()
     if initialize is not None:
         initialize(*arguments)

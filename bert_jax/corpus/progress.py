@@ -25,8 +25,8 @@ class Progress:
       new_text_bytes: the amount of text in new shards, in UTF-8 bytes.
       new_tokens: the number of tokens in new shards.
       peak_worker_memory: the maximum memory that any worker used, in bytes.
-      screened_bytes: while documents are screened, the amount of text that was screened, in UTF-8
-        bytes; None otherwise.
+      screened_bytes: the amount of text that was screened, in UTF-8 bytes; None if no documents are
+        being screened.
     """
 
     seconds: float

@@ -27,7 +27,7 @@ MAX_TOKEN_ID = {2: 0xFFFF, 4: 0x7FFFFFFF}  # batches are int32
 
 
 class CorruptRecordError(ValueError):
-    """The bytes of a record do not follow the layout.
+    """An error for a record whose bytes do not follow the layout.
 
     Attributes:
       index: the position of the record in the decoded list.
@@ -58,7 +58,7 @@ class Fragment:
 
 @dataclass(frozen=True)
 class RecordBatch:
-    """Many records as flat arrays, with the fragments of all records in their original order.
+    """A batch of records as flat arrays, with the fragments of all records in their original order.
 
     Attributes:
       num_records: the number of records.
@@ -143,7 +143,7 @@ def encode_record(fragments: Sequence[Fragment], token_bytes: int) -> bytes:
 
 
 def decode_records(blobs: Sequence[bytes], token_bytes: int) -> RecordBatch:
-    """Decode records into flat arrays, with Python overhead per call rather than per token.
+    """Decode records into flat arrays. The overhead of Python is per call, not per token.
 
     Raises:
       CorruptRecordError: the bytes of a record contradict its header.

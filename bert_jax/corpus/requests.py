@@ -49,7 +49,7 @@ class CorpusRequest:
       num_workers: the number of worker processes on this machine.
       progress: called after every shard; None for no calls.
       allow_unknown: whether more than a fifth of the tokens may be unknown.
-      screener: the settings for screening documents; None if nothing is to be left out.
+      screener: the settings for screening documents; None if no documents are filtered out.
     """
 
     inputs: PrepareInputs
@@ -115,7 +115,7 @@ def check_request(
     location = parse_location(output, "output")
     if isinstance(location, ObjectUrl):
         with naming_store_errors("output", location):
-            find(location)  # the bucket must exist and be readable
+            find(location)  # Check that the bucket exists and is readable.
             check_outside_bucket_corpora(location, "output")
     else:
         check_outside_corpora(location, "output")
@@ -140,7 +140,7 @@ def check_request(
 
 @contextmanager
 def advising_to_resume(output: Location) -> Iterator[None]:
-    """Make any OSError in the block say that the finished shards are kept."""
+    """Add the information that finished shards are kept to any OSError in a `with` block."""
     try:
         yield
     except OSError as error:
@@ -162,9 +162,9 @@ def warn_about_marks(request: CorpusRequest, preparation: Preparation) -> None:
 def explaining_unknown(
     request: CorpusRequest, preparation: Preparation, workspace: Workspace | BucketWorkspace | None
 ) -> Iterator[None]:
-    """Turn TooManyUnknownError into a ValueError with examples.
+    """Convert a TooManyUnknownError in a `with` block to a ValueError with examples.
 
-    If this was the first check, the unfinished work in `workspace`, if given, is removed.
+    If the first check fails, the unfinished work in `workspace` is removed, unless it is None.
     """
     try:
         yield
@@ -191,7 +191,7 @@ def publish(
     try:
         preparation.check_splits()
     except ValueError:
-        workspace.discard()  # it could not be resumed with other options
+        workspace.discard()  # The preparation could not be resumed with other options.
         raise
     if unknown.share > WARNED_SHARE:
         logger.warning(

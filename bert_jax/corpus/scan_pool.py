@@ -14,8 +14,8 @@ from bert_jax.corpus.shared_files import SharedFiles
 def scan_missing(tasks: Iterable[ScanTask], files: SharedFiles, num_workers: int) -> None:
     """Scan the inputs that have no scan yet, in the given order.
 
-    A single worker runs in this process. Whether an input has a scan is checked just before its
-    turn, since other machines may scan inputs at the same time.
+    If there is a single worker, it runs in this process. Since other machines may scan inputs at
+    the same time, each input is checked for a scan just before it is read.
 
     Raises:
       ValueError: an input cannot be used.
@@ -49,7 +49,7 @@ def fetched_scan(task: ScanTask, files: SharedFiles) -> Scan | None:
 
 
 def _collect(running: dict[Future[None], ScanTask], files: SharedFiles) -> None:
-    """Wait for at least one scan and share it, and raise its error if it failed."""
+    """Wait for at least one scan, and share it with other machines, or raise its error."""
     finished, _ = wait(running, return_when=FIRST_COMPLETED)
     for future in finished:
         task = running.pop(future)

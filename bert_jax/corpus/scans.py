@@ -25,7 +25,7 @@ from bert_jax.json_files import read_json_object
 from bert_jax.text.documents import SourceCounts, SourceOptions
 from bert_jax.text.sources import read_documents
 
-SCANS = "scans"  # the subdirectory of the directory for unfinished work
+SCANS = "scans"  # The directory for unfinished work has this subdirectory.
 _ROW = [("high", "<u8"), ("low", "<u8"), ("position", "<u4"), ("size", "<u8")]
 _FOLDED = [("folded_high", "<u8"), ("folded_low", "<u8")]
 _ROWS_PER_CHUNK = 1 << 16
@@ -90,7 +90,7 @@ def scan_tasks(
 def scan_input(task: ScanTask, work: Path) -> None:
     """Read an input, and write its scan atomically.
 
-    Scanning the same input again writes the same bytes, so it does not matter if two machines do.
+    Every scan of the same input writes the same bytes, so two machines may scan an input at once.
 
     Raises:
       ValueError: the input cannot be used.
@@ -185,7 +185,7 @@ def _made_from(task: ScanTask) -> dict[str, Any]:
 def scan_files(number: int) -> tuple[str, str]:
     """Return the paths of a scan's files, relative to the directory for unfinished work.
 
-    The first one marks the scan as finished.
+    The first file marks the scan as finished.
     """
     return f"{SCANS}/{number:06d}.json", f"{SCANS}/{number:06d}.npy"
 

@@ -22,7 +22,7 @@ from bert_jax.json_files import parse_json
 from bert_jax.text.files import is_hub, is_tfds
 
 BLOCK_BYTES = 4 << 20
-_BEGINNING = 300  # characters of a document that are kept for reports
+_BEGINNING = 300  # For reports, this many characters of a document are kept.
 
 
 @dataclass(frozen=True)

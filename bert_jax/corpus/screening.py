@@ -110,7 +110,7 @@ class Screener:
 
     @classmethod
     def load(cls, options: FilterOptions) -> Screener | None:
-        """Check the options and read the evaluation data, or return None if nothing is left out.
+        """Check the options and read the evaluation data; return None if there are no filters.
 
         Raises:
           ValueError: a library is missing, or evaluation data cannot be used.

@@ -10,7 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from bert_jax.corpus.process_pool import process_pool
 from bert_jax.corpus.screened_blocks import BlockScreener, DocumentBlock
 
-_WAITING_BLOCKS = 2  # blocks per worker that are read ahead
+_WAITING_BLOCKS = 2  # For each worker, this many blocks are read ahead.
 
 
 def screen_blocks(
@@ -20,10 +20,10 @@ def screen_blocks(
     progress: Callable[[], None],
     screened: Callable[[int], None] = lambda number: None,
 ) -> list[int]:
-    """Screen the blocks that have no result yet. A single worker runs in this process.
+    """Screen the blocks that have no result yet. If there is one worker, it runs in this process.
 
     Args:
-      blocks: the blocks. Whether a block has a result is checked just before its turn.
+      blocks: the blocks. Each block is checked for a result just before it is screened.
       screener: the settings.
       num_workers: the number of worker processes.
       progress: called after every block.

@@ -21,7 +21,7 @@ from bert_jax.storage.urls import Location, ObjectUrl
 logger = logging.getLogger(__name__)
 
 DEFAULT_CACHE_GIB = 100.0
-_PREFETCHES = 4  # shards that are copied at the same time before they are needed
+_PREFETCHES = 4  # This many shards are copied at the same time before they are needed.
 
 
 def corpus_cache(directory: str | os.PathLike[str] = "", gib: float = DEFAULT_CACHE_GIB) -> Cache:
@@ -36,7 +36,7 @@ def corpus_cache(directory: str | os.PathLike[str] = "", gib: float = DEFAULT_CA
 
 
 class BucketShardFiles:
-    """Copies of the shards in a bucket; each is verified against the manifest when it is copied.
+    """Local copies of the shards in a bucket, which are verified against the manifest when copied.
 
     If the cache has room for the whole split, threads also copy shards that have not been requested
     yet. A process does not wait for these threads when it ends. Any number of processes on one host
@@ -113,8 +113,9 @@ class BucketShardFiles:
         start = os.getpid() % max(1, len(self._shards))
         waiting = deque([*range(start, len(self._shards)), *range(start)])
         for number in range(min(_PREFETCHES, len(waiting))):
-            # An executor is not used, because Python would wait for its threads at exit, until the
-            # whole corpus has been copied. Incomplete copies are removed later.
+            # Daemon threads are used instead of an executor, because at exit, Python waits for the
+            # threads of an executor, until the whole corpus has been copied. Incomplete copies are
+            # removed later.
             threading.Thread(
                 target=self._fetch_ahead, args=[waiting], name=f"copy-shards-{number}", daemon=True
             ).start()
@@ -130,7 +131,8 @@ class BucketShardFiles:
             try:
                 with self._copy(shard):
                     self._finished(shard)
-            except (OSError, ValueError) as error:  # raised again when the shard is requested
+            # The error occurs again when the shard is requested.
+            except (OSError, ValueError) as error:
                 logger.warning("a shard could not be copied ahead of time: %s", error)
 
     def _finished(self, shard: int) -> None:

@@ -1,4 +1,4 @@
-"""Turn units of documents into shard files, in worker processes."""
+"""Turn units of documents into shard files, one unit per shard, in worker processes."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ def write_records(path: Path, blobs: Sequence[bytes]) -> ShardInfo:
             for blob in blobs:
                 writer.write(blob)
             writer.close()
-        except RuntimeError as error:  # ArrayRecord raises this for any error, even a full disk
+        # ArrayRecord raises this type for any error, even for a full disk.
+        except RuntimeError as error:
             raise NotWritten(path, full_disk(error) or str(error)) from error
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
@@ -204,7 +205,7 @@ def _tokenize(unit: Unit, encoder: Encoder, settings: ShardSettings) -> list[Tok
             text = clean_document(text, settings.filters)
         try:
             tokens = tokenize_document(text, encoder, settings.language, dtype)
-        except BaseException as error:  # a panic in Rust code is not an Exception
+        except BaseException as error:  # A panic in Rust code is not a subclass of Exception.
             error.add_note(f"in the document that begins with {text[:80]!r}")
             raise
         documents.append(TokenizedDocument(document_id, *tokens))
@@ -230,7 +231,7 @@ class FinishedUnit:
 class _Worker:
     process: SpawnProcess
     connection: Connection
-    unit: str = ""  # the name of its current unit; empty while it is idle
+    unit: str = ""  # The name of the worker's current unit; empty while the worker is idle.
 
 
 class WorkerPool:
@@ -259,7 +260,7 @@ class WorkerPool:
         try:
             worker.connection.send(unit)
         except (BrokenPipeError, ConnectionResetError):
-            _receive(worker)  # raises the error that ended the worker
+            _receive(worker)  # This raises the error that ended the worker.
             raise
 
     def _idle(self) -> _Worker | None:
@@ -297,7 +298,8 @@ class WorkerPool:
         traceback: TracebackType | None,
     ) -> None:
         for worker in self._workers:
-            worker.process.kill()  # safe, since files are renamed only when they are complete
+            # Killing is safe, since files are renamed only when they are complete.
+            worker.process.kill()
         for worker in self._workers:
             worker.process.join()
             worker.connection.close()
@@ -323,7 +325,7 @@ def _serve(requests: Connection, tokenizer: Path, settings: ShardSettings, direc
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     # A worker that outlives a killed preparation could replace a shard of the next preparation.
     end_with_parent()
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers already use all cores
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # The workers already use all cores.
     try:
         encoder = Tokenizer.load(tokenizer)
         while True:
@@ -341,7 +343,7 @@ def _serve(requests: Connection, tokenizer: Path, settings: ShardSettings, direc
 def peak_memory() -> int:
     """Return the maximum memory that this process has used, in bytes."""
     status = Path("/proc/self/status")
-    if status.exists():  # on Linux, ru_maxrss includes the size of the spawning process
+    if status.exists():  # On Linux, ru_maxrss includes the size of the spawning process.
         fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
         return int(fields["VmHWM"].split()[0]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024

@@ -72,7 +72,7 @@ class SharedFiles(Protocol):
         """Remove a file on this machine and, in a bucket, the file for other machines."""
 
     def forget(self) -> None:
-        """Forget which files other machines have finished, so that this is looked up again."""
+        """Forget which files other machines have finished; the next call looks them up again."""
 
     def keep_shard(self, name: str) -> None:
         """Keep the shard of a unit and its result, which are in `work`."""
@@ -238,15 +238,15 @@ class WorkPlace:
 
     Attributes:
       work: the absolute path or the URL of the directory.
-      run: identifies the run of the command, so that a worker process does not use the files of an
-        earlier one.
+      run: an identifier of this run of the command, which prevents worker processes from using the
+        files of an earlier run.
     """
 
     work: str
     run: str
 
     def files(self) -> SharedFiles:
-        """Return the files of this worker process; a process uses one local directory for a URL."""
+        """Return the files of this worker process, which uses one local directory per URL."""
         return _files_of_process(self, os.getpid())
 
 

@@ -18,8 +18,8 @@ from bert_jax.corpus.records import RecordBatch
 MAX_ROWS = 1 << 16
 _MAX_POSITIONS = 1 << 25
 _RUN_ROWS = 32
-# The rows of a document can be anywhere in its shard but never in another one, so the lengths of
-# documents are measured in whole shards.
+# The rows of a document can be anywhere in one shard, but are never in two shards. The lengths of
+# documents are therefore measured in whole shards.
 _MAX_SHARDS = 256
 _MAX_SHARD_POSITIONS = 1 << 27
 _READ_ROWS = 1024
@@ -33,9 +33,9 @@ class CorpusStatistics:
       num_rows: the number of rows that were read to measure rows and count tokens.
       num_runs: the number of runs of consecutive rows that these rows form.
       num_shards: the number of shards that were read to measure the documents.
-      positions: how many positions of a row hold tokens, if every document in it is written as
-        `[CLS] A [SEP] B [SEP]`; the mean over a whole split is the fill rate times the length of a
-        row.
+      positions: how many positions of a row contain tokens, if every document in the row is written
+        as `[CLS] A [SEP] B [SEP]`. The mean over a whole split is the fill rate times the length of
+        a row.
       documents: how many documents are in a row.
       document_tokens: how many tokens a document has, without special tokens.
       token_counts: [vocab_size] how often each token occurs in the rows.
@@ -51,7 +51,7 @@ class CorpusStatistics:
 
 
 def measure(corpus: Corpus) -> CorpusStatistics:
-    """Measure a split of a corpus, in bounded time for a corpus of any size.
+    """Measure a split of a corpus. The time is limited even if the corpus is very large.
 
     Raises:
       ValueError: the split has no records, or a shard cannot be read.
@@ -113,7 +113,7 @@ def _sampled_shards(corpus: Corpus) -> list[NDArray[np.int64]]:
 
 
 def _document_tokens(corpus: Corpus, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the number of tokens of each document in these rows, which make up a shard."""
+    """Return the number of tokens of each document in the rows of one shard."""
     batches = [(batch.fragment_document, batch.fragment_length) for batch in _batches(corpus, rows)]
     documents, lengths = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
     _, number = np.unique(documents, return_inverse=True)

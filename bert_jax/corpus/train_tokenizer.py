@@ -287,7 +287,7 @@ class _Texts:
         self._report(progress)
         if self._marked is not None and (warning := self._marked.warning()):
             logger.warning("%s", warning)
-        self._marked = None  # the second pass has the same words
+        self._marked = None  # The second pass reads the same words.
 
     def _report(self, progress: ReadingProgress) -> None:
         if self._on_progress is not None:
@@ -328,10 +328,11 @@ def _save(tokenizer: Tokenizer, files: Mapping[str, bytes], directory: Path) -> 
 
 def _write(tokenizer: Tokenizer, files: Mapping[str, bytes], output: Path) -> None:
     """Write all of a tokenizer's files to `output`, or none if any of them cannot be written."""
-    output = output.absolute()  # "." has no name from which a temporary name could be derived
+    output = output.absolute()  # A temporary name cannot be derived from ".".
     with writing(output):
         make_directory(output.parent)
-        # An existing directory may be a mount point, so a temporary one is created inside it.
+        # An existing directory may be a mount point, so the temporary directory is created inside
+        # it.
         neighbor = output / FILE_NAMES[0] if output.exists() else output
         with temporary_beside(neighbor, directory=True) as temporary:
             try:

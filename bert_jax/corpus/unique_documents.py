@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bert_jax.corpus.scans import Scan
 
-# How many digests are sorted at a time, which takes about 700 MB.
+# The number of digests that are sorted at a time. Sorting them takes about 700 MB of memory.
 _DIGESTS_PER_PASS = 1 << 24
 
 
@@ -20,7 +20,7 @@ class UniqueDocuments:
     """The documents that are neither exact duplicates nor repeats of held-out ones.
 
     Attributes:
-      kept: for each input, an array [documents] that says whether each document is unique.
+      kept: for each input, a boolean array [num_documents] that is true for unique documents.
       heldout_repeats: the number of repeats of held-out documents.
     """
 
@@ -31,7 +31,8 @@ class UniqueDocuments:
 def find_unique(scans: Sequence[Scan], num_heldout: int) -> UniqueDocuments:
     """Find exact duplicates and held-out repeats among the documents of all inputs.
 
-    Memory usage is one byte per document, plus 16 bytes per held-out document, plus a constant.
+    This takes one byte of memory per document, 16 bytes per held-out document, and a constant
+    amount.
     """
     kept = [np.ones(len(scan.rows), np.bool_) for scan in scans]
     repeats = _drop_repeats(scans, kept, num_heldout)
@@ -53,7 +54,7 @@ def _drop_repeats(scans: Sequence[Scan], kept: list[NDArray[np.bool_]], num_held
 
 
 def _folded(scan: Scan) -> NDArray[np.bytes_]:
-    """Return the 16-byte digests [documents] that ignore case and white space."""
+    """Return the 16-byte digests that ignore case and white space, as an array [num_documents]."""
     digests = np.empty((len(scan.rows), 2), np.uint64)
     digests[:, 0], digests[:, 1] = scan.rows["folded_high"], scan.rows["folded_low"]
     return digests.view("S16").ravel()
@@ -67,7 +68,8 @@ def _drop_duplicates(scans: Sequence[Scan], kept: list[NDArray[np.bool_]]) -> No
         slices = [scan.rows[_find(scan, low) : _find(scan, high)] for scan in scans]
         inputs = np.repeat(np.arange(len(scans), dtype=np.uint32), [len(part) for part in slices])
         rows = np.concatenate([part[["high", "low", "position"]] for part in slices])
-        order = np.lexsort((rows["low"], rows["high"]))  # stable, so the first document stays first
+        # The sort is stable, so the first document stays first.
+        order = np.lexsort((rows["low"], rows["high"]))
         rows, inputs = rows[order], inputs[order]
         same = (rows["high"][1:] == rows["high"][:-1]) & (rows["low"][1:] == rows["low"][:-1])
         repeated = 1 + np.flatnonzero(same)

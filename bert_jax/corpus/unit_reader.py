@@ -52,9 +52,9 @@ def placed_documents(
 
     Args:
       task: the input.
-      scan: its scan.
-      kept: whether each of its documents [documents] is kept.
-      start: the state of the assignment before it.
+      scan: the scan of the input.
+      kept: a boolean array [num_documents] that is true for the kept documents of the input.
+      start: the state of the assignment before the input.
       options: the options of the assignment.
       chosen: the names of the units whose documents to yield; None for all.
 
@@ -117,7 +117,7 @@ class UnitReader:
 
     Attributes:
       tasks: all inputs.
-      scans: their scans.
+      scans: the scans of the inputs.
       assignment: the units.
       options: the options that determined the units.
     """
@@ -128,7 +128,7 @@ class UnitReader:
     options: AssignOptions
 
     def read(self, spans: Sequence[UnitSpan]) -> Iterator[Unit]:
-        """Yield some units as soon as they are complete, reading only the inputs they are in.
+        """Yield the chosen units as soon as they are complete, reading only the inputs they are in.
 
         Raises:
           ValueError: an input has changed since it was scanned.

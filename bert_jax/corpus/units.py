@@ -1,4 +1,4 @@
-"""Group a corpus's documents into units of work, which are the same for any number of workers."""
+"""Group the documents of a corpus into units, each of which becomes one shard."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from bert_jax.corpus.document_stream import SPLITS, KeptDocument, Split
 
-# The first units of a split are small, so that even a small corpus uses all cores: eight units of
-# 1/32 of the configured size, then eight each of 1/16, 1/8, 1/4 and 1/2.
+# The first units of a split are small, so that even a small corpus uses all cores. Eight units have
+# 1/32 of the configured size, followed by eight units each of 1/16, 1/8, 1/4 and 1/2.
 _RAMP_DOUBLINGS = 5
 _RAMP_UNITS = 8
 # The memory in bytes that a worker needs for each document, in addition to the document's text.
@@ -51,7 +51,7 @@ def shard_name(split: Split, index: int) -> str:
 
 
 def unit_threshold(index: int, unit_bytes: int) -> int:
-    """Return the size at which a split's unit number `index` is full."""
+    """Return the size in bytes at which the unit with this index in a split is full."""
     return unit_bytes >> max(0, _RAMP_DOUBLINGS - index // _RAMP_UNITS)
 
 

@@ -79,7 +79,7 @@ def check_outside_corpora(path: Path, name: str) -> None:
 
 
 def directory_kind(directory: Path) -> Kind | None:
-    """Return what kind of directory this is, judging by its files, or None if it is unknown."""
+    """Return the kind of a directory, which its files reveal, or None if it is unknown."""
     if has_corpus(directory):
         return "corpus"
     if (directory / SWEEP_NAME).is_file():
@@ -178,7 +178,7 @@ def _check_contents(
 
 
 class Workspace:
-    """A context manager for DIR/.work that locks it so that no other `prepare` can run there.
+    """A context manager that locks DIR/.work, so that no other `prepare` can write to DIR.
 
     Attributes:
       output: the corpus directory.
@@ -207,7 +207,7 @@ class Workspace:
         make_directory(self.work)
         self._lock = self._take_lock()
         try:
-            if (self.output / MANIFEST).exists():  # finished since the caller looked for it
+            if (self.output / MANIFEST).exists():  # It was finished after the caller's check.
                 raise ValueError(finished_meanwhile(self.output))
             self._check_plan(plan)
         except ValueError:
@@ -229,7 +229,8 @@ class Workspace:
         elif differences := plan_differences(read_plan(path), plan, ignored=IGNORED_IF_UNFINISHED):
             if any(self.work.glob("*.arrayrecord")):
                 raise ValueError(different_settings(self.output, differences, self.work))
-        shutil.rmtree(self.work / TOKENIZER, ignore_errors=True)  # may be from another tokenizer
+        # The copy may be from another tokenizer.
+        shutil.rmtree(self.work / TOKENIZER, ignore_errors=True)
         write_file(path, json.dumps(plan, indent=1))
 
     def _clean_up(self) -> None:
@@ -254,7 +255,8 @@ class Workspace:
 
     def discard(self) -> None:
         """Remove all files of a preparation that cannot be resumed."""
-        (self.work / PLAN).unlink()  # removed first, to mark the other files as leftovers
+        # The plan is removed first, which marks the other files as leftovers.
+        (self.work / PLAN).unlink()
         shutil.rmtree(self.work)
 
     def publish(self, manifest: Manifest) -> None:
@@ -265,7 +267,7 @@ class Workspace:
             os.replace(self.work / SCREENED / name, self.output / name)
         shutil.rmtree(self.output / TOKENIZER, ignore_errors=True)
         os.replace(self.work / TOKENIZER, self.output / TOKENIZER)
-        sync_directory(self.output)  # the files must exist before the manifest does
+        sync_directory(self.output)  # The files must be on disk before the manifest.
         write_manifest(self.output, manifest)
         # Another process that finds the manifest removes this directory as well.
         shutil.rmtree(self.work, ignore_errors=True)
@@ -288,7 +290,7 @@ def open_lock(path: Path) -> IO[str]:
 
 
 def try_lock(lock: IO[str], kind: int) -> bool:
-    """Try to take a lock, and return whether it was taken; another process may hold it.
+    """Try to take a lock that another process may hold, and return whether it was taken.
 
     Args:
       lock: the open file.
