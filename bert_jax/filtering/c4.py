@@ -47,7 +47,7 @@ class C4:
 def clean_c4(text: str, rules: C4) -> str:
     """Return the lines of a text that C4 keeps, without citation markers.
 
-    Lines for which `check_c4` would reject the whole text are kept too.
+    Lines that cause `check_c4` to reject the whole text are kept too.
     """
     lines = (line.strip() for line in text.splitlines())
     kept = (
@@ -73,7 +73,7 @@ def _is_kept(line: str, rules: C4) -> bool:
 
 
 def check_c4(text: str, rules: C4) -> Finding | None:
-    """Return the first rule for whole texts that a cleaned text fails, or None."""
+    """Return the first rule for whole texts that a cleaned text fails, or None if it passes all."""
     if _LOREM_IPSUM in text.lower():
         return Finding("c4.lorem_ipsum", "contains “lorem ipsum”")
     if "{" in text:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bert_jax.files import NotWritten, writing
 
-_PART = 1 << 20  # documents that are processed at a time
+_PART = 1 << 20  # This many documents are processed at a time.
 _CACHE_KIB = 65_536
 
 
@@ -34,7 +34,8 @@ class Clusters:
         self._path = path
         with writing(path):
             path.unlink(missing_ok=True)
-            with open(path, "wb") as file:  # allocate now; a mapped file cannot report a full disk
+            # Allocate the space now, because a full disk cannot be reported for a mapped file.
+            with open(path, "wb") as file:
                 for start in range(0, num_documents, _PART):
                     file.write(np.arange(start, min(num_documents, start + _PART)).tobytes())
         self._parents: NDArray[np.int64] = (

@@ -18,10 +18,10 @@ from bert_jax.text.documents import SourceCounts
 from bert_jax.text.files import JSON_LINES_SUFFIXES, PARQUET_SUFFIXES, content_suffix
 
 NGRAM_WORDS = 13
-CONTAMINATED = "contaminated"  # the name of the rule
+CONTAMINATED = "contaminated"  # This is the name of the rule.
 _TABLE_SUFFIXES = (".csv", ".tsv")
 _BLANK_LINES = re.compile(r"\n\s*\n")
-_COMPACTED = 10_000  # merge the n-grams found so far whenever this many texts were read
+_COMPACTED = 10_000  # After every 10,000 texts, merge the n-grams found so far.
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,9 @@ class EvaluationNgrams:
 def read_evaluation_ngrams(paths: Sequence[str], encoding: str = "utf-8") -> EvaluationNgrams:
     """Read the n-grams of evaluation data.
 
-    Plain text is divided at blank lines, and a table (.csv, .tsv) into lines. In JSON and JSON
-    Lines, every string is a text, and in Parquet, every value in a column of strings.
+    Plain text is divided into texts at blank lines, and each line of a table (.csv, .tsv) is a
+    text. In JSON and JSON Lines, every string is a text. In Parquet, every value in a column of
+    strings is a text.
 
     Args:
       paths: the files, which may be compressed like the inputs of a corpus, except for Parquet.
@@ -82,7 +83,8 @@ def check_contamination(text: str, evaluation: Hashes) -> Finding | None:
     if not count:
         return None
     words = text.split()
-    # This is only approximate if the script has no spaces or punctuation is set off by spaces.
+    # The position is only approximate if the script has no spaces, or if spaces surround
+    # punctuation.
     place = min(int(np.flatnonzero(shared)[0]), max(0, len(words) - NGRAM_WORDS))
     sample = " ".join(words[place : place + NGRAM_WORDS])
     sequences = f"{count:,} sequence{'s' * (count != 1)} of {NGRAM_WORDS} words"

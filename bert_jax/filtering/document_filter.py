@@ -1,7 +1,7 @@
 """Apply all filters that look at one document at a time.
 
-Both functions depend only on the document and the options, so they can run anywhere and in any
-order.
+The results depend only on the document and the options, so documents can be filtered on any machine
+and in any order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bert_jax.filtering.words import Hashes
 
 
 def clean_document(text: str, options: FilterOptions) -> str:
-    """Return a document's text, without the lines that C4 drops if its rules are enabled."""
+    """Return a document's text; if C4's rules are enabled, without the lines that they drop."""
     return clean_c4(text, options.c4) if "c4" in options.quality_rules else text
 
 

@@ -15,14 +15,14 @@ _OPEN_FILES = 64
 
 
 def pack_shingles(hashes: Hashes, counts: NDArray[np.intp]) -> Hashes:
-    """Return the contents of a file with the shingles of consecutive documents.
+    """Return the contents of a file with the shingles (word n-grams) of consecutive documents.
 
     Args:
       hashes: the hashes of all shingles, one document after another, which may contain repetitions.
       counts: the number of hashes of each document.
 
     Returns:
-      For each document, the end of its set among all hashes, and then the sorted sets.
+      The arrays to store: the end of each document's set among all hashes, and the sorted sets.
     """
     parts = np.split(hashes, np.cumsum(counts)[:-1]) if len(counts) else []
     sets = [np.unique(part) for part in parts]

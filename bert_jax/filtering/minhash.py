@@ -21,7 +21,8 @@ LOWEST_THRESHOLD, HIGHEST_THRESHOLD = 0.3, 0.99
 _STANDARD_ERROR = 0.025
 _FEWEST_PERMUTATIONS = 64
 _CANDIDATE_PROBABILITY = 0.99
-_CHUNK = 1 << 15  # shingles that are hashed at a time, so that they stay in the processor's cache
+# This many shingles are hashed at a time, so that they stay in the processor's cache.
+_CHUNK = 1 << 15
 _SEED = 1997
 
 # A signature keeps the low 16 bits of every minimum, as in b-bit minwise hashing (Li and König
@@ -34,10 +35,11 @@ Signatures = NDArray[np.uint16]
 class MinHash:
     """The permutations and bands that are used for a similarity threshold.
 
-    There are enough permutations for the estimate at the threshold to have a standard error of
-    0.025, but at least 64. A band has as many rows as possible while a pair at the threshold still
-    agrees in at least one band, and so becomes a candidate, with probability 0.99. At 0.8, there
-    are 256 permutations, in 32 bands of 8 rows.
+    The number of permutations gives estimates at the threshold a standard error of 0.025, but is at
+    least 64. Two documents become candidates if they agree in at least one band. The number of rows
+    in a band is the largest for which a pair at the threshold becomes a candidate with a
+    probability of at least 0.99. For a threshold of 0.8, there are 256 permutations, in 32 bands of
+    8 rows.
 
     Attributes:
       threshold: the similarity at or above which documents are near-duplicates.
@@ -49,7 +51,7 @@ class MinHash:
     def num_permutations(self) -> int:
         """The number of permutations, and the length of a signature."""
         variance = self.threshold * (1 - self.threshold)
-        # Rounding keeps 0.8 * 0.2 / 0.025**2 from becoming 257 through a rounding error.
+        # Without rounding, the result for 0.8 * 0.2 / 0.025**2 is 257 because of a rounding error.
         return max(_FEWEST_PERMUTATIONS, math.ceil(round(variance / _STANDARD_ERROR**2, 6)))
 
     @property
@@ -78,12 +80,12 @@ class MinHash:
         return self.sign_shingles(*all_shingles(texts, SHINGLE_WORDS))
 
     def sign_shingles(self, hashes: Hashes, counts: NDArray[np.intp]) -> Signatures:
-        """Return the signatures of the texts whose shingles `all_shingles` has returned."""
+        """Return the signatures of texts, given their shingles as returned by `all_shingles`."""
         return _signatures(hashes.astype(np.uint32), counts, self.num_permutations)
 
 
 def has_words(signatures: Signatures) -> NDArray[np.bool_]:
-    """Return whether each text has words; texts without words cannot be compared."""
+    """Return whether each text contains words; texts without words cannot be compared."""
     return np.any(signatures != 0xFFFF, axis=0)
 
 
@@ -104,7 +106,9 @@ def band_hashes(rows: Signatures) -> NDArray[np.uint64]:
       rows: the rows of the band, of shape (rows, num_texts).
     """
     hashes = np.full(rows.shape[1], 0xCBF29CE484222325, np.uint64)
-    for row in rows:  # the steps of FNV-1a, 16 bits at a time, with a shift that mixes the bits
+    # These are the steps of FNV-1a, for 16 bits at a time, with an additional shift to mix the
+    # bits.
+    for row in rows:
         hashes ^= row
         hashes *= np.uint64(0x9E3779B97F4A7C15)
         hashes ^= hashes >> np.uint64(29)
@@ -116,8 +120,8 @@ def _signatures(
 ) -> Signatures:
     """Return the signatures of sets of hashes, which may contain repetitions.
 
-    A permutation of the 32-bit hashes is a multiplication by an odd number modulo 2**32. This
-    is enough because the hashes themselves are already random.
+    Each permutation multiplies the 32-bit hashes by an odd number modulo 2**32. Multiplication is
+    sufficient because the hashes themselves are already random.
 
     Args:
       hashes: the hashes of all sets, one set after another.

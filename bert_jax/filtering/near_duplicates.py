@@ -25,8 +25,8 @@ Similarities = Callable[[Positions], NDArray[np.float64]]
 # Each document is compared only with the first documents in its bucket, so a bucket with n
 # documents takes time proportional to n.
 MAX_COMPARED = 256
-_ENTRIES = 1 << 22  # documents that are sorted at a time, which takes 250 MiB
-PAIRS = 1 << 14  # pairs whose signatures are compared at a time, which takes 16 MiB
+_ENTRIES = 1 << 22  # This many documents are sorted at a time, which takes 250 MiB.
+PAIRS = 1 << 14  # This many pairs of signatures are compared at a time, which takes 16 MiB.
 _OPEN_FILES = 64
 # The exact similarity is not computed if the estimate is this far below the threshold, which is
 # four times its standard error.
@@ -98,8 +98,8 @@ def find_near_duplicates(
       settings: the threshold, permutations and bands.
       clusters: the clusters to update.
       progress: called after each band.
-      shingles: the shingles of the documents, to compare the exact similarity of each candidate
-        with the threshold; None to compare the estimated similarity.
+      shingles: the shingles of the documents, used to compare the exact similarity of each
+        candidate with the threshold; None to compare the estimated similarity instead.
     """
     for band in range(settings.bands):
         for pairs in candidates(signatures, band * settings.rows, settings.rows):
@@ -113,7 +113,8 @@ def candidates(signatures: SignatureFiles, first_row: int, num_rows: int) -> Ite
     num_parts = max(1, -(-len(signatures) // _ENTRIES))
     for part in range(num_parts):
         positions, hashes = _part_of_band(signatures, first_row, num_rows, part, num_parts)
-        order = np.argsort(hashes, kind="stable")  # equal hashes stay in the order of the documents
+        # Equal hashes stay in the order of the documents.
+        order = np.argsort(hashes, kind="stable")
         positions, hashes = positions[order], hashes[order]
         is_first = np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)]
         starts = np.maximum.accumulate(np.where(is_first, np.arange(len(hashes)), 0))
@@ -130,7 +131,7 @@ def _part_of_band(
 ) -> tuple[Positions, NDArray[np.uint64]]:
     """Return the positions and band hashes of the documents in one part of a band.
 
-    Each document belongs to the part given by its hash modulo `num_parts`.
+    The hash of a document modulo `num_parts` is the number of the part that it belongs to.
     """
     positions, hashes = [np.zeros(0, np.int64)], [np.zeros(0, np.uint64)]
     for block_positions, block_hashes in signatures.band(first_row, num_rows):

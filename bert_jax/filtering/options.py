@@ -29,7 +29,8 @@ Contaminated = Literal["remove", "count"]
 class FilterOptions:
     """Which documents to leave out of a corpus, in addition to exact duplicates.
 
-    By default, nothing is left out. Only near-duplicates are also removed from held-out inputs.
+    By default, nothing else is left out. Near-duplicates are removed even from held-out inputs; all
+    other filters apply only to the rest.
 
     Attributes:
       min_words: the minimum number of words, separated by white space.
@@ -43,7 +44,8 @@ class FilterOptions:
       contaminated: whether contaminated documents are removed ("remove") or only counted ("count").
       near_duplicates: the Jaccard similarity, between 0.3 and 0.99, at or above which a document is
         removed as a near-duplicate of an earlier one.
-      verify_near_duplicates: whether the exact similarity decides, rather than the estimate.
+      verify_near_duplicates: whether the exact similarity is compared with the threshold, rather
+        than an estimate.
       gopher_quality: the limits for "gopher-quality".
       gopher_repetition: the limits for "gopher-repetition".
       c4: the limits for "c4".
@@ -176,7 +178,7 @@ class FilterOptions:
         }
 
     def _evaluation_checksums(self) -> dict[str, str | list[str]]:
-        """Return the SHA-256 of each file with evaluation data, or of all files with one name."""
+        """Return the SHA-256 of each file with evaluation data, keyed by the name of the file."""
         checksums: dict[str, list[str]] = {}
         for path in self.decontaminate:
             name = os.path.basename(path)

@@ -52,8 +52,8 @@ class FilterExample:
     """A document that a page shows.
 
     Attributes:
-      source: where the document comes from.
-      detail: why it is shown.
+      source: the origin of the document.
+      detail: the reason why the document is shown.
       beginning: the beginning of its text.
     """
 

@@ -68,7 +68,7 @@ def _check_parts(text: str, rules: GopherRepetition) -> Finding | None:
 
 
 def _duplicates(parts: list[str], num_characters: int) -> tuple[float, float]:
-    """Return the fraction of parts that occur earlier, and the fraction of characters in them."""
+    """Return the fraction of parts that occurred before, and the fraction of characters in them."""
     unique = set(parts)
     if len(unique) == len(parts):
         return 0.0, 0.0
@@ -111,7 +111,7 @@ def _top_characters(ids: Hashes, ends: NDArray[np.int_], length: int) -> int:
 
 
 def _duplicate_characters(ids: Hashes, ends: NDArray[np.int_], length: int) -> int:
-    """Return the number of characters in n-grams that occur earlier, each counted once."""
+    """Return the number of characters in n-grams that occurred before; each one is counted once."""
     ngrams = ngram_hashes(ids, length)
     if not len(ngrams):
         return 0

@@ -22,9 +22,9 @@ _SINGLE_RANGES = (
     *((0x3040, 0x30FF), (0x31F0, 0x31FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF)),
     *((0xFF66, 0xFF9F), (0x1B000, 0x1B16F), (0x20000, 0x323AF)),
 )
-_SLICE = 1 << 18  # characters after which a text is cut even inside a word, to bound memory
-_GROUP = 1 << 15  # characters that are processed together, so that they stay in the cache
-_NO_VALUE = np.uint64(1)  # stands for characters that are ignored
+_SLICE = 1 << 18  # To bound memory, a text is cut after this many characters, even inside a word.
+_GROUP = 1 << 15  # This many characters are processed together, so that they stay in the cache.
+_NO_VALUE = np.uint64(1)  # This is the value of ignored characters.
 _WHITE_SPACE = re.compile(r"\s")
 
 Hashes = NDArray[np.uint64]
@@ -33,10 +33,10 @@ Hashes = NDArray[np.uint64]
 def word_hashes(text: str) -> Hashes:
     """Return one hash for each word of a text, of shape (num_words,).
 
-    Words are separated by white space. Case is ignored, and so are all characters other than
-    letters, marks and digits, as in the comparison with evaluation data by Brown et al. (2020,
-    appendix C). In scripts without spaces between words, each character is a word. Case folding
-    maps single characters to single characters, so "ß" differs from "ss".
+    Words are separated by white space. Case is ignored, and so are all characters except letters,
+    marks and digits, as in Brown et al. (2020, appendix C). In scripts without spaces between
+    words, each character is a word. Case folding maps single characters to single characters, so
+    "ß" differs from "ss".
     """
     slices = [_hash_words(part)[0] for part in _slices(text)]
     return np.concatenate(slices) if slices else np.zeros(0, np.uint64)
@@ -73,7 +73,7 @@ def shingles(text: str, length: int) -> Hashes:
 
 
 def all_shingles(texts: Sequence[str], length: int) -> tuple[Hashes, NDArray[np.intp]]:
-    """Return the `shingles` of all texts, one text after another, and the number of each text's.
+    """Return the `shingles` of all texts, one text after another, and their number for each text.
 
     Short texts are hashed together, which is faster.
     """
@@ -100,7 +100,7 @@ def _group_shingles(texts: Sequence[str], length: int) -> tuple[Hashes, NDArray[
     words, stops = _hash_words("\n".join(texts), ends)
     sizes = np.diff(stops, prepend=0)
     ngrams = ngram_hashes(words, length)
-    is_inside = np.ones(len(ngrams), np.bool_)  # of a single text
+    is_inside = np.ones(len(ngrams), np.bool_)  # These n-grams lie inside a single text.
     across = (stops[:-1, None] - np.arange(1, length)).flatten()
     is_inside[across[(across >= 0) & (across < len(ngrams))]] = False
     found, counts = ngrams[is_inside], np.maximum(sizes - (length - 1), 0)
@@ -115,7 +115,7 @@ def _group_shingles(texts: Sequence[str], length: int) -> tuple[Hashes, NDArray[
 
 
 def _slices(text: str) -> Iterator[str]:
-    """Cut a text at white space into parts of about `_GROUP` characters, if possible."""
+    """Cut a text into parts of about `_GROUP` characters, at white space if possible."""
     start = 0
     while start < len(text):
         stop = start + _SLICE
@@ -138,9 +138,10 @@ def _hash_words(text: str, ends: NDArray[np.intp] | None = None) -> tuple[Hashes
     starts = _word_starts(kept, _singles(codes, is_kept))
     if not len(starts):
         return np.zeros(0, np.uint64), np.zeros(0 if ends is None else len(ends), np.intp)
-    # A word's hash is a polynomial in the position within the word. Its coefficients depend on the
-    # characters, and are zero for the spaces after the word. The powers of the positions in the
-    # text are divided by the power of the word's first position, which is exact modulo 2**64.
+    # The hash of a word is a polynomial. Its coefficients depend on the characters, and are zero
+    # for the spaces after the word. The exponents are positions in the word: powers for positions
+    # in the whole text are divided by the power for the word's first position. The division is
+    # exact modulo 2**64.
     kept *= _powers(_PRIME, len(kept))
     hashes = np.add.reduceat(kept, starts)
     hashes *= _powers(_INVERSE, len(kept))[starts]
@@ -154,17 +155,17 @@ def _kept_before(positions: NDArray[np.intp], is_kept: NDArray[np.bool_]) -> NDA
 
 
 def _singles(codes: NDArray[np.uint32], is_kept: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Return the positions, among the characters that are kept, of those that are words."""
+    """Return the positions, among the kept characters, of those that are words on their own."""
     unusual = np.flatnonzero(codes >= _SINGLE_RANGES[0][0])
     single = unusual[_kinds()[codes[unusual]] == _SINGLE]
     return _kept_before(single, is_kept) if len(single) else single
 
 
 def _word_starts(kept: Hashes, single: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return the position of each word's first character among the characters that are kept.
+    """Return the position of each word's first character, among the kept characters.
 
     Args:
-      kept: the coefficients of these characters, which are 0 for spaces.
+      kept: the coefficients of the kept characters, which are 0 for spaces.
       single: the positions of the characters that are words of their own.
     """
     is_space = kept == 0
@@ -174,7 +175,7 @@ def _word_starts(kept: Hashes, single: NDArray[np.intp]) -> NDArray[np.intp]:
     if not len(single):
         return starts
     begins = np.zeros(len(kept) + 1, np.bool_)
-    begins[single + 1] = True  # a word ends there, so another one begins, or there is a space
+    begins[single + 1] = True  # After the end of a word, there is either another word or a space.
     begins[:-1] &= ~is_space
     begins[single] = begins[starts] = True
     return np.flatnonzero(begins[:-1])
@@ -198,7 +199,7 @@ def _kinds() -> NDArray[np.uint8]:
 
 @functools.cache
 def _coefficients() -> Hashes:
-    """Return a random number for every character in words, 0 for spaces, and otherwise _NO_VALUE.
+    """Return a random number for each character in words, 0 for spaces, and _NO_VALUE for the rest.
 
     Characters that differ only in case have the same number.
     """
@@ -230,7 +231,7 @@ def _odd_factors(count: int) -> Hashes:
     return _mix(np.arange(1, count + 1, dtype=np.uint64)) | np.uint64(1)
 
 
-_PRIME = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2**64
+_PRIME = 0x9E3779B97F4A7C15  # An odd number has an inverse modulo 2**64.
 _INVERSE = pow(_PRIME, -1, 1 << 64)
 
 

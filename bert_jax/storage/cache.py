@@ -26,10 +26,10 @@ logger = logging.getLogger(__name__)
 DEFAULT_GIB = 32.0
 _DOWNLOAD_BYTES = 32 << 20
 _ATTEMPTS = 3
-# Empty files used as locks. Every user of a copy holds a shared lock on the first one, and the
-# process that downloads the copy holds an exclusive lock on the second.
+# These empty files serve as locks. Every process that uses a copy holds a shared lock on the first
+# file, and the process that downloads the copy holds an exclusive lock on the second file.
 _LOCK, _DOWNLOAD = "lock", "download"
-# The file with an upper bound on the size of all copies, which is locked while a copy is added.
+# This file contains an upper bound on the size of all copies. It is locked while a copy is added.
 _ROOM = "room"
 
 # The open files that hold the locks of copies that are kept until this process ends.
@@ -85,7 +85,7 @@ class Cache:
 
     def _keep(self, url: ObjectUrl, parts: Sequence[_Part]) -> Path:
         descriptor, path = self._hold(url, parts)
-        with suppress(KeyError):  # one open file per copy is enough
+        with suppress(KeyError):  # One open file per copy is enough.
             os.close(_kept.pop(path))
         _kept[path] = descriptor
         return path
@@ -102,11 +102,12 @@ class Cache:
                 with writing(self.directory):
                     download = _locked(folder / _DOWNLOAD, fcntl.LOCK_EX)
                 try:
-                    if _size(path) != num_bytes:  # not copied by another process in the meantime
+                    # Another process may have copied the object in the meantime.
+                    if _size(path) != num_bytes:
                         self._copy(path, parts, num_bytes)
                 finally:
                     os.close(download)
-            os.utime(descriptor)  # record the time of this use
+            os.utime(descriptor)  # Record the time of this use.
         except BaseException:
             os.close(descriptor)
             raise
@@ -119,11 +120,11 @@ class Cache:
             for info, name, sha256 in parts:
                 download(info, temporary / name if name else temporary, sha256)
             if path.is_dir():
-                shutil.rmtree(path)  # a damaged copy
+                shutil.rmtree(path)  # The copy is damaged.
             os.replace(temporary, path)
 
     def _reserve(self, temporary: Path, parts: Sequence[_Part], num_bytes: int) -> None:
-        """Create files of the final size, so that other processes count their space."""
+        """Create files with their final sizes, so that other processes count this space as used."""
         with writing(self.directory):
             room = _locked(self.directory / _ROOM, fcntl.LOCK_EX)
         try:
@@ -138,12 +139,12 @@ class Cache:
             os.close(room)
 
     def _make_room(self, num_bytes: int, used: int | None) -> int:
-        """Remove the least recently used copies until there is room for `num_bytes` more.
+        """Remove the least recently used copies until `num_bytes` more bytes fit.
 
         Args:
           num_bytes: the number of bytes.
-          used: an upper bound on the size of all copies; None if it is unknown. The directory is
-            searched only if the bound is unknown or too large, since a search takes a second for
+          used: an upper bound on the size of all copies; None if it is unknown. The actual sizes
+            are determined only if the bound is unknown or too large, since this takes a second for
             10,000 copies.
 
         Returns:
@@ -192,7 +193,8 @@ def local_file(url: ObjectUrl) -> Path:
       NotWritten: the copy cannot be written.
     """
     while True:
-        with suppress(ConflictError):  # replaced while it was read, so read the new version
+        # The object was replaced while it was read, so read the new version.
+        with suppress(ConflictError):
             return default_cache().keep(stat(url))
 
 
@@ -226,12 +228,13 @@ def download(info: ObjectInfo, path: Path, sha256: str | None = None) -> None:
       StorageError: the object cannot be read, or its content differs from its checksum.
     """
     for attempt in range(1, _ATTEMPTS + 1):
-        with open(path, "r+b") as file:  # it already has its final size
+        with open(path, "r+b") as file:  # The file already has its final size.
             for start in range(0, info.num_bytes, _DOWNLOAD_BYTES):
                 file.write(read_range(info, start, start + _DOWNLOAD_BYTES))
         fault = _fault(path, info, sha256)
         if fault is None:
-            with open(path, "r+b") as file:  # its size does not show whether its content is on disk
+            # The size of the file does not show whether its content is on disk.
+            with open(path, "r+b") as file:
                 os.fsync(file.fileno())
             return
         logger.warning("%s: attempt %d to copy this object failed: %s", info.url, attempt, fault)
@@ -289,7 +292,8 @@ def _removed(folder: Path) -> bool:
     except OSError:
         return False
     else:
-        # The lock file is removed last: whoever creates a new one may use any copy next to it.
+        # The lock file is removed last, because a process that creates a new one may use any copy
+        # next to it.
         for entry in folder.iterdir():
             if entry.is_dir():
                 shutil.rmtree(entry, ignore_errors=True)

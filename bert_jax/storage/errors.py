@@ -11,7 +11,7 @@ from typing import Literal, assert_never
 from bert_jax.local_paths import Scheme
 from bert_jax.storage.urls import ObjectUrl
 
-# The ways in which a request can fail. A "transient" problem may pass, so the request is retried.
+# The ways in which a request can fail. Requests with a "transient" problem are retried.
 Problem = Literal["missing", "bucket", "denied", "credentials", "conflict", "transient"]
 
 _LOG_IN = {
@@ -46,7 +46,8 @@ class StorageError(OSError):
         self.explanation = explain(url, problem, detail)
 
     def __reduce__(self) -> tuple[type, tuple[ObjectUrl, Problem | None, str]]:
-        return type(self), (self.url, self.problem, self._detail)  # sent by worker processes
+        # Worker processes send this error to their parent.
+        return type(self), (self.url, self.problem, self._detail)
 
 
 class MissingObjectError(StorageError, FileNotFoundError):
@@ -67,7 +68,7 @@ def storage_error(url: ObjectUrl, problem: Problem | None, detail: str = "") -> 
 
 
 def explain(url: ObjectUrl, problem: Problem | None, detail: str = "") -> str:
-    """Return a sentence that describes a problem and another that says how to fix it."""
+    """Return a sentence that describes a problem, and another sentence that explains the fix."""
     match problem:
         case "missing":
             return "there is no such object in the bucket"
@@ -113,7 +114,7 @@ def naming_store_errors(name: str, url: ObjectUrl) -> Iterator[None]:
 
 @contextmanager
 def naming_url(copy: Path, url: ObjectUrl) -> Iterator[None]:
-    """Replace the path of a local copy with its URL in the messages of ValueErrors in the block."""
+    """Replace a local copy's path with its URL in messages of ValueErrors in a `with` block."""
     try:
         yield
     except ValueError as error:

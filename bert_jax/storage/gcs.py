@@ -33,7 +33,7 @@ _PAGE_SIZE = 1000
 
 @cache
 def _single_attempt_class() -> type[Any]:
-    """Return gcsfs's class with its own retries disabled, since they could not be reported."""
+    """Return gcsfs's class without its own retries, which this package could not report."""
     try:
         from gcsfs.core import GCSFileSystem
     except ImportError as error:
@@ -80,7 +80,8 @@ class Gcs:
             [
                 _info(bucket / item["name"], item)
                 for item in page.get("items", [])
-                if not item["name"].endswith("/")  # a trailing slash represents an empty folder
+                # A name with a trailing slash represents an empty folder.
+                if not item["name"].endswith("/")
             ],
             [bucket / prefix for prefix in page.get("prefixes", [])],
             page.get("nextPageToken"),
@@ -102,7 +103,7 @@ class Gcs:
             f"{self._files.base.replace('/storage/', '/upload/storage/')}b/{url.bucket}/o",
             uploadType="media",
             name=url.key,
-            data=io.BytesIO(content),  # aiohttp warns about `bytes` of more than 1 MiB
+            data=io.BytesIO(content),  # With `bytes` of more than 1 MiB, aiohttp logs a warning.
             headers={"Content-Type": "application/octet-stream"},
             **options,
         )
@@ -113,8 +114,9 @@ class Gcs:
     def upload(self, url: ObjectUrl, file: Path) -> None:
         """Write an object from a local file."""
         if file.stat().st_size <= MAX_SINGLE_WRITE:
-            # gcsfs would send the content followed by a line break. If it ended in a carriage
-            # return, the store could take that for a part of the line break.
+            # The upload of gcsfs is not used for small files, because it adds a line break after
+            # the content. If the content ends in a carriage return, the store may mistake it for a
+            # part of the line break.
             self.write(url, file.read_bytes(), None)
             return
         self._files.put_file(str(file), f"{url.bucket}/{url.key}", consistency="md5")
@@ -132,7 +134,7 @@ class Gcs:
         from gcsfs.retry import ChecksumError, HttpError
 
         if isinstance(error, FileExistsError):
-            return "conflict"  # status 412
+            return "conflict"  # This is status 412.
         if isinstance(error, FileNotFoundError):
             return "missing"
         if isinstance(error, HttpError):

@@ -1,10 +1,10 @@
-"""Give one process at a time the right to write below a URL, by a lease that expires.
+"""Let only one process at a time write below a URL, by means of a lease that expires.
 
-A lease is an object that names its owner. It is created only if it does not exist, renewed in a
-thread by replacing exactly the version that was written last, and removed at the end. Another
-process may replace a lease that its owner has not renewed for `LEASE_SECONDS`. The other process
-watches the lease for that long instead of comparing timestamps, so the clocks of two machines may
-differ.
+A lease is an object with the name of its owner. The owner creates it only if it does not exist, and
+removes it at the end. In the meantime, a thread renews it by replacing exactly the version that was
+written last. Another process may replace a lease that its owner has not renewed for
+`LEASE_SECONDS`. The other process watches the lease for that long instead of comparing timestamps,
+so the clocks of two machines may differ.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bert_jax.storage.urls import ObjectUrl
 
 logger = logging.getLogger(__name__)
 
-# Long enough for an owner to renew its lease after a short stall of the store.
+# This time is long enough for an owner to renew its lease after a short outage of the store.
 LEASE_SECONDS = 90.0
 RENEWAL_SECONDS = 10.0
 POLL_SECONDS = 1.0
@@ -47,8 +47,9 @@ class Lease:
 
         Args:
           url: the object that represents the lease.
-          holder: what holds the lease, such as "preparation", for messages.
-          setting: the option with the protected URL, such as "output=gs://bucket/corpus".
+          holder: the kind of process that holds the lease, such as "preparation", for messages.
+          setting: the option with the URL that the lease protects, such as
+            "output=gs://bucket/corpus".
         """
         self._url, self._holder, self._setting = url, holder, setting
         self._owner = uuid.uuid4().hex
@@ -56,7 +57,7 @@ class Lease:
         self._renewals = 0
         self._renewed_at = 0.0
         self._lost = ""
-        self._lock = threading.Lock()  # held while the lease is renewed
+        self._lock = threading.Lock()  # This lock is held while the lease is renewed.
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep_renewing, name="lease", daemon=True)
 
@@ -72,12 +73,12 @@ class Lease:
                 self._write(wait_until_free(self._url, self._holder, self._setting))
                 break
             except ConflictError:
-                continue  # another process wrote it first
+                continue  # Another process wrote the lease first.
         self._thread.start()
         return self
 
     def _write(self, condition: str) -> None:
-        started = time.monotonic()  # the store may apply the write at any time after this
+        started = time.monotonic()  # The store may apply the write at any time from now on.
         content = {
             "owner": self._owner,
             "host": socket.gethostname(),
@@ -106,14 +107,14 @@ class Lease:
         """Check that this process still holds the lease; call this before a final write.
 
         A lease that has expired is renewed first, which succeeds only if no other process has taken
-        it over. A store that did not answer for minutes therefore does not end a run.
+        it over. Therefore, a run continues even after the store has not answered for minutes.
 
         Raises:
           LeaseLostError: the lease was taken over.
           StorageError: the lease has expired and cannot be renewed.
         """
         if not self._lost and self._is_expired():
-            with self._lock:  # waits for the thread's renewal
+            with self._lock:  # If the thread is renewing the lease, wait for it.
                 try:
                     if self._is_expired():
                         self._write(self._version)
@@ -142,7 +143,7 @@ class Lease:
             current = find(self._url)
             if current is not None and current.version == self._version:
                 remove(self._url)
-        except StorageError as failure:  # it expires by itself
+        except StorageError as failure:  # The lease expires by itself.
             logger.warning("%s: the lease could not be removed: %s", self._setting, failure)
 
 
@@ -151,8 +152,8 @@ def wait_until_free(url: ObjectUrl, holder: str, setting: str) -> str:
 
     Args:
       url: the object that represents the lease.
-      holder: what may hold the lease, for messages; see `Lease`.
-      setting: the option with the protected URL; see `Lease`.
+      holder: the kind of process that may hold the lease, for messages; see `Lease`.
+      setting: the option with the URL that the lease protects; see `Lease`.
 
     Returns:
       The version of the lease that expired, or `ABSENT` if there is none.

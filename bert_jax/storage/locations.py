@@ -81,7 +81,7 @@ def seekable_file(location: Location) -> IO[bytes]:
 
 
 def arrow_source(location: Location) -> AbstractContextManager[Path | IO[bytes]]:
-    """Return the source from which Arrow reads a file; Arrow opens local files itself."""
+    """Return the argument from which Arrow reads a file. Local files are opened by Arrow itself."""
     return seekable_file(location) if isinstance(location, ObjectUrl) else nullcontext(location)
 
 
@@ -143,8 +143,8 @@ def local_copy(location: Location, wanted: Callable[[str], bool] = lambda name: 
 def local_input(path: str | os.PathLike[str], name: str = "") -> Path:
     """Return the local path of an input, after copying it from the bucket if it is a URL.
 
-    The copies are kept until this process ends. Messages name the URL if they pass through
-    `local_paths.shown`, as those of the command line do.
+    The copies are kept until this process ends. In messages that pass through `local_paths.shown`,
+    such as those of the command line, URLs replace the paths of copies.
 
     Args:
       path: the path, which is returned unchanged, or the URL of a file or a directory.

@@ -56,7 +56,7 @@ def _open_store(scheme: Scheme, endpoint: str, process: int) -> Store:
 def _request(
     url: ObjectUrl, action: str, request: Callable[[Store], T], missing: Problem = "missing"
 ) -> T:
-    """Make a request. `missing` is the problem to report if the store finds no such object."""
+    """Make a request, and report `missing` as the problem if the store finds no such object."""
     store = store_of(url)
 
     def classify(error: BaseException) -> Problem | None:
@@ -76,7 +76,7 @@ def _problem(store: Store, url: ObjectUrl, error: BaseException) -> Problem | No
         store.list_page(ObjectUrl(url.scheme, url.bucket, "-"), recursive=False, token=None)
     except Exception as cause:
         reason = store.problem(cause)
-        if problem == "denied":  # S3 gives no reason in its answers to HEAD requests
+        if problem == "denied":  # S3's responses to HEAD requests contain no reason.
             return "credentials" if reason == "credentials" else "denied"
         return "bucket" if reason in ("missing", "bucket") else "missing"
     return problem
@@ -128,7 +128,7 @@ def _pages(url: ObjectUrl, *, recursive: bool) -> Iterator[Page]:
 
         try:
             page = _request(url, "listing", read_page)
-        except MissingObjectError as error:  # only a bucket can be missing
+        except MissingObjectError as error:  # In a listing, only the bucket can be missing.
             raise StorageError(url, "bucket") from error
         yield page
         token = page.token
@@ -163,7 +163,8 @@ def read_range(info: ObjectInfo, start: int, end: int) -> bytes:
     except MissingObjectError as error:
         if find(info.url) is None:
             raise
-        raise ConflictError(info.url, "conflict") from error  # a replaced generation is "missing"
+        # If a generation was replaced, GCS reports it as missing.
+        raise ConflictError(info.url, "conflict") from error
 
 
 def read_bytes(url: ObjectUrl) -> bytes:
@@ -179,7 +180,7 @@ def read_versioned(url: ObjectUrl) -> tuple[bytes, ObjectInfo]:
             ranges = range(0, info.num_bytes, READ_BYTES)
             return b"".join(read_range(info, at, at + READ_BYTES) for at in ranges), info
         except ConflictError:
-            continue  # read the new version
+            continue  # Read the new version.
 
 
 def write_bytes(url: ObjectUrl, content: str | bytes, condition: str | None = None) -> None:
@@ -187,10 +188,10 @@ def write_bytes(url: ObjectUrl, content: str | bytes, condition: str | None = No
 
     Args:
       url: the object.
-      content: the content; text is encoded as UTF-8. With a condition, it must be small.
+      content: the content; text is encoded as UTF-8. If there is a condition, the content must be
+        small.
       condition: `ABSENT` if the object must not exist yet, the version that it must have, or None
-        to write it in any case. With a condition, the content must differ from the content that any
-        other process writes.
+        for no condition. With a condition, no other process may write the same content.
 
     Raises:
       ConflictError: the condition does not hold.
@@ -198,7 +199,8 @@ def write_bytes(url: ObjectUrl, content: str | bytes, condition: str | None = No
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
     assert url.key
-    if len(data) > MAX_SINGLE_WRITE:  # such as the manifest of a corpus with very many inputs
+    # For example, the manifest of a corpus with very many inputs is large.
+    if len(data) > MAX_SINGLE_WRITE:
         assert condition is None, "large objects are written without a condition"
         with tempfile.NamedTemporaryFile() as file:
             file.write(data)
@@ -207,10 +209,11 @@ def write_bytes(url: ObjectUrl, content: str | bytes, condition: str | None = No
         return
     try:
         _request(url, "writing", lambda store: store.write(url, data, condition))
-    except MissingObjectError as error:  # the version to be replaced is gone, or there is no bucket
+    # Either the version to be replaced is gone, or the bucket does not exist.
+    except MissingObjectError as error:
         raise ConflictError(url, "conflict") from error
     except ConflictError:
-        # If the response to a successful attempt was lost, the next attempt conflicts with it.
+        # If an attempt succeeds but its response is lost, the next attempt conflicts with it.
         existing = find(url)
         if existing is None or existing.num_bytes != len(data) or read_bytes(url) != data:
             raise
@@ -236,7 +239,7 @@ def upload(file: Path, url: ObjectUrl) -> None:
 
 
 def upload_directory(directory: Path, url: ObjectUrl, last: str) -> None:
-    """Upload all files in a directory tree; the one named `last` marks them as complete.
+    """Upload all files in a directory tree. The file named `last` marks the upload as complete.
 
     Raises:
       StorageError: an object cannot be written.

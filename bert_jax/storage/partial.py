@@ -32,8 +32,8 @@ class RemoteFiles:
       directory: the directory on disk.
       url: the directory in the bucket; None if there is no such directory.
       sizes: a dict from relative file name to size in bytes.
-      shared: whether fetched files are kept in the object cache, which other processes use as well.
-        The directory then contains links to them, so nothing may write to it.
+      shared: whether fetched files are kept in the object cache, which other processes use too. If
+        so, the directory contains links to files in the cache, so these must not be modified.
     """
 
     directory: Path
@@ -46,7 +46,7 @@ class RemoteFiles:
         return None if (self.directory / name).exists() else self.sizes.get(name)
 
     def open(self, name: str) -> io.BufferedReader | io.FileIO:
-        """Open a file on disk or, if it is not there, in the bucket.
+        """Open a file on disk or, if it is missing, in the bucket.
 
         Raises:
           OSError: the file cannot be read.

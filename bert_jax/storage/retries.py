@@ -1,4 +1,4 @@
-"""Retry requests that fail for temporary reasons, and report how long that took."""
+"""Retry requests that fail for temporary reasons, and report how long the retries took."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# How long to keep trying. A store that does not answer for 30 s must not end a run.
+# The time in seconds after which a request is given up. A run must survive a store that does not
+# answer for 30 s.
 BUDGET_SECONDS = 300.0
 # How long to keep trying to connect to a store that has not answered any request of this process,
 # since its address may be wrong. It is shorter if the address refuses connections.
@@ -80,7 +81,7 @@ def with_retries(
 
     Args:
       request: makes one attempt.
-      classify: returns the problem behind an error.
+      classify: returns the problem that caused an error.
       url: the object, for messages.
       action: the purpose of the request, such as "reading".
       store: identifies the store. If it has never answered, connections to it are attempted only

@@ -55,7 +55,7 @@ class S3:
                 "retries": {"total_max_attempts": 1},
             },
         )
-        self._files.retries = 1  # retried and reported by this package
+        self._files.retries = 1  # This package retries requests and reports failures.
 
     def stat(self, url: ObjectUrl) -> ObjectInfo:
         """Describe an object."""

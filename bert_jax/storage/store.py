@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from bert_jax.storage.errors import Problem
 from bert_jax.storage.urls import ObjectUrl
 
-# A connection is considered stalled if no byte arrives for this long.
+# A connection is considered stalled if no byte arrives for this many seconds.
 STALL_SECONDS = 20.0
 CONNECT_SECONDS = 5.0
 # The condition for a write that must not replace an object. Any other condition is a version.

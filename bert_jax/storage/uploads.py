@@ -1,4 +1,4 @@
-"""Write new directories and files to a bucket, so that nothing unfinished looks finished."""
+"""Write new directories and files to a bucket, without letting unfinished ones look finished."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LEASE = ".lease"
 
 @contextmanager
 def new_tree(url: ObjectUrl, marks: Sequence[str], name: str) -> Iterator[Path]:
-    """Yield an empty local directory, whose files are uploaded when the block ends.
+    """Yield an empty local directory, and upload its files when the `with` block ends.
 
     A lease, URL/.lease, ensures that only one process writes. If the process is killed during the
     upload, the lease remains, and the next process removes what was uploaded. If the block or the
@@ -126,9 +126,9 @@ def _local_path(url: ObjectUrl) -> Path:
 
 @contextmanager
 def new_files(url: ObjectUrl, name: str) -> Iterator[Path]:
-    """Yield an empty local directory, whose files are uploaded to a new one when the block ends.
+    """Yield an empty local directory, and upload its files to a new one when the `with` block ends.
 
-    Each file is complete by itself, so this uses no lease.
+    No lease is needed, since each file is complete by itself.
 
     Args:
       url: the URL of the new directory.
@@ -163,10 +163,10 @@ def check_new_file(url: ObjectUrl, name: str) -> None:
 
 @contextmanager
 def local_output(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield the local path to which to write a file, which is uploaded if the path is a URL.
+    """Yield the local path for a file to write. If `path` is a URL, the file is then uploaded.
 
     Raises:
-      StorageError: the object cannot be written. The message says where the file is instead.
+      StorageError: the object cannot be written. The message contains the path of the local file.
       NotWritten: the local disk is full.
     """
     location = parse_location(path)
