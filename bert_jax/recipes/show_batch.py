@@ -32,8 +32,8 @@ def show_batch(
     if isinstance(source, str | Path) and local_run(source).is_dir():
         if overrides:
             raise ValueError(
-                f"{source}: the batches of an existing run are determined by its own config, so no "
-                "key can be changed. Omit the overrides, or specify a recipe instead of the run."
+                f"{source}: the run's own config determines its batches, so no key can be changed. "
+                "Omit the changes, or specify a recipe instead of the run."
             )
         source = _config_of_run(local_run(source))
     config = load_config(source, overrides, kind="pretrain")

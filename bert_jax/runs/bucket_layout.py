@@ -1,10 +1,10 @@
-"""Describe how a run is stored in a bucket, and list the files that it has there.
+"""Describe how a run is stored in a bucket, and list its files in the bucket.
 
-Files have the same names as in a work directory, with three exceptions. A checkpoint has one more
-file, `COMMIT_NAME`, which is written after all its other files and removed before them. A
-checkpoint without it is ignored, unless the whole directory was copied from a disk. A log such as
-metrics.jsonl is split into parts in a directory such as metrics.parts (see `bucket_logs`). The
-lease in `LEASE_NAME` names the process that writes to the run.
+Files have the same names as in a work directory, with three exceptions. A checkpoint has an
+additional file, `COMMIT_NAME`, which is written after all its other files and removed before them.
+Checkpoints without this file are ignored, unless the whole directory was copied from a disk. A log
+such as metrics.jsonl is split into parts in a directory such as metrics.parts (see `bucket_logs`).
+The lease in `LEASE_NAME` names the process that writes to the run.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Layout:
 
     Attributes:
       url: the run's URL.
-      files: a dict from relative name to object, for all files that belong to none of the
-        following.
+      files: a dict from relative name to object, for all files that do not belong to any of the
+        attributes below.
       logs: a dict from a log's name to its parts.
-      checkpoints: a dict from step to files, for complete checkpoints; the files are a dict from
-        name to object, without `COMMIT_NAME`.
+      checkpoints: the files of complete checkpoints, keyed by step. The files of one checkpoint are
+        a dict from name to object, without `COMMIT_NAME`.
       unmarked: the steps in `checkpoints` that have no `COMMIT_NAME`, because the directory was
         copied from a disk.
       unfinished: the objects of checkpoints that are incomplete or being removed.
@@ -88,7 +88,7 @@ def read_layout(url: ObjectUrl) -> Layout:
             layout.logs.setdefault(logs[first], []).append(info)
         elif first == CHECKPOINTS_NAME and file and is_step(step):
             steps.setdefault(int(step), {})[file] = info
-        elif first != ASIDE_NAME or not file:  # checkpoints that were set aside stay in the bucket
+        elif first != ASIDE_NAME or not file:  # Checkpoints that were set aside stay in the bucket.
             layout.files[name] = info
     marked = {step for step, files in steps.items() if files.pop(COMMIT_NAME, None) is not None}
     was_copied = MODEL_NAME in layout.files and not layout.logs and not marked

@@ -1,10 +1,10 @@
 """Store a growing log in a bucket as parts, since nothing can be appended to an object.
 
 A part is named GENERATION-NUMBER.jsonl. It contains complete lines, and the log is the
-concatenation of its parts. The last part is replaced as it grows; once it has `PART_BYTES`, a new
-part is begun. When a run resumes from a checkpoint, lines may be removed from its log. The log is
-then written as a new generation, and part 0 is written last. Readers use the newest generation that
-has a part 0, so they see either the old log or the new one.
+concatenation of its parts. When the log grows, its last part is replaced. Once this part has
+`PART_BYTES`, a new part is begun. When a run resumes from a checkpoint, lines may be removed from
+its log. The log is then written as a new generation, and part 0 is written last. Readers use the
+newest generation that has a part 0, so they see either the old log or the new one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class LogParts:
         """
         content = content[: content.rfind(b"\n") + 1]
         former = self.content
-        self._remove_stale()  # before new parts use the same names
+        self._remove_stale()  # Remove them before new parts use the same names.
         if content.startswith(former):
             self._append(content[len(former) :])
         else:
@@ -86,7 +86,7 @@ class LogParts:
         stale = [_part(self._url, self._generation, number) for number in former]
         for number in reversed(range(len(parts))):
             self._write(self._generation + 1, number, parts[number])
-        if not parts:  # an empty log has one empty part
+        if not parts:  # An empty log has one empty part.
             self._write(self._generation + 1, 0, b"")
         self._generation, self._parts = self._generation + 1, parts or [b""]
         self._stale += stale
@@ -106,7 +106,7 @@ def read_log(url: ObjectUrl) -> bytes:
         found = _generations(info.url for info in list_objects(url))
         try:
             return b"".join(map(read_bytes, found.get(_newest(found), {}).values()))
-        except MissingObjectError:  # a new generation has replaced it
+        except MissingObjectError:  # A new generation has replaced the part.
             if tried == _TRIES:
                 raise
     raise AssertionError

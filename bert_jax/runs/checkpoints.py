@@ -147,13 +147,15 @@ def load_model(
 ) -> TrainedModel:
     """Load the model in a work directory as a Flax module.
 
-    For a fine-tuning run, this loads the best checkpoint; otherwise, it loads the newest one.
+    By default, the best checkpoint of a fine-tuning run is loaded, or the newest checkpoint of any
+    other run.
 
     Args:
       work_dir: the directory that `bert-jax pretrain`, `finetune` or `import` wrote.
-      dtype: the dtype to compute in (see `ComputeConfig`), which may differ from the one that the
-        model was trained in.
-      step: the step of the checkpoint; if None, the best or newest one, as described above.
+      dtype: the dtype to compute in (see `ComputeConfig`), which may differ from the dtype used for
+        training.
+      step: the step of the checkpoint; None for the best one of a fine-tuning run, and the newest
+        one of any other run.
 
     Returns:
       The model, its config and its tokenizer.
@@ -188,7 +190,7 @@ def step_number(work_dir: Path, step: Step) -> int:
 
 def _best(work_dir: Path) -> int:
     recorded = named_step(work_dir)
-    if recorded is not None:  # recorded when a fine-tuning run ended
+    if recorded is not None:  # This step is recorded when a fine-tuning run ends.
         return recorded
     comparison = read_comparison(work_dir) or pretraining_comparison(work_dir)
     best = best_so_far(work_dir, comparison)

@@ -32,7 +32,7 @@ Rows = list[list[str]]
 _MAX_RUNS = 10  # Matplotlib's default colors
 _CHANGED = re.compile(r"config-until-(\d+)\.json")
 _MISSING = "-"
-_PER_RUN = {"work_dir"}  # keys that always differ
+_PER_RUN = {"work_dir"}  # These keys always differ.
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class LoggedRun:
     """The log and the config of a run.
 
     Attributes:
-      name: a name that distinguishes the run from the others that it is compared with.
+      name: a name that distinguishes the run from the other compared runs.
       work_dir: the run's work directory.
       entries: the entries of its log, in the order in which they were written.
       config: the values of its config, keyed by their dotted names.
-      changed_at: the steps from which the run was resumed with another config.
+      changed_at: the steps at which the run was resumed with a different config.
     """
 
     name: str
@@ -80,7 +80,7 @@ class RunComparison:
         return panel_names([entry for run in self.runs for entry in run.entries])
 
     def differing_keys(self) -> Rows:
-        """Return a row of texts for each config key that differs: the key, and the values."""
+        """Return a row of texts for each config key that differs: the key, and each run's value."""
         keys = {key for run in self.runs for key in run.config} - _PER_RUN
         values = {key: [_text(run.config, key) for run in self.runs] for key in sorted(keys)}
         return [[key, *row] for key, row in values.items() if len(set(row)) > 1]
@@ -88,9 +88,9 @@ class RunComparison:
     def last_values(self) -> Rows:
         """Return a row of texts for each metric: its name, and its last value in each run.
 
-        A value on held-out data is preferred. If only some of the runs have one, the values of the
-        others are marked as training values. If a value is not from the run's last step, the step
-        is appended.
+        Values on held-out data are preferred. If only some of the runs have such a value, the
+        values of the other runs are marked as training values. If a value is not from the run's
+        last step, its step is appended.
         """
         rows = [["last step", *(f"{run.last_step:,}" for run in self.runs)]]
         for name in self.metrics:
@@ -184,8 +184,8 @@ def compare_runs(work_dirs: Sequence[str | os.PathLike[str]]) -> RunComparison:
       work_dirs: the work directories of pretraining or fine-tuning runs.
 
     Raises:
-      ValueError: there are fewer than two or too many directories, one is given twice, or one is
-        missing, is not a run's work directory, or has a damaged log.
+      ValueError: there are fewer than two or too many directories, a directory is given twice, or a
+        directory is missing, is not a run's work directory, or has a damaged log.
     """
     if not 2 <= len(work_dirs) <= _MAX_RUNS:
         number = len(work_dirs)
@@ -198,7 +198,7 @@ def compare_runs(work_dirs: Sequence[str | os.PathLike[str]]) -> RunComparison:
     for number, path in enumerate(resolved):
         if path in resolved[:number]:
             raise ValueError(
-                f"{paths[number]}: the same run is specified twice. Leave it out once."
+                f"{paths[number]}: the same run is specified twice. Remove one of the two."
             )
     for path in paths:
         _check_run(path)

@@ -1,4 +1,4 @@
-"""Choose the checkpoint of a work directory that is used unless the user names another one."""
+"""Choose the checkpoint of a work directory that is used by default."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 def default_checkpoint_step(work_dir: Path) -> int:
     """Return the step of the best checkpoint for a fine-tuning run, or of the newest one otherwise.
 
-    While a fine-tuning run is in progress, this is its best checkpoint so far.
+    While a fine-tuning run is in progress, the result is its best checkpoint so far.
 
     Raises:
       ValueError: the directory is not a work directory, or has no complete checkpoint.
@@ -30,8 +30,8 @@ def default_checkpoint_step(work_dir: Path) -> int:
 def best_so_far(work_dir: Path, comparison: Comparison) -> int | None:
     """Return the step of the best existing checkpoint according to the log.
 
-    If there is a tie, the latest checkpoint wins, as in the run itself. The result is None if the
-    log has no value for the metric at any existing checkpoint.
+    If several checkpoints are equally good, the latest one is returned, as in the run itself. The
+    result is None if the log contains no value of the metric for any existing checkpoint.
     """
     log, steps = work_dir / LOG_NAME, steps_in(work_dir / CHECKPOINTS_NAME)
     entries = read_metrics(log) if log.is_file() else []

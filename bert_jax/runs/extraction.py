@@ -58,7 +58,7 @@ class ExtractResult:
     averaged: tuple[int, ...]
 
     def description(self, source: str | os.PathLike[str], *, ema: bool) -> str:
-        """Return a phrase that says which parameters of the run `source` were extracted."""
+        """Return a phrase that describes which parameters of the run `source` were extracted."""
         steps = ", ".join(f"{step:,}" for step in self.averaged)
         many = len(self.averaged) > 1
         mean = "moving average of the " if ema else "mean of the " if many else ""
@@ -99,7 +99,7 @@ def extract(
     """
     work_dir = local_model(work_dir)
     output = parse_location(output, "--output")
-    read_model(work_dir)  # raises an error unless this is a work directory
+    read_model(work_dir)  # This raises an error unless `work_dir` is a work directory.
     number = step_number(work_dir, step)
     config, origin = read_model(work_dir, number)
     tokenizer = read_tokenizer(work_dir, config.encoder)
@@ -112,7 +112,8 @@ def extract(
         load = load_generator_parameters if generator else load_model_parameters
         part = AVERAGE if ema else PARAMETERS
         parameters = _mean(lambda step: load(work_dir, config, _COMPUTE, step, part), steps)
-        # Change the identity, so that the run cannot resume here without its optimizer state.
+        # Change the identity, so that the run cannot resume in the new directory without its
+        # optimizer state.
         marked = {**identity, "parameters alone": f"from step {', '.join(map(str, steps))}"}
         save_parameters(target / CHECKPOINTS_NAME, parameters, marked, number)
         _copy_records(work_dir, target, number)

@@ -39,7 +39,7 @@ from bert_jax.training.step import TrainStep
 
 
 class StepLoader(Protocol):
-    """A source of batches that can be reproduced starting at any step; see `CorpusLoader`."""
+    """A source of reproducible batches, which can start at any step; see `CorpusLoader`."""
 
     @property
     def identity(self) -> Mapping[str, object]:
@@ -69,13 +69,13 @@ class Fit:
 
     Attributes:
       task: the model and the loss.
-      optimizer: the optimizer, which is guarded if `divergence` enables anything.
+      optimizer: the optimizer, which skips steps according to `divergence`.
       mesh: the device mesh.
       seed: the seed for the initial parameters and for dropout.
       accumulation_steps: the number of micro-batches into which each batch is split.
       divergence: which steps to skip, and how often to roll back.
       train_step: the compiled train step.
-      initial: returns the state before the first step.
+      initial: a function that returns the state before the first step.
       loader: the batches.
       rows: the rows of each batch that this process supplies.
       steps: the number of steps in the whole run.
@@ -129,7 +129,7 @@ class Fit:
         report = on_first_process(on_report)
         with ExitStack() as closing:
             if work_dir is not None or stop is not None:
-                # This exits last, so that a signal can kill the process only after a save.
+                # `StopRequest` exits last, so that a signal can kill the process only after a save.
                 stop = closing.enter_context(stop or StopRequest())
             checkpointer, saved = self._open(place, ledger, closing, report)
             if saved is not None and int(saved.step) == self.steps:
@@ -164,7 +164,7 @@ class Fit:
             with ledger.during(SAVE):
                 checkpointer.close()
             ledger.finish("finished" if finished else "stopped")
-        # The ledger's last entry is written when the block above ends.
+        # The ledger's last entry is written at the end of the `with` block.
         if goodput := ledger.goodput():
             report(Message("\n".join(goodput_lines(goodput))))
         if not finished:
@@ -269,7 +269,7 @@ class Fit:
             train_step=self.train_step,
             batches=self._batches,
             evaluate=None,
-            flops=lambda batch: 0.0,  # a custom task does not count its FLOPs
+            flops=lambda batch: 0.0,  # A custom task does not count its FLOPs.
             diagnose=diagnose,
         )
 

@@ -32,7 +32,7 @@ class WorkDir:
     Attributes:
       location: the directory or URL in the config.
       path: the local directory in which the run keeps its files.
-      uploads: copies the files to a bucket; None for a directory on disk.
+      uploads: the object that copies the files to a bucket; None for a directory on disk.
       finished: whether the staging directory of a run in a bucket is no longer needed.
     """
 
@@ -51,7 +51,7 @@ class WorkDir:
         return self.location / file.relative_to(self.path).as_posix()
 
     def uploading(self) -> AbstractContextManager[None]:
-        """Copy files to the bucket until the block ends, and then copy all remaining changes."""
+        """Copy files to the bucket during a `with` block, and all remaining changes at its end."""
         return nullcontext() if self.uploads is None else self.uploads.running()
 
     def settle(self) -> None:
@@ -76,8 +76,8 @@ class WorkDir:
 def open_work_dir(location: str | os.PathLike[str]) -> Iterator[WorkDir]:
     """Reserve a work directory in a bucket for this process; a directory on disk is only checked.
 
-    A run in a bucket is copied to its staging directory first. When the block ends, the lease is
-    released, and the staging directory is removed if the run is finished.
+    A run in a bucket is copied to its staging directory first. When the `with` block ends, the
+    lease is released and, if the run is finished, the staging directory is removed.
 
     Args:
       location: the path or URL in the config.

@@ -1,4 +1,4 @@
-"""Find a model on a local disk, and copy models in buckets there."""
+"""Find a model on a local disk, or copy it there from a bucket."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from bert_jax.storage.locations import nothing_at
 from bert_jax.storage.objects import list_directory, list_objects
 from bert_jax.storage.urls import ObjectUrl, parse_location
 
-# Weights in a Hugging Face directory that are not read, and those that are read only if there are
-# no others.
+# Weights in a Hugging Face directory that are never read, and weights that are read only if there
+# are no other ones.
 _OTHER_WEIGHTS = re.compile(r"(tf_model\.h5|flax_model\.msgpack|rust_model\.ot)$")
 _PICKLED, _SAFE = re.compile(r"pytorch_model[^/]*\.bin"), re.compile(r"model[^/]*\.safetensors$")
 
@@ -75,7 +75,7 @@ def _with_neighbors(url: ObjectUrl, name: str) -> Path:
 
 
 def _is_foreign(names: Iterable[str]) -> Callable[[str], bool]:
-    """Return a function that says which files of another program's directory are needed."""
+    """Return a function that decides which files in another program's directory are needed."""
     safe = {name.rpartition("/")[0] for name in names if _SAFE.fullmatch(name.rpartition("/")[2])}
 
     def wanted(name: str) -> bool:

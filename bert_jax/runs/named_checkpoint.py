@@ -16,7 +16,7 @@ from bert_jax.storage.urls import parse_location
 
 @dataclass(frozen=True)
 class NamedCheckpoint:
-    """A checkpoint and a short name for its model. It prints as the name and the step.
+    """A checkpoint with a short name for its model, printed as the name and the step.
 
     Attributes:
       model: the model's name, which consists of the last few parts of its path.
@@ -43,7 +43,7 @@ def name_checkpoints(
 
     Args:
       work_dirs: the work directory of each checkpoint.
-      steps: the step of each checkpoint; None for the best or newest one, which is looked up.
+      steps: the step of each checkpoint; None for the default checkpoint.
 
     Raises:
       ValueError: a directory is not a work directory, or has no complete checkpoint.

@@ -29,7 +29,7 @@ from bert_jax.tokenizers.new_words import NewWord, with_words
 from bert_jax.training.checkpoint_parameters import save_parameters
 
 _COMPUTE = ComputeConfig(dtype="float32", attention="xla")
-_VOCABULARY = "vocab"  # the logical axis of parameters with one row per token
+_VOCABULARY = "vocab"  # Parameters with one row per token have this logical axis.
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,9 @@ class AddedWords:
     Attributes:
       work_dir: the new work directory.
       config: the model's config, whose `vocab_size` may have grown.
-      words: the words that were added, with their ids.
-      known: the number of words that were skipped because they were already one token or repeated.
+      words: the added words and their ids.
+      known: the number of words that were skipped because they were already one token or were
+        repeated in the list.
     """
 
     work_dir: Location
@@ -53,7 +54,7 @@ class AddedWords:
         return os.fspath(self.work_dir)
 
     def lines(self) -> Iterator[str]:
-        """Yield lines that say where the words are in the vocabulary."""
+        """Yield lines that describe where the words are in the vocabulary."""
         replaced = sum(bool(word.replaced) for word in self.words)
         pieces = np.mean([len(word.pieces) for word in self.words])
         yield (
@@ -75,8 +76,8 @@ def add_words(
     The new tokenizer encodes each of the words as one token. The words first replace [unusedN]
     tokens, and then get new rows in the token table. A new word's embedding is the mean of the
     embeddings of the tokens that it was split into before. Its bias in the masked-LM head is
-    averaged in the same way, so its logit is the mean of their logits. All other parameters are
-    unchanged.
+    averaged in the same way, so its logit is the mean of these tokens' logits. All other parameters
+    are unchanged.
 
     Args:
       model: the work directory of a model with a WordPiece tokenizer.

@@ -24,7 +24,7 @@ from bert_jax.storage.errors import naming_store_errors
 from bert_jax.storage.uploads import check_new, check_new_file, new_tree
 from bert_jax.storage.urls import Location, ObjectUrl, parse_url
 
-# The files without which no program reads a model's directory.
+# Every program needs one of these files to read a model's directory.
 _MODEL_MARKS = (MODEL_NAME, *PROGRAM_NAMES, "config.json")
 
 
@@ -91,9 +91,9 @@ def check_new_directory(path: Location) -> None:
 
 @contextmanager
 def new_directory(path: Location) -> Iterator[Path]:
-    """Yield a temporary directory, which becomes `path` if the block ends without an error.
+    """Yield a temporary directory, which becomes `path` if the `with` block ends without an error.
 
-    If `path` is a URL, the files are uploaded at the end; see `new_tree`.
+    If `path` is a URL, the files are uploaded at the end of the block; see `new_tree`.
 
     Raises:
       ValueError: `path` already exists or cannot be created.
@@ -124,11 +124,11 @@ def new_directory(path: Location) -> Iterator[Path]:
         with temporary_beside(path, directory=True) as temporary:
             yield temporary
             for entry in (*temporary.rglob("*"), temporary):
-                sync_directory(entry)  # so that the files' contents survive a power failure too
+                sync_directory(entry)  # The contents of the files must survive a power failure too.
             temporary.rename(path)
         sync_directory(path.parent)
     except BaseException as error:
-        with suppress(OSError):  # a parent may contain something else by now
+        with suppress(OSError):  # A parent may contain something else by now.
             for parent in created:
                 parent.rmdir()
         if cause := full_disk(error):

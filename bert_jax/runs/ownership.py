@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 RESOLVED_NAME = "config.json"
 LOCK_NAME = ".lock"
-# `is_locked` holds a shared lock for a moment, so a run tries again before it gives up.
+# A run tries to lock its directory several times, because `is_locked` holds a shared lock for a
+# moment.
 _LOCK_TRIES, _LOCK_PAUSE = 3, 0.05
 
 
@@ -34,9 +35,9 @@ _LOCK_TRIES, _LOCK_PAUSE = 3, 0.05
 def only_writer(work_dir: Path) -> Iterator[None]:
     """Lock `work_dir` against a second run, which would overwrite the checkpoints and the log.
 
-    The lock is on a file that is open for writing: NFS forwards this kind of lock to its server,
-    whereas a lock on a directory would be local to this machine. The file remains, but the lock is
-    released when the process ends, even if it is killed.
+    The lock is on a file that is open for writing, since NFS forwards this kind of lock to its
+    server. A lock on a directory would be local to this machine. When the process ends, the lock is
+    released, even if the process was killed, but the file remains.
 
     Raises:
       ValueError: another process has the lock.
@@ -45,7 +46,7 @@ def only_writer(work_dir: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # leave no empty directory behind if the run was rejected
+        with suppress(OSError):  # If the run was rejected, leave no empty directory behind.
             if os.listdir(work_dir) == [LOCK_NAME]:
                 os.unlink(work_dir / LOCK_NAME)
                 work_dir.rmdir()
@@ -96,7 +97,7 @@ def _lock(work_dir: Path) -> int:
                 "%s cannot be locked (%s): make sure that no other run uses it", work_dir, error
             )
             return lock
-        # A rejected run may have removed the file after it was opened here.
+        # A rejected run may have removed the file after this process opened it.
         if file.exists() and os.path.samestat(os.fstat(lock), file.stat()):
             return lock
         os.close(lock)
@@ -113,7 +114,7 @@ def check_claimable(work_dir: Path, tokenizer: Tokenizer, *, begun: bool) -> Non
     Raises:
       ValueError: the directory has a config that no run wrote, or a different tokenizer.
     """
-    if begun or (work_dir / MODEL_NAME).is_file():  # a run writes this file first
+    if begun or (work_dir / MODEL_NAME).is_file():  # A run writes this file before all others.
         return
     if (work_dir / RESOLVED_NAME).is_file():
         raise ValueError(
@@ -175,7 +176,7 @@ class ResolvedConfig:
 
 
 REMOVE_CONFIG = "Remove it; the run can continue without it"
-_ANYWHERE = {"work_dir": ""}  # a directory may be moved
+_ANYWHERE = {"work_dir": ""}  # A work directory may be moved.
 
 
 def keep_config(config: ResolvedConfig, work_dir: Path, step: int, *, finished: bool) -> list[str]:
@@ -190,8 +191,8 @@ def keep_config(config: ResolvedConfig, work_dir: Path, step: int, *, finished: 
       finished: whether the run has ended, in which case its config is not replaced.
     """
     path, backup = work_dir / RESOLVED_NAME, work_dir / f"config-until-{step}.json"
-    # If an earlier start was killed before it saved a checkpoint, `path` holds its config, but none
-    # of its training was kept.
+    # If an earlier start was killed before it saved a checkpoint, its config is in `path`, although
+    # none of its training was kept.
     source = backup if backup.is_file() else path
     former = read_json_object(source, REMOVE_CONFIG) if step and source.is_file() else None
     changes = []
@@ -220,5 +221,6 @@ def _with_new_keys(former: dict[str, Any], cls: type) -> dict[str, Any]:
     try:
         values = without_absent_sections(cls, former)
         return ResolvedConfig(to_plain(to_dataclass(cls, values)), cls).as_read()
-    except ValueError:  # keys were removed since then; the printed differences will show them
+    # Some keys were removed in later versions; the printed differences show them.
+    except ValueError:
         return former

@@ -1,4 +1,4 @@
-"""Say which rotary angles a run uses at each step, if they change between its phases."""
+"""Find the rotary angles that a run uses at each step, if they change between its phases."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def encoder_at(encoder: EncoderConfig, changes: Sequence[RotaryChange], step: in
     Args:
       encoder: the run's encoder.
       changes: the changes that the run makes, in order.
-      step: the number of completed steps. A change that takes effect right after this step is
-        not included, unless it takes effect at the first step of the run.
+      step: the number of completed steps. A change that takes effect with the next step is not
+        included, except at the start of the run.
     """
     for change in changes:
         if step > change.after_step or change.after_step == 0:

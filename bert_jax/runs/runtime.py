@@ -21,10 +21,10 @@ def enable_compilation_cache() -> None:
     """Configure JAX to cache programs that take a second or more to compile.
 
     The cache is in JAX_COMPILATION_CACHE_DIR if that is set. Otherwise, a run with one process uses
-    `bert_jax/programs` in the user's cache directory. A run with multiple processes has no cache by
-    default: only the first process would write to it, and if the other processes could not see the
-    directory, they would have to compile programs that the first process finds there. On GPUs, they
-    would then wait forever for the first process to do its part of the autotuning.
+    `bert_jax/programs` in the user's cache directory. By default, a run with multiple processes has
+    no cache, because only its first process writes to the cache. If the other processes do not see
+    the directory, they have to compile programs that the first process finds there. On GPUs, they
+    then wait forever for the first process to do its part of the autotuning.
 
     Runs that differ only in seed, learning rate or number of steps share their programs. Call this
     function after the processes have connected to each other.
@@ -34,7 +34,7 @@ def enable_compilation_cache() -> None:
         jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "programs"))
 
 
-# JAX's names for the steps, which are compiled once per row length.
+# The names that JAX gives to compiled steps. Each step is compiled once per row length.
 _STEPS = {"jit(train_step)": "to train", "jit(prediction_step)": "to predict"}
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 _CACHE_HIT = "/jax/compilation_cache/cache_hits"
@@ -137,7 +137,7 @@ def versions() -> dict[str, str]:
 
 
 def _processor() -> str:
-    """Return the processor's name as reported by Linux, or else by Python."""
+    """Return the processor's name as reported by Linux or, on other systems, by Python."""
     file = Path("/proc/cpuinfo")
     for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
         if line.startswith("model name"):

@@ -1,4 +1,4 @@
-"""Synchronize a local directory with a run in a bucket, so that the run can continue there."""
+"""Synchronize a local directory with a run in a bucket, so that the run can continue locally."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def staging_directory(url: ObjectUrl) -> Path:
 
 
 def copy_run(layout: Layout, directory: Path, *, shared: bool) -> None:
-    """Synchronize a directory with a run in a bucket, except for arrays of checkpoints.
+    """Make a directory equal to a run in a bucket, except for the arrays of checkpoints.
 
     Files that are not in the bucket are removed. A checkpoint that is already in the directory is
     kept if it has the same checksums. Any other checkpoint is created without its arrays, which
@@ -118,7 +118,7 @@ def _remove_others(directory: Path, files: set[Path], steps: set[int]) -> None:
             if int(name) not in steps:
                 shutil.rmtree(path)
         elif path.is_dir() and not path.is_symlink():
-            with suppress(OSError):  # it is not empty
+            with suppress(OSError):  # The directory is not empty.
                 path.rmdir()
         elif path not in files and path != directory / LOCK_NAME:
             path.unlink()
@@ -154,9 +154,9 @@ def _copy(info: ObjectInfo, file: Path) -> None:
             try:
                 download(info, temporary)
                 break
-            except ConflictError:  # the run has replaced the object since it was listed
+            except ConflictError:  # The run has replaced the object since it was listed.
                 info = stat(info.url)
-            except MissingObjectError:  # the run has removed it
+            except MissingObjectError:  # The run has removed the object.
                 return
         os.replace(temporary, file)
 

@@ -1,4 +1,4 @@
-"""Find out whether a run is alive, how far it is, and where its time went."""
+"""Find out whether a run is alive, how far it has progressed, and how it has spent its time."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from bert_jax.training.heartbeat import HEARTBEAT_NAME
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 from bert_jax.training.reports import EvaluationReport, format_duration, format_metric
 
-# "ended" stands for a run of an earlier version, which did not record how it ended.
+# The state "ended" is for runs of earlier versions, which did not record how they ended.
 State = Literal["not started", "running", "finished", "stopped", "failed", "killed", "ended"]
-_BEATING_SECONDS = 30.0  # a running run writes a heartbeat at least every ten seconds
+_BEATING_SECONDS = 30.0  # A running run writes a heartbeat at least every ten seconds.
 _STUCK_SECONDS = 60.0
-# Values in an entry of the log that are not metrics.
+# The values in a log entry that are not metrics.
 _DETAILS = {
     *("kind", "step", "learning_rate", "tokens_per_second"),
     *("stall", "utilisation", "seconds", "steps", "compiling"),
@@ -43,8 +43,9 @@ class RunStatus:
     Attributes:
       work_dir: the run's work directory.
       state: "running" if a process holds the lock of the work directory, or if a process on another
-        machine has written a heartbeat in the last half minute; otherwise, how the newest start
-        ended. A killed run may have been killed by a signal, by the system, or by a power failure.
+        machine has written a heartbeat in the last half minute. Otherwise, the state describes how
+        the newest start ended. The cause of "killed" may be a signal, the system, or a power
+        failure.
       step: the number of optimizer steps completed, including steps that a killed run has to
         repeat.
       total_steps: the number of optimizer steps in the whole run; None if unknown.
@@ -52,14 +53,14 @@ class RunStatus:
       activity: the activity of a running run according to its heartbeat, such as "saving"; "" if
         unknown.
       last_seen: the time of the last sign of life, in seconds since 1970; None if unknown.
-      progress_time: when the step or the activity last changed, in seconds since 1970; None if
-        unknown.
+      progress_time: the time of the last change of the step or the activity, in seconds since 1970;
+        None if unknown.
       host: the machine that the newest start runs or ran on; "" if unknown.
       pid: the process ID of the newest start's first process; None if unknown.
       error: the error that ended the run; "" if there was none.
       train: the metrics in the newest progress report.
       evaluation: the newest evaluation; None if there is none.
-      goodput: where the time went; None if the run has not recorded it.
+      goodput: the summary of how the run has spent its time; None if the run has not recorded it.
     """
 
     work_dir: Location
@@ -213,7 +214,7 @@ def _run_status(work_dir: Path) -> RunStatus:
     beat = _heartbeat(work_dir)
     beating = beat is not None and beat.state not in get_args(EndState)
     recent = beating and beat is not None and time.time() - beat.time < _BEATING_SECONDS
-    # Some file systems do not show this machine the locks of other machines.
+    # On some file systems, the locks of other machines are invisible.
     elsewhere = beat is not None and beat.host != socket.gethostname()
     alive = is_locked(work_dir) or (recent and elsewhere)
     if is_view(work_dir):

@@ -112,7 +112,7 @@ class Trainer:
         Returns:
           The next state and the batch's metrics: the task's own metrics, plus "loss",
           "gradient_norm" and, with `divergence`, "skipped", "outliers" and the limits "loss_limit"
-          and "gradient_norm_limit". They are scalars that may not have been computed yet.
+          and "gradient_norm_limit". The values are scalars that may not have been computed yet.
 
         Raises:
           ValueError: the batch cannot be split over the mesh.
@@ -148,14 +148,15 @@ class Trainer:
         on_report: OnReport | None = None,
         stop: StopRequest | None = None,
     ) -> TrainState:
-        """Train until `steps` steps are done, and return the last state.
+        """Train until `steps` steps are complete, and return the last state.
 
         If `work_dir` is given, a checkpoint is saved every `save_every` steps and at the end.
         Another call with the same arguments resumes from the newest checkpoint, as if training had
-        never been interrupted. In the main thread, SIGTERM, SIGHUP and Ctrl-C then save a
-        checkpoint at the next step and end the call early, so compare the state's step with
-        `steps` if more work follows. Like the commands, the run writes `goodput.jsonl`,
-        `heartbeat.json`, `metrics.jsonl` and `curves.png`, and `bert-jax status` describes it.
+        never been interrupted. If this method runs in the main thread, SIGTERM, SIGHUP and Ctrl-C
+        save a checkpoint at the next step and end the call early. Therefore, compare the state's
+        step with `steps` before you use the result. Like the commands, the run writes
+        `goodput.jsonl`, `heartbeat.json`, `metrics.jsonl` and `curves.png`, and `bert-jax status`
+        describes it.
 
         Args:
           loader: the batches. The batch for step n must not depend on which batches were read
@@ -165,11 +166,11 @@ class Trainer:
           work_dir: the directory to write to, or its URL in a bucket; if None, nothing is written.
           save_every: the number of steps between checkpoints.
           report_every: the number of steps between reports.
-          notify: a shell command to run when the run starts, ends, rolls back or fails, with facts
-            about it as JSON on its standard input; "" for none. It requires `work_dir`.
+          notify: a shell command to execute when the run starts, ends, rolls back or fails; "" for
+            none. It receives the details as JSON on its standard input, and requires `work_dir`.
           on_report: called with every message and report; None for no callback.
-          stop: a request to stop; any thread may call its `request()`, which ends the run just as
-            the signals do.
+          stop: an object whose `request()` any thread may call, with the same effect as the
+            signals.
 
         Raises:
           ValueError: `work_dir` belongs to another training run, the batch size cannot be split
@@ -209,7 +210,7 @@ class Trainer:
         return run.run(work_dir, on_report, stop)
 
     def _inputs(self) -> StepInputs:
-        # The optimizer has its own schedule, so it ignores the step's learning rate.
+        # The optimizer has its own schedule, and ignores the learning rate that the step passes.
         return StepInputs(np.uint32(self.seed), np.float32(0.0))
 
     def _rows(self, batch_size: int) -> NDArray[np.int64]:

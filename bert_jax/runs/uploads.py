@@ -1,9 +1,9 @@
 """Copy the files that a run writes to a bucket while it trains.
 
 A thread copies small files every ten seconds, and everything else when a checkpoint is complete.
-The order of these copies ensures that the run can be resumed from the bucket after a kill at any
-time: a checkpoint is marked as complete only after all its files and all other files have been
-copied, and only then are older ones removed.
+The order of these copies ensures that the run can be resumed from the bucket, even if it is killed
+at any time. A checkpoint is marked as complete only after all its files and all other files have
+been copied. After that, older checkpoints are removed.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ logger = logging.getLogger(__name__)
 
 PERIOD_SECONDS = 10.0
 _THREADS = 4
-# These files grow and must be copied as a whole, so they are copied only with checkpoints.
+# These files grow, but are copied as a whole. Therefore, they are copied only with checkpoints.
 _WITH_CHECKPOINTS = ("tensorboard", "profile", "curves.png")
 
-Signature = tuple[int, int]  # a file's size and modification time
+Signature = tuple[int, int]  # The size and the modification time of a file.
 
 
 class RunNotUploaded(OSError):
-    """Files of a run could not be copied to its bucket; the copies there are consistent."""
+    """An error for files of a run that could not be copied; the bucket remains consistent."""
 
 
 class Uploads:
@@ -74,7 +74,7 @@ class Uploads:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Copy files until the block ends, and then copy all remaining changes.
+        """Copy files during a `with` block, and copy all remaining changes at its end.
 
         Raises:
           RunNotUploaded: a file cannot be copied.
@@ -83,7 +83,7 @@ class Uploads:
         try:
             yield
         except BaseException:
-            with suppress(RunNotUploaded):  # keep the error that ended the run
+            with suppress(RunNotUploaded):  # Keep the error that ended the run.
                 self._close()
             raise
         self._close()
@@ -96,7 +96,7 @@ class Uploads:
         self.raise_if_failed()
 
     def saved(self, step: int) -> None:
-        """Start to copy the checkpoint at `step` and all other files."""
+        """Start copying the checkpoint at `step` and all other files."""
         with self._condition:
             self._due.add(step)
             self._condition.notify_all()
@@ -214,7 +214,7 @@ class Uploads:
             _upload_growing(self._staging / name, self._url / name)
         except MissingObjectError:
             raise
-        except FileNotFoundError:  # it has been removed since it was listed
+        except FileNotFoundError:  # The file has been removed since it was listed.
             return
         self._files[name] = signature
 
@@ -231,7 +231,7 @@ class Uploads:
         if not newer:
             return
         for directory in aside:
-            with suppress(MissingObjectError):  # a damaged checkpoint may lack files
+            with suppress(MissingObjectError):  # A damaged checkpoint may lack files.
                 remote_files(directory).fetch()
         files |= dict(_signatures(self._staging))
         moved = [
@@ -292,7 +292,8 @@ def _files_below(directory: Path, skipped: tuple[str, ...] = ()) -> Iterator[Pat
         if Path(parent) == directory:
             directories[:] = [name for name in directories if name not in skipped]
         if Path(parent).parent.parent == directory / DOWNSTREAM_NAME:
-            directories.clear()  # unfinished runs, which are repeated on another machine
+            # Do not copy unfinished runs, which are repeated on another machine.
+            directories.clear()
             continue
         for name in names:
             if name not in (LOCK_NAME, REMOTE_NAME) and not name.endswith(".tmp"):

@@ -1,7 +1,8 @@
 """Read runs and models in buckets through local directories.
 
 For a run in a bucket, the local directory contains copies of its small files, and checkpoints are
-fetched when they are loaded. The directory shows the run as it was when the directory was made.
+fetched when they are loaded. The directory reflects the state of the run at the time when the
+directory was made.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def local_run(location: str | os.PathLike[str]) -> Path:
 
 
 def refresh(directory: Path) -> None:
-    """Update a directory that `local_run` returned for a URL; do nothing for any other one.
+    """Update a directory that `local_run` returned for a URL; do nothing for any other directory.
 
     Raises:
       StorageError: the bucket cannot be read.
@@ -90,7 +91,8 @@ def _view_of(url: ObjectUrl) -> Path:
 
 def _copy(url: ObjectUrl, directory: Path) -> None:
     layout = read_layout(url)
-    if layout.is_run() or layout.lease is not None:  # nothing else is copied, as it may be large
+    # Nothing else is copied, because it may be large.
+    if layout.is_run() or layout.lease is not None:
         copy_run(layout, directory, shared=True)
     _leases.pop(directory, None)
     if layout.lease is not None:

@@ -31,9 +31,9 @@ T = TypeVar("T")
 CHECKPOINTS_NAME = "checkpoints"
 TOKENIZER_NAME = "tokenizer"
 MODEL_NAME = "model.json"
-GENERATOR_KEY = "generator"  # the key for the encoder of a run's generator
-ROTARY_CHANGES_KEY = "rotary_changes"  # the key for changes of the encoder during a run
-PAIRS = "sentence_pairs"  # the key for the kind of pairs in a pretrained model's origin
+GENERATOR_KEY = "generator"  # The encoder of a run's generator has this key.
+ROTARY_CHANGES_KEY = "rotary_changes"  # Changes of the encoder during a run have this key.
+PAIRS = "sentence_pairs"  # The kind of pairs in a pretrained model's origin has this key.
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def read_model(work_dir: Path, step: int | None = None) -> tuple[ModelConfig, di
 
 
 def read_configured_model(work_dir: Path) -> ModelConfig:
-    """Return the model in a run's config, whatever rotary angles the run uses in its phases.
+    """Return the model in a run's config, ignoring the rotary angles of individual phases.
 
     Raises:
       ValueError: there is no `model.json`, or it does not describe a model.
@@ -248,7 +248,7 @@ def read_comparison(work_dir: Path) -> Comparison | None:
 
 
 def named_step(work_dir: Path) -> int | None:
-    """Return the step of the best checkpoint, as recorded at the end of a run, or None.
+    """Return the step of the best checkpoint that was recorded at the end of a run, or None.
 
     Raises:
       ValueError: there is no `model.json`, or it is damaged.
